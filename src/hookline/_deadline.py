@@ -1,0 +1,145 @@
+"""Run one coroutine to its end, in the present task, within a time limit.
+
+A cancel scope around every handler would cost more than the handler. On asyncio no scope is opened: the coroutine is
+stepped by hand, and only one that suspends gets a timer, which cancels the task. The arithmetic with `cancelling` is
+that of `asyncio.timeout`: it tells our own cancellation from somebody else's, and notices a coroutine that swallowed
+somebody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import Context
+from functools import partial
+from typing import Any
+
+import anyio
+
+__all__ = ["Bounded", "HandlerCancelledError", "HandlerTimeoutError", "bounded_for_this_backend"]
+
+
+class HandlerTimeoutError(Exception):
+    """The coroutine was still running when its time had passed; it was cancelled."""
+
+
+class HandlerCancelledError(Exception):
+    """The coroutine ended as cancelled although nobody had cancelled the task that runs it."""
+
+
+Bounded = Callable[[Coroutine[Any, Any, Any], float, Context | None], Awaitable[Any]]
+"""`await bounded(coroutine, seconds, context)`: its result, or `HandlerTimeoutError`, or what it raised."""
+
+
+def bounded_for_this_backend() -> Bounded:
+    """The implementation for the event loop that is running."""
+    return bounded_asyncio if runs_on_asyncio() else bounded_anyio
+
+
+def runs_on_asyncio() -> bool:
+    """Whether the present task is an asyncio task (and not, say, trio as a guest of an asyncio loop)."""
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:
+        return False
+
+
+async def bounded_anyio(coroutine: Coroutine[Any, Any, Any], seconds: float, context: Context | None) -> Any:
+    """Any backend: a cancel scope, opened before the coroutine's first step."""
+    if context is not None:
+        coroutine = _in_context(coroutine, context)
+    if seconds == math.inf:
+        return await coroutine
+    with anyio.CancelScope(deadline=anyio.current_time() + seconds):
+        return await coroutine
+    raise HandlerTimeoutError
+
+
+@types.coroutine
+def _in_context(coroutine: Coroutine[Any, Any, Any], context: Context) -> Generator[Any, Any, Any]:
+    run = context.run
+    try:
+        waits_for = run(coroutine.send, None)
+        while True:
+            try:
+                value = yield waits_for
+            except BaseException as error:
+                waits_for = run(coroutine.throw, error)
+            else:
+                waits_for = run(coroutine.send, value)
+    except StopIteration as stop:
+        return stop.value
+
+
+@types.coroutine
+def bounded_asyncio(
+    coroutine: Coroutine[Any, Any, Any], seconds: float, context: Context | None
+) -> Generator[Any, Any, Any]:
+    """asyncio: no scope, and no timer before the coroutine suspends."""
+    if context is None:
+        send, throw = coroutine.send, coroutine.throw
+    else:
+        send, throw = partial(context.run, coroutine.send), partial(context.run, coroutine.throw)
+    alarm = None
+    try:
+        waits_for = send(None)
+        alarm = _Alarm(seconds)
+        while True:
+            try:
+                value = yield waits_for
+            except BaseException as error:
+                waits_for = throw(error)
+            else:
+                waits_for = send(value)
+    except StopIteration as stop:
+        if alarm is not None:
+            alarm.settle(cancelled=False)
+        return stop.value
+    except asyncio.CancelledError:
+        (alarm or _Alarm(math.inf)).settle(cancelled=True)
+        raise
+    except Exception:
+        if alarm is not None:
+            alarm.settle(cancelled=False)
+        raise
+    finally:
+        if alarm is not None:
+            alarm.stop()
+
+
+class _Alarm:
+    """Cancels the present task when the time has passed, and tells afterwards whose cancellation it was."""
+
+    __slots__ = ("expired", "pending", "task", "timer")
+
+    def __init__(self, seconds: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
+        self.pending = task.cancelling()
+        self.expired = False
+        self.timer = None if seconds == math.inf else task.get_loop().call_later(seconds, self._ring)
+
+    def _ring(self) -> None:
+        self.expired = True
+        self.timer = None
+        self.task.cancel()
+
+    def stop(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def settle(self, *, cancelled: bool) -> None:
+        """Take back our own cancellation, and raise what the coroutine's end really meant."""
+        if self.expired:
+            self.expired = False
+            if self.task.uncancel() <= self.pending:
+                raise HandlerTimeoutError
+        if self.task.cancelling() > self.pending:
+            if not cancelled:
+                raise asyncio.CancelledError  # the coroutine swallowed it; it was not meant for the coroutine
+        elif cancelled and not self.task.cancelling():
+            raise HandlerCancelledError

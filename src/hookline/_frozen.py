@@ -1,0 +1,84 @@
+"""Read-only views of JSON-like values, so that one copy can be shown to any number of hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+__all__ = ["ReadOnlyDict", "ReadOnlyList", "read_only", "read_only_list"]
+
+
+class _ReadOnly:
+    """Refuses every way in which a dict or a list changes."""
+
+    __slots__ = ()
+
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        raise TypeError("what a hook is shown is read-only: copy it first, and return or use the copy")
+
+    __setitem__ = __delitem__ = __ior__ = __iadd__ = __imul__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+    append = extend = insert = remove = reverse = sort = _refuse
+
+
+class ReadOnlyDict(_ReadOnly, dict[str, Any]):
+    """A dict that equals, encodes and reads like any other, and cannot be changed. Copies of it can."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> dict[str, Any]:
+        return dict(self)
+
+    copy = __copy__
+
+    def __deepcopy__(self, memo: object) -> dict[str, Any]:
+        return {key: _writable(value) for key, value in self.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ReadOnlyDict, (dict(self),))
+
+
+class ReadOnlyList(_ReadOnly, list[Any]):
+    """A list that equals, encodes and reads like any other, and cannot be changed. Copies of it can."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> list[Any]:
+        return list(self)
+
+    copy = __copy__
+
+    def __deepcopy__(self, memo: object) -> list[Any]:
+        return [_writable(value) for value in self]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ReadOnlyList, (list(self),))
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, ReadOnlyDict | ReadOnlyList):
+        return value.__deepcopy__(None)
+    return value
+
+
+def _freeze(value: Any) -> Any:
+    kind = value.__class__
+    if kind is str or kind is int or kind is float or kind is bool or value is None:
+        return value
+    if kind is dict:
+        return ReadOnlyDict({key: _freeze(item) for key, item in value.items()})
+    if kind is list or kind is tuple:
+        return ReadOnlyList([_freeze(item) for item in value])
+    return value
+
+
+def read_only(value: Mapping[str, Any]) -> ReadOnlyDict:
+    """A read-only copy of a JSON object, nested values included; one that is read-only already is itself."""
+    if value.__class__ is ReadOnlyDict:
+        return value
+    return ReadOnlyDict({key: _freeze(item) for key, item in value.items()})
+
+
+def read_only_list(value: Sequence[Any]) -> ReadOnlyList:
+    """A read-only copy of a list; its items are taken as they are."""
+    return value if value.__class__ is ReadOnlyList else ReadOnlyList(value)

@@ -1,0 +1,299 @@
+"""Lanes: the queues of async observers, one per bundle and operation, and the host that owns their tasks.
+
+A lane is made by the first event queued in it and is gone when it has run dry, so an idle operation costs nothing; only
+its two counts stay until it is unregistered. On asyncio a lane's task comes straight from the loop, because a task
+group's `start_soon` costs four times as much; everything that a task group would do, the host does here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from contextvars import Context
+from types import TracebackType
+from typing import Any
+
+import anyio
+import anyio.abc
+from hookline._deadline import Bounded, bounded_for_this_backend, runs_on_asyncio
+from hookline.events import Event
+from hookline.execution import Observer, logger, record_dropped, run_queued
+
+__all__ = ["LaneHost", "Queued"]
+
+EXIT_DRAIN_SECONDS = 5.0
+"""How long a clean exit waits for lanes that nobody unregistered."""
+
+GRACE_SECONDS = 1.0
+"""How long a cancelled handler may take to clean up before it is left behind."""
+
+
+class Queued:
+    """One event in a lane: for whom, and in which context."""
+
+    __slots__ = ("context", "event", "observers")
+
+    def __init__(self, event: Event, context: Context, observers: tuple[Observer, ...]) -> None:
+        self.event, self.context, self.observers = event, context, observers
+
+
+class Lane:
+    """The queue of one bundle's async observers in one operation, while it is not empty."""
+
+    __slots__ = (
+        "delivered", "detached", "dropped", "ended", "host", "key", "operation_id", "position", "queue", "running",
+        "started", "task", "task_id",
+    )
+
+    def __init__(self, host: LaneHost, operation_id: str, key: object) -> None:
+        self.host = host
+        self.operation_id = operation_id
+        self.key = key
+        self.queue: deque[Queued] = deque()
+        self.running: Queued | None = None
+        self.position = 0
+        self.started = False
+        self.delivered = 0
+        self.dropped = 0
+        self.detached = False
+        self.ended: anyio.Event | bool = False
+        self.task: asyncio.Task[None] | anyio.CancelScope | None = None
+        self.task_id: int | None = None
+
+    async def work(self) -> None:
+        """Run everything queued, one event after the other, then end."""
+        host, queue = self.host, self.queue
+        bounded, timeout, sender = host.bounded, host.hook_timeout, host.sender
+        self.started = True
+        try:
+            while queue:
+                self.running = item = queue.popleft()
+                for self.position, observer in enumerate(item.observers):
+                    await run_queued(
+                        observer, item.event, item.context, bounded=bounded, hook_timeout=timeout, sender=sender
+                    )
+                self.running = None
+                self.delivered += 1
+        except (anyio.get_cancelled_exc_class(), GeneratorExit):
+            raise
+        except BaseException as error:
+            host.crash(error)
+        finally:
+            self.give_up("its lane was cancelled")
+            host.lane_ended(self)
+
+    async def work_in_scope(self, scope: anyio.CancelScope) -> None:
+        """As `work`, for backends whose tasks are cancelled through a scope."""
+        self.task_id = anyio.get_current_task().id
+        with scope:
+            await self.work()
+
+    def overflow(self, item: Queued) -> None:
+        """Refuse an event, because the lane is full."""
+        self.dropped += 1
+        record_dropped(item.observers, item.event, self.host.sender, f"{len(self.queue)} events were queued already")
+
+    def give_up(self, why: str, *, running: bool = True) -> None:
+        """Drop what is queued and, unless told otherwise, count the running event as lost."""
+        if running and self.running is not None:
+            self.dropped += 1
+            unfinished = self.running.observers[self.position :]
+            record_dropped(unfinished, self.running.event, self.host.sender, why)
+            self.running = None
+        while self.queue:
+            item = self.queue.popleft()
+            self.dropped += 1
+            record_dropped(item.observers, item.event, self.host.sender, why)
+
+    def cancel(self, why: str) -> None:
+        """Stop the running handler and drop the rest."""
+        self.give_up(why)
+        # A task that is cancelled before its first step never runs its `finally`; one that finds nothing to do just ends.
+        if self.task is not None and self.started:
+            self.task.cancel()
+
+    def is_current(self) -> bool:
+        """Whether the caller runs inside of this lane."""
+        if isinstance(self.task, asyncio.Task):
+            return asyncio.current_task() is self.task
+        return anyio.get_current_task().id == self.task_id
+
+    async def wait(self) -> None:
+        """Until the lane has ended."""
+        if self.ended is True:
+            return
+        if self.ended is False:
+            self.ended = anyio.Event()
+        await self.ended.wait()
+
+    def end(self) -> None:
+        """Wake whoever waits."""
+        if isinstance(self.ended, anyio.Event):
+            self.ended.set()
+        self.ended = True
+
+
+class LaneHost:
+    """Owns the lanes of one dispatcher: starts, counts, drains and cancels them."""
+
+    def __init__(self, hook_timeout: float, max_queued: int, *, sender: object) -> None:
+        self.hook_timeout = hook_timeout
+        self.max_queued = max_queued
+        self.sender = sender
+        self.bounded: Bounded = bounded_for_this_backend()
+        self._lanes: dict[str, dict[object, Lane]] = {}
+        self._counts: dict[str, tuple[int, int]] = {}
+        self._active: set[Lane] = set()
+        self._fatal: list[BaseException] = []
+        self._closing = False
+        self._group: anyio.abc.TaskGroup | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    async def open(self) -> None:
+        """Become able to start lanes."""
+        if runs_on_asyncio():
+            self._task = asyncio.current_task()
+            self._spawn = asyncio.get_running_loop().create_task
+        else:
+            self._group = anyio.create_task_group()
+            await self._group.__aenter__()
+
+    def push(self, operation_id: str, key: object, item: Queued) -> None:
+        """Queue an event in a lane, which is started if it is not running."""
+        lanes = self._lanes.get(operation_id)
+        if lanes is None:
+            lanes = self._lanes[operation_id] = {}
+        lane = lanes.get(key)
+        if lane is None:
+            lane = lanes[key] = Lane(self, operation_id, key)
+            self._start(lane)
+        elif len(lane.queue) >= self.max_queued:
+            lane.overflow(item)
+            return
+        lane.queue.append(item)
+
+    def _start(self, lane: Lane) -> None:
+        self._active.add(lane)
+        if self._group is None:
+            lane.task = self._spawn(lane.work())
+        else:
+            lane.task = scope = anyio.CancelScope()
+            self._group.start_soon(lane.work_in_scope, scope)
+
+    def lane_ended(self, lane: Lane) -> None:
+        """Forget a lane that has run dry; only its counts stay."""
+        self._active.discard(lane)
+        if not lane.detached:
+            lanes = self._lanes[lane.operation_id]
+            del lanes[lane.key]
+            if not lanes:
+                del self._lanes[lane.operation_id]
+            delivered, dropped = self._counts.get(lane.operation_id, (0, 0))
+            self._counts[lane.operation_id] = (delivered + lane.delivered, dropped + lane.dropped)
+        lane.end()
+
+    async def drain(self, operation_id: str, timeout: float) -> tuple[int, int]:
+        """Let an operation's lanes finish within `timeout` seconds, cancel the rest.
+
+        Returns:
+            Events delivered and events dropped since the operation was registered.
+        """
+        delivered, dropped = self._counts.pop(operation_id, (0, 0))
+        if not self._counts:
+            self._counts.clear()
+        lanes = list(self._lanes.pop(operation_id, {}).values())
+        if not self._lanes:
+            self._lanes.clear()
+        for lane in lanes:
+            lane.detached = True
+        if lanes:
+            await self._settle(lanes, timeout)
+        for lane in lanes:
+            # The running event of the lane that asks for the drain is being delivered; nobody else's is running.
+            delivered += lane.delivered + (lane.running is not None)
+            dropped += lane.dropped
+        return delivered, dropped
+
+    async def _settle(self, lanes: Iterable[Lane], timeout: float) -> None:
+        others = []
+        for lane in lanes:
+            if lane.is_current():
+                lane.give_up("the operation was unregistered from inside of the lane", running=False)
+            else:
+                others.append(lane)
+        try:
+            with anyio.move_on_after(timeout):
+                for lane in others:
+                    await lane.wait()
+        finally:
+            stuck = [lane for lane in others if lane.ended is not True]
+            for lane in stuck:
+                lane.cancel(f"still queued or running after the drain timeout of {timeout:g} s")
+        if stuck:
+            await self._bury(stuck)
+
+    async def _bury(self, lanes: Iterable[Lane]) -> None:
+        """Wait until cancelled lanes have ended, but not for ever: a handler may refuse to be cancelled."""
+        lanes = list(lanes)
+        with anyio.move_on_after(GRACE_SECONDS, shield=True):
+            for lane in lanes:
+                await lane.wait()
+        for lane in lanes:
+            if lane.ended is not True:
+                logger.error(
+                    "Operation %s: a handler ignores its cancellation; its task is left behind", lane.operation_id
+                )
+
+    def crash(self, error: BaseException) -> None:
+        """Make a `BaseException` of a handler end the dispatcher's `async with`."""
+        self._fatal.append(error)
+        if self._closing:
+            return
+        if self._group is not None:
+            self._group.cancel_scope.cancel()
+        elif self._task is not None:
+            self._task.cancel()
+
+    async def close(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Drain on a clean exit, cancel on any other; then raise what made a lane crash."""
+        self._closing = True
+        crashed = bool(self._fatal)
+        try:
+            with anyio.CancelScope(shield=error is not None or crashed):
+                await self._finish(drain=error is None and not crashed)
+        finally:
+            if self._group is not None:
+                self._group.cancel_scope.cancel()
+                await self._group.__aexit__(None, None, None)
+        if not self._fatal:
+            return None
+        if crashed and self._task is not None and self._task is asyncio.current_task():
+            await self._take_back_cancellation(self._task, error)
+        if len(self._fatal) == 1:
+            raise self._fatal[0]
+        raise BaseExceptionGroup("handlers raised", self._fatal)
+
+    async def _finish(self, *, drain: bool) -> None:
+        lanes = list(self._active)
+        self._counts.clear()
+        if not lanes:
+            return
+        if drain:
+            await self._settle(lanes, EXIT_DRAIN_SECONDS)
+        else:
+            for lane in lanes:
+                lane.cancel("the dispatcher was left by an exception")
+            await self._bury(lanes)
+
+    @staticmethod
+    async def _take_back_cancellation(task: asyncio.Task[Any], error: BaseException | None) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            task.uncancel()
+            return
+        try:  # requested by `crash`, but not delivered yet
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            task.uncancel()

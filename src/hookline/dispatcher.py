@@ -1,0 +1,384 @@
+"""Who is called, for which operation; and what a lane is.
+
+One table per event class, operation → ONE callable, compiled when the bundle is first registered. An operation that
+shares a bundle costs a few dict entries and no object of its own. A lane exists only while something is queued in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextvars import copy_context
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import msgspec
+
+from hookline._deadline import Bounded
+from hookline._lanes import LaneHost, Queued
+from hookline.calls import ToolResult
+from hookline.errors import HookDefinitionError, HookUsageError
+from hookline.events import EVENTS, BeforeToolCall, Event, HookType
+from hookline.execution import Observer, ask, compile_inline, compile_observer
+from hookline.hooks import Hook, Hooks, check_timeout, hook_batch
+from hookline.signals import announce, operation_registered, operation_unregistered
+
+__all__ = ["DrainReport", "HookDispatcher", "Registration"]
+
+Run = Callable[[Event, "HookDispatcher"], None]
+
+
+class DrainReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What became of an operation's queued events: one count per event and lane, since the operation was registered.
+
+    Attributes:
+        delivered: Events whose handlers ran to their end, well or badly.
+        dropped: Events that overflowed a lane, were cancelled with it, or never started.
+    """
+
+    delivered: int
+    dropped: int
+
+
+class Registration:
+    """What one `register` call added to an operation; `remove` takes it back."""
+
+    __slots__ = ("_dispatcher", "_plans", "operation_id")
+
+    def __init__(self, dispatcher: HookDispatcher, operation_id: str, plans: tuple[_Plan, ...]) -> None:
+        self.operation_id = operation_id
+        self._dispatcher = dispatcher
+        self._plans = plans
+
+    def remove(self) -> None:
+        """Stop calling these hooks. Events queued for them are still delivered; a second call does nothing."""
+        plans, self._plans = self._plans, ()
+        if plans:
+            self._dispatcher._withdraw(self.operation_id, plans)
+
+
+class _Plan:
+    """One bundle (or the plain hooks of one call) compiled: per event class, what to run."""
+
+    __slots__ = ("askable", "runs")
+
+    def __init__(self, sections: Iterable[tuple[tuple[Observer, type[Event]], object]]) -> None:
+        by_event: dict[type[Event], list[tuple[Observer, object]]] = {}
+        for (observer, event), lane in sections:
+            by_event.setdefault(event, []).append((observer, lane))
+        askable = by_event.pop(BeforeToolCall, [])
+        self.askable = tuple(observer for observer, _ in askable)
+        self.runs = {event: _compile_run(entries) for event, entries in by_event.items()}
+
+
+class HookDispatcher:
+    """Calls the observers of each operation; an async context manager, which owns their lanes.
+
+    Entering and leaving it are cheap. On a clean exit every lane may finish for up to five seconds; on an exit by an
+    exception all are cancelled. Not thread-safe: use it from the event loop that entered it.
+
+    Args:
+        hook_timeout: Seconds an async handler may take unless its hook says otherwise; `math.inf` for no limit.
+        max_queued: Events that one lane holds at most, the running one not counted.
+
+    Raises:
+        HookDefinitionError: If an argument makes no sense.
+    """
+
+    def __init__(self, *, hook_timeout: float = 30.0, max_queued: int = 10_000) -> None:
+        check_timeout(hook_timeout, "HookDispatcher(hook_timeout=...)")
+        if hook_timeout is None or isinstance(max_queued, bool) or not isinstance(max_queued, int) or max_queued < 1:
+            raise HookDefinitionError("HookDispatcher", "`hook_timeout` is a number, `max_queued` a whole number from 1")
+        self.hook_timeout = hook_timeout
+        self.max_queued = max_queued
+        self._operations: dict[str, tuple[_Plan, ...]] = {}
+        self._askable: dict[str, tuple[Observer, ...]] = {}
+        self._runs: dict[type[Event], dict[str, Run]] = {kind: {} for kind in EVENTS.values() if kind is not BeforeToolCall}
+        self._state: str = "has not been entered"
+        self._close(self._state)
+
+    # The gates are what every caller reads. Before `async with` and after it they are tables that raise, so that the
+    # check costs nothing in between.
+
+    def _open(self) -> None:
+        self._dispatchable: Any = self._runs
+        self._asked: Any = self._askable
+        gates: dict[Any, Collection[str]] = {None: self._operations, BeforeToolCall: self._askable, **self._runs}
+        gates.update({kind: gates[event] for kind, event in EVENTS.items()})
+        self._gates: Any = gates
+        self._state = "is open"
+
+    def _close(self, why: str) -> None:
+        self._dispatchable = self._asked = self._gates = _Closed(why)
+        self._state = why
+
+    async def __aenter__(self) -> Self:
+        if self._state != "has not been entered":
+            raise HookUsageError(f"This HookDispatcher {self._state}; make a new one for another `async with`.")
+        self._host = LaneHost(self.hook_timeout, self.max_queued, sender=self)
+        await self._host.open()
+        self._bounded: Bounded = self._host.bounded
+        self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        live = list(self._operations)
+        self._operations.clear()
+        self._askable.clear()
+        for table in self._runs.values():
+            table.clear()
+        self._close("has been left")
+        try:
+            return await self._host.close(kind, error, trace)
+        finally:
+            if operation_unregistered.receivers:
+                for operation_id in live:
+                    announce(operation_unregistered, self, operation_id=operation_id)
+
+    @property
+    def operations(self) -> Collection[str]:
+        """Ids of the live operations, as a live view."""
+        return self._operations.keys()
+
+    def register(self, operation_id: str, hooks: Iterable[Hooks | Hook]) -> Registration:
+        """Add hooks to an operation, behind those that it has; the first call makes the operation live.
+
+        Args:
+            operation_id: The run.
+            hooks: Bundles, and plain hooks, which form one bundle together. Nothing changes unless all are valid.
+
+        Raises:
+            HookDefinitionError: That says which entry is wrong and how to fix it.
+            HookUsageError: Outside of the dispatcher's `async with`.
+        """
+        self._gates[None]
+        if not isinstance(operation_id, str) or not operation_id:
+            raise HookUsageError(f"An operation id is a non-empty string; got {operation_id!r}.")
+        plans = _compile(hook_batch(hooks))
+        before = self._operations.get(operation_id)
+        self._operations[operation_id] = plans if not before else before + plans
+        for plan in plans:
+            self._add(operation_id, plan)
+        if before is None and operation_registered.receivers:
+            announce(operation_registered, self, operation_id=operation_id)
+        return Registration(self, operation_id, plans)
+
+    async def unregister(self, operation_id: str, *, drain_timeout: float = 5.0) -> DrainReport:
+        """Remove an operation at once, then wait for what is queued for it.
+
+        Args:
+            operation_id: The run; an unknown one gives an empty report.
+            drain_timeout: Seconds that its lanes may take, all together; the rest is cancelled.
+
+        Raises:
+            HookUsageError: Outside of the dispatcher's `async with`.
+        """
+        self._gates[None]
+        plans = self._operations.pop(operation_id, None)
+        if plans is None:
+            return DrainReport(delivered=0, dropped=0)
+        if not self._operations:
+            self._operations.clear()  # a dict never shrinks, unless it is cleared
+        self._remove(operation_id, plans)
+        if operation_unregistered.receivers:
+            announce(operation_unregistered, self, operation_id=operation_id)
+        delivered, dropped = await self._host.drain(operation_id, drain_timeout)
+        return DrainReport(delivered=delivered, dropped=dropped)
+
+    def has_hooks(self, operation_id: str, event: type[Event] | HookType | None = None) -> bool:
+        """Whether anybody would be called: the cheap gate for a caller that would have to build the event first.
+
+        Args:
+            operation_id: The run.
+            event: Only hooks of this event; `None` for any, of whatever kind.
+        """
+        try:
+            table = self._gates[event]
+        except (KeyError, TypeError):
+            raise HookUsageError(f"{event!r} is not one of the sixteen events.") from None
+        if event is None:
+            return bool(table.get(operation_id))
+        return operation_id in table
+
+    def dispatch(self, event: Event) -> None:
+        """Tell the operation's observers what happened. Never waits; nothing of what a handler does comes back.
+
+        Plain handlers run before it returns, async ones are queued in the lane of their bundle.
+
+        Raises:
+            HookUsageError: For a `BeforeToolCall`, which is to be awaited with `dispatch_before_tool_call`, for
+                something that is no event, and outside of the dispatcher's `async with`.
+        """
+        try:
+            run = self._dispatchable[event.__class__].get(event.operation_id)
+        except (KeyError, AttributeError):
+            raise _undispatchable(event) from None
+        if run is not None:
+            run(event, self)
+
+    async def dispatch_before_tool_call(self, event: BeforeToolCall) -> ToolResult | None:
+        """Ask the operation's hooks whether one of them answers in the tool's place.
+
+        Every matching hook is asked once, in registration order; the first mock is the answer.
+
+        Args:
+            event: The call about to happen. Its `args` are the parsed arguments, never the model's raw text.
+
+        Returns:
+            The result to hand to the model instead of running the tool, or `None` to run it.
+
+        Raises:
+            HookUsageError: If it is no `BeforeToolCall`, and outside of the dispatcher's `async with`.
+
+        Source:
+            LobeHub `HookDispatcher.dispatchBeforeToolCall`: first mock wins since its second version.
+        """
+        if event.__class__ is not BeforeToolCall:
+            raise HookUsageError(f"dispatch_before_tool_call takes a BeforeToolCall; got {type(event).__name__}.")
+        observers = self._asked.get(event.operation_id)
+        if observers is None:
+            return None
+        state = event.__dict__
+        state.clear()
+        try:
+            await ask(observers, event, bounded=self._bounded, hook_timeout=self.hook_timeout, sender=self)
+        finally:
+            state["sealed"] = True
+        return state.get("answer")
+
+    @contextlib.asynccontextmanager
+    async def operation(self, operation_id: str, hooks: Iterable[Hooks | Hook] = ()) -> AsyncIterator[Registration]:
+        """An operation that is live inside of `async with`: registered on entry, unregistered and drained on exit.
+
+        Args:
+            operation_id: The run.
+            hooks: What to register for it.
+        """
+        registration = self.register(operation_id, hooks)
+        try:
+            yield registration
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.unregister(operation_id)
+
+    def _add(self, operation_id: str, plan: _Plan) -> None:
+        for event, run in plan.runs.items():
+            table = self._runs[event]
+            other = table.get(operation_id)
+            table[operation_id] = run if other is None else _in_turn((other, run))
+        if plan.askable:
+            self._askable[operation_id] = self._askable.get(operation_id, ()) + plan.askable
+
+    def _remove(self, operation_id: str, plans: tuple[_Plan, ...]) -> None:
+        for plan in plans:
+            for event in plan.runs:
+                table = self._runs[event]
+                table.pop(operation_id, None)
+                if not table:
+                    table.clear()
+            if plan.askable:
+                self._askable.pop(operation_id, None)
+                if not self._askable:
+                    self._askable.clear()
+
+    def _withdraw(self, operation_id: str, plans: tuple[_Plan, ...]) -> None:
+        present = self._operations.get(operation_id)
+        if present is None:
+            return
+        rest = list(present)
+        for plan in plans:
+            if plan in rest:
+                rest.remove(plan)
+        self._remove(operation_id, present)
+        self._operations[operation_id] = tuple(rest)
+        for plan in rest:
+            self._add(operation_id, plan)
+
+    def _queue(self, event: Event, lane: object, observers: tuple[Observer, ...]) -> None:
+        self._host.push(event.operation_id, lane, Queued(event, copy_context(), observers))
+
+
+class _Closed:
+    """Stands in for every table of a dispatcher that is not open."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def __getitem__(self, key: object) -> Any:
+        raise HookUsageError(f"This HookDispatcher {self.why}. Use it inside of `async with HookDispatcher() as dispatcher`.")
+
+    get = __getitem__
+
+
+def _compile(batch: list[Hooks | Hook]) -> tuple[_Plan, ...]:
+    """The plans of one `register` call."""
+    if len(batch) == 1 and isinstance(batch[0], Hooks):
+        return _compiled(batch[0])
+    plain = [entry for entry in batch if isinstance(entry, Hook)]
+    if not plain:
+        return tuple(plan for entry in batch if isinstance(entry, Hooks) for plan in _compiled(entry))
+    lane = object()
+    return (_Plan(section for entry in batch for section in _sections(entry, lane)),)
+
+
+def _compiled(bundle: Hooks) -> tuple[_Plan]:
+    """The plan of a bundle, in the tuple that all operations with just this bundle share."""
+    compiled: tuple[_Plan] | None = bundle._compiled
+    if compiled is None:
+        compiled = bundle._compiled = (_Plan(_sections(bundle, bundle.lane)),)
+    return compiled
+
+
+def _sections(entry: Hooks | Hook, lane: object) -> list[tuple[tuple[Observer, type[Event]], object]]:
+    if isinstance(entry, Hook):
+        return [((compile_observer(entry), entry.event), lane)]
+    return [((compile_observer(hook, entry.tenant_id), hook.event), entry.lane) for hook in entry.observers]
+
+
+def _compile_run(entries: list[tuple[Observer, object]]) -> Run:
+    inline = compile_inline([observer for observer, _ in entries if not observer.is_async])
+    lanes: dict[int, tuple[object, list[Observer]]] = {}
+    for observer, lane in entries:
+        if observer.is_async:
+            lanes.setdefault(id(lane), (lane, []))[1].append(observer)
+    if not lanes:
+        return inline
+    runs: tuple[Run, ...] = tuple(_compile_queue(lane, tuple(observers)) for lane, observers in lanes.values())
+    if any(not observer.is_async for observer, _ in entries):
+        runs = (*runs, inline)
+    return runs[0] if len(runs) == 1 else _in_turn(runs)
+
+
+def _compile_queue(lane: object, observers: tuple[Observer, ...]) -> Run:
+    if all(observer.matches is None for observer in observers):
+
+        def queue(event: Event, dispatcher: HookDispatcher) -> None:
+            dispatcher._queue(event, lane, observers)
+
+        return queue
+
+    def queue_matching(event: Event, dispatcher: HookDispatcher) -> None:
+        wanted = tuple(observer for observer in observers if observer.matches is None or observer.matches(event))
+        if wanted:
+            dispatcher._queue(event, lane, wanted)
+
+    return queue_matching
+
+
+def _in_turn(runs: tuple[Run, ...]) -> Run:
+    def run(event: Event, dispatcher: HookDispatcher) -> None:
+        for each in runs:
+            each(event, dispatcher)
+
+    return run
+
+
+def _undispatchable(event: object) -> HookUsageError:
+    if isinstance(event, BeforeToolCall):
+        return HookUsageError(
+            "BeforeToolCall may be answered, so it is awaited: use `await dispatcher.dispatch_before_tool_call(event)`."
+        )
+    return HookUsageError(f"Only the sixteen events of hookline.events can be dispatched; got {event!r}.")

@@ -1,0 +1,357 @@
+"""Everything that hookline raises, in one tree.
+
+```
+HooklineError
+├── HookDefinitionError (ValueError)        a hook that cannot be registered
+├── HookUsageError (RuntimeError)           a call at a wrong time, or with a wrong value
+├── EventDecodeError (ValueError)           bytes that are not an event
+├── EventEncodeError (ValueError)           an event that JSON cannot carry
+├── MissingExtraError (ImportError)         an optional part is not installed
+├── AgentDefinitionError (ValueError)       an agent or a tool that cannot work
+├── ToolCallError                           why a tool call could not run; the model is told
+│   ├── UnknownToolError                    no such tool
+│   ├── ToolArgumentsError (ValueError)     arguments that do not fit the tool
+│   └── ToolResultError (TypeError)         a result that is neither text nor JSON
+├── ModelError                              a model that did not answer
+│   ├── TransientModelError                 worth another try
+│   └── ModelAnswerError (TypeError)        an answer that is not a `ModelResponse`
+└── OperationError                          the operation cannot be run or resumed like this
+    ├── OperationExistsError                its id is taken
+    ├── OperationNotFoundError              nobody knows its id
+    ├── OperationFinishedError              it ended already
+    ├── OperationBusyError                  somebody is running or resuming it
+    ├── OperationMismatchError              it belongs to another agent
+    ├── StaleStateError                     the stored state changed underneath
+    └── DecisionError                       a decision about a call that is not pending
+```
+
+Fields go in, the class writes the sentence; every error pickles.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AgentDefinitionError",
+    "DecisionError",
+    "EventDecodeError",
+    "EventEncodeError",
+    "HookDefinitionError",
+    "HookUsageError",
+    "HooklineError",
+    "MissingExtraError",
+    "ModelAnswerError",
+    "ModelError",
+    "OperationBusyError",
+    "OperationError",
+    "OperationExistsError",
+    "OperationFinishedError",
+    "OperationMismatchError",
+    "OperationNotFoundError",
+    "StaleStateError",
+    "ToolArgumentsError",
+    "ToolCallError",
+    "ToolResultError",
+    "TransientModelError",
+    "UnknownToolError",
+    "message_of",
+]
+
+
+class HooklineError(Exception):
+    """Anything that hookline raises on purpose."""
+
+
+class HookDefinitionError(HooklineError, ValueError):
+    """A hook cannot be registered as it was given.
+
+    Attributes:
+        where: Which hook, or which entry of a batch.
+        problem: What is wrong, and how to fix it.
+    """
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where, self.problem = where, problem
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+class HookUsageError(HooklineError, RuntimeError):
+    """Something was called at a time or with a value that makes no sense."""
+
+
+class EventDecodeError(HooklineError, ValueError):
+    """The bytes are not one of the sixteen events.
+
+    Attributes:
+        path: Where in the document, as a JSON path (`$.stepIndex`).
+        reason: What was found there.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"Not a hookline event: {self.reason} at {self.path}. `hookline.json_schema()` describes what is expected."
+
+
+class EventEncodeError(HooklineError, ValueError):
+    """An event carries a value that JSON cannot.
+
+    Attributes:
+        event_type: The event's wire name.
+        reason: Which value, in the encoder's words.
+    """
+
+    def __init__(self, event_type: str, reason: str) -> None:
+        super().__init__(event_type, reason)
+        self.event_type, self.reason = event_type, reason
+
+    def __str__(self) -> str:
+        return (
+            f"A {self.event_type} event cannot be written as JSON: {self.reason}. "
+            "Put only JSON values into `args` and `metadata`."
+        )
+
+
+class MissingExtraError(HooklineError, ImportError):
+    """An optional part of hookline is used, and what it needs is not installed.
+
+    Attributes:
+        extra: The extra to install.
+        needed_for: What asked for it.
+    """
+
+    def __init__(self, extra: str, needed_for: str) -> None:
+        super().__init__(extra, needed_for)
+        self.extra, self.needed_for = extra, needed_for
+
+    def __str__(self) -> str:
+        return f"{self.needed_for} needs an extra that is not installed: pip install 'hookline[{self.extra}]'"
+
+
+class AgentDefinitionError(HooklineError, ValueError):
+    """An agent or a tool is defined in a way that cannot work.
+
+    Attributes:
+        where: Which agent or tool.
+        problem: What is wrong, and how to fix it.
+    """
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where, self.problem = where, problem
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+class ToolCallError(HooklineError):
+    """A tool call could not run as the model asked for it; the model is told and the run goes on."""
+
+
+class UnknownToolError(ToolCallError):
+    """The model asked for a tool that the agent does not have.
+
+    Attributes:
+        name: What the model asked for.
+        known: The tools that there are.
+    """
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(name, known)
+        self.name, self.known = name, known
+
+    def __str__(self) -> str:
+        return f"There is no tool {self.name!r}. Tools: {', '.join(self.known) or 'none'}."
+
+
+class ToolArgumentsError(ToolCallError, ValueError):
+    """The arguments do not fit the tool's parameters.
+
+    Attributes:
+        tool: The tool's name.
+        reason: What does not fit, with its path.
+    """
+
+    def __init__(self, tool: str, reason: str) -> None:
+        super().__init__(tool, reason)
+        self.tool, self.reason = tool, reason
+
+    def __str__(self) -> str:
+        return f"Invalid arguments for {self.tool}: {self.reason}"
+
+
+class ToolResultError(ToolCallError, TypeError):
+    """A tool returned something that is neither text, nor a `ToolResult`, nor JSON.
+
+    Attributes:
+        tool: The tool's name.
+        reason: What it returned.
+    """
+
+    def __init__(self, tool: str, reason: str) -> None:
+        super().__init__(tool, reason)
+        self.tool, self.reason = tool, reason
+
+    def __str__(self) -> str:
+        return f"{self.tool} ran, but its result cannot be shown to a model: {self.reason}"
+
+
+class ModelError(HooklineError):
+    """A model did not give an answer."""
+
+
+class TransientModelError(ModelError):
+    """A model failed for a passing reason (overload, rate limit, broken connection); the call is tried again.
+
+    Args:
+        message: What happened.
+        retry_after: Seconds that the provider asked to wait; `None` leaves it to the agent's backoff.
+    """
+
+    def __init__(self, message: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message, retry_after)
+        self.message, self.retry_after = message, retry_after
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ModelAnswerError(ModelError, TypeError):
+    """A model answered with something that is not a `ModelResponse`.
+
+    Attributes:
+        model: The model's name.
+        problem: What it answered.
+    """
+
+    def __init__(self, model: str, problem: str) -> None:
+        super().__init__(model, problem)
+        self.model, self.problem = model, problem
+
+    def __str__(self) -> str:
+        return f"Model {self.model!r} must answer with a ModelResponse, but {self.problem}."
+
+
+class OperationError(HooklineError):
+    """An operation cannot be run or resumed in this way.
+
+    Attributes:
+        operation_id: The operation.
+    """
+
+    def __init__(self, operation_id: str) -> None:
+        super().__init__(operation_id)
+        self.operation_id = operation_id
+
+
+class OperationExistsError(OperationError):
+    """The operation id is taken by a live or stored operation."""
+
+    def __str__(self) -> str:
+        return (
+            f"Operation {self.operation_id!r} exists already. Leave `operation_id` out to get a fresh one, "
+            "or use `resume_agent` if it waits for a person."
+        )
+
+
+class OperationNotFoundError(OperationError):
+    """No operation of that id is in the store."""
+
+    def __str__(self) -> str:
+        return (
+            f"Operation {self.operation_id!r} is not in the store: the id is wrong, it ended and was forgotten, "
+            "or it was paused with another `store`."
+        )
+
+
+class OperationFinishedError(OperationError):
+    """The operation ended; there is nothing to resume.
+
+    Attributes:
+        reason: Why it ended.
+    """
+
+    def __init__(self, operation_id: str, reason: str) -> None:
+        super().__init__(operation_id)
+        self.args = (operation_id, reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"Operation {self.operation_id!r} ended with reason {self.reason!r} and cannot be resumed."
+
+
+class OperationBusyError(OperationError):
+    """Somebody is running or resuming the operation at this moment."""
+
+    def __str__(self) -> str:
+        return f"Operation {self.operation_id!r} is being run or resumed already; wait for that to return."
+
+
+class OperationMismatchError(OperationError):
+    """The operation was started by another agent than the one that should resume it.
+
+    Attributes:
+        started_by: Id of the agent that started it.
+        given: Id of the agent that was given.
+    """
+
+    def __init__(self, operation_id: str, started_by: str, given: str) -> None:
+        super().__init__(operation_id)
+        self.args = (operation_id, started_by, given)
+        self.started_by, self.given = started_by, given
+
+    def __str__(self) -> str:
+        return (
+            f"Operation {self.operation_id!r} belongs to agent {self.started_by!r}, not to {self.given!r}; "
+            "resume it with the agent that started it."
+        )
+
+
+class StaleStateError(OperationError):
+    """The stored state is not the one that the caller had read, so nothing was written.
+
+    Attributes:
+        expected: The version that the caller had read; `None` for a new operation.
+        found: The version in the store.
+    """
+
+    def __init__(self, operation_id: str, expected: int | None, found: int | None) -> None:
+        super().__init__(operation_id)
+        self.args = (operation_id, expected, found)
+        self.expected, self.found = expected, found
+
+    def __str__(self) -> str:
+        return (
+            f"Operation {self.operation_id!r} was changed by somebody else: version {self.found}, "
+            f"expected {self.expected}. Nothing was written."
+        )
+
+
+class DecisionError(OperationError):
+    """A decision that cannot be taken: its call is not pending, or it is decided twice.
+
+    Attributes:
+        problem: What is wrong with it.
+        pending: Ids of the calls that wait for a decision.
+    """
+
+    def __init__(self, operation_id: str, problem: str, pending: list[str]) -> None:
+        super().__init__(operation_id)
+        self.args = (operation_id, problem, pending)
+        self.problem, self.pending = problem, pending
+
+    def __str__(self) -> str:
+        waiting = ", ".join(repr(call) for call in self.pending) or "none"
+        return f"Operation {self.operation_id!r}: {self.problem}. Calls that wait for a decision: {waiting}."
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says; its class name if it says nothing or fails to."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__

@@ -1,0 +1,571 @@
+"""The sixteen events of a run: what happened, as data.
+
+They reach observers, records, traces and the wire in the same form: Python names here, camelCase keys in JSON, one
+`type` key that says which of the sixteen it is.
+
+Source:
+    The names and their moments are LobeHub's agent-runtime hooks (version 2.2.10).
+"""
+
+import enum
+import re
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from hookline._frozen import read_only, read_only_list
+from hookline.calls import ToolCalling, ToolResult, as_tool_result
+from hookline.errors import EventDecodeError, EventEncodeError
+
+__all__ = [
+    "EVENTS",
+    "AfterCallAgent",
+    "AfterCompact",
+    "AfterHumanIntervention",
+    "AfterStep",
+    "AfterToolCall",
+    "BeforeCallAgent",
+    "BeforeCompact",
+    "BeforeHumanIntervention",
+    "BeforeStep",
+    "BeforeToolCall",
+    "CompletionReason",
+    "Event",
+    "HookType",
+    "OnCallAgentError",
+    "OnCompactError",
+    "OnComplete",
+    "OnError",
+    "OnStopByHumanIntervention",
+    "OnToolCallError",
+    "PendingTool",
+    "ToolCalling",
+    "ToolOutcome",
+    "decode",
+    "encode",
+    "json_schema",
+]
+
+CompletionReason = Literal["done", "error", "interrupted", "max_steps", "cost_limit", "waiting_for_human"]
+HumanAction = Literal["approve", "reject", "rejectAndContinue"]
+StepType = Literal["call_llm", "call_tool", "request_human_approve"]
+
+
+class HookType(enum.StrEnum):
+    """The wire names of the sixteen events."""
+
+    BEFORE_STEP = "beforeStep"
+    AFTER_STEP = "afterStep"
+    ON_COMPLETE = "onComplete"
+    ON_ERROR = "onError"
+    BEFORE_TOOL_CALL = "beforeToolCall"
+    AFTER_TOOL_CALL = "afterToolCall"
+    ON_TOOL_CALL_ERROR = "onToolCallError"
+    BEFORE_HUMAN_INTERVENTION = "beforeHumanIntervention"
+    AFTER_HUMAN_INTERVENTION = "afterHumanIntervention"
+    ON_STOP_BY_HUMAN_INTERVENTION = "onStopByHumanIntervention"
+    BEFORE_COMPACT = "beforeCompact"
+    AFTER_COMPACT = "afterCompact"
+    ON_COMPACT_ERROR = "onCompactError"
+    BEFORE_CALL_AGENT = "beforeCallAgent"
+    AFTER_CALL_AGENT = "afterCallAgent"
+    ON_CALL_AGENT_ERROR = "onCallAgentError"
+
+
+class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the model was told about one tool call.
+
+    Attributes:
+        identifier: Where the tool comes from.
+        api_name: The tool's name there.
+        tool_call_id: The model's id of the call.
+        content: The text that the model reads.
+        success: False if the tool failed, raised, was denied or was rejected.
+    """
+
+    identifier: str
+    api_name: str
+    tool_call_id: str
+    content: str
+    success: bool
+
+
+class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A tool call that waits for a person.
+
+    Attributes:
+        identifier: Where the tool comes from.
+        api_name: The tool's name there.
+        tool_call_id: The id to name in `Approve` or `Reject`.
+        args: The very arguments that will run when it is approved.
+    """
+
+    identifier: str
+    api_name: str
+    tool_call_id: str
+    args: dict[str, Any]
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type"):
+    """What every event says.
+
+    Attributes:
+        operation_id: The run that it belongs to.
+        time_unix_nano: When it happened, in nanoseconds since 1970.
+        agent_id: The agent that runs.
+        user_id: The user for whom it runs.
+        tenant_id: The tenant for whom it runs.
+        parent_operation_id: The run that called this one as a sub-agent.
+    """
+
+    hook_type: ClassVar[HookType]
+
+    operation_id: str
+    time_unix_nano: int = msgspec.field(default_factory=time.time_ns)
+    agent_id: str = ""
+    user_id: str = ""
+    tenant_id: str = ""
+    parent_operation_id: str | None = None
+
+
+class BeforeStep(_Event, frozen=True, kw_only=True, tag="beforeStep", gc=False):
+    """A step is about to start.
+
+    Attributes:
+        step_index: The step, from 0.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.BEFORE_STEP
+
+    step_index: int
+
+
+class AfterStep(_Event, frozen=True, kw_only=True, tag="afterStep"):
+    """A step has ended; it comes after every `BeforeStep`, whatever happened in between.
+
+    Attributes:
+        step_index: The step, from 0.
+        step_type: What the step came to.
+        content: What the model said.
+        reasoning: Its reasoning, where it shows any.
+        tools_calling: What the model asked for.
+        tools_result: What it was told, in the order in which it asked.
+        should_continue: Whether another step follows.
+        execution_time_ms: How long this step took.
+        elapsed_ms: How long the operation has been running, pauses not counted.
+        step_cost_usd: Price of this step.
+        total_cost_usd: Price of the operation so far.
+        total_input_tokens: Tokens read so far.
+        total_output_tokens: Tokens written so far.
+        total_steps: Steps so far.
+        total_tool_calls: Tool calls so far.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.AFTER_STEP
+
+    step_index: int
+    step_type: StepType
+    content: str
+    reasoning: str
+    tools_calling: list[ToolCalling]
+    tools_result: list[ToolOutcome]
+    should_continue: bool
+    execution_time_ms: float
+    elapsed_ms: float
+    step_cost_usd: float
+    total_cost_usd: float
+    total_input_tokens: int
+    total_output_tokens: int
+    total_steps: int
+    total_tool_calls: int
+
+    def __post_init__(self) -> None:
+        _freeze_list(self, "tools_calling", self.tools_calling)
+        _freeze_list(self, "tools_result", self.tools_result)
+
+
+class OnComplete(_Event, frozen=True, kw_only=True, tag="onComplete", gc=False):
+    """A segment of a run has ended, for whatever reason.
+
+    Attributes:
+        reason: Why.
+        steps: Steps of the operation so far.
+        llm_calls: Model calls so far.
+        tool_calls: Tool calls so far.
+        total_tokens: Tokens read and written so far.
+        cost_usd: Price so far.
+        duration_ms: How long the operation ran, pauses not counted.
+        last_assistant_content: What the model said last.
+        error_type: On `reason="error"`: the exception's class name.
+        error_message: On `reason="error"`: what it said.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.ON_COMPLETE
+
+    reason: CompletionReason
+    steps: int
+    llm_calls: int
+    tool_calls: int
+    total_tokens: int
+    cost_usd: float
+    duration_ms: float
+    last_assistant_content: str
+    error_type: str | None = None
+    error_message: str | None = None
+
+
+class OnError(_Event, frozen=True, kw_only=True, tag="onError", gc=False):
+    """A run ended with an error; comes after `OnComplete(reason="error")`.
+
+    Attributes:
+        error_message: What the exception said.
+        error_type: Its class name: stable, to switch on.
+        error_detail: Its traceback, as text.
+        step_index: The step in which it happened; `None` outside of every step.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.ON_ERROR
+
+    error_message: str
+    error_type: str
+    error_detail: str
+    step_index: int | None = None
+
+
+class _ToolEvent(_Event, frozen=True, kw_only=True):
+    """What every event of a tool call says.
+
+    Attributes:
+        identifier: Where the tool comes from: `"local"` for a Python function, the server's name for MCP.
+        api_name: The tool's name there.
+        args: The final arguments, read-only; text of the model that was no JSON object gives `{}`.
+        call_index: From 1, per tool and operation; parallel calls never share one.
+        step_index: The step, from 0.
+        tool_call_id: The model's id of the call.
+    """
+
+    identifier: str
+    api_name: str
+    args: dict[str, Any]
+    call_index: int
+    step_index: int
+    tool_call_id: str
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "args", read_only(self.args))
+
+
+class BeforeToolCall(_ToolEvent, frozen=True, kw_only=True, tag="beforeToolCall", dict=True):
+    """A tool is about to be called; the one event that an observer may answer.
+
+    `mock` answers in the tool's place; see `HookDispatcher.dispatch_before_tool_call`.
+    """
+
+    # The answer is no field: it must not travel with the event, and it lives for one dispatch only. It sits in the
+    # instance's __dict__ as `answer` (a ToolResult) and `sealed` (the dispatch is over).
+    hook_type: ClassVar[HookType] = HookType.BEFORE_TOOL_CALL
+
+    def mock(self, answer: object) -> bool:
+        """Answer in the tool's place; the tool will not run.
+
+        Args:
+            answer: A `ToolResult`, a `str` (also empty), a mapping with `content` and optionally `success` and
+                `metadata`, or an `Exception`, which counts as raised by the tool.
+
+        Returns:
+            Whether this answer was taken: the first one is, and only while the event is being dispatched.
+
+        Raises:
+            HookUsageError: If `answer` is anything else.
+
+        Source:
+            LobeHub: first mock wins since the second version of its dispatcher.
+        """
+        result = as_tool_result(answer)
+        state = self.__dict__
+        if "answer" in state or "sealed" in state:
+            return False
+        state["answer"] = result
+        return True
+
+    @property
+    def mocked(self) -> bool:
+        """Whether a hook has answered already."""
+        return "answer" in self.__dict__
+
+    @property
+    def answered_by(self) -> str | None:
+        """Id of the hook whose answer was taken, known once that hook has returned."""
+        return self.__dict__.get("answered_by")
+
+
+class AfterToolCall(_ToolEvent, frozen=True, kw_only=True, tag="afterToolCall"):
+    """A tool call has given a result, good or bad.
+
+    Attributes:
+        content: What the tool, or the hook in its place, answered; for a denied call the reason.
+        success: Whether it did what it was asked for.
+        mocked: Whether a hook answered instead of the tool.
+        answered_by: Id of that hook.
+        metadata: What the answer carried: rule, fault, cassette.
+        execution_time_ms: How long the call took.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.AFTER_TOOL_CALL
+
+    content: str
+    success: bool
+    mocked: bool = False
+    answered_by: str | None = None
+    metadata: dict[str, Any] = {}
+    execution_time_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "args", read_only(self.args))
+        msgspec.structs.force_setattr(self, "metadata", read_only(self.metadata))
+
+
+class OnToolCallError(_ToolEvent, frozen=True, kw_only=True, tag="onToolCallError"):
+    """A tool call has raised; the model is told and the run goes on.
+
+    Attributes:
+        error: What the exception said.
+        error_type: Its class name.
+        mocked: Whether a hook answered with an exception instead of the tool.
+        answered_by: Id of that hook.
+        metadata: What the answer carried.
+        execution_time_ms: How long the call took.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.ON_TOOL_CALL_ERROR
+
+    error: str
+    error_type: str
+    mocked: bool = False
+    answered_by: str | None = None
+    metadata: dict[str, Any] = {}
+    execution_time_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "args", read_only(self.args))
+        msgspec.structs.force_setattr(self, "metadata", read_only(self.metadata))
+
+
+class BeforeHumanIntervention(_Event, frozen=True, kw_only=True, tag="beforeHumanIntervention"):
+    """The run is about to pause for a person.
+
+    Attributes:
+        step_index: The step, from 0.
+        pending_tools: The calls that wait for a decision.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.BEFORE_HUMAN_INTERVENTION
+
+    step_index: int
+    pending_tools: list[PendingTool]
+
+    def __post_init__(self) -> None:
+        _freeze_list(self, "pending_tools", self.pending_tools)
+
+
+class AfterHumanIntervention(_Event, frozen=True, kw_only=True, tag="afterHumanIntervention", gc=False):
+    """A person has decided about one call; one event per decision.
+
+    Attributes:
+        action: What the person decided.
+        tool_call_id: The call.
+        rejection_reason: Why it was rejected.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.AFTER_HUMAN_INTERVENTION
+
+    action: HumanAction
+    tool_call_id: str | None = None
+    rejection_reason: str | None = None
+
+
+class OnStopByHumanIntervention(_Event, frozen=True, kw_only=True, tag="onStopByHumanIntervention", gc=False):
+    """A person's rejection stops the run.
+
+    Attributes:
+        tool_call_id: The rejected call.
+        rejection_reason: Why it was rejected.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.ON_STOP_BY_HUMAN_INTERVENTION
+
+    tool_call_id: str | None = None
+    rejection_reason: str | None = None
+
+
+class BeforeCompact(_Event, frozen=True, kw_only=True, tag="beforeCompact", gc=False):
+    """The conversation is about to be compacted.
+
+    Attributes:
+        step_index: The step, from 0.
+        message_count: Messages before.
+        token_count: The input tokens that made it necessary.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.BEFORE_COMPACT
+
+    step_index: int
+    message_count: int
+    token_count: int
+
+
+class AfterCompact(_Event, frozen=True, kw_only=True, tag="afterCompact", gc=False):
+    """The conversation has been compacted.
+
+    Attributes:
+        step_index: The step, from 0.
+        group_id: Id of this compaction.
+        messages_before: Messages before.
+        messages_after: Messages after.
+        summary: What stands for the messages that were removed.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.AFTER_COMPACT
+
+    step_index: int
+    group_id: str
+    messages_before: int
+    messages_after: int
+    summary: str
+
+
+class OnCompactError(_Event, frozen=True, kw_only=True, tag="onCompactError", gc=False):
+    """Compaction failed; the run goes on with the conversation as it was.
+
+    Attributes:
+        step_index: The step, from 0.
+        token_count: The input tokens that had made it necessary.
+        error: What went wrong.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.ON_COMPACT_ERROR
+
+    step_index: int
+    token_count: int
+    error: str
+
+
+class BeforeCallAgent(_Event, frozen=True, kw_only=True, tag="beforeCallAgent", gc=False):
+    """A sub-agent is about to be called; on the parent operation.
+
+    Attributes:
+        callee_id: The sub-agent.
+        instruction: What it is asked to do.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.BEFORE_CALL_AGENT
+
+    callee_id: str
+    instruction: str
+
+
+class AfterCallAgent(_Event, frozen=True, kw_only=True, tag="afterCallAgent", gc=False):
+    """A sub-agent has completed; on the parent operation.
+
+    Attributes:
+        callee_id: The sub-agent.
+        sub_operation_id: Its operation.
+        thread_id: The conversation that it ran in.
+        success: Whether its reason was `"done"`.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.AFTER_CALL_AGENT
+
+    callee_id: str
+    sub_operation_id: str
+    thread_id: str
+    success: bool
+
+
+class OnCallAgentError(_Event, frozen=True, kw_only=True, tag="onCallAgentError", gc=False):
+    """A sub-agent could not be called, or ended with an error; on the parent operation.
+
+    Attributes:
+        callee_id: The sub-agent.
+        error: What went wrong.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.ON_CALL_AGENT_ERROR
+
+    callee_id: str
+    error: str
+
+
+Event = (
+    BeforeStep
+    | AfterStep
+    | OnComplete
+    | OnError
+    | BeforeToolCall
+    | AfterToolCall
+    | OnToolCallError
+    | BeforeHumanIntervention
+    | AfterHumanIntervention
+    | OnStopByHumanIntervention
+    | BeforeCompact
+    | AfterCompact
+    | OnCompactError
+    | BeforeCallAgent
+    | AfterCallAgent
+    | OnCallAgentError
+)
+
+EVENTS: dict[HookType, type[Event]] = {kind.hook_type: kind for kind in Event.__args__}
+"""The sixteen classes by wire name."""
+
+TOOL_EVENTS: tuple[type[Event], ...] = (BeforeToolCall, AfterToolCall, OnToolCallError)
+"""The classes that speak of a tool, to which a `tool=` filter applies."""
+
+_encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+_decode: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
+
+
+def encode(event: Event) -> bytes:
+    """An event as JSON, keys in camelCase.
+
+    Raises:
+        EventEncodeError: If `args` or `metadata` hold something that JSON cannot.
+    """
+    try:
+        return _encode(event)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        name = getattr(event, "hook_type", type(event).__name__)
+        raise EventEncodeError(name, str(error)) from error
+
+
+def decode(data: bytes) -> Event:
+    """The event that `encode` wrote; unknown keys are ignored.
+
+    Raises:
+        EventDecodeError: If it is no event; it names the path of the bad field.
+    """
+    try:
+        return _decode(data)
+    except msgspec.ValidationError as error:
+        raise _bad_field(str(error)) from error
+    except (msgspec.DecodeError, TypeError, ValueError, RecursionError) as error:
+        raise EventDecodeError("$", str(error)) from error
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of everything that `decode` takes."""
+    schema = msgspec.json.schema(Event)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "hookline events", **schema}
+
+
+def _bad_field(message: str) -> EventDecodeError:
+    reason, _, path = message.partition(" - at `")
+    path = path.rstrip("`") or "$"
+    missing = re.fullmatch(r"Object missing required field `(\w+)`", reason)
+    return EventDecodeError(f"{path}.{missing[1]}" if missing else path, reason)
+
+
+def _freeze_list(event: _Event, name: str, value: list[Any]) -> None:
+    msgspec.structs.force_setattr(event, name, read_only_list(value))

@@ -1,0 +1,62 @@
+"""Process-wide announcements, as blinker signals: one record per handler run, operations that come and go.
+
+Nothing is built while nobody is connected. The sender is the dispatcher, never an operation: blinker keeps a bucket per
+sender for ever. A receiver is called as `receiver(sender, **keywords)`; one that raises is logged and harms nobody.
+"""
+
+import inspect
+import logging
+from typing import Literal
+
+import blinker
+import msgspec
+
+__all__ = ["HookExecution", "hook_executed", "operation_registered", "operation_unregistered"]
+
+logger = logging.getLogger("hookline")
+
+ExecutionStatus = Literal["ok", "error", "timeout", "denied", "mocked", "dropped"]
+
+
+class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The record of one handler run.
+
+    Attributes:
+        hook_id: The hook.
+        hook_type: Wire name of the event, or name of the call, that it was run for.
+        operation_id: The run.
+        status: How it ended. `dropped`: it never ran, or was cancelled with its lane.
+        duration_ms: Time spent in the handler itself.
+        error: What it raised, where it did.
+    """
+
+    hook_id: str
+    hook_type: str
+    operation_id: str
+    status: ExecutionStatus
+    duration_ms: float
+    error: str | None = None
+
+
+_signals = blinker.Namespace()
+
+hook_executed = _signals.signal("hook-executed", doc="A handler has run; keyword `execution`: a `HookExecution`.")
+operation_registered = _signals.signal("operation-registered", doc="An operation is live; keyword `operation_id`.")
+operation_unregistered = _signals.signal("operation-unregistered", doc="An operation is gone; keyword `operation_id`.")
+
+
+def announce(signal: blinker.Signal, sender: object, **keywords: object) -> None:
+    """Call every receiver of a signal; callers check `signal.receivers` first, so that silence is free.
+
+    `Signal.send` is not used because it stops at the first receiver that raises.
+    """
+    if signal.is_muted:
+        return
+    for receiver in signal.receivers_for(sender):
+        try:
+            outcome = receiver(sender, **keywords)
+            if inspect.iscoroutine(outcome):
+                outcome.close()
+                raise TypeError("a receiver is a plain function; an async one would never be awaited")
+        except Exception:
+            logger.exception("A receiver of the signal %r raised: %r", getattr(signal, "name", signal), receiver)
