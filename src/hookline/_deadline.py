@@ -14,11 +14,11 @@ import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import anyio
 
-__all__ = ["Bounded", "HandlerCancelledError", "HandlerTimeoutError", "bounded_for_this_backend"]
+__all__ = ["Bounded", "HandlerCancelledError", "HandlerTimeoutError", "bounded_for_this_backend", "finish_asyncio"]
 
 
 class HandlerTimeoutError(Exception):
@@ -73,19 +73,47 @@ def _in_context(coroutine: Coroutine[Any, Any, Any], context: Context) -> Genera
         return stop.value
 
 
-@types.coroutine
-def bounded_asyncio(
-    coroutine: Coroutine[Any, Any, Any], seconds: float, context: Context | None
-) -> Generator[Any, Any, Any]:
+async def bounded_asyncio(coroutine: Coroutine[Any, Any, Any], seconds: float, context: Context | None) -> Any:
     """asyncio: no scope, and no timer before the coroutine suspends."""
+    try:
+        waits_for = coroutine.send(None) if context is None else context.run(coroutine.send, None)
+    except StopIteration as stop:
+        return stop.value
+    except asyncio.CancelledError:
+        raise_unless_cancelled()
+        raise
+    return await finish_asyncio(coroutine, waits_for, seconds, context)
+
+
+def own_cancellation() -> bool:
+    """Inside of `except CancelledError`: whether it is the callee's own, because nobody cancelled this task.
+
+    Only asyncio lets code raise it by itself, by awaiting a future that somebody else cancelled, for instance.
+    """
+    return runs_on_asyncio() and not cast("asyncio.Task[Any]", asyncio.current_task()).cancelling()
+
+
+def raise_unless_cancelled() -> None:
+    """Tell a coroutine's own `CancelledError` from a cancellation of the task that runs it.
+
+    Raises:
+        HandlerCancelledError: If nobody asked for the task to be cancelled.
+    """
+    if own_cancellation():
+        raise HandlerCancelledError
+
+
+@types.coroutine
+def finish_asyncio(
+    coroutine: Coroutine[Any, Any, Any], waits_for: Any, seconds: float, context: Context | None
+) -> Generator[Any, Any, Any]:
+    """asyncio: bring a coroutine that has suspended on `waits_for` to its end, within `seconds` from now."""
     if context is None:
         send, throw = coroutine.send, coroutine.throw
     else:
         send, throw = partial(context.run, coroutine.send), partial(context.run, coroutine.throw)
-    alarm = None
+    alarm = _Alarm(seconds)
     try:
-        waits_for = send(None)
-        alarm = _Alarm(seconds)
         while True:
             try:
                 value = yield waits_for
@@ -94,19 +122,16 @@ def bounded_asyncio(
             else:
                 waits_for = send(value)
     except StopIteration as stop:
-        if alarm is not None:
-            alarm.settle(cancelled=False)
+        alarm.settle(cancelled=False)
         return stop.value
     except asyncio.CancelledError:
-        (alarm or _Alarm(math.inf)).settle(cancelled=True)
+        alarm.settle(cancelled=True)
         raise
     except Exception:
-        if alarm is not None:
-            alarm.settle(cancelled=False)
+        alarm.settle(cancelled=False)
         raise
     finally:
-        if alarm is not None:
-            alarm.stop()
+        alarm.stop()
 
 
 class _Alarm:

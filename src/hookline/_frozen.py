@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-__all__ = ["ReadOnlyDict", "ReadOnlyList", "read_only", "read_only_list"]
+__all__ = ["ReadOnlyDict", "ReadOnlyList", "read_only", "read_only_list", "writable"]
 
 
 class _ReadOnly:
@@ -32,7 +32,7 @@ class ReadOnlyDict(_ReadOnly, dict[str, Any]):
     copy = __copy__
 
     def __deepcopy__(self, memo: object) -> dict[str, Any]:
-        return {key: _writable(value) for key, value in self.items()}
+        return {key: writable(value) for key, value in self.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (ReadOnlyDict, (dict(self),))
@@ -49,13 +49,14 @@ class ReadOnlyList(_ReadOnly, list[Any]):
     copy = __copy__
 
     def __deepcopy__(self, memo: object) -> list[Any]:
-        return [_writable(value) for value in self]
+        return [writable(value) for value in self]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (ReadOnlyList, (list(self),))
 
 
-def _writable(value: Any) -> Any:
+def writable(value: Any) -> Any:
+    """A copy of a read-only value that can be changed; any other value is itself."""
     if isinstance(value, ReadOnlyDict | ReadOnlyList):
         return value.__deepcopy__(None)
     return value

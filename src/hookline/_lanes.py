@@ -18,9 +18,10 @@ import anyio
 import anyio.abc
 from hookline._deadline import Bounded, bounded_for_this_backend, runs_on_asyncio
 from hookline.events import Event
-from hookline.execution import Observer, logger, record_dropped, run_queued
+from hookline.execution import Observer, begin_queued, finish_queued, logger, record_dropped, run_queued
+from hookline.signals import hook_executed
 
-__all__ = ["LaneHost", "Queued"]
+__all__ = ["LaneHost"]
 
 EXIT_DRAIN_SECONDS = 5.0
 """How long a clean exit waits for lanes that nobody unregistered."""
@@ -29,57 +30,57 @@ GRACE_SECONDS = 1.0
 """How long a cancelled handler may take to clean up before it is left behind."""
 
 
-class Queued:
-    """One event in a lane: for whom, and in which context."""
-
-    __slots__ = ("context", "event", "observers")
-
-    def __init__(self, event: Event, context: Context, observers: tuple[Observer, ...]) -> None:
-        self.event, self.context, self.observers = event, context, observers
+Queued = tuple[Event, Context, tuple[Observer, ...]]
+"""One event in a lane: in which context it was dispatched, and for whom."""
 
 
 class Lane:
     """The queue of one bundle's async observers in one operation, while it is not empty."""
 
-    __slots__ = (
-        "delivered", "detached", "dropped", "ended", "host", "key", "operation_id", "position", "queue", "running",
-        "started", "task", "task_id",
-    )
+    # Class-level defaults instead of slots: a lane is made for every burst, and most bursts need none of these changed.
+    running: Queued | None = None
+    unfinished: tuple[Observer, ...] = ()
+    started = False
+    delivered = 0
+    dropped = 0
+    detached = False
+    ended: anyio.Event | bool = False
+    task: asyncio.Task[None] | anyio.CancelScope | None = None
+    task_id: int | None = None
 
     def __init__(self, host: LaneHost, operation_id: str, key: object) -> None:
         self.host = host
         self.operation_id = operation_id
         self.key = key
         self.queue: deque[Queued] = deque()
-        self.running: Queued | None = None
-        self.position = 0
-        self.started = False
-        self.delivered = 0
-        self.dropped = 0
-        self.detached = False
-        self.ended: anyio.Event | bool = False
-        self.task: asyncio.Task[None] | anyio.CancelScope | None = None
-        self.task_id: int | None = None
 
     async def work(self) -> None:
         """Run everything queued, one event after the other, then end."""
-        host, queue = self.host, self.queue
-        bounded, timeout, sender = host.bounded, host.hook_timeout, host.sender
+        queue, host = self.queue, self.host
+        stepwise, delivered = host.stepwise, 0
         self.started = True
         try:
             while queue:
                 self.running = item = queue.popleft()
-                for self.position, observer in enumerate(item.observers):
-                    await run_queued(
-                        observer, item.event, item.context, bounded=bounded, hook_timeout=timeout, sender=sender
-                    )
-                self.running = None
-                self.delivered += 1
+                event, context, observers = item
+                if stepwise and not hook_executed.receivers:
+                    begun = begin_queued(observers, event, context)
+                    while begun is not None:
+                        rest = self.unfinished = observers[observers.index(begun[0]) :]
+                        await finish_queued(begun, event, context, host.hook_timeout)
+                        begun = begin_queued(rest[1:], event, context)
+                else:
+                    for position, observer in enumerate(observers):
+                        self.unfinished = observers[position:]
+                        await run_queued(observer, event, context, host.bounded, host.hook_timeout, host.sender)
+                delivered += 1
+            self.running = None
         except (anyio.get_cancelled_exc_class(), GeneratorExit):
             raise
         except BaseException as error:
             host.crash(error)
         finally:
+            self.delivered = delivered
             self.give_up("its lane was cancelled")
             host.lane_ended(self)
 
@@ -92,19 +93,19 @@ class Lane:
     def overflow(self, item: Queued) -> None:
         """Refuse an event, because the lane is full."""
         self.dropped += 1
-        record_dropped(item.observers, item.event, self.host.sender, f"{len(self.queue)} events were queued already")
+        event, _, observers = item
+        record_dropped(observers, event, self.host.sender, f"{len(self.queue)} events were queued already")
 
     def give_up(self, why: str, *, running: bool = True) -> None:
         """Drop what is queued and, unless told otherwise, count the running event as lost."""
         if running and self.running is not None:
             self.dropped += 1
-            unfinished = self.running.observers[self.position :]
-            record_dropped(unfinished, self.running.event, self.host.sender, why)
+            record_dropped(self.unfinished, self.running[0], self.host.sender, why)
             self.running = None
         while self.queue:
-            item = self.queue.popleft()
+            event, _, observers = self.queue.popleft()
             self.dropped += 1
-            record_dropped(item.observers, item.event, self.host.sender, why)
+            record_dropped(observers, event, self.host.sender, why)
 
     def cancel(self, why: str) -> None:
         """Stop the running handler and drop the rest."""
@@ -142,6 +143,7 @@ class LaneHost:
         self.max_queued = max_queued
         self.sender = sender
         self.bounded: Bounded = bounded_for_this_backend()
+        self.stepwise = runs_on_asyncio()
         self._lanes: dict[str, dict[object, Lane]] = {}
         self._counts: dict[str, tuple[int, int]] = {}
         self._active: set[Lane] = set()
@@ -154,7 +156,7 @@ class LaneHost:
         """Become able to start lanes."""
         if runs_on_asyncio():
             self._task = asyncio.current_task()
-            self._spawn = asyncio.get_running_loop().create_task
+            self._loop = asyncio.get_running_loop()
         else:
             self._group = anyio.create_task_group()
             await self._group.__aenter__()
@@ -176,7 +178,8 @@ class LaneHost:
     def _start(self, lane: Lane) -> None:
         self._active.add(lane)
         if self._group is None:
-            lane.task = self._spawn(lane.work())
+            # Not `create_task`: a task factory that starts tasks eagerly would run the handler inside of `dispatch`.
+            lane.task = asyncio.Task(lane.work(), loop=self._loop)
         else:
             lane.task = scope = anyio.CancelScope()
             self._group.start_soon(lane.work_in_scope, scope)

@@ -7,7 +7,7 @@ shares a bundle costs a few dict entries and no object of its own. A lane exists
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Self
@@ -16,11 +16,11 @@ import anyio
 import msgspec
 
 from hookline._deadline import Bounded
-from hookline._lanes import LaneHost, Queued
+from hookline._lanes import LaneHost
 from hookline.calls import ToolResult
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import EVENTS, BeforeToolCall, Event, HookType
-from hookline.execution import Observer, ask, compile_inline, compile_observer
+from hookline.execution import Askable, Observer, ask, compile_askable, compile_inline, compile_observer
 from hookline.hooks import Hook, Hooks, check_timeout, hook_batch
 from hookline.signals import announce, operation_registered, operation_unregistered
 
@@ -68,7 +68,7 @@ class _Plan:
         for (observer, event), lane in sections:
             by_event.setdefault(event, []).append((observer, lane))
         askable = by_event.pop(BeforeToolCall, [])
-        self.askable = tuple(observer for observer, _ in askable)
+        self.askable = tuple(compile_askable(observer) for observer, _ in askable)
         self.runs = {event: _compile_run(entries) for event, entries in by_event.items()}
 
 
@@ -93,7 +93,7 @@ class HookDispatcher:
         self.hook_timeout = hook_timeout
         self.max_queued = max_queued
         self._operations: dict[str, tuple[_Plan, ...]] = {}
-        self._askable: dict[str, tuple[Observer, ...]] = {}
+        self._askable: dict[str, tuple[Askable, ...]] = {}
         self._runs: dict[type[Event], dict[str, Run]] = {kind: {} for kind in EVENTS.values() if kind is not BeforeToolCall}
         self._state: str = "has not been entered"
         self._close(self._state)
@@ -219,7 +219,7 @@ class HookDispatcher:
         if run is not None:
             run(event, self)
 
-    async def dispatch_before_tool_call(self, event: BeforeToolCall) -> ToolResult | None:
+    def dispatch_before_tool_call(self, event: BeforeToolCall) -> Coroutine[Any, Any, ToolResult | None]:
         """Ask the operation's hooks whether one of them answers in the tool's place.
 
         Every matching hook is asked once, in registration order; the first mock is the answer.
@@ -238,16 +238,10 @@ class HookDispatcher:
         """
         if event.__class__ is not BeforeToolCall:
             raise HookUsageError(f"dispatch_before_tool_call takes a BeforeToolCall; got {type(event).__name__}.")
-        observers = self._asked.get(event.operation_id)
-        if observers is None:
-            return None
-        state = event.__dict__
-        state.clear()
-        try:
-            await ask(observers, event, bounded=self._bounded, hook_timeout=self.hook_timeout, sender=self)
-        finally:
-            state["sealed"] = True
-        return state.get("answer")
+        askable = self._asked.get(event.operation_id)
+        if askable is None:
+            return _nobody()
+        return ask(askable, event, self._bounded, self.hook_timeout, self)
 
     @contextlib.asynccontextmanager
     async def operation(self, operation_id: str, hooks: Iterable[Hooks | Hook] = ()) -> AsyncIterator[Registration]:
@@ -296,10 +290,6 @@ class HookDispatcher:
         self._operations[operation_id] = tuple(rest)
         for plan in rest:
             self._add(operation_id, plan)
-
-    def _queue(self, event: Event, lane: object, observers: tuple[Observer, ...]) -> None:
-        self._host.push(event.operation_id, lane, Queued(event, copy_context(), observers))
-
 
 class _Closed:
     """Stands in for every table of a dispatcher that is not open."""
@@ -356,14 +346,14 @@ def _compile_queue(lane: object, observers: tuple[Observer, ...]) -> Run:
     if all(observer.matches is None for observer in observers):
 
         def queue(event: Event, dispatcher: HookDispatcher) -> None:
-            dispatcher._queue(event, lane, observers)
+            dispatcher._host.push(event.operation_id, lane, (event, copy_context(), observers))
 
         return queue
 
     def queue_matching(event: Event, dispatcher: HookDispatcher) -> None:
         wanted = tuple(observer for observer in observers if observer.matches is None or observer.matches(event))
         if wanted:
-            dispatcher._queue(event, lane, wanted)
+            dispatcher._host.push(event.operation_id, lane, (event, copy_context(), wanted))
 
     return queue_matching
 
@@ -374,6 +364,10 @@ def _in_turn(runs: tuple[Run, ...]) -> Run:
             each(event, dispatcher)
 
     return run
+
+
+async def _nobody() -> None:
+    """Nobody is to be asked."""
 
 
 def _undispatchable(event: object) -> HookUsageError:

@@ -5,6 +5,7 @@ Dispatcher and chain decide who is called and in which order; everything that a 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import math
@@ -15,21 +16,46 @@ from typing import Any
 
 import msgspec
 
-from hookline._deadline import Bounded, HandlerCancelledError, HandlerTimeoutError
+from hookline._deadline import (
+    Bounded,
+    HandlerCancelledError,
+    HandlerTimeoutError,
+    bounded_asyncio,
+    finish_asyncio,
+    raise_unless_cancelled,
+)
+from hookline.calls import ToolResult
 from hookline.errors import message_of
 from hookline.events import BeforeToolCall, Event
 from hookline.hooks import Hook, tool_matcher
 from hookline.signals import ExecutionStatus, HookExecution, announce, hook_executed
 
-__all__ = ["Observer", "ask", "compile_inline", "compile_observer", "record_dropped", "run_queued"]
+__all__ = [
+    "Observer",
+    "ask",
+    "begin_queued",
+    "compile_askable",
+    "compile_inline",
+    "compile_observer",
+    "finish_queued",
+    "record_dropped",
+    "run_queued",
+]
 
 logger = logging.getLogger("hookline")
 
 Inline = Callable[[Event, object], None]
 """Runs sync observers: `(event, sender of the records) -> None`."""
 
+Askable = tuple[Callable[[Any], Any], float | None, "Observer"]
+"""A handler, its timeout (0 for the dispatcher's; `None` if it is sync or filtered), and the observer it is from."""
 
-class Observer(msgspec.Struct, frozen=True, kw_only=True):
+
+Begun = tuple["Observer", Coroutine[Any, Any, Any], Any]
+"""An async observer that has suspended: itself, its coroutine, and what that waits for."""
+
+
+class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A hook as the mechanism runs it.
 
     Attributes:
@@ -71,40 +97,75 @@ def compile_observer(hook: Hook, tenant_id: str = "") -> Observer:
 
 def compile_inline(observers: Sequence[Observer]) -> Inline:
     """One callable that runs sync observers in order, each isolated from the agent and from the others."""
-    plain = tuple((observer.handler, observer) for observer in observers if observer.matches is None)
     everyone = tuple(observers)
-
-    def run_plain(event: Event, sender: object) -> None:
-        if hook_executed.receivers:
-            run_each(event, sender)
-            return
-        for handler, observer in plain:
-            try:
-                outcome = handler(event)
-                if outcome is not None:
-                    _returned(outcome)
-            except Exception as error:
-                _report(observer, event, error)
+    handlers = tuple(observer.handler for observer in observers)
+    owners = {id(observer.handler): observer for observer in observers}
 
     def run_each(event: Event, sender: object) -> None:
         for observer in everyone:
             if observer.matches is None or observer.matches(event):
                 _run_sync(observer, event, sender)
 
-    return run_plain if len(plain) == len(everyone) else run_each
+    def run_plain(event: Event, sender: object) -> None:
+        if hook_executed.receivers:
+            run_each(event, sender)
+            return
+        for handler in handlers:
+            try:
+                outcome = handler(event)
+                if outcome is not None:
+                    _returned(outcome)
+            except Exception as error:
+                _report(owners[id(handler)], event, error)
+
+    filtered = any(observer.matches is not None for observer in observers)
+    return run_each if filtered or len(owners) < len(handlers) else run_plain
+
+
+def begin_queued(observers: Sequence[Observer], event: Event, context: Context) -> Begun | None:
+    """asyncio: run async observers in turn until one suspends; most end with their first step.
+
+    Returns:
+        The one that suspended, to be brought to its end with `finish_queued`, or `None` if all have ended.
+    """
+    for observer in observers:
+        try:
+            coroutine = observer.handler(event)
+            return observer, coroutine, context.run(coroutine.send, None)
+        except StopIteration:
+            pass
+        except asyncio.CancelledError:
+            _raise_or_report(observer, event)
+        except Exception as error:
+            _report(observer, event, error)
+    return None
+
+
+async def finish_queued(begun: Begun, event: Event, context: Context, hook_timeout: float) -> None:
+    """asyncio: the rest of an async observer that suspended."""
+    observer, coroutine, waits_for = begun
+    timeout = hook_timeout if observer.timeout is None else observer.timeout
+    try:
+        await finish_asyncio(coroutine, waits_for, timeout, context)
+    except Exception as error:
+        _report(observer, event, error, timeout)
+
+
+def _raise_or_report(observer: Observer, event: Event) -> None:
+    """Inside of `except CancelledError`: a handler's own one is its failure, anybody else's goes on."""
+    try:
+        raise_unless_cancelled()
+    except HandlerCancelledError as error:
+        _report(observer, event, error)
+    else:
+        raise  # noqa: PLE0704
 
 
 async def run_queued(
-    observer: Observer, event: Event, context: Context, *, bounded: Bounded, hook_timeout: float, sender: object
+    observer: Observer, event: Event, context: Context, bounded: Bounded, hook_timeout: float, sender: object
 ) -> None:
-    """Run an async observer in a lane, in the context of its event's dispatch."""
+    """Any backend: run an async observer in a lane, in the context of its event's dispatch, and record it."""
     timeout = hook_timeout if observer.timeout is None else observer.timeout
-    if not hook_executed.receivers:
-        try:
-            await bounded(observer.handler(event), timeout, context)
-        except Exception as error:
-            _report(observer, event, error, timeout)
-        return
     started = perf_counter_ns()
     failure: Exception | None = None
     try:
@@ -112,38 +173,67 @@ async def run_queued(
     except Exception as error:
         failure = error
         _report(observer, event, error, timeout)
-    _record(observer, event, sender, started, failure)
+    if hook_executed.receivers:
+        _record(observer, event, sender, started, failure)
+
+
+def compile_askable(observer: Observer) -> Askable:
+    """How `ask` runs an observer: its handler, and its timeout where nothing stands between the two."""
+    direct = observer.is_async and observer.matches is None
+    return observer.handler, (observer.timeout or 0.0) if direct else None, observer
 
 
 async def ask(
-    observers: Sequence[Observer], event: BeforeToolCall, *, bounded: Bounded, hook_timeout: float, sender: object
-) -> None:
+    askable: Sequence[Askable], event: BeforeToolCall, bounded: Bounded, hook_timeout: float, sender: object
+) -> ToolResult | None:
     """Await every observer of a tool call in order, in the agent's own task; each may answer with `event.mock`."""
     state = event.__dict__
-    for observer in observers:
-        if observer.matches is not None and not observer.matches(event):
-            continue
-        recorded = bool(hook_executed.receivers)
-        if recorded:
-            started, mocked = perf_counter_ns(), "answer" in state
-        failure: Exception | None = None
-        try:
-            if not observer.is_async:
-                if (outcome := observer.handler(event)) is not None:
-                    _returned(outcome)
-            else:
-                timeout = hook_timeout if observer.timeout is None else observer.timeout
+    state.clear()
+    stepwise = bounded is bounded_asyncio and not hook_executed.receivers
+    for handler, timeout, observer in askable:
+        if timeout is None or not stepwise:
+            await _ask_one(observer, event, bounded, hook_timeout, sender)
+        else:
+            try:
                 if timeout == math.inf:
-                    await observer.handler(event)
+                    await handler(event)
                 else:
-                    await bounded(observer.handler(event), timeout, None)
-        except Exception as error:
-            failure = error
-            _report(observer, event, error, hook_timeout if observer.timeout is None else observer.timeout)
-        if "answer" in state and "answered_by" not in state:
+                    coroutine = handler(event)
+                    try:
+                        waits_for = coroutine.send(None)
+                    except StopIteration:
+                        pass
+                    else:
+                        await finish_asyncio(coroutine, waits_for, timeout or hook_timeout, None)
+            except asyncio.CancelledError:
+                _raise_or_report(observer, event)
+            except Exception as error:
+                _report(observer, event, error, timeout or hook_timeout)
+        if state and "answered_by" not in state:
             state["answered_by"] = observer.id
-        if recorded:
-            _record(observer, event, sender, started, failure, mocked="answer" in state and not mocked)
+    answer = state.get("answer")
+    state["sealed"] = True
+    return answer
+
+
+async def _ask_one(
+    observer: Observer, event: BeforeToolCall, bounded: Bounded, hook_timeout: float, sender: object
+) -> None:
+    if observer.matches is not None and not observer.matches(event):
+        return
+    started, mocked = perf_counter_ns(), event.mocked
+    timeout = hook_timeout if observer.timeout is None else observer.timeout
+    failure: Exception | None = None
+    try:
+        if observer.is_async:
+            await bounded(observer.handler(event), timeout, None)
+        elif (outcome := observer.handler(event)) is not None:
+            _returned(outcome)
+    except Exception as error:
+        failure = error
+        _report(observer, event, error, timeout)
+    if hook_executed.receivers:
+        _record(observer, event, sender, started, failure, mocked=event.mocked and not mocked)
 
 
 def record_dropped(observers: Sequence[Observer], event: Event, sender: object, why: str) -> None:

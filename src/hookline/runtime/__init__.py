@@ -1,0 +1,38 @@
+"""Running agents: the loop, its parts, and what a person may decide in between."""
+
+from hookline.calls import Message, ModelCall, ModelResponse, ToolCalling, ToolResult, ToolSpec, Usage
+from hookline.errors import ModelError, TransientModelError
+from hookline.runtime._agent import Agent, Compaction
+from hookline.runtime._exec import exec_agent, interrupt, resume_agent
+from hookline.runtime._models import Model, ModelRetry, ScriptedModel
+from hookline.runtime._run import OperationResult
+from hookline.runtime._state import Approve, InMemoryStore, OperationState, OperationStore, Reject
+from hookline.runtime._tools import Tool, tool
+
+__all__ = [
+    "Agent",
+    "Approve",
+    "Compaction",
+    "InMemoryStore",
+    "Message",
+    "Model",
+    "ModelCall",
+    "ModelError",
+    "ModelResponse",
+    "ModelRetry",
+    "OperationResult",
+    "OperationState",
+    "OperationStore",
+    "Reject",
+    "ScriptedModel",
+    "Tool",
+    "ToolCalling",
+    "ToolResult",
+    "ToolSpec",
+    "TransientModelError",
+    "Usage",
+    "exec_agent",
+    "interrupt",
+    "resume_agent",
+    "tool",
+]

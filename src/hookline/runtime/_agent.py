@@ -1,0 +1,129 @@
+"""What an agent is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from hookline._frozen import ReadOnlyList
+from hookline.calls import Message, ToolCalling, ToolSpec
+from hookline.errors import AgentDefinitionError
+from hookline.hooks import Hook, Hooks, hook_batch
+from hookline.runtime._models import Model, ModelRetry
+from hookline.runtime._tools import Tool, tool
+
+__all__ = ["Agent", "Compaction"]
+
+AGENT_IDENTIFIER = "agent"
+"""The `identifier` under which sub-agents are called: a model calls `agent/<id>`."""
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """When and how a conversation that has grown too long is replaced by a summary.
+
+    Attributes:
+        max_tokens: Compact before a model call when the last reported input exceeded this.
+        summarize: `async (messages) -> str`.
+        keep_last: How many of the newest exchanges (an assistant message with its tool results) stay as they are.
+    """
+
+    max_tokens: int
+    summarize: Callable[[list[Message]], Awaitable[str]]
+    keep_last: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Agent:
+    """A model with tools, instructions and limits. Immutable; any number of runs may share it.
+
+    Attributes:
+        id: Its name on events, and in `agent/<id>` when it is a sub-agent.
+        model: What answers.
+        tools: What it may call: `Tool`s, or functions, which become tools.
+        instructions: Its system message; `""` for none.
+        sub_agents: Agents that it may call as the tools `agent/<id>`.
+        compaction: How its conversation is kept short; `None` for never.
+        max_steps: Steps after which a run ends with reason `"max_steps"`.
+        max_continues: How often hooks may continue a finished run with more input.
+        cost_limit_usd: US dollars after which a run ends with reason `"cost_limit"`; `None` for no limit.
+        hooks: Hooks of every run of this agent.
+        retry: How often a model is asked again that failed for a passing reason.
+
+    Raises:
+        AgentDefinitionError: If a part cannot work.
+        HookDefinitionError: If a hook cannot.
+    """
+
+    id: str
+    model: Model
+    tools: Sequence[Tool | Callable[..., Any]] = ()
+    instructions: str = ""
+    sub_agents: Sequence[Agent] = ()
+    compaction: Compaction | None = None
+    max_steps: int = 50
+    max_continues: int = 3
+    cost_limit_usd: float | None = None
+    hooks: Sequence[Hooks | Hook] = ()
+    retry: ModelRetry = ModelRetry()
+    specs: list[ToolSpec] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        where = f"Agent {self.id!r}"
+        if not isinstance(self.id, str) or not self.id:
+            raise AgentDefinitionError("Agent", f"`id` is a non-empty string; got {self.id!r}")
+        if not callable(getattr(self.model, "respond", None)):
+            raise AgentDefinitionError(where, f"`model` needs `name`, `provider` and `async respond(call)`; got {self.model!r}")
+        if not isinstance(self.instructions, str):
+            raise AgentDefinitionError(where, f"`instructions` is a string; got {type(self.instructions).__name__}")
+        if isinstance(self.max_steps, bool) or not isinstance(self.max_steps, int) or self.max_steps < 1:
+            raise AgentDefinitionError(where, f"`max_steps` is a whole number from 1; got {self.max_steps!r}")
+        if self.cost_limit_usd is not None and not self.cost_limit_usd > 0:
+            raise AgentDefinitionError(where, f"`cost_limit_usd` is a positive amount or None; got {self.cost_limit_usd!r}")
+        if self.compaction is not None and (self.compaction.max_tokens < 1 or self.compaction.keep_last < 0):
+            raise AgentDefinitionError(where, "`Compaction` needs max_tokens of at least 1 and keep_last of at least 0")
+        tools = tuple(entry if isinstance(entry, Tool) else tool(entry) for entry in self.tools)
+        for agent in self.sub_agents:
+            if not isinstance(agent, Agent):
+                raise AgentDefinitionError(where, f"`sub_agents` holds Agents; got {agent!r}")
+        specs = [*tools, *(_as_spec(agent) for agent in self.sub_agents)]
+        paths = [f"{spec.identifier}/{spec.name}" for spec in specs]
+        for path in paths:
+            if paths.count(path) > 1:
+                raise AgentDefinitionError(where, f"two of its tools are called {path!r}; rename one")
+        object.__setattr__(self, "tools", tools)
+        object.__setattr__(self, "sub_agents", tuple(self.sub_agents))
+        object.__setattr__(self, "hooks", tuple(hook_batch(self.hooks)))
+        object.__setattr__(self, "specs", ReadOnlyList(specs))
+        by_path: dict[str, Tool | Agent] = dict(zip(paths, [*tools, *self.sub_agents], strict=True))
+        object.__setattr__(self, "_by_path", by_path)
+
+    def find(self, calling: ToolCalling) -> Tool | Agent | None:
+        """The tool or sub-agent that a model asked for.
+
+        A model often knows names only: a call with the default identifier finds the one tool of that name.
+        """
+        by_path: dict[str, Tool | Agent] = self.__dict__["_by_path"]
+        found = by_path.get(f"{calling.identifier}/{calling.api_name}")
+        if found is None and calling.identifier == "local":
+            found = by_path.get(calling.api_name)  # "agent/<id>" as one name
+            if found is None:
+                named = [entry for entry in self.tools if isinstance(entry, Tool) and entry.name == calling.api_name]
+                found = named[0] if len(named) == 1 else None
+        return found
+
+
+def _as_spec(agent: Agent) -> ToolSpec:
+    return ToolSpec(
+        identifier=AGENT_IDENTIFIER,
+        name=agent.id,
+        description=f"Ask the agent {agent.id!r} to do something, and get its answer.",
+        schema={
+            "type": "object",
+            "properties": {"instruction": {"type": "string", "description": "What it should do."}},
+            "required": ["instruction"],
+            "additionalProperties": False,
+        },
+    )

@@ -1,0 +1,311 @@
+"""`exec_agent`, `resume_agent`, `interrupt`: a run from its start to its clean end, on every path."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+
+from hookline.calls import Message
+from hookline.dispatcher import HookDispatcher
+from hookline.errors import (
+    DecisionError,
+    HookUsageError,
+    OperationBusyError,
+    OperationExistsError,
+    OperationFinishedError,
+    OperationMismatchError,
+    OperationNotFoundError,
+    StaleStateError,
+)
+from hookline.events import CompletionReason
+from hookline.hooks import Hook, Hooks, hook_batch
+from hookline.runtime._agent import Agent
+from hookline.runtime._loop import run_segment
+from hookline.runtime._run import OperationResult, Run, new_operation_id
+from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
+
+__all__ = ["exec_agent", "interrupt", "resume_agent"]
+
+_live: dict[str, Run | None] = {}
+"""The operations that run in this process at this moment; `None` while one is being set up."""
+
+
+async def exec_agent(
+    agent: Agent,
+    prompt: str | Sequence[Message],
+    *,
+    hooks: Iterable[Hooks | Hook] = (),
+    operation_id: str | None = None,
+    user_id: str = "",
+    tenant_id: str = "",
+    parent_operation_id: str | None = None,
+    dispatcher: HookDispatcher | None = None,
+    store: OperationStore | None = None,
+    drain_timeout: float = 5.0,
+) -> OperationResult:
+    """Run an agent until it is done, fails, is stopped, or waits for a person.
+
+    Args:
+        agent: What to run.
+        prompt: What the user says, or a conversation to go on with.
+        hooks: Hooks of this run; the agent's own come first. They are gone when it returns.
+        operation_id: Id of the run; a fresh one unless given.
+        user_id: The user for whom it runs.
+        tenant_id: The tenant for whom it runs.
+        parent_operation_id: The run that this one belongs to.
+        dispatcher: An open dispatcher to share with other runs; one of its own unless given.
+        store: Where the operation is kept while it runs or waits; this process's memory unless given.
+        drain_timeout: Seconds that queued observers may take at the end; the rest is cancelled.
+
+    Returns:
+        What the run came to, for every reason. An error of the model is in `error`, not raised.
+
+    Raises:
+        HookDefinitionError: If a hook cannot work.
+        OperationExistsError: If the operation id is taken.
+        HookUsageError: If the prompt is no text and no messages.
+    """
+    if not isinstance(agent, Agent):
+        raise HookUsageError(f"exec_agent runs an Agent; got {agent!r}.")
+    _check_ids(user_id=user_id, tenant_id=tenant_id)
+    state = OperationState(
+        operation_id=_checked_id(operation_id),
+        agent_id=agent.id,
+        user_id=user_id,
+        tenant_id=tenant_id,
+        parent_operation_id=parent_operation_id,
+        messages=_conversation(agent, prompt),
+    )
+    batch = [*agent.hooks, *hook_batch(hooks)]
+    return await _with_dispatcher(agent, state, None, (), batch, dispatcher, store, drain_timeout)
+
+
+async def resume_agent(
+    agent: Agent,
+    operation_id: str,
+    decisions: Sequence[Approve | Reject],
+    *,
+    hooks: Iterable[Hooks | Hook] = (),
+    store: OperationStore | None = None,
+    dispatcher: HookDispatcher | None = None,
+    drain_timeout: float = 5.0,
+) -> OperationResult:
+    """Go on with an operation that waits for a person: the same operation, here or in another process.
+
+    Args:
+        agent: The agent that started it.
+        operation_id: The operation.
+        decisions: What a person decided about one or more of its pending calls. While others are undecided the
+            operation goes on waiting. A plain `Reject` stops the run and wins over approvals given with it.
+        hooks: Hooks of this segment; the agent's own come first.
+        store: Where the operation is kept; this process's memory unless given.
+        dispatcher: An open dispatcher to share with other runs; one of its own unless given.
+        drain_timeout: Seconds that queued observers may take at the end; the rest is cancelled.
+
+    Raises:
+        OperationNotFoundError: If the store does not know the operation.
+        OperationFinishedError: If it has ended.
+        OperationBusyError: If it is running, or somebody else is resuming it.
+        OperationMismatchError: If another agent started it.
+        DecisionError: If a decision is about no pending call, or about one twice.
+    """
+    store = store or default_store()
+    if not isinstance(agent, Agent):
+        raise HookUsageError(f"resume_agent runs an Agent; got {agent!r}.")
+    batch = [*agent.hooks, *hook_batch(hooks)]
+    if operation_id in _live:
+        raise OperationBusyError(operation_id)
+    state = await store.load(operation_id)
+    if state is None:
+        raise OperationNotFoundError(operation_id)
+    if state.status == "running":
+        raise OperationBusyError(operation_id)
+    if state.status != "waiting_for_human":
+        raise OperationFinishedError(operation_id, state.status)
+    if state.agent_id != agent.id:
+        raise OperationMismatchError(operation_id, state.agent_id, agent.id)
+    decisions = _checked_decisions(state, decisions)
+    return await _with_dispatcher(agent, state, state.version, decisions, batch, dispatcher, store, drain_timeout)
+
+
+def interrupt(operation_id: str) -> bool:
+    """Stop a run of this process at once, wherever it is: in a model call, in a tool, between two steps.
+
+    It returns with reason `"interrupted"`, and so do its sub-agents. May be called from any thread.
+
+    Args:
+        operation_id: The run.
+
+    Returns:
+        Whether there was such a run to stop.
+    """
+    run = _live.get(operation_id)
+    if run is None or run.finishing:
+        return False
+    if threading.get_ident() == run.thread:
+        run.scope.cancel()
+    else:
+        anyio.from_thread.run_sync(run.scope.cancel, token=run.token)
+    return True
+
+
+async def _with_dispatcher(
+    agent: Agent,
+    state: OperationState,
+    version: int | None,
+    decisions: Sequence[Decision],
+    hooks: Sequence[Hooks | Hook],
+    dispatcher: HookDispatcher | None,
+    store: OperationStore | None,
+    drain_timeout: float,
+) -> OperationResult:
+    if dispatcher is None:
+        async with HookDispatcher() as own:
+            return await _with_dispatcher(agent, state, version, decisions, hooks, own, store, drain_timeout)
+    run = Run(
+        agent,
+        state,
+        version=version,
+        hooks=hooks,
+        dispatcher=dispatcher,
+        store=store or default_store(),
+        drain_timeout=drain_timeout,
+        exec_child=_exec_child,
+    )
+    return await _exec(run, decisions)
+
+
+async def _exec_child(parent: Run, agent: Agent, instruction: str, operation_id: str) -> OperationResult:
+    """Run a sub-agent as an operation of its own, in its parent's task, so that whatever stops one stops both."""
+    own = list(agent.hooks)
+    inherited = [entry for entry in parent.hooks if isinstance(entry, Hooks) and entry.inherit and entry not in own]
+    state = OperationState(
+        operation_id=operation_id,
+        agent_id=agent.id,
+        user_id=parent.user_id,
+        tenant_id=parent.tenant_id,
+        parent_operation_id=parent.operation_id,
+        messages=_conversation(agent, instruction),
+    )
+    run = Run(
+        agent,
+        state,
+        version=None,
+        hooks=[*inherited, *own],
+        dispatcher=parent.dispatcher,
+        store=parent.store,
+        drain_timeout=parent.drain_timeout,
+        exec_child=_exec_child,
+    )
+    return await _exec(run, ())
+
+
+async def _exec(run: Run, decisions: Sequence[Decision]) -> OperationResult:
+    """One segment, guarded: whatever happens, its end is announced once and no hook stays behind."""
+    operation_id = run.operation_id
+    if operation_id in _live:
+        raise OperationBusyError(operation_id) if run.version is not None else OperationExistsError(operation_id)
+    _live[operation_id] = None
+    try:
+        failed_at_start = await _claim(run)
+        run.dispatcher.register(operation_id, run.hooks)
+        _live[operation_id] = run
+        return await _run_and_finish(run, decisions, failed_at_start)
+    finally:
+        del _live[operation_id]
+
+
+async def _claim(run: Run) -> Exception | None:
+    """Take the operation in the store, so that nobody else does.
+
+    Returns:
+        What a broken store raised; the run then ends with it, in the usual way.
+    """
+    version = run.version
+    try:
+        await run.save("running")
+    except StaleStateError:
+        raise OperationExistsError(run.operation_id) if version is None else OperationBusyError(run.operation_id) from None
+    except Exception as error:
+        return error
+    return None
+
+
+async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Exception | None) -> OperationResult:
+    reason: CompletionReason = "error"
+    try:
+        if error is None:
+            with run.scope:
+                reason = await run_segment(run, decisions)
+            if run.scope.cancelled_caught:
+                reason = "interrupted"
+    except Exception as raised:
+        error = raised
+    except BaseException:
+        # Cancelled from outside (or worse): say so and clean up, then let it go on.
+        with anyio.CancelScope(shield=True):
+            await _finish(run, "interrupted", None)
+        raise
+    return await _finish(run, reason, error)
+
+
+async def _finish(run: Run, reason: CompletionReason, error: Exception | None) -> OperationResult:
+    """The end of a segment: state saved, end announced, hooks gone."""
+    run.finishing = True
+    try:
+        await run.save(reason)
+    except Exception as unsaved:
+        reason, error = "error", error or unsaved
+    finally:
+        try:
+            run.complete(reason, error)
+        finally:
+            await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
+    return run.result(reason, error)
+
+
+def _conversation(agent: Agent, prompt: str | Sequence[Message]) -> list[Message]:
+    if isinstance(prompt, str):
+        messages = [Message(role="user", content=prompt)]
+    elif isinstance(prompt, Sequence) and prompt and all(isinstance(message, Message) for message in prompt):
+        messages = list(prompt)
+    else:
+        raise HookUsageError(f"A prompt is text, or a non-empty list of Messages; got {prompt!r:.200}.")
+    system = Message(role="system", content=agent.instructions)
+    return [system, *messages] if agent.instructions and system not in messages else messages
+
+
+def _checked_id(operation_id: str | None) -> str:
+    if operation_id is None:
+        return new_operation_id()
+    if not isinstance(operation_id, str) or not operation_id:
+        raise HookUsageError(f"`operation_id` is a non-empty string or None; got {operation_id!r}.")
+    return operation_id
+
+
+def _check_ids(**ids: object) -> None:
+    for name, value in ids.items():
+        if not isinstance(value, str):
+            raise HookUsageError(f"`{name}` is a string; got {value!r}.")
+
+
+def _checked_decisions(state: OperationState, decisions: Sequence[Approve | Reject]) -> list[Decision]:
+    open_ids = [call.tool_call_id for call in state.pending if call.tool_call_id not in state.decisions]
+    if isinstance(decisions, Approve | Reject) or not isinstance(decisions, Iterable):
+        raise DecisionError(state.operation_id, f"`decisions` is a list of Approve and Reject; got {decisions!r}", open_ids)
+    checked: list[Decision] = []
+    for decision in decisions:
+        if not isinstance(decision, Approve | Reject):
+            raise DecisionError(state.operation_id, f"a decision is an Approve or a Reject; got {decision!r}", open_ids)
+        if decision.tool_call_id not in open_ids:
+            raise DecisionError(state.operation_id, f"no call {decision.tool_call_id!r} is pending", open_ids)
+        if any(other.tool_call_id == decision.tool_call_id for other in checked):
+            raise DecisionError(state.operation_id, f"two decisions about {decision.tool_call_id!r}", open_ids)
+        checked.append(decision)
+    if not checked:
+        raise DecisionError(state.operation_id, "no decision was given", open_ids)
+    return checked

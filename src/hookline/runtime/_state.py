@@ -1,0 +1,159 @@
+"""The state of an operation as one serialisable struct, where it is kept, and what a person decides about it."""
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from hookline.calls import Message, ToolCalling, Usage
+from hookline.errors import StaleStateError
+from hookline.events import CompletionReason, PendingTool, ToolOutcome
+
+__all__ = ["Approve", "Decision", "InMemoryStore", "OperationState", "OperationStore", "Reject", "default_store"]
+
+
+class Approve(msgspec.Struct, frozen=True, tag="approve", rename="camel"):
+    """A person lets a pending tool call run.
+
+    Attributes:
+        tool_call_id: The call.
+    """
+
+    tool_call_id: str
+
+
+class Reject(msgspec.Struct, frozen=True, tag="reject", rename="camel"):
+    """A person refuses a pending tool call.
+
+    Attributes:
+        tool_call_id: The call.
+        reason: Why; the model is told.
+        and_continue: Whether the run goes on; otherwise it stops with reason `"interrupted"`.
+    """
+
+    tool_call_id: str
+    reason: str = ""
+    and_continue: bool = False
+
+
+Decision = Approve | Reject
+
+
+class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All that is known of an operation between two steps: JSON and back, so that another process can resume it.
+
+    Attributes:
+        operation_id: The run.
+        agent_id: The agent that runs.
+        user_id: The user for whom it runs.
+        tenant_id: The tenant for whom it runs.
+        parent_operation_id: The run that called this one as a sub-agent.
+        status: `"running"`, or the reason for which its last segment ended.
+        messages: The conversation. While a person is asked it ends with the assistant message that calls the tools.
+        open_calls: The tool calls of that message, in the model's order.
+        outcomes: What is known of them already, by tool call id.
+        pending: Those that wait for a person, with the very arguments that will run.
+        decisions: What was decided about them so far.
+        steps: Steps so far.
+        llm_calls: Model calls so far.
+        tool_calls: Tool calls so far.
+        usage: What the model calls used.
+        call_indices: Calls so far by `identifier/api_name`.
+        last_input_tokens: Input tokens of the last model call.
+        last_content: What the model said last.
+        active_ms: How long its segments took.
+        version: Counts the writes; a store refuses one that does not follow on the version that it holds.
+        format: Version of this layout.
+    """
+
+    operation_id: str
+    agent_id: str
+    user_id: str = ""
+    tenant_id: str = ""
+    parent_operation_id: str | None = None
+    status: CompletionReason | Literal["running"] = "running"
+    messages: list[Message] = []
+    open_calls: list[ToolCalling] = []
+    outcomes: dict[str, ToolOutcome] = {}
+    pending: list[PendingTool] = []
+    decisions: dict[str, Decision] = {}
+    steps: int = 0
+    llm_calls: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage()
+    call_indices: dict[str, int] = {}
+    last_input_tokens: int = 0
+    last_content: str = ""
+    active_ms: float = 0.0
+    version: int = 1
+    format: int = 1
+
+
+class OperationStore(Protocol):
+    """Where the states of operations are kept. Implementations must make `save` atomic."""
+
+    async def load(self, operation_id: str) -> OperationState | None:
+        """The last state that was saved, or `None`."""
+        ...
+
+    async def save(self, state: OperationState, *, expected_version: int | None) -> None:
+        """Write a state if the stored one is of the expected version.
+
+        Args:
+            state: What to write; its `version` is the new one.
+            expected_version: What the caller read; `None` if the operation must be new. A store may let a new
+                operation take the id of a finished one.
+
+        Raises:
+            StaleStateError: If the stored version is another one; nothing was written.
+        """
+        ...
+
+
+class InMemoryStore:
+    """Keeps the states of this process's operations while they run or wait for a person.
+
+    A finished operation is forgotten, but for its reason, which the last `remember` of them keep.
+
+    Args:
+        remember: Of how many finished operations the reason is kept.
+    """
+
+    def __init__(self, *, remember: int = 1000) -> None:
+        self._states: dict[str, OperationState] = {}
+        self._finished: dict[str, OperationState] = {}
+        self._remember = remember
+
+    async def load(self, operation_id: str) -> OperationState | None:
+        """The last state that was saved; of a finished operation only its identity, status and version."""
+        return self._states.get(operation_id) or self._finished.get(operation_id)
+
+    async def save(self, state: OperationState, *, expected_version: int | None) -> None:
+        """Write a state if the stored one is of the expected version; a new one may replace a finished one.
+
+        Raises:
+            StaleStateError: If the stored version is another one; nothing was written.
+        """
+        found = self._states.get(state.operation_id)
+        if (found.version if found else None) != expected_version:
+            raise StaleStateError(state.operation_id, expected_version, found.version if found else None)
+        self._finished.pop(state.operation_id, None)
+        if state.status in ("running", "waiting_for_human"):
+            self._states[state.operation_id] = state
+            return
+        self._states.pop(state.operation_id, None)
+        if not self._states:
+            self._states.clear()
+        self._finished[state.operation_id] = OperationState(
+            operation_id=state.operation_id, agent_id=state.agent_id, status=state.status, version=state.version
+        )
+        while len(self._finished) > self._remember:
+            del self._finished[next(iter(self._finished))]
+
+
+_default = InMemoryStore()
+
+
+def default_store() -> InMemoryStore:
+    """The store of this process, used where none is given."""
+    return _default
+

@@ -1,0 +1,265 @@
+"""Tools: typed Python functions that a model may call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, overload
+
+import anyio.to_thread
+import msgspec
+
+from hookline._frozen import writable
+from hookline.calls import ToolCall, ToolResult, ToolSpec
+from hookline.errors import AgentDefinitionError, ToolArgumentsError, ToolResultError
+
+__all__ = ["Tool", "tool"]
+
+_ARGUMENTS = "_Arguments"
+"""Name of the struct that holds a tool's parameters, unlikely to be that of one of their types."""
+
+Approval = bool | Callable[[ToolCall], bool | Awaitable[bool]]
+
+
+class Tool(ToolSpec, frozen=True, kw_only=True, eq=False):
+    """A tool that a run can call. `tool` makes one from a function; give the fields for anything else.
+
+    Attributes:
+        run: `async (args) -> result`: takes the model's arguments, returns what `as_content` can show.
+        needs_approval: Whether a person must approve a call: a fact, or a question about the `ToolCall`.
+        function: The function that `tool` was put on.
+    """
+
+    run: Callable[[Mapping[str, Any]], Awaitable[object]]
+    needs_approval: Approval = False
+    function: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, as if it were no tool."""
+        if self.function is None:
+            raise TypeError(f"Tool {self.name!r} was not made from a function; use `await tool.run(args)`.")
+        return self.function(*args, **kwargs)
+
+    async def asks_first(self, call: ToolCall) -> bool:
+        """Whether this call must wait for a person. A question that raises counts as yes."""
+        if isinstance(self.needs_approval, bool):
+            return self.needs_approval
+        try:
+            answer = self.needs_approval(call)
+            return bool(await answer if inspect.isawaitable(answer) else answer)
+        except Exception:
+            return True
+
+
+@overload
+def tool(fn: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    fn: None = None, *, name: str | None = None, needs_approval: Approval = False, in_thread: bool = True
+) -> Callable[[Callable[..., Any]], Tool]: ...
+@overload
+def tool(
+    fn: Callable[..., Any], *, name: str | None = None, needs_approval: Approval = False, in_thread: bool = True
+) -> Tool: ...
+def tool(
+    fn: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    needs_approval: Approval = False,
+    in_thread: bool = True,
+) -> Any:
+    """Make a tool of a typed function, as a decorator or as a call.
+
+    The description is the docstring's text, the schema comes from the annotations and from the docstring's `Args`
+    (Google sections or `:param name:`), and arguments are validated and coerced by it before the function is called.
+
+    Args:
+        fn: The function, plain or async. A `str` result is the content as it is, a `ToolResult` is itself, anything
+            else becomes JSON.
+        name: What the model calls it; the function's name unless given.
+        needs_approval: Whether a person must approve a call: a fact, or a function of the `ToolCall`.
+        in_thread: Run a plain function in a worker thread, so that it blocks nobody; False for one that is quick.
+
+    Raises:
+        AgentDefinitionError: If the function's parameters cannot be described to a model.
+    """
+    if fn is None:
+        return functools.partial(tool, name=name, needs_approval=needs_approval, in_thread=in_thread)
+    if isinstance(fn, Tool):
+        raise AgentDefinitionError(f"Tool {fn.name!r}", "is a tool already")
+    if not callable(fn):
+        raise AgentDefinitionError("tool", f"expected a function, got {fn!r}")
+    title = name or getattr(fn, "__name__", "")
+    if not title or title == "<lambda>":
+        raise AgentDefinitionError("tool", f"{fn!r} has no name; give it one with tool(fn, name=...)")
+    text, notes = _docstring(inspect.getdoc(fn) or "")
+    parameters = _parameters(fn, title)
+    return Tool(
+        name=title,
+        description=text,
+        schema=_schema(parameters, notes),
+        run=_runner(fn, title, parameters, in_thread=in_thread),
+        needs_approval=needs_approval,
+        function=fn,
+    )
+
+
+def as_result(name: str, value: object) -> ToolResult:
+    """What a tool returned, as the model will read it.
+
+    Raises:
+        ToolResultError: If it is neither text, nor a `ToolResult`, nor JSON.
+    """
+    if isinstance(value, str):
+        return ToolResult(content=value)
+    if isinstance(value, ToolResult):
+        if not isinstance(value.content, str):
+            raise ToolResultError(name, f"its ToolResult has content of type {type(value.content).__name__}")
+        return value
+    try:
+        return ToolResult(content=msgspec.json.encode(value, enc_hook=_jsonable).decode())
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ToolResultError(name, str(error)) from error
+
+
+def _jsonable(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)  # pydantic, which hookline does not need
+    if callable(dump):
+        return dump(mode="json")
+    raise TypeError(f"a {type(value).__name__} is no JSON value")
+
+
+def _runner(
+    fn: Callable[..., Any], name: str, parameters: type[msgspec.Struct], *, in_thread: bool
+) -> Callable[[Mapping[str, Any]], Awaitable[object]]:
+    fields = parameters.__struct_fields__
+
+    def bind(args: Mapping[str, Any]) -> dict[str, Any]:
+        unknown = [key for key in args if key not in fields]
+        if unknown:
+            raise ToolArgumentsError(name, f"unknown {', '.join(map(repr, unknown))}; it takes {', '.join(fields) or 'nothing'}")
+        try:
+            values = msgspec.convert(writable(args), parameters, strict=False, dec_hook=_validated)
+        except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
+            raise ToolArgumentsError(name, str(error)) from error
+        return {field: value for field in fields if (value := getattr(values, field)) is not msgspec.UNSET}
+
+    if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
+
+        async def run(args: Mapping[str, Any]) -> object:
+            return await fn(**bind(args))
+
+    elif in_thread:
+
+        async def run(args: Mapping[str, Any]) -> object:
+            return await _settled(await _in_thread(functools.partial(fn, **bind(args))))
+
+    else:
+
+        async def run(args: Mapping[str, Any]) -> object:
+            return await _settled(fn(**bind(args)))
+
+    return run
+
+
+async def _settled(value: object) -> object:
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _in_thread(call: Callable[[], object]) -> object:
+    def captured() -> tuple[object, BaseException | None]:
+        try:
+            return call(), None
+        except BaseException as error:
+            return None, error  # a future cannot carry StopIteration
+
+    value, error = await anyio.to_thread.run_sync(captured, abandon_on_cancel=True)
+    if error is not None:
+        raise error
+    return value
+
+
+def _parameters(fn: Callable[..., Any], name: str) -> type[msgspec.Struct]:
+    """A struct whose fields are the function's parameters."""
+    where = f"Tool {name!r}"
+    try:
+        signature = inspect.signature(fn)
+        target = fn if inspect.isroutine(fn) or isinstance(fn, functools.partial) else fn.__call__
+        hints = typing.get_type_hints(getattr(target, "func", target), include_extras=True)
+    except (NameError, TypeError, ValueError) as error:
+        raise AgentDefinitionError(where, f"its annotations cannot be read: {error}") from error
+    fields: list[Any] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise AgentDefinitionError(where, f"`{parameter}` cannot be described to a model; use named parameters")
+        hint = hints.get(parameter.name, Any)
+        if parameter.default is parameter.empty:
+            fields.append((parameter.name, hint))
+        else:
+            # The function's own default applies, so that any object may be one.
+            fields.append((parameter.name, hint | msgspec.UnsetType if hint is not Any else Any, msgspec.UNSET))
+    try:
+        struct = msgspec.defstruct(_ARGUMENTS, fields, kw_only=True)
+        msgspec.json.schema(struct, schema_hook=_schema_of)
+        msgspec.convert({}, msgspec.defstruct("_", [("inner", struct | None, None)]), dec_hook=_validated)
+    except (TypeError, ValueError) as error:
+        raise AgentDefinitionError(where, f"its parameters cannot be described to a model: {error}") from error
+    return struct
+
+
+def _schema(parameters: type[msgspec.Struct], notes: dict[str, str]) -> dict[str, Any]:
+    _, components = msgspec.json.schema_components([parameters], schema_hook=_schema_of, ref_template="#/$defs/{name}")
+    own: dict[str, Any] = components.pop(_ARGUMENTS)
+    own.pop("title", None)
+    own["additionalProperties"] = False
+    for parameter, note in notes.items():
+        if parameter in own["properties"]:
+            own["properties"][parameter].setdefault("description", note)
+    for field in own["properties"].values():
+        if field.get("default", ...) is msgspec.UNSET:
+            del field["default"]
+    if components:
+        own["$defs"] = components
+    return own
+
+
+def _schema_of(kind: type) -> dict[str, Any]:
+    describe = getattr(kind, "model_json_schema", None)
+    if callable(describe):
+        return typing.cast("dict[str, Any]", describe())
+    raise TypeError(f"{kind!r} has no JSON Schema")
+
+
+def _validated(kind: type, value: object) -> object:
+    validate = getattr(kind, "model_validate", None)
+    if callable(validate):
+        return validate(value)
+    raise TypeError(f"cannot make a {kind.__name__} of JSON")
+
+
+def _docstring(text: str) -> tuple[str, dict[str, str]]:
+    """The description and the notes on parameters, from Google sections or `:param name:` fields."""
+    notes: dict[str, list[str]] = {}
+    told: list[str] = []
+    section, current, indent = "", None, 0
+    for line in text.splitlines():
+        field = re.match(r":param\s+(?:\S+\s+)?(\w+):\s*(.*)", line)
+        if re.fullmatch(r"(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?|Notes?|Source):", line):
+            section, current = line.rstrip(":"), None
+        elif field or line.startswith(":"):
+            section, current = "fields", field[1] if field else None
+            if field:
+                notes[field[1]] = [field[2]]
+        elif not section:
+            told.append(line)
+        elif section in ("Args", "Arguments", "Parameters", "fields") and line.strip():
+            entry = re.match(r"(\s+)\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)", line)
+            if entry and section != "fields" and (current is None or len(entry[1]) <= indent):
+                current, indent = entry[2], len(entry[1])
+                notes[current] = [entry[3]]
+            elif current is not None:
+                notes[current].append(line.strip())
+    return "\n".join(told).strip(), {name: " ".join(filter(None, lines)) for name, lines in notes.items()}
