@@ -108,10 +108,10 @@ def finish_asyncio(
     coroutine: Coroutine[Any, Any, Any], waits_for: Any, seconds: float, context: Context | None
 ) -> Generator[Any, Any, Any]:
     """asyncio: bring a coroutine that has suspended on `waits_for` to its end, within `seconds` from now."""
-    if context is None:
-        send, throw = coroutine.send, coroutine.throw
-    else:
-        send, throw = partial(context.run, coroutine.send), partial(context.run, coroutine.throw)
+    send: Any = coroutine.send
+    throw: Any = coroutine.throw
+    if context is not None:
+        send, throw = partial(context.run, send), partial(context.run, throw)
     alarm = _Alarm(seconds)
     try:
         while True:

@@ -16,9 +16,12 @@ from typing import Any
 
 import anyio
 import anyio.abc
+
 from hookline._deadline import Bounded, bounded_for_this_backend, runs_on_asyncio
+from hookline._observers import Observer
+from hookline._records import logger, record_dropped
 from hookline.events import Event
-from hookline.execution import Observer, begin_queued, finish_queued, logger, record_dropped, run_queued
+from hookline.execution import begin_queued, finish_queued, run_queued
 from hookline.signals import hook_executed
 
 __all__ = ["LaneHost"]
@@ -110,7 +113,7 @@ class Lane:
     def cancel(self, why: str) -> None:
         """Stop the running handler and drop the rest."""
         self.give_up(why)
-        # A task that is cancelled before its first step never runs its `finally`; one that finds nothing to do just ends.
+        # A task cancelled before its first step never runs its `finally`; one that finds nothing to do just ends.
         if self.task is not None and self.started:
             self.task.cancel()
 

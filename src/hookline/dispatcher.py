@@ -7,8 +7,7 @@ shares a bundle costs a few dict entries and no object of its own. A lane exists
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
-from contextvars import copy_context
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,16 +16,15 @@ import msgspec
 
 from hookline._deadline import Bounded
 from hookline._lanes import LaneHost
+from hookline._plans import Plan, Run, compile_batch, in_turn
 from hookline.calls import ToolResult
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import EVENTS, BeforeToolCall, Event, HookType
-from hookline.execution import Askable, Observer, ask, compile_askable, compile_inline, compile_observer
+from hookline.execution import Askable, ask
 from hookline.hooks import Hook, Hooks, check_timeout, hook_batch
 from hookline.signals import announce, operation_registered, operation_unregistered
 
 __all__ = ["DrainReport", "HookDispatcher", "Registration"]
-
-Run = Callable[[Event, "HookDispatcher"], None]
 
 
 class DrainReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -46,7 +44,7 @@ class Registration:
 
     __slots__ = ("_dispatcher", "_plans", "operation_id")
 
-    def __init__(self, dispatcher: HookDispatcher, operation_id: str, plans: tuple[_Plan, ...]) -> None:
+    def __init__(self, dispatcher: HookDispatcher, operation_id: str, plans: tuple[Plan, ...]) -> None:
         self.operation_id = operation_id
         self._dispatcher = dispatcher
         self._plans = plans
@@ -56,20 +54,6 @@ class Registration:
         plans, self._plans = self._plans, ()
         if plans:
             self._dispatcher._withdraw(self.operation_id, plans)
-
-
-class _Plan:
-    """One bundle (or the plain hooks of one call) compiled: per event class, what to run."""
-
-    __slots__ = ("askable", "runs")
-
-    def __init__(self, sections: Iterable[tuple[tuple[Observer, type[Event]], object]]) -> None:
-        by_event: dict[type[Event], list[tuple[Observer, object]]] = {}
-        for (observer, event), lane in sections:
-            by_event.setdefault(event, []).append((observer, lane))
-        askable = by_event.pop(BeforeToolCall, [])
-        self.askable = tuple(compile_askable(observer) for observer, _ in askable)
-        self.runs = {event: _compile_run(entries) for event, entries in by_event.items()}
 
 
 class HookDispatcher:
@@ -89,12 +73,16 @@ class HookDispatcher:
     def __init__(self, *, hook_timeout: float = 30.0, max_queued: int = 10_000) -> None:
         check_timeout(hook_timeout, "HookDispatcher(hook_timeout=...)")
         if hook_timeout is None or isinstance(max_queued, bool) or not isinstance(max_queued, int) or max_queued < 1:
-            raise HookDefinitionError("HookDispatcher", "`hook_timeout` is a number, `max_queued` a whole number from 1")
+            raise HookDefinitionError(
+                "HookDispatcher", "`hook_timeout` is a number, `max_queued` a whole number from 1"
+            )
         self.hook_timeout = hook_timeout
         self.max_queued = max_queued
-        self._operations: dict[str, tuple[_Plan, ...]] = {}
+        self._operations: dict[str, tuple[Plan, ...]] = {}
         self._askable: dict[str, tuple[Askable, ...]] = {}
-        self._runs: dict[type[Event], dict[str, Run]] = {kind: {} for kind in EVENTS.values() if kind is not BeforeToolCall}
+        self._runs: dict[type[Event], dict[str, Run]] = {
+            kind: {} for kind in EVENTS.values() if kind is not BeforeToolCall
+        }
         self._state: str = "has not been entered"
         self._close(self._state)
 
@@ -157,7 +145,7 @@ class HookDispatcher:
         self._gates[None]
         if not isinstance(operation_id, str) or not operation_id:
             raise HookUsageError(f"An operation id is a non-empty string; got {operation_id!r}.")
-        plans = _compile(hook_batch(hooks))
+        plans = compile_batch(hook_batch(hooks))
         before = self._operations.get(operation_id)
         self._operations[operation_id] = plans if not before else before + plans
         for plan in plans:
@@ -258,15 +246,15 @@ class HookDispatcher:
             with anyio.CancelScope(shield=True):
                 await self.unregister(operation_id)
 
-    def _add(self, operation_id: str, plan: _Plan) -> None:
+    def _add(self, operation_id: str, plan: Plan) -> None:
         for event, run in plan.runs.items():
             table = self._runs[event]
             other = table.get(operation_id)
-            table[operation_id] = run if other is None else _in_turn((other, run))
+            table[operation_id] = run if other is None else in_turn((other, run))
         if plan.askable:
             self._askable[operation_id] = self._askable.get(operation_id, ()) + plan.askable
 
-    def _remove(self, operation_id: str, plans: tuple[_Plan, ...]) -> None:
+    def _remove(self, operation_id: str, plans: tuple[Plan, ...]) -> None:
         for plan in plans:
             for event in plan.runs:
                 table = self._runs[event]
@@ -278,7 +266,7 @@ class HookDispatcher:
                 if not self._askable:
                     self._askable.clear()
 
-    def _withdraw(self, operation_id: str, plans: tuple[_Plan, ...]) -> None:
+    def _withdraw(self, operation_id: str, plans: tuple[Plan, ...]) -> None:
         present = self._operations.get(operation_id)
         if present is None:
             return
@@ -291,6 +279,7 @@ class HookDispatcher:
         for plan in rest:
             self._add(operation_id, plan)
 
+
 class _Closed:
     """Stands in for every table of a dispatcher that is not open."""
 
@@ -298,72 +287,11 @@ class _Closed:
         self.why = why
 
     def __getitem__(self, key: object) -> Any:
-        raise HookUsageError(f"This HookDispatcher {self.why}. Use it inside of `async with HookDispatcher() as dispatcher`.")
+        raise HookUsageError(
+            f"This HookDispatcher {self.why}. Use it inside of `async with HookDispatcher() as dispatcher`."
+        )
 
     get = __getitem__
-
-
-def _compile(batch: list[Hooks | Hook]) -> tuple[_Plan, ...]:
-    """The plans of one `register` call."""
-    if len(batch) == 1 and isinstance(batch[0], Hooks):
-        return _compiled(batch[0])
-    plain = [entry for entry in batch if isinstance(entry, Hook)]
-    if not plain:
-        return tuple(plan for entry in batch if isinstance(entry, Hooks) for plan in _compiled(entry))
-    lane = object()
-    return (_Plan(section for entry in batch for section in _sections(entry, lane)),)
-
-
-def _compiled(bundle: Hooks) -> tuple[_Plan]:
-    """The plan of a bundle, in the tuple that all operations with just this bundle share."""
-    compiled: tuple[_Plan] | None = bundle._compiled
-    if compiled is None:
-        compiled = bundle._compiled = (_Plan(_sections(bundle, bundle.lane)),)
-    return compiled
-
-
-def _sections(entry: Hooks | Hook, lane: object) -> list[tuple[tuple[Observer, type[Event]], object]]:
-    if isinstance(entry, Hook):
-        return [((compile_observer(entry), entry.event), lane)]
-    return [((compile_observer(hook, entry.tenant_id), hook.event), entry.lane) for hook in entry.observers]
-
-
-def _compile_run(entries: list[tuple[Observer, object]]) -> Run:
-    inline = compile_inline([observer for observer, _ in entries if not observer.is_async])
-    lanes: dict[int, tuple[object, list[Observer]]] = {}
-    for observer, lane in entries:
-        if observer.is_async:
-            lanes.setdefault(id(lane), (lane, []))[1].append(observer)
-    if not lanes:
-        return inline
-    runs: tuple[Run, ...] = tuple(_compile_queue(lane, tuple(observers)) for lane, observers in lanes.values())
-    if any(not observer.is_async for observer, _ in entries):
-        runs = (*runs, inline)
-    return runs[0] if len(runs) == 1 else _in_turn(runs)
-
-
-def _compile_queue(lane: object, observers: tuple[Observer, ...]) -> Run:
-    if all(observer.matches is None for observer in observers):
-
-        def queue(event: Event, dispatcher: HookDispatcher) -> None:
-            dispatcher._host.push(event.operation_id, lane, (event, copy_context(), observers))
-
-        return queue
-
-    def queue_matching(event: Event, dispatcher: HookDispatcher) -> None:
-        wanted = tuple(observer for observer in observers if observer.matches is None or observer.matches(event))
-        if wanted:
-            dispatcher._host.push(event.operation_id, lane, (event, copy_context(), wanted))
-
-    return queue_matching
-
-
-def _in_turn(runs: tuple[Run, ...]) -> Run:
-    def run(event: Event, dispatcher: HookDispatcher) -> None:
-        for each in runs:
-            each(event, dispatcher)
-
-    return run
 
 
 async def _nobody() -> None:

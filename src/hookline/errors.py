@@ -94,7 +94,9 @@ class EventDecodeError(HooklineError, ValueError):
         self.path, self.reason = path, reason
 
     def __str__(self) -> str:
-        return f"Not a hookline event: {self.reason} at {self.path}. `hookline.json_schema()` describes what is expected."
+        return (
+            f"Not a hookline event: {self.reason} at {self.path}. `hookline.json_schema()` describes what is expected."
+        )
 
 
 class EventEncodeError(HooklineError, ValueError):

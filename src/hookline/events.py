@@ -7,16 +7,24 @@ Source:
     The names and their moments are LobeHub's agent-runtime hooks (version 2.2.10).
 """
 
-import enum
 import re
-import time
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, TypeAlias, get_args
 
 import msgspec
 
-from hookline._frozen import read_only, read_only_list
-from hookline.calls import ToolCalling, ToolResult, as_tool_result
+from hookline._event_fields import (
+    CompletionReason,
+    EventFields,
+    HookType,
+    HumanAction,
+    PendingTool,
+    StepType,
+    ToolOutcome,
+    freeze_list,
+)
+from hookline._tool_events import AfterToolCall, BeforeToolCall, OnToolCallError
+from hookline.calls import ToolCalling
 from hookline.errors import EventDecodeError, EventEncodeError
 
 __all__ = [
@@ -41,6 +49,7 @@ __all__ = [
     "OnStopByHumanIntervention",
     "OnToolCallError",
     "PendingTool",
+    "StepType",
     "ToolCalling",
     "ToolOutcome",
     "decode",
@@ -48,89 +57,8 @@ __all__ = [
     "json_schema",
 ]
 
-CompletionReason = Literal["done", "error", "interrupted", "max_steps", "cost_limit", "waiting_for_human"]
-HumanAction = Literal["approve", "reject", "rejectAndContinue"]
-StepType = Literal["call_llm", "call_tool", "request_human_approve"]
 
-
-class HookType(enum.StrEnum):
-    """The wire names of the sixteen events."""
-
-    BEFORE_STEP = "beforeStep"
-    AFTER_STEP = "afterStep"
-    ON_COMPLETE = "onComplete"
-    ON_ERROR = "onError"
-    BEFORE_TOOL_CALL = "beforeToolCall"
-    AFTER_TOOL_CALL = "afterToolCall"
-    ON_TOOL_CALL_ERROR = "onToolCallError"
-    BEFORE_HUMAN_INTERVENTION = "beforeHumanIntervention"
-    AFTER_HUMAN_INTERVENTION = "afterHumanIntervention"
-    ON_STOP_BY_HUMAN_INTERVENTION = "onStopByHumanIntervention"
-    BEFORE_COMPACT = "beforeCompact"
-    AFTER_COMPACT = "afterCompact"
-    ON_COMPACT_ERROR = "onCompactError"
-    BEFORE_CALL_AGENT = "beforeCallAgent"
-    AFTER_CALL_AGENT = "afterCallAgent"
-    ON_CALL_AGENT_ERROR = "onCallAgentError"
-
-
-class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the model was told about one tool call.
-
-    Attributes:
-        identifier: Where the tool comes from.
-        api_name: The tool's name there.
-        tool_call_id: The model's id of the call.
-        content: The text that the model reads.
-        success: False if the tool failed, raised, was denied or was rejected.
-    """
-
-    identifier: str
-    api_name: str
-    tool_call_id: str
-    content: str
-    success: bool
-
-
-class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A tool call that waits for a person.
-
-    Attributes:
-        identifier: Where the tool comes from.
-        api_name: The tool's name there.
-        tool_call_id: The id to name in `Approve` or `Reject`.
-        args: The very arguments that will run when it is approved.
-    """
-
-    identifier: str
-    api_name: str
-    tool_call_id: str
-    args: dict[str, Any]
-
-
-class _Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type"):
-    """What every event says.
-
-    Attributes:
-        operation_id: The run that it belongs to.
-        time_unix_nano: When it happened, in nanoseconds since 1970.
-        agent_id: The agent that runs.
-        user_id: The user for whom it runs.
-        tenant_id: The tenant for whom it runs.
-        parent_operation_id: The run that called this one as a sub-agent.
-    """
-
-    hook_type: ClassVar[HookType]
-
-    operation_id: str
-    time_unix_nano: int = msgspec.field(default_factory=time.time_ns)
-    agent_id: str = ""
-    user_id: str = ""
-    tenant_id: str = ""
-    parent_operation_id: str | None = None
-
-
-class BeforeStep(_Event, frozen=True, kw_only=True, tag="beforeStep", gc=False):
+class BeforeStep(EventFields, frozen=True, kw_only=True, tag="beforeStep", gc=False):
     """A step is about to start.
 
     Attributes:
@@ -142,7 +70,7 @@ class BeforeStep(_Event, frozen=True, kw_only=True, tag="beforeStep", gc=False):
     step_index: int
 
 
-class AfterStep(_Event, frozen=True, kw_only=True, tag="afterStep"):
+class AfterStep(EventFields, frozen=True, kw_only=True, tag="afterStep"):
     """A step has ended; it comes after every `BeforeStep`, whatever happened in between.
 
     Attributes:
@@ -182,11 +110,11 @@ class AfterStep(_Event, frozen=True, kw_only=True, tag="afterStep"):
     total_tool_calls: int
 
     def __post_init__(self) -> None:
-        _freeze_list(self, "tools_calling", self.tools_calling)
-        _freeze_list(self, "tools_result", self.tools_result)
+        freeze_list(self, "tools_calling", self.tools_calling)
+        freeze_list(self, "tools_result", self.tools_result)
 
 
-class OnComplete(_Event, frozen=True, kw_only=True, tag="onComplete", gc=False):
+class OnComplete(EventFields, frozen=True, kw_only=True, tag="onComplete", gc=False):
     """A segment of a run has ended, for whatever reason.
 
     Attributes:
@@ -216,7 +144,7 @@ class OnComplete(_Event, frozen=True, kw_only=True, tag="onComplete", gc=False):
     error_message: str | None = None
 
 
-class OnError(_Event, frozen=True, kw_only=True, tag="onError", gc=False):
+class OnError(EventFields, frozen=True, kw_only=True, tag="onError", gc=False):
     """A run ended with an error; comes after `OnComplete(reason="error")`.
 
     Attributes:
@@ -234,126 +162,7 @@ class OnError(_Event, frozen=True, kw_only=True, tag="onError", gc=False):
     step_index: int | None = None
 
 
-class _ToolEvent(_Event, frozen=True, kw_only=True):
-    """What every event of a tool call says.
-
-    Attributes:
-        identifier: Where the tool comes from: `"local"` for a Python function, the server's name for MCP.
-        api_name: The tool's name there.
-        args: The final arguments, read-only; text of the model that was no JSON object gives `{}`.
-        call_index: From 1, per tool and operation; parallel calls never share one.
-        step_index: The step, from 0.
-        tool_call_id: The model's id of the call.
-    """
-
-    identifier: str
-    api_name: str
-    args: dict[str, Any]
-    call_index: int
-    step_index: int
-    tool_call_id: str
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "args", read_only(self.args))
-
-
-class BeforeToolCall(_ToolEvent, frozen=True, kw_only=True, tag="beforeToolCall", dict=True):
-    """A tool is about to be called; the one event that an observer may answer.
-
-    `mock` answers in the tool's place; see `HookDispatcher.dispatch_before_tool_call`.
-    """
-
-    # The answer is no field: it must not travel with the event, and it lives for one dispatch only. It sits in the
-    # instance's __dict__ as `answer` (a ToolResult) and `sealed` (the dispatch is over).
-    hook_type: ClassVar[HookType] = HookType.BEFORE_TOOL_CALL
-
-    def mock(self, answer: object) -> bool:
-        """Answer in the tool's place; the tool will not run.
-
-        Args:
-            answer: A `ToolResult`, a `str` (also empty), a mapping with `content` and optionally `success` and
-                `metadata`, or an `Exception`, which counts as raised by the tool.
-
-        Returns:
-            Whether this answer was taken: the first one is, and only while the event is being dispatched.
-
-        Raises:
-            HookUsageError: If `answer` is anything else.
-
-        Source:
-            LobeHub: first mock wins since the second version of its dispatcher.
-        """
-        result = as_tool_result(answer)
-        state = self.__dict__
-        if "answer" in state or "sealed" in state:
-            return False
-        state["answer"] = result
-        return True
-
-    @property
-    def mocked(self) -> bool:
-        """Whether a hook has answered already."""
-        return "answer" in self.__dict__
-
-    @property
-    def answered_by(self) -> str | None:
-        """Id of the hook whose answer was taken, known once that hook has returned."""
-        return self.__dict__.get("answered_by")
-
-
-class AfterToolCall(_ToolEvent, frozen=True, kw_only=True, tag="afterToolCall"):
-    """A tool call has given a result, good or bad.
-
-    Attributes:
-        content: What the tool, or the hook in its place, answered; for a denied call the reason.
-        success: Whether it did what it was asked for.
-        mocked: Whether a hook answered instead of the tool.
-        answered_by: Id of that hook.
-        metadata: What the answer carried: rule, fault, cassette.
-        execution_time_ms: How long the call took.
-    """
-
-    hook_type: ClassVar[HookType] = HookType.AFTER_TOOL_CALL
-
-    content: str
-    success: bool
-    mocked: bool = False
-    answered_by: str | None = None
-    metadata: dict[str, Any] = {}
-    execution_time_ms: float = 0.0
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "args", read_only(self.args))
-        msgspec.structs.force_setattr(self, "metadata", read_only(self.metadata))
-
-
-class OnToolCallError(_ToolEvent, frozen=True, kw_only=True, tag="onToolCallError"):
-    """A tool call has raised; the model is told and the run goes on.
-
-    Attributes:
-        error: What the exception said.
-        error_type: Its class name.
-        mocked: Whether a hook answered with an exception instead of the tool.
-        answered_by: Id of that hook.
-        metadata: What the answer carried.
-        execution_time_ms: How long the call took.
-    """
-
-    hook_type: ClassVar[HookType] = HookType.ON_TOOL_CALL_ERROR
-
-    error: str
-    error_type: str
-    mocked: bool = False
-    answered_by: str | None = None
-    metadata: dict[str, Any] = {}
-    execution_time_ms: float = 0.0
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "args", read_only(self.args))
-        msgspec.structs.force_setattr(self, "metadata", read_only(self.metadata))
-
-
-class BeforeHumanIntervention(_Event, frozen=True, kw_only=True, tag="beforeHumanIntervention"):
+class BeforeHumanIntervention(EventFields, frozen=True, kw_only=True, tag="beforeHumanIntervention"):
     """The run is about to pause for a person.
 
     Attributes:
@@ -367,10 +176,10 @@ class BeforeHumanIntervention(_Event, frozen=True, kw_only=True, tag="beforeHuma
     pending_tools: list[PendingTool]
 
     def __post_init__(self) -> None:
-        _freeze_list(self, "pending_tools", self.pending_tools)
+        freeze_list(self, "pending_tools", self.pending_tools)
 
 
-class AfterHumanIntervention(_Event, frozen=True, kw_only=True, tag="afterHumanIntervention", gc=False):
+class AfterHumanIntervention(EventFields, frozen=True, kw_only=True, tag="afterHumanIntervention", gc=False):
     """A person has decided about one call; one event per decision.
 
     Attributes:
@@ -386,7 +195,7 @@ class AfterHumanIntervention(_Event, frozen=True, kw_only=True, tag="afterHumanI
     rejection_reason: str | None = None
 
 
-class OnStopByHumanIntervention(_Event, frozen=True, kw_only=True, tag="onStopByHumanIntervention", gc=False):
+class OnStopByHumanIntervention(EventFields, frozen=True, kw_only=True, tag="onStopByHumanIntervention", gc=False):
     """A person's rejection stops the run.
 
     Attributes:
@@ -400,7 +209,7 @@ class OnStopByHumanIntervention(_Event, frozen=True, kw_only=True, tag="onStopBy
     rejection_reason: str | None = None
 
 
-class BeforeCompact(_Event, frozen=True, kw_only=True, tag="beforeCompact", gc=False):
+class BeforeCompact(EventFields, frozen=True, kw_only=True, tag="beforeCompact", gc=False):
     """The conversation is about to be compacted.
 
     Attributes:
@@ -416,7 +225,7 @@ class BeforeCompact(_Event, frozen=True, kw_only=True, tag="beforeCompact", gc=F
     token_count: int
 
 
-class AfterCompact(_Event, frozen=True, kw_only=True, tag="afterCompact", gc=False):
+class AfterCompact(EventFields, frozen=True, kw_only=True, tag="afterCompact", gc=False):
     """The conversation has been compacted.
 
     Attributes:
@@ -436,7 +245,7 @@ class AfterCompact(_Event, frozen=True, kw_only=True, tag="afterCompact", gc=Fal
     summary: str
 
 
-class OnCompactError(_Event, frozen=True, kw_only=True, tag="onCompactError", gc=False):
+class OnCompactError(EventFields, frozen=True, kw_only=True, tag="onCompactError", gc=False):
     """Compaction failed; the run goes on with the conversation as it was.
 
     Attributes:
@@ -452,7 +261,7 @@ class OnCompactError(_Event, frozen=True, kw_only=True, tag="onCompactError", gc
     error: str
 
 
-class BeforeCallAgent(_Event, frozen=True, kw_only=True, tag="beforeCallAgent", gc=False):
+class BeforeCallAgent(EventFields, frozen=True, kw_only=True, tag="beforeCallAgent", gc=False):
     """A sub-agent is about to be called; on the parent operation.
 
     Attributes:
@@ -466,7 +275,7 @@ class BeforeCallAgent(_Event, frozen=True, kw_only=True, tag="beforeCallAgent", 
     instruction: str
 
 
-class AfterCallAgent(_Event, frozen=True, kw_only=True, tag="afterCallAgent", gc=False):
+class AfterCallAgent(EventFields, frozen=True, kw_only=True, tag="afterCallAgent", gc=False):
     """A sub-agent has completed; on the parent operation.
 
     Attributes:
@@ -484,7 +293,7 @@ class AfterCallAgent(_Event, frozen=True, kw_only=True, tag="afterCallAgent", gc
     success: bool
 
 
-class OnCallAgentError(_Event, frozen=True, kw_only=True, tag="onCallAgentError", gc=False):
+class OnCallAgentError(EventFields, frozen=True, kw_only=True, tag="onCallAgentError", gc=False):
     """A sub-agent could not be called, or ended with an error; on the parent operation.
 
     Attributes:
@@ -498,7 +307,7 @@ class OnCallAgentError(_Event, frozen=True, kw_only=True, tag="onCallAgentError"
     error: str
 
 
-Event = (
+Event: TypeAlias = (
     BeforeStep
     | AfterStep
     | OnComplete
@@ -517,7 +326,7 @@ Event = (
     | OnCallAgentError
 )
 
-EVENTS: dict[HookType, type[Event]] = {kind.hook_type: kind for kind in Event.__args__}
+EVENTS: dict[HookType, type[Event]] = {kind.hook_type: kind for kind in get_args(Event)}
 """The sixteen classes by wire name."""
 
 TOOL_EVENTS: tuple[type[Event], ...] = (BeforeToolCall, AfterToolCall, OnToolCallError)
@@ -565,7 +374,3 @@ def _bad_field(message: str) -> EventDecodeError:
     path = path.rstrip("`") or "$"
     missing = re.fullmatch(r"Object missing required field `(\w+)`", reason)
     return EventDecodeError(f"{path}.{missing[1]}" if missing else path, reason)
-
-
-def _freeze_list(event: _Event, name: str, value: list[Any]) -> None:
-    msgspec.structs.force_setattr(event, name, read_only_list(value))

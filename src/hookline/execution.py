@@ -7,92 +7,36 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
 from time import perf_counter_ns
 from typing import Any
 
-import msgspec
-
 from hookline._deadline import (
     Bounded,
     HandlerCancelledError,
-    HandlerTimeoutError,
     bounded_asyncio,
     finish_asyncio,
     raise_unless_cancelled,
 )
+from hookline._observers import Observer
+from hookline._records import record, report
 from hookline.calls import ToolResult
-from hookline.errors import message_of
 from hookline.events import BeforeToolCall, Event
-from hookline.hooks import Hook, tool_matcher
-from hookline.signals import ExecutionStatus, HookExecution, announce, hook_executed
+from hookline.signals import hook_executed
 
-__all__ = [
-    "Observer",
-    "ask",
-    "begin_queued",
-    "compile_askable",
-    "compile_inline",
-    "compile_observer",
-    "finish_queued",
-    "record_dropped",
-    "run_queued",
-]
-
-logger = logging.getLogger("hookline")
+__all__ = ["ask", "begin_queued", "compile_askable", "compile_inline", "finish_queued", "run_queued"]
 
 Inline = Callable[[Event, object], None]
 """Runs sync observers: `(event, sender of the records) -> None`."""
 
-Askable = tuple[Callable[[Any], Any], float | None, "Observer"]
+Askable = tuple[Callable[[Any], Any], float | None, Observer]
 """A handler, its timeout (0 for the dispatcher's; `None` if it is sync or filtered), and the observer it is from."""
 
 
-Begun = tuple["Observer", Coroutine[Any, Any, Any], Any]
+Begun = tuple[Observer, Coroutine[Any, Any, Any], Any]
 """An async observer that has suspended: itself, its coroutine, and what that waits for."""
-
-
-class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A hook as the mechanism runs it.
-
-    Attributes:
-        id: The hook's id.
-        handler: For an async one, a function that surely returns a coroutine.
-        is_async: Decided once, when the hook is registered.
-        timeout: Seconds; `None` for the dispatcher's.
-        matches: Whether an event is for this hook; `None` if every one is.
-    """
-
-    id: str
-    handler: Callable[[Any], Any]
-    is_async: bool
-    timeout: float | None = None
-    matches: Callable[[Any], object] | None = None
-
-
-def compile_observer(hook: Hook, tenant_id: str = "") -> Observer:
-    """Decide everything about a hook that can be decided before an event comes."""
-    handler = hook.handler
-    assert handler is not None
-    is_async = True
-    if inspect.iscoroutinefunction(handler):
-        pass
-    elif inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
-        handler = handler.__call__
-    elif inspect.iscoroutinefunction(inspect.unwrap(handler)):
-        handler = _awaiting(handler)
-    else:
-        is_async = False
-    return Observer(
-        id=hook.id,
-        handler=handler,
-        is_async=is_async,
-        timeout=hook.timeout,
-        matches=_matcher(hook.tool, tenant_id),
-    )
 
 
 def compile_inline(observers: Sequence[Observer]) -> Inline:
@@ -116,7 +60,7 @@ def compile_inline(observers: Sequence[Observer]) -> Inline:
                 if outcome is not None:
                     _returned(outcome)
             except Exception as error:
-                _report(owners[id(handler)], event, error)
+                report(owners[id(handler)], event, error)
 
     filtered = any(observer.matches is not None for observer in observers)
     return run_each if filtered or len(owners) < len(handlers) else run_plain
@@ -137,7 +81,7 @@ def begin_queued(observers: Sequence[Observer], event: Event, context: Context) 
         except asyncio.CancelledError:
             _raise_or_report(observer, event)
         except Exception as error:
-            _report(observer, event, error)
+            report(observer, event, error)
     return None
 
 
@@ -148,7 +92,7 @@ async def finish_queued(begun: Begun, event: Event, context: Context, hook_timeo
     try:
         await finish_asyncio(coroutine, waits_for, timeout, context)
     except Exception as error:
-        _report(observer, event, error, timeout)
+        report(observer, event, error, timeout)
 
 
 def _raise_or_report(observer: Observer, event: Event) -> None:
@@ -156,9 +100,9 @@ def _raise_or_report(observer: Observer, event: Event) -> None:
     try:
         raise_unless_cancelled()
     except HandlerCancelledError as error:
-        _report(observer, event, error)
+        report(observer, event, error)
     else:
-        raise  # noqa: PLE0704
+        raise
 
 
 async def run_queued(
@@ -172,9 +116,9 @@ async def run_queued(
         await bounded(observer.handler(event), timeout, context)
     except Exception as error:
         failure = error
-        _report(observer, event, error, timeout)
+        report(observer, event, error, timeout)
     if hook_executed.receivers:
-        _record(observer, event, sender, started, failure)
+        record(observer, event, sender, started, failure)
 
 
 def compile_askable(observer: Observer) -> Askable:
@@ -208,7 +152,7 @@ async def ask(
             except asyncio.CancelledError:
                 _raise_or_report(observer, event)
             except Exception as error:
-                _report(observer, event, error, timeout or hook_timeout)
+                report(observer, event, error, timeout or hook_timeout)
         if state and "answered_by" not in state:
             state["answered_by"] = observer.id
     answer = state.get("answer")
@@ -231,45 +175,9 @@ async def _ask_one(
             _returned(outcome)
     except Exception as error:
         failure = error
-        _report(observer, event, error, timeout)
+        report(observer, event, error, timeout)
     if hook_executed.receivers:
-        _record(observer, event, sender, started, failure, mocked=event.mocked and not mocked)
-
-
-def record_dropped(observers: Sequence[Observer], event: Event, sender: object, why: str) -> None:
-    """Log, and record for whoever listens, that observers never got an event."""
-    logger.warning(
-        "Operation %s: %s dropped for %s: %s",
-        event.operation_id,
-        event.hook_type,
-        ", ".join(repr(observer.id) for observer in observers),
-        why,
-    )
-    if hook_executed.receivers:
-        for observer in observers:
-            _announce(observer, event, sender, "dropped", 0.0, why)
-
-
-def _awaiting(handler: Callable[[Any], Any]) -> Callable[[Any], Coroutine[Any, Any, Any]]:
-    async def adapted(event: Any) -> None:
-        outcome = handler(event)
-        if inspect.isawaitable(outcome):
-            await outcome
-
-    return adapted
-
-
-def _matcher(tool: str | None, tenant_id: str) -> Callable[[Any], object] | None:
-    wanted = tool_matcher(tool)
-    if wanted is None and not tenant_id:
-        return None
-
-    def matches(event: Any) -> bool:
-        if tenant_id and event.tenant_id != tenant_id:
-            return False
-        return wanted is None or bool(wanted(f"{event.identifier}/{event.api_name}"))
-
-    return matches
+        record(observer, event, sender, started, failure, mocked=event.mocked and not mocked)
 
 
 def _run_sync(observer: Observer, event: Event, sender: object) -> None:
@@ -280,9 +188,9 @@ def _run_sync(observer: Observer, event: Event, sender: object) -> None:
             _returned(outcome)
     except Exception as error:
         failure = error
-        _report(observer, event, error)
+        report(observer, event, error)
     if hook_executed.receivers:
-        _record(observer, event, sender, started, failure)
+        record(observer, event, sender, started, failure)
 
 
 def _returned(outcome: object) -> None:
@@ -294,53 +202,3 @@ def _returned(outcome: object) -> None:
             "the handler is a plain function, but it returned an awaitable, which was not awaited; "
             "register an `async def` instead"
         )
-
-
-def _report(observer: Observer, event: Event, error: Exception, timeout: float = math.inf) -> None:
-    if isinstance(error, HandlerTimeoutError):
-        logger.error(
-            "Hook %r on %s of operation %s was cancelled: it was still running after its timeout of %g s",
-            observer.id,
-            event.hook_type,
-            event.operation_id,
-            timeout,
-        )
-        return
-    logger.error(
-        "Hook %r on %s of operation %s raised %s", observer.id, event.hook_type, event.operation_id, _described(error),
-        exc_info=error,
-    )
-
-
-def _described(error: Exception) -> str:
-    if isinstance(error, HandlerCancelledError):
-        return "CancelledError without having been cancelled"
-    return f"{type(error).__name__}: {message_of(error)}"
-
-
-def _record(
-    observer: Observer, event: Event, sender: object, started: int, failure: Exception | None, *, mocked: bool = False
-) -> None:
-    duration_ms = (perf_counter_ns() - started) / 1e6
-    status: ExecutionStatus = "mocked" if mocked else "ok"
-    if isinstance(failure, HandlerTimeoutError):
-        status = "timeout"
-    elif failure is not None and not mocked:
-        status = "error"
-    elif not observer.is_async and observer.timeout is not None and duration_ms > observer.timeout * 1e3:
-        status = "timeout"  # nobody could interrupt it; it is told apart from a quiet success
-    _announce(observer, event, sender, status, duration_ms, _described(failure) if failure is not None else None)
-
-
-def _announce(
-    observer: Observer, event: Event, sender: object, status: ExecutionStatus, duration_ms: float, error: str | None
-) -> None:
-    execution = HookExecution(
-        hook_id=observer.id,
-        hook_type=str(event.hook_type),
-        operation_id=event.operation_id,
-        status=status,
-        duration_ms=duration_ms,
-        error=error,
-    )
-    announce(hook_executed, sender, execution=execution)

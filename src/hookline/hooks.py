@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ logger = logging.getLogger("hookline")
 
 E = TypeVar("E", bound=Event)
 R = TypeVar("R")
+EventClass: TypeAlias = type[Event]
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,14 +35,14 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
-    type: HookType | type[Event]
+    type: HookType | EventClass
     handler: Callable[[Any], object] | None = None
     tool: str | None = None
     timeout: float | None = None
     webhook: dict[str, Any] | None = None
 
     @property
-    def event(self) -> type[Event]:
+    def event(self) -> EventClass:
         """The event's class."""
         return EVENTS[HookType(self.type)] if isinstance(self.type, str) else self.type
 
@@ -111,7 +112,7 @@ class Hooks:
 
         def register(handler: Callable[[E], R]) -> Callable[[E], R]:
             name = id if id is not None else f"{self.id}.{_name_of(handler)}"
-            hook = Hook(id=name, type=event, handler=handler, tool=tool, timeout=timeout)
+            hook = Hook(id=name, type=cast(EventClass, event), handler=handler, tool=tool, timeout=timeout)
             check_hook(hook, f"Hook {name!r} of {self.id!r}")
             self.observers = (*self.observers, hook)
             self._compiled = None
@@ -162,7 +163,7 @@ def hook_batch(hooks: Iterable[Hooks | Hook]) -> list[Hooks | Hook]:
         elif not isinstance(entry, Hooks):
             raise HookDefinitionError(
                 f"hooks[{position}]",
-                f"expected a `Hooks` bundle or a `Hook`, got {entry!r}; put a function into a bundle with @hooks.on(...)",
+                f"expected a `Hooks` bundle or a `Hook`, got {entry!r}; functions go into a bundle with @hooks.on(...)",
             )
     return batch
 
@@ -200,7 +201,8 @@ def _check_event(hook: Hook, where: str) -> None:
     known = hook.type in EVENTS if isinstance(hook.type, str) else hook.type in EVENTS.values()
     if not known:
         raise HookDefinitionError(
-            where, f"{hook.type!r} is not one of the sixteen events: {', '.join(kind.__name__ for kind in EVENTS.values())}"
+            where,
+            f"{hook.type!r} is not one of the sixteen events: {', '.join(kind.__name__ for kind in EVENTS.values())}",
         )
 
 
@@ -224,7 +226,9 @@ def _check_signature(handler: Callable[..., object], where: str) -> None:
     inner = inspect.unwrap(handler)
     inner = getattr(inner, "func", inner)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        raise HookDefinitionError(where, "`handler` is a generator function, whose body would never run; remove `yield`")
+        raise HookDefinitionError(
+            where, "`handler` is a generator function, whose body would never run; remove `yield`"
+        )
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):

@@ -67,7 +67,7 @@ class Agent:
     max_continues: int = 3
     cost_limit_usd: float | None = None
     hooks: Sequence[Hooks | Hook] = ()
-    retry: ModelRetry = ModelRetry()
+    retry: ModelRetry = field(default_factory=ModelRetry)
     specs: list[ToolSpec] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -75,13 +75,17 @@ class Agent:
         if not isinstance(self.id, str) or not self.id:
             raise AgentDefinitionError("Agent", f"`id` is a non-empty string; got {self.id!r}")
         if not callable(getattr(self.model, "respond", None)):
-            raise AgentDefinitionError(where, f"`model` needs `name`, `provider` and `async respond(call)`; got {self.model!r}")
+            raise AgentDefinitionError(
+                where, f"`model` needs `name`, `provider` and `async respond(call)`; got {self.model!r}"
+            )
         if not isinstance(self.instructions, str):
             raise AgentDefinitionError(where, f"`instructions` is a string; got {type(self.instructions).__name__}")
         if isinstance(self.max_steps, bool) or not isinstance(self.max_steps, int) or self.max_steps < 1:
             raise AgentDefinitionError(where, f"`max_steps` is a whole number from 1; got {self.max_steps!r}")
         if self.cost_limit_usd is not None and not self.cost_limit_usd > 0:
-            raise AgentDefinitionError(where, f"`cost_limit_usd` is a positive amount or None; got {self.cost_limit_usd!r}")
+            raise AgentDefinitionError(
+                where, f"`cost_limit_usd` is a positive amount or None; got {self.cost_limit_usd!r}"
+            )
         if self.compaction is not None and (self.compaction.max_tokens < 1 or self.compaction.keep_last < 0):
             raise AgentDefinitionError(where, "`Compaction` needs max_tokens of at least 1 and keep_last of at least 0")
         tools = tuple(entry if isinstance(entry, Tool) else tool(entry) for entry in self.tools)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter_ns
 from typing import Any
 
@@ -29,6 +29,7 @@ from hookline.runtime._tools import Tool, as_result
 __all__ = ["answer_calls", "call_of", "parsed_args", "run_call", "run_sub_agent"]
 
 INTERRUPTED = "The run was interrupted before the tool had finished."
+
 
 def parsed_args(calling: ToolCalling) -> tuple[ReadOnlyDict, str | None]:
     """The arguments as a read-only object, and what is wrong with the model's text if it is none."""
@@ -64,7 +65,7 @@ def call_of(run: Run, step: Step, calling: ToolCalling, tool: Tool | None) -> tu
     return call, problem
 
 
-async def answer_calls(jobs: list[Callable[[], Awaitable[None]]]) -> None:
+async def answer_calls(jobs: list[Callable[[], Coroutine[Any, Any, None]]]) -> None:
     """Run the calls of one step; several overlap."""
     if len(jobs) == 1:
         await jobs[0]()
@@ -140,7 +141,9 @@ def tell_result(run: Run, call: ToolCall, result: ToolResult, started: int, answ
     }
     if result.error_type is not None:
         if run.hooked(OnToolCallError):
-            run.tell(OnToolCallError(**run.ids, **_of(call), error=result.content, error_type=result.error_type, **mocked))
+            run.tell(
+                OnToolCallError(**run.ids, **_of(call), error=result.content, error_type=result.error_type, **mocked)
+            )
     elif run.hooked(AfterToolCall):
         run.tell(AfterToolCall(**run.ids, **_of(call), content=result.content, success=result.success, **mocked))
 

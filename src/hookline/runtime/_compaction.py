@@ -5,14 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+import anyio
+
 from hookline._deadline import own_cancellation
 from hookline.calls import CompactCall, CompactResult, Message
 from hookline.errors import message_of
 from hookline.events import AfterCompact, BeforeCompact, OnCompactError
 from hookline.runtime._agent import Compaction
 from hookline.runtime._run import Run, Step
-
-import anyio
 
 __all__ = ["compact_if_needed"]
 
@@ -34,12 +34,8 @@ async def compact_if_needed(run: Run, step: Step) -> None:
     if not removed:
         return
     if run.hooked(BeforeCompact):
-        run.tell(
-            BeforeCompact(**run.ids, step_index=step.index, message_count=len(run.messages), token_count=tokens)
-        )
-    call = CompactCall(
-        messages=removed, token_count=tokens, operation_id=run.operation_id, tenant_id=run.tenant_id
-    )
+        run.tell(BeforeCompact(**run.ids, step_index=step.index, message_count=len(run.messages), token_count=tokens))
+    call = CompactCall(messages=removed, token_count=tokens, operation_id=run.operation_id, tenant_id=run.tenant_id)
     try:
         result = await compact(policy, call)
     except Exception as error:
@@ -79,7 +75,9 @@ async def compact(policy: Compaction, call: CompactCall) -> CompactResult:
 
 def estimated_tokens(messages: Sequence[Message]) -> int:
     """Tokens of a conversation, estimated from its text."""
-    return sum(len(message.content) + len(str(message.tool_calls or "")) for message in messages) // CHARACTERS_PER_TOKEN
+    return (
+        sum(len(message.content) + len(str(message.tool_calls or "")) for message in messages) // CHARACTERS_PER_TOKEN
+    )
 
 
 def split(messages: Sequence[Message], keep_last: int) -> tuple[list[Message], list[Message]]:
@@ -91,7 +89,8 @@ def split(messages: Sequence[Message], keep_last: int) -> tuple[list[Message], l
     newest_user = max((at for at, message in enumerate(messages) if message.role == "user"), default=-1)
     starts = [at for at, message in enumerate(messages) if message.role == "assistant"]
     tail = starts[-keep_last] if 0 < keep_last <= len(starts) else (0 if keep_last else len(messages))
-    kept, removed = [], []
+    kept: list[Message] = []
+    removed: list[Message] = []
     for at, message in enumerate(messages):
         stays = message.role == "system" or at == newest_user or at >= tail
         (kept if stays else removed).append(message)

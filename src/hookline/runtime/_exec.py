@@ -229,7 +229,9 @@ async def _claim(run: Run) -> Exception | None:
     try:
         await run.save("running")
     except StaleStateError:
-        raise OperationExistsError(run.operation_id) if version is None else OperationBusyError(run.operation_id) from None
+        raise (
+            OperationExistsError(run.operation_id) if version is None else OperationBusyError(run.operation_id)
+        ) from None
     except Exception as error:
         return error
     return None
@@ -269,12 +271,13 @@ async def _finish(run: Run, reason: CompletionReason, error: Exception | None) -
 
 
 def _conversation(agent: Agent, prompt: str | Sequence[Message]) -> list[Message]:
-    if isinstance(prompt, str):
-        messages = [Message(role="user", content=prompt)]
-    elif isinstance(prompt, Sequence) and prompt and all(isinstance(message, Message) for message in prompt):
-        messages = list(prompt)
+    given: object = prompt
+    if isinstance(given, str):
+        messages = [Message(role="user", content=given)]
+    elif isinstance(given, Sequence) and given and all(isinstance(message, Message) for message in given):
+        messages = list(given)
     else:
-        raise HookUsageError(f"A prompt is text, or a non-empty list of Messages; got {prompt!r:.200}.")
+        raise HookUsageError(f"A prompt is text, or a non-empty list of Messages; got {given!r:.200}.")
     system = Message(role="system", content=agent.instructions)
     return [system, *messages] if agent.instructions and system not in messages else messages
 
@@ -296,7 +299,9 @@ def _check_ids(**ids: object) -> None:
 def _checked_decisions(state: OperationState, decisions: Sequence[Approve | Reject]) -> list[Decision]:
     open_ids = [call.tool_call_id for call in state.pending if call.tool_call_id not in state.decisions]
     if isinstance(decisions, Approve | Reject) or not isinstance(decisions, Iterable):
-        raise DecisionError(state.operation_id, f"`decisions` is a list of Approve and Reject; got {decisions!r}", open_ids)
+        raise DecisionError(
+            state.operation_id, f"`decisions` is a list of Approve and Reject; got {decisions!r}", open_ids
+        )
     checked: list[Decision] = []
     for decision in decisions:
         if not isinstance(decision, Approve | Reject):

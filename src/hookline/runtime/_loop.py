@@ -6,8 +6,9 @@ have their seams in files of their own. Each seam is one function, so that what 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 import anyio.lowlevel
 import msgspec
@@ -31,7 +32,7 @@ from hookline.runtime._tools import Tool
 
 __all__ = ["run_segment"]
 
-Job = Callable[[], Awaitable[None]]
+Job = Callable[[], Coroutine[Any, Any, None]]
 
 
 async def run_segment(run: Run, decisions: Sequence[Decision] = ()) -> CompletionReason:
@@ -214,9 +215,7 @@ def with_own_ids(callings: Sequence[ToolCalling]) -> list[ToolCalling]:
         while not name or name in seen:
             name = f"{name or 'call'}_{position}"
         seen.add(name)
-        unique.append(
-            calling if name == calling.tool_call_id else msgspec.structs.replace(calling, tool_call_id=name)
-        )
+        unique.append(calling if name == calling.tool_call_id else msgspec.structs.replace(calling, tool_call_id=name))
     return unique
 
 

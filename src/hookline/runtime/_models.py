@@ -26,10 +26,10 @@ class Model(Protocol):
     """
 
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def name(self) -> str: ...
 
     @property
-    def provider(self) -> str: ...  # noqa: D102
+    def provider(self) -> str: ...
 
     async def respond(self, call: ModelCall) -> ModelResponse:
         """Answer a call.
@@ -60,7 +60,7 @@ class ModelRetry(msgspec.Struct, frozen=True, kw_only=True):
         if error.retry_after is not None:
             return max(0.0, error.retry_after)
         longest = min(self.max_wait, self.first_wait * 2 ** (attempt - 1))
-        return longest * (1 - self.jitter * random.random())  # noqa: S311
+        return float(longest * (1 - self.jitter * random.random()))
 
 
 class ScriptedModel:
@@ -79,7 +79,7 @@ class ScriptedModel:
         *,
         name: str = "scripted",
     ) -> None:
-        if not callable(turns) and (isinstance(turns, str | bytes) or not isinstance(turns, Iterable)):
+        if not callable(turns) and not isinstance(turns, Iterable):
             raise HookUsageError(f"ScriptedModel plays a list of ModelResponses, or is a function; got {turns!r}.")
         self.name = name
         self._answer = turns if callable(turns) else None
@@ -125,7 +125,9 @@ async def respond(model: Model, call: ModelCall, retry: ModelRetry) -> ModelResp
             attempt += 1
         except anyio.get_cancelled_exc_class() as error:
             if own_cancellation():
-                raise ModelError(f"Model {model.name!r} ended as cancelled although nobody had cancelled it.") from error
+                raise ModelError(
+                    f"Model {model.name!r} ended as cancelled although nobody had cancelled it."
+                ) from error
             raise
 
 

@@ -156,4 +156,3 @@ _default = InMemoryStore()
 def default_store() -> InMemoryStore:
     """The store of this process, used where none is given."""
     return _default
-

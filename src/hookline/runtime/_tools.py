@@ -140,7 +140,9 @@ def _runner(
     def bind(args: Mapping[str, Any]) -> dict[str, Any]:
         unknown = [key for key in args if key not in fields]
         if unknown:
-            raise ToolArgumentsError(name, f"unknown {', '.join(map(repr, unknown))}; it takes {', '.join(fields) or 'nothing'}")
+            raise ToolArgumentsError(
+                name, f"unknown {', '.join(map(repr, unknown))}; it takes {', '.join(fields) or 'nothing'}"
+            )
         try:
             values = msgspec.convert(writable(args), parameters, strict=False, dec_hook=_validated)
         except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
@@ -187,8 +189,8 @@ def _parameters(fn: Callable[..., Any], name: str) -> type[msgspec.Struct]:
     where = f"Tool {name!r}"
     try:
         signature = inspect.signature(fn)
-        target = fn if inspect.isroutine(fn) or isinstance(fn, functools.partial) else fn.__call__
-        hints = typing.get_type_hints(getattr(target, "func", target), include_extras=True)
+        target: Any = getattr(fn, "func", fn)
+        hints = typing.get_type_hints(target if inspect.isroutine(target) else target.__call__, include_extras=True)
     except (NameError, TypeError, ValueError) as error:
         raise AgentDefinitionError(where, f"its annotations cannot be read: {error}") from error
     fields: list[Any] = []

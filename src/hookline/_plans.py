@@ -1,0 +1,94 @@
+"""Bundles compiled: per event class, the one callable that runs or queues its observers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+from typing import Any
+
+from hookline._observers import Observer, compile_observer
+from hookline.events import BeforeToolCall, Event
+from hookline.execution import compile_askable, compile_inline
+from hookline.hooks import Hook, Hooks
+
+__all__ = ["Plan", "Run", "compile_batch", "in_turn"]
+
+Run = Callable[[Event, Any], None]
+"""Tells the observers of one event: `(event, dispatcher) -> None`. Does not know a dispatcher until it is called."""
+
+
+class Plan:
+    """One bundle (or the plain hooks of one call) compiled: per event class, what to run."""
+
+    __slots__ = ("askable", "runs")
+
+    def __init__(self, sections: Iterable[tuple[tuple[Observer, type[Event]], object]]) -> None:
+        by_event: dict[type[Event], list[tuple[Observer, object]]] = {}
+        for (observer, event), lane in sections:
+            by_event.setdefault(event, []).append((observer, lane))
+        askable = by_event.pop(BeforeToolCall, [])
+        self.askable = tuple(compile_askable(observer) for observer, _ in askable)
+        self.runs = {event: _compile_run(entries) for event, entries in by_event.items()}
+
+
+def compile_batch(batch: list[Hooks | Hook]) -> tuple[Plan, ...]:
+    """The plans of one `register` call."""
+    if len(batch) == 1 and isinstance(batch[0], Hooks):
+        return _compiled(batch[0])
+    plain = [entry for entry in batch if isinstance(entry, Hook)]
+    if not plain:
+        return tuple(plan for entry in batch if isinstance(entry, Hooks) for plan in _compiled(entry))
+    lane = object()
+    return (Plan(section for entry in batch for section in _sections(entry, lane)),)
+
+
+def _compiled(bundle: Hooks) -> tuple[Plan]:
+    """The plan of a bundle, in the tuple that all operations with just this bundle share."""
+    compiled: tuple[Plan] | None = bundle._compiled
+    if compiled is None:
+        compiled = bundle._compiled = (Plan(_sections(bundle, bundle.lane)),)
+    return compiled
+
+
+def _sections(entry: Hooks | Hook, lane: object) -> list[tuple[tuple[Observer, type[Event]], object]]:
+    if isinstance(entry, Hook):
+        return [((compile_observer(entry), entry.event), lane)]
+    return [((compile_observer(hook, entry.tenant_id), hook.event), entry.lane) for hook in entry.observers]
+
+
+def _compile_run(entries: list[tuple[Observer, object]]) -> Run:
+    inline = compile_inline([observer for observer, _ in entries if not observer.is_async])
+    lanes: dict[int, tuple[object, list[Observer]]] = {}
+    for observer, lane in entries:
+        if observer.is_async:
+            lanes.setdefault(id(lane), (lane, []))[1].append(observer)
+    if not lanes:
+        return inline
+    runs: tuple[Run, ...] = tuple(_compile_queue(lane, tuple(observers)) for lane, observers in lanes.values())
+    if any(not observer.is_async for observer, _ in entries):
+        runs = (*runs, inline)
+    return runs[0] if len(runs) == 1 else in_turn(runs)
+
+
+def _compile_queue(lane: object, observers: tuple[Observer, ...]) -> Run:
+    if all(observer.matches is None for observer in observers):
+
+        def queue(event: Event, dispatcher: Any) -> None:
+            dispatcher._host.push(event.operation_id, lane, (event, copy_context(), observers))
+
+        return queue
+
+    def queue_matching(event: Event, dispatcher: Any) -> None:
+        wanted = tuple(observer for observer in observers if observer.matches is None or observer.matches(event))
+        if wanted:
+            dispatcher._host.push(event.operation_id, lane, (event, copy_context(), wanted))
+
+    return queue_matching
+
+
+def in_turn(runs: tuple[Run, ...]) -> Run:
+    def run(event: Event, dispatcher: Any) -> None:
+        for each in runs:
+            each(event, dispatcher)
+
+    return run

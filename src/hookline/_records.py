@@ -1,0 +1,88 @@
+"""What is said of a handler run: the log for whoever reads it, a `HookExecution` for whoever listens."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from time import perf_counter_ns
+
+from hookline._deadline import HandlerCancelledError, HandlerTimeoutError
+from hookline._observers import Observer
+from hookline.errors import message_of
+from hookline.events import Event
+from hookline.signals import ExecutionStatus, HookExecution, announce, hook_executed
+
+__all__ = ["logger", "record", "record_dropped", "report"]
+
+logger = logging.getLogger("hookline")
+
+
+def record_dropped(observers: Sequence[Observer], event: Event, sender: object, why: str) -> None:
+    """Log, and record for whoever listens, that observers never got an event."""
+    logger.warning(
+        "Operation %s: %s dropped for %s: %s",
+        event.operation_id,
+        event.hook_type,
+        ", ".join(repr(observer.id) for observer in observers),
+        why,
+    )
+    if hook_executed.receivers:
+        for observer in observers:
+            _announce(observer, event, sender, "dropped", 0.0, why)
+
+
+def report(observer: Observer, event: Event, error: Exception, timeout: float = math.inf) -> None:
+    """Log what a handler did wrong."""
+    if isinstance(error, HandlerTimeoutError):
+        logger.error(
+            "Hook %r on %s of operation %s was cancelled: it was still running after its timeout of %g s",
+            observer.id,
+            event.hook_type,
+            event.operation_id,
+            timeout,
+        )
+        return
+    logger.error(
+        "Hook %r on %s of operation %s raised %s",
+        observer.id,
+        event.hook_type,
+        event.operation_id,
+        _described(error),
+        exc_info=error,
+    )
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, HandlerCancelledError):
+        return "CancelledError without having been cancelled"
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
+def record(
+    observer: Observer, event: Event, sender: object, started: int, failure: Exception | None, *, mocked: bool = False
+) -> None:
+    """Tell whoever listens how a handler run that began at `started` (`perf_counter_ns`) has ended."""
+    duration_ms = (perf_counter_ns() - started) / 1e6
+    status: ExecutionStatus = "mocked" if mocked else "ok"
+    if isinstance(failure, HandlerTimeoutError):
+        status = "timeout"
+    elif failure is not None and not mocked:
+        status = "error"
+    elif not observer.is_async and observer.timeout is not None and duration_ms > observer.timeout * 1e3:
+        status = "timeout"  # nobody could interrupt it; it is told apart from a quiet success
+    _announce(observer, event, sender, status, duration_ms, _described(failure) if failure is not None else None)
+
+
+def _announce(
+    observer: Observer, event: Event, sender: object, status: ExecutionStatus, duration_ms: float, error: str | None
+) -> None:
+    execution = HookExecution(
+        hook_id=observer.id,
+        hook_type=str(event.hook_type),
+        operation_id=event.operation_id,
+        status=status,
+        duration_ms=duration_ms,
+        error=error,
+    )
+    announce(hook_executed, sender, execution=execution)
