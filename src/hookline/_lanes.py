@@ -60,7 +60,7 @@ class Lane:
     async def work(self) -> None:
         """Run everything queued, one event after the other, then end."""
         queue, host = self.queue, self.host
-        stepwise, delivered = host.stepwise, 0
+        stepwise = host.stepwise
         self.started = True
         try:
             while queue:
@@ -76,14 +76,13 @@ class Lane:
                     for position, observer in enumerate(observers):
                         self.unfinished = observers[position:]
                         await run_queued(observer, event, context, host.bounded, host.hook_timeout, host.sender)
-                delivered += 1
+                self.delivered += 1
             self.running = None
         except (anyio.get_cancelled_exc_class(), GeneratorExit):
             raise
         except BaseException as error:
             host.crash(error)
         finally:
-            self.delivered = delivered
             self.give_up("its lane was cancelled")
             host.lane_ended(self)
 
@@ -182,7 +181,7 @@ class LaneHost:
         self._active.add(lane)
         if self._group is None:
             # Not `create_task`: a task factory that starts tasks eagerly would run the handler inside of `dispatch`.
-            lane.task = asyncio.Task(lane.work(), loop=self._loop)
+            lane.task = asyncio.Task(lane.work(), loop=self._loop, name="hookline lane")
         else:
             lane.task = scope = anyio.CancelScope()
             self._group.start_soon(lane.work_in_scope, scope)
@@ -268,8 +267,9 @@ class LaneHost:
         self._closing = True
         crashed = bool(self._fatal)
         try:
-            with anyio.CancelScope(shield=error is not None or crashed):
-                await self._finish(drain=error is None and not crashed)
+            if self._active:
+                with anyio.CancelScope(shield=error is not None or crashed):
+                    await self._finish(drain=error is None and not crashed)
         finally:
             if self._group is not None:
                 self._group.cancel_scope.cancel()
@@ -284,9 +284,6 @@ class LaneHost:
 
     async def _finish(self, *, drain: bool) -> None:
         lanes = list(self._active)
-        self._counts.clear()
-        if not lanes:
-            return
         if drain:
             await self._settle(lanes, EXIT_DRAIN_SECONDS)
         else:

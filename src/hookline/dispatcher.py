@@ -242,9 +242,11 @@ class HookDispatcher:
         registration = self.register(operation_id, hooks)
         try:
             yield registration
-        finally:
+        except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.unregister(operation_id)
+            raise
+        await self.unregister(operation_id)
 
     def _add(self, operation_id: str, plan: Plan) -> None:
         for event, run in plan.runs.items():

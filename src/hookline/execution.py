@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, cast
 
 from hookline._deadline import (
     Bounded,
@@ -134,30 +134,31 @@ async def ask(
     state = event.__dict__
     state.clear()
     stepwise = bounded is bounded_asyncio and not hook_executed.receivers
-    for handler, timeout, observer in askable:
-        if timeout is None or not stepwise:
-            await _ask_one(observer, event, bounded, hook_timeout, sender)
-        else:
-            try:
-                if timeout == math.inf:
-                    await handler(event)
-                else:
-                    coroutine = handler(event)
-                    try:
-                        waits_for = coroutine.send(None)
-                    except StopIteration:
-                        pass
+    try:
+        for handler, timeout, observer in askable:
+            if timeout is None or not stepwise:
+                await _ask_one(observer, event, bounded, hook_timeout, sender)
+            else:
+                try:
+                    if timeout == math.inf:
+                        await handler(event)
                     else:
-                        await finish_asyncio(coroutine, waits_for, timeout or hook_timeout, None)
-            except asyncio.CancelledError:
-                _raise_or_report(observer, event)
-            except Exception as error:
-                report(observer, event, error, timeout or hook_timeout)
-        if state and "answered_by" not in state:
-            state["answered_by"] = observer.id
-    answer = state.get("answer")
-    state["sealed"] = True
-    return answer
+                        coroutine = handler(event)
+                        try:
+                            waits_for = coroutine.send(None)
+                        except StopIteration:
+                            pass
+                        else:
+                            await finish_asyncio(coroutine, waits_for, timeout or hook_timeout, None)
+                except asyncio.CancelledError:
+                    _raise_or_report(observer, event)
+                except Exception as error:
+                    report(observer, event, error, timeout or hook_timeout)
+            if state and "answered_by" not in state:
+                state["answered_by"] = observer.id
+    finally:
+        state["sealed"] = True
+    return cast("ToolResult | None", state.get("answer"))
 
 
 async def _ask_one(

@@ -26,7 +26,7 @@ from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._run import OperationResult, Run, Step, new_operation_id
 from hookline.runtime._tools import Tool, as_result
 
-__all__ = ["answer_calls", "call_of", "parsed_args", "run_call", "run_sub_agent"]
+__all__ = ["answer_calls", "call_of", "run_call", "run_sub_agent", "shown_args"]
 
 INTERRUPTED = "The run was interrupted before the tool had finished."
 
@@ -45,6 +45,14 @@ def parsed_args(calling: ToolCalling) -> tuple[ReadOnlyDict, str | None]:
         return read_only(given), None
     except RecursionError:
         return ReadOnlyDict(), "nested too deeply"
+
+
+def shown_args(args: dict[str, Any] | str) -> dict[str, Any] | str:
+    """The arguments as the model gave them, read-only, for everybody to see."""
+    try:
+        return read_only(args) if isinstance(args, Mapping) else args
+    except RecursionError:
+        return str(args)
 
 
 def call_of(run: Run, step: Step, calling: ToolCalling, tool: Tool | None) -> tuple[ToolCall, str | None]:
@@ -67,8 +75,9 @@ def call_of(run: Run, step: Step, calling: ToolCalling, tool: Tool | None) -> tu
 
 async def answer_calls(jobs: list[Callable[[], Coroutine[Any, Any, None]]]) -> None:
     """Run the calls of one step; several overlap."""
-    if len(jobs) == 1:
-        await jobs[0]()
+    if len(jobs) <= 1:
+        for job in jobs:
+            await job()
         return
     try:
         async with anyio.create_task_group() as group:

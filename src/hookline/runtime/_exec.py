@@ -209,6 +209,7 @@ async def _exec(run: Run, decisions: Sequence[Decision]) -> OperationResult:
     operation_id = run.operation_id
     if operation_id in _live:
         raise OperationBusyError(operation_id) if run.version is not None else OperationExistsError(operation_id)
+    run.dispatcher.has_hooks(operation_id)  # raises if the dispatcher is not open, while nothing is stored yet
     _live[operation_id] = None
     try:
         failed_at_start = await _claim(run)

@@ -6,7 +6,8 @@ have their seams in files of their own. Each seam is one function, so that what 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ from hookline.events import (
     ToolOutcome,
 )
 from hookline.runtime._agent import Agent
-from hookline.runtime._calls import INTERRUPTED, answer_calls, call_of, run_call, run_sub_agent
+from hookline.runtime._calls import INTERRUPTED, answer_calls, call_of, run_call, run_sub_agent, shown_args
 from hookline.runtime._compaction import compact_if_needed
 from hookline.runtime._models import respond
 from hookline.runtime._run import Run, Step
@@ -92,14 +93,16 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
         return "done"
     step.type = "call_tool"
     run.open_calls = step.calling
-    jobs, pending = [], []
-    for calling in step.calling:
-        job = await job_of(run, step, calling)
-        if isinstance(job, PendingTool):
-            pending.append(job)
-        else:
-            jobs.append(job)
-    await finish_jobs(run, step, jobs)
+    jobs: list[Job] = []
+    pending: list[PendingTool] = []
+    with every_call_answered(run, step):
+        for calling in step.calling:
+            job = await job_of(run, step, calling)
+            if isinstance(job, PendingTool):
+                pending.append(job)
+            else:
+                jobs.append(job)
+        await answer_calls(jobs)
     if not pending:
         run.close_step(step.outcomes)
         return None
@@ -134,16 +137,15 @@ async def keep(step: Step, calling: ToolCalling, work: Callable[[], Awaitable[To
     step.outcomes[calling.tool_call_id] = await work()
 
 
-async def finish_jobs(run: Run, step: Step, jobs: list[Job]) -> None:
-    """Run the calls of a step; if that is cut short, leave a conversation in which every call has an answer."""
+@contextlib.contextmanager
+def every_call_answered(run: Run, step: Step) -> Iterator[None]:
+    """If the calls of a step are cut short, leave a conversation in which each of them has an answer."""
     try:
-        if jobs:
-            await answer_calls(jobs)
+        yield
     except BaseException:
         known = {**run.outcomes, **step.outcomes}
         for calling in run.open_calls:
-            if calling.tool_call_id not in known:
-                known[calling.tool_call_id] = told(calling, INTERRUPTED, success=False)
+            known.setdefault(calling.tool_call_id, told(calling, INTERRUPTED, success=False))
         run.close_step(known)
         raise
 
@@ -174,7 +176,8 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
         call, problem = call_of(run, step, calling, tool)
         run.count_call(call)
         jobs.append(partial(keep, step, calling, partial(run_call, run, call, tool, problem)))
-    await finish_jobs(run, step, jobs)
+    with every_call_answered(run, step):
+        await answer_calls(jobs)
     run.close_step({**run.outcomes, **step.outcomes})
     return None
 
@@ -207,7 +210,7 @@ def limit_reached(run: Run) -> CompletionReason | None:
 
 
 def with_own_ids(callings: Sequence[ToolCalling]) -> list[ToolCalling]:
-    """The calls of one answer, each with an id that no other of them has."""
+    """The calls of one answer, each with an id that no other of them has, and with arguments nobody can edit."""
     seen: set[str] = set()
     unique = []
     for position, calling in enumerate(callings):
@@ -215,7 +218,7 @@ def with_own_ids(callings: Sequence[ToolCalling]) -> list[ToolCalling]:
         while not name or name in seen:
             name = f"{name or 'call'}_{position}"
         seen.add(name)
-        unique.append(calling if name == calling.tool_call_id else msgspec.structs.replace(calling, tool_call_id=name))
+        unique.append(msgspec.structs.replace(calling, tool_call_id=name, args=shown_args(calling.args)))
     return unique
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import anyio
 import msgspec
 
 from hookline._deadline import own_cancellation
-from hookline.calls import ModelCall, ModelResponse, ToolCalling
+from hookline.calls import ModelCall, ModelResponse, ToolCalling, Usage
 from hookline.errors import HookUsageError, ModelAnswerError, ModelError, TransientModelError
 
 __all__ = ["Model", "ModelRetry", "ScriptedModel"]
@@ -136,6 +136,10 @@ def _checked(model: Model, answer: object) -> ModelResponse:
         raise ModelAnswerError(model.name, f"answered with {answer!r:.200}")
     if not isinstance(answer.content, str):
         raise ModelAnswerError(model.name, f"its `content` is {answer.content!r:.200}")
+    if not isinstance(answer.usage, Usage):
+        raise ModelAnswerError(model.name, f"its `usage` is {answer.usage!r:.200}")
+    if not isinstance(answer.tool_calls, Sequence):
+        raise ModelAnswerError(model.name, f"its `tool_calls` is {answer.tool_calls!r:.200}")
     for calling in answer.tool_calls:
         if not isinstance(calling, ToolCalling) or not isinstance(calling.api_name, str):
             raise ModelAnswerError(model.name, f"one of its `tool_calls` is {calling!r:.200}")
