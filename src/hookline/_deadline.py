@@ -18,7 +18,14 @@ from typing import Any, cast
 
 import anyio
 
-__all__ = ["Bounded", "HandlerCancelledError", "HandlerTimeoutError", "bounded_for_this_backend", "finish_asyncio"]
+__all__ = [
+    "Bounded",
+    "HandlerCancelledError",
+    "HandlerTimeoutError",
+    "bounded_for_this_backend",
+    "cancellations",
+    "finish_asyncio",
+]
 
 
 class HandlerTimeoutError(Exception):
@@ -91,6 +98,12 @@ def own_cancellation() -> bool:
     Only asyncio lets code raise it by itself, by awaiting a future that somebody else cancelled, for instance.
     """
     return runs_on_asyncio() and not cast("asyncio.Task[Any]", asyncio.current_task()).cancelling()
+
+
+def cancellations() -> int:
+    """How often this task was asked to be cancelled, where the event loop asks only once per request (asyncio)."""
+    task = asyncio.current_task() if runs_on_asyncio() else None
+    return task.cancelling() if task is not None else 0
 
 
 def raise_unless_cancelled() -> None:

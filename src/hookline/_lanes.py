@@ -183,7 +183,8 @@ class LaneHost:
             # Not `create_task`: a task factory that starts tasks eagerly would run the handler inside of `dispatch`.
             lane.task = asyncio.Task(lane.work(), loop=self._loop, name="hookline lane")
         else:
-            lane.task = scope = anyio.CancelScope()
+            # Shielded, so that observers of a run that is cancelled from outside still get its last events.
+            lane.task = scope = anyio.CancelScope(shield=True)
             self._group.start_soon(lane.work_in_scope, scope)
 
     def lane_ended(self, lane: Lane) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import anyio.lowlevel
 import msgspec
 
 from hookline.calls import Message, ModelCall, ModelResponse, ToolCalling
@@ -63,8 +62,7 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
     step = run.before_step()
     reason: CompletionReason | None = "error"
     try:
-        # Gives other tasks a turn even if model and tools never wait, and takes note of an interrupt.
-        await anyio.lowlevel.checkpoint()
+        await run.take_turn()
         if decisions:
             reason = await resume_step(run, step, decisions)
         else:

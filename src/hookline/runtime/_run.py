@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import traceback
 import uuid
@@ -13,6 +14,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from hookline._deadline import cancellations
 from hookline.calls import Denial, Message, ModelResponse, ToolCall, ToolCalling, Usage
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import message_of
@@ -115,6 +117,7 @@ class Run:
         self.drain_timeout = drain_timeout
         self.scope = anyio.CancelScope()
         self.finishing = False
+        self.cancellations = cancellations()
         self.thread = threading.get_ident()
         self.token = anyio.lowlevel.current_token()
         self.started = perf_counter_ns()
@@ -219,6 +222,15 @@ class Run:
                     step_index=self.step_index,
                 )
             )
+
+    async def take_turn(self) -> None:
+        """Let other tasks run even if model and tools never wait, and take note of an interrupt or a cancellation.
+
+        asyncio asks a task only once to be cancelled; a tool that swallowed that must not keep the run alive.
+        """
+        await anyio.lowlevel.checkpoint()
+        if cancellations() > self.cancellations:
+            raise asyncio.CancelledError
 
     # Counting.
 
