@@ -1,70 +1,77 @@
-"""Lifecycle hooks for AI agents: see, steer and test every run without touching the loop."""
+"""Lifecycle hooks for AI agents: see, steer and test every run without touching the loop.
 
-from hookline import signals
-from hookline.calls import (
-    AgentCall,
-    AgentResult,
-    CompactCall,
-    CompactResult,
-    Denial,
-    Message,
-    ModelCall,
-    ModelResponse,
-    StepCall,
-    StepResult,
-    SubAgentCall,
-    ToolCall,
-    ToolCalling,
-    ToolResult,
-    ToolSpec,
-    Usage,
-)
-from hookline.dispatcher import DrainReport, HookDispatcher, Registration
-from hookline.errors import HooklineError, MissingExtraError, TransientModelError
-from hookline.events import (
-    AfterCallAgent,
-    AfterCompact,
-    AfterHumanIntervention,
-    AfterStep,
-    AfterToolCall,
-    BeforeCallAgent,
-    BeforeCompact,
-    BeforeHumanIntervention,
-    BeforeStep,
-    BeforeToolCall,
-    CompletionReason,
-    Event,
-    HookType,
-    OnCallAgentError,
-    OnCompactError,
-    OnComplete,
-    OnError,
-    OnStopByHumanIntervention,
-    OnToolCallError,
-    PendingTool,
-    ToolOutcome,
-    decode,
-    encode,
-    json_schema,
-)
-from hookline.hooks import Hook, Hooks
-from hookline.runtime import (
-    Agent,
-    Approve,
-    Compaction,
-    InMemoryStore,
-    Model,
-    OperationResult,
-    OperationStore,
-    Reject,
-    ScriptedModel,
-    Tool,
-    exec_agent,
-    interrupt,
-    resume_agent,
-    tool,
-)
-from hookline.signals import HookExecution
+`import hookline` itself loads next to nothing: each name is imported from its home when it is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hookline import signals
+    from hookline.calls import (
+        AgentCall,
+        AgentResult,
+        CompactCall,
+        CompactResult,
+        Denial,
+        Message,
+        ModelCall,
+        ModelResponse,
+        StepCall,
+        StepResult,
+        SubAgentCall,
+        ToolCall,
+        ToolCalling,
+        ToolResult,
+        ToolSpec,
+        Usage,
+    )
+    from hookline.dispatcher import DrainReport, HookDispatcher, Registration
+    from hookline.errors import HooklineError, MissingExtraError, TransientModelError
+    from hookline.events import (
+        AfterCallAgent,
+        AfterCompact,
+        AfterHumanIntervention,
+        AfterStep,
+        AfterToolCall,
+        BeforeCallAgent,
+        BeforeCompact,
+        BeforeHumanIntervention,
+        BeforeStep,
+        BeforeToolCall,
+        CompletionReason,
+        Event,
+        HookType,
+        OnCallAgentError,
+        OnCompactError,
+        OnComplete,
+        OnError,
+        OnStopByHumanIntervention,
+        OnToolCallError,
+        PendingTool,
+        ToolOutcome,
+        decode,
+        encode,
+        json_schema,
+    )
+    from hookline.hooks import Hook, Hooks
+    from hookline.runtime import (
+        Agent,
+        Approve,
+        Compaction,
+        InMemoryStore,
+        Model,
+        OperationResult,
+        OperationStore,
+        Reject,
+        ScriptedModel,
+        Tool,
+        exec_agent,
+        interrupt,
+        resume_agent,
+        tool,
+    )
+    from hookline.signals import HookExecution
 
 __all__ = [
     "AfterCallAgent",
@@ -132,3 +139,41 @@ __all__ = [
     "signals",
     "tool",
 ]
+
+_HOMES = {
+    "hookline.calls": """
+        AgentCall AgentResult CompactCall CompactResult Denial Message ModelCall ModelResponse StepCall
+        StepResult SubAgentCall ToolCall ToolCalling ToolResult ToolSpec Usage
+    """,
+    "hookline.dispatcher": "DrainReport HookDispatcher Registration",
+    "hookline.errors": "HooklineError MissingExtraError TransientModelError",
+    "hookline.events": """
+        AfterCallAgent AfterCompact AfterHumanIntervention AfterStep AfterToolCall BeforeCallAgent
+        BeforeCompact BeforeHumanIntervention BeforeStep BeforeToolCall CompletionReason Event HookType
+        OnCallAgentError OnCompactError OnComplete OnError OnStopByHumanIntervention OnToolCallError
+        PendingTool ToolOutcome decode encode json_schema
+    """,
+    "hookline.hooks": "Hook Hooks",
+    "hookline.runtime": """
+        Agent Approve Compaction InMemoryStore Model OperationResult OperationStore Reject ScriptedModel
+        Tool exec_agent interrupt resume_agent tool
+    """,
+    "hookline.signals": "HookExecution",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULES = frozenset({"calls", "dispatcher", "errors", "events", "hooks", "runtime", "signals"})
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return importlib.import_module(f"hookline.{name}")
+        try:
+            home = importlib.import_module(_HOME_OF[name])
+        except KeyError:
+            raise AttributeError(f"module 'hookline' has no attribute {name!r}") from None
+        value = globals()[name] = getattr(home, name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_MODULES})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Sequence
 
 import anyio
@@ -52,7 +52,7 @@ async def compact_if_needed(run: Run, step: Step) -> None:
             AfterCompact(
                 **run.ids,
                 step_index=step.index,
-                group_id=f"compact_{uuid.uuid4().hex}",
+                group_id=f"compact_{os.urandom(16).hex()}",
                 messages_before=before,
                 messages_after=len(run.messages),
                 summary=result.summary,

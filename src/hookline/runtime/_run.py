@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import traceback
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, Literal
@@ -69,7 +69,7 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def new_operation_id() -> str:
     """An id that no other operation has."""
-    return f"op_{uuid.uuid4().hex}"
+    return f"op_{os.urandom(16).hex()}"
 
 
 ExecChild = Callable[["Run", Agent, str, str], Awaitable[OperationResult]]
