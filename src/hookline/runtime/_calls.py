@@ -52,7 +52,7 @@ def shown_args(args: dict[str, Any] | str) -> dict[str, Any] | str:
     try:
         return read_only(args) if isinstance(args, Mapping) else args
     except RecursionError:
-        return str(args)
+        return "(arguments that are nested too deeply)"
 
 
 def call_of(run: Run, step: Step, calling: ToolCalling, tool: Tool | None) -> tuple[ToolCall, str | None]:
