@@ -1,0 +1,25 @@
+"""One text for equal values, whatever they hold."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+__all__ = ["canonical"]
+
+
+def canonical(value: object, *, indent: int | None = None, sort_keys: bool = True) -> str:
+    """A value as ASCII JSON; what JSON does not know is shown as Python writes it.
+
+    The standard library's encoder, since models and tools also give lone surrogates and integers beyond 64 bits, which
+    faster ones refuse.
+
+    Args:
+        value: Structs, dicts, lists and plain values.
+        indent: Columns per level; `None` for one line.
+        sort_keys: Whether keys come in alphabetical order, so that equal values give equal texts.
+    """
+    plain = msgspec.to_builtins(value, enc_hook=repr)
+    separators = (",", ":") if indent is None else None
+    return json.dumps(plain, sort_keys=sort_keys, indent=indent, separators=separators)

@@ -1,0 +1,84 @@
+"""What running an evaluation raises, in one tree.
+
+```
+HooklineError
+├── UnknownSuiteError (LookupError)     no such suite; says which there are
+├── UnknownTaskError (LookupError)      no such task in the suite; says which there are
+├── ReportError (OSError)               the report cannot be written there
+└── ToolCallError
+    └── ForbiddenToolError              a real tool was about to run in a replay
+```
+"""
+
+from __future__ import annotations
+
+from hookline.errors import HooklineError, ToolCallError
+
+__all__ = ["ForbiddenToolError", "ReportError", "UnknownSuiteError", "UnknownTaskError"]
+
+
+class UnknownSuiteError(HooklineError, LookupError):
+    """There is no suite of that name.
+
+    Attributes:
+        name: What was asked for.
+        known: The suites that there are.
+    """
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(name, known)
+        self.name, self.known = name, known
+
+    def __str__(self) -> str:
+        return f"There is no suite {self.name!r}. Suites: {', '.join(self.known)}."
+
+
+class UnknownTaskError(HooklineError, LookupError):
+    """A suite has no task of that name.
+
+    Attributes:
+        suite: The suite.
+        name: What was asked for.
+        known: The tasks that the suite has.
+    """
+
+    def __init__(self, suite: str, name: str, known: list[str]) -> None:
+        super().__init__(suite, name, known)
+        self.suite, self.name, self.known = suite, name, known
+
+    def __str__(self) -> str:
+        return f"Suite {self.suite!r} has no task {self.name!r}. Tasks: {', '.join(self.known)}."
+
+
+class ForbiddenToolError(ToolCallError):
+    """A tool would really have run although the run was to be answered by a recording alone.
+
+    Attributes:
+        tool: The tool, as `identifier/name`.
+    """
+
+    def __init__(self, tool: str) -> None:
+        super().__init__(tool)
+        self.tool = tool
+
+    def __str__(self) -> str:
+        return f"The real tool {self.tool!r} is forbidden in this run: no hook had answered the call."
+
+
+class ReportError(HooklineError, OSError):
+    """A report cannot be written where it was asked for.
+
+    Attributes:
+        path: Where.
+        reason: Why not.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"The report cannot be written to {self.path}: {self.reason}. "
+            "Name a file in a folder that exists and that you may write to."
+        )

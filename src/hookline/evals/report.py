@@ -1,0 +1,161 @@
+"""One self-contained HTML page that shows what runs came to, and where their time went."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hookline.errors import MissingExtraError
+from hookline.evals._waterfall import Waterfall, short, waterfall
+from hookline.evals.errors import ReportError
+from hookline.evals.results import Comparison, Difference, SuiteRun, TaskResult
+
+__all__ = ["check_writable", "render_report", "write_report"]
+
+NAMES = {"real": "(a) real tools", "replayed": "(b) replayed"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One run of a task.
+
+    Attributes:
+        mode: `"real"` or `"replayed"`.
+        result: Its figures.
+        waterfall: Where its time went.
+    """
+
+    mode: str
+    result: TaskResult
+    waterfall: Waterfall
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One task with its runs.
+
+    Attributes:
+        name: The task with its suite.
+        prompt: What the user asked for.
+        sides: Its runs.
+        differences: How they differ; `None` for a single run.
+        ok: Whether all its runs ended as they should, with the same results.
+    """
+
+    name: str
+    prompt: str
+    sides: list[Side]
+    differences: list[Difference] | None
+    ok: bool
+
+
+def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> Path:
+    """Write the page to a file.
+
+    Args:
+        path: The file; one that exists is replaced.
+        runs: What to show; runs of the same tasks stand side by side.
+        comparison: How two runs compare.
+
+    Returns:
+        The file, as an absolute path.
+
+    Raises:
+        ReportError: If the file cannot be written.
+        MissingExtraError: If the extra `cli` is not installed.
+    """
+    target = check_writable(path)
+    page = render_report(runs, comparison)
+    try:
+        target.write_text(page, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise ReportError(str(target), error.strerror or str(error)) from error
+    return target
+
+
+def check_writable(path: str | Path) -> Path:
+    """The absolute path of a report, if it can be written there.
+
+    Raises:
+        ReportError: If it cannot.
+    """
+    target = Path(path).absolute()
+    if target.is_dir():
+        raise ReportError(str(target), "it is a folder")
+    if not target.parent.is_dir():
+        raise ReportError(str(target), f"there is no folder {target.parent}")
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise ReportError(str(target), "permission denied")
+    return target
+
+
+def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> str:
+    """The page as text: no network, no external font or script, everything that is shown escaped.
+
+    Args:
+        runs: What to show.
+        comparison: How two runs compare.
+
+    Raises:
+        MissingExtraError: If the extra `cli` is not installed.
+    """
+    rows = _rows(runs, comparison)
+    page: str = _template().render(
+        runs=[
+            {"mode": run.mode, "name": NAMES[run.mode], "totals": run.totals, "ok": run.ok, "results": run.results}
+            for run in runs
+        ],
+        rows=rows,
+        comparison=comparison,
+        suites=list(dict.fromkeys(row.name.partition("/")[0] for row in rows)),
+    )
+    return page
+
+
+def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[Row]:
+    sides: dict[str, list[Side]] = {}
+    for run in runs:
+        for result in run.results:
+            side = Side(mode=run.mode, result=result, waterfall=waterfall(run.operations[result.operation_id]))
+            sides.setdefault(result.name, []).append(side)
+    differences: dict[str, list[Difference]] = {}
+    for difference in comparison.differences if comparison else []:
+        differences.setdefault(difference.task, []).append(difference)
+    return [
+        Row(
+            name=name,
+            prompt=found[0].result.prompt,
+            sides=found,
+            differences=differences.get(name, []) if comparison else None,
+            ok=all(side.result.ok for side in found) and name not in differences,
+        )
+        for name, found in sides.items()
+    ]
+
+
+def duration(milliseconds: float) -> str:
+    """A time as a person reads it: `12.3 µs`, `4.56 ms`, `1.23 s`."""
+    if milliseconds < 1:
+        return f"{milliseconds * 1000:.1f} µs"
+    if milliseconds < 1000:
+        return f"{milliseconds:.2f} ms"
+    return f"{milliseconds / 1000:.2f} s"
+
+
+@functools.cache
+def _template() -> Any:
+    try:
+        import jinja2
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("cli", "Writing an HTML report") from error
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(duration=duration, short=short)
+    source = importlib.resources.files("hookline.evals").joinpath("report.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(source)

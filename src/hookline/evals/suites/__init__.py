@@ -1,0 +1,1 @@
+"""Suites of tasks from elsewhere, made into agents, tools and checks."""

@@ -1,0 +1,70 @@
+"""The little of Markdown that the tests need: code blocks with their markers, links, headings, code spans."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+FENCE = re.compile(
+    r"(?P<marker><!--(?P<remark>[^\n]*?)-->\n+)?"
+    r"(?P<indent>[ ]*)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced code block.
+
+    `marker` is the HTML comment right before it: `output` (of the block before), `file: name` (is to be written to that
+    file), `run` (shell commands that are to be run).
+    """
+
+    language: str
+    marker: str
+    code: str
+    line: int
+
+
+def blocks(text: str) -> Iterator[Block]:
+    for found in FENCE.finditer(text):
+        yield Block(
+            language=found["language"],
+            marker=(found["remark"] or "").strip(),
+            code=found["body"],
+            line=text.count("\n", 0, found.start("body")) + 1,
+        )
+
+
+def prose(text: str) -> str:
+    """The text without its code blocks and comments."""
+    return re.sub(r"<!--.*?-->", "", FENCE.sub("", text), flags=re.DOTALL)
+
+
+def code_spans(text: str) -> Iterator[str]:
+    for found in re.finditer(r"(?<!`)`([^`\n]+)`(?!`)", prose(text)):
+        yield found[1].replace("\\|", "|")
+
+
+def links(text: str) -> Iterator[str]:
+    without_code = re.sub(r"`[^`\n]*`", "``", prose(text))
+    for found in re.finditer(r"\]\(([^()\s]+(?:\([^()]*\))?)\)", without_code):
+        yield found[1]
+
+
+def anchors(text: str) -> set[str]:
+    """The fragments that the page's headings make, as GitHub makes them."""
+    found = set()
+    for heading in re.finditer(r"^#{1,6} +(.*)$", FENCE.sub("", text), re.MULTILINE):
+        words = re.sub(r"[^\w\- ]", "", heading[1].strip().lower())
+        found.add(words.replace(" ", "-"))
+    return found
+
+
+def title(page: pathlib.Path) -> str:
+    return str(page.relative_to(ROOT))

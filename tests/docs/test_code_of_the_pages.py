@@ -1,0 +1,90 @@
+"""What the pages show is run, and the output that they show is what it prints."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import anyio
+import pytest
+
+from .markdown import PAGES, Block, blocks, title
+
+
+class Page:
+    """A page that is run from top to bottom, in one namespace and one empty folder."""
+
+    def __init__(self, path: pathlib.Path, backend: str) -> None:
+        self.path = path
+        self.backend = backend
+        self.namespace: dict[str, object] = {"__name__": "__page__"}
+        self.printed: str | None = None
+
+    def take(self, block: Block) -> None:
+        if block.marker.startswith("file:"):
+            pathlib.Path(block.marker.removeprefix("file:").strip()).write_text(block.code)
+            self.printed = None
+        elif block.marker == "output":
+            assert self.printed is not None, f"{self.where(block)}: no code before this output"
+            assert _lines(block.code) == _lines(self.printed), f"{self.where(block)}: the output shown is another one"
+        elif block.marker == "run":
+            self.printed = "".join(self.run_command(line) for line in block.code.splitlines() if line.strip())
+        elif block.language == "python":
+            self.printed = self.run_python(block)
+        else:
+            self.printed = None
+
+    def run_python(self, block: Block) -> str:
+        # Blank lines in front make tracebacks name the line of the page.
+        code = compile("\n" * (block.line - 1) + block.code, str(self.path), "exec")
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(code, self.namespace)
+        return out.getvalue()
+
+    def run_command(self, line: str) -> str:
+        program, *arguments = shlex.split(line)
+        command = {"python": [sys.executable], "hookline": [sys.executable, "-m", "hookline.cli"]}[program]
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        return done.stdout
+
+    def where(self, block: Block) -> str:
+        return f"{title(self.path)}:{block.line}"
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("path", PAGES, ids=title)
+def test_every_python_block_runs_and_prints_what_the_page_shows(
+    path: pathlib.Path, backend: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = list(blocks(path.read_text()))
+    if not any(block.language == "python" or block.marker == "run" for block in found):
+        pytest.skip("no code on this page")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(anyio, "run", functools.partial(anyio.run, backend=backend))
+    page = Page(path, backend)
+
+    for block in found:
+        page.take(block)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=title)
+def test_every_block_has_a_language_and_every_marker_is_known(path: pathlib.Path) -> None:
+    for block in blocks(path.read_text()):
+        where = f"{title(path)}:{block.line}"
+        assert block.language in ("python", "sh", "text", "json", "toml"), where
+        known = block.marker in ("", "output", "run") or block.marker.startswith(("file:", "generated"))
+        assert known, f"{where}: {block.marker}"
+        if block.marker == "output":
+            assert block.language in ("text", "json"), where

@@ -1,0 +1,118 @@
+"""Links lead somewhere, and every name in the text exists."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import inspect
+import pathlib
+import re
+import typing
+
+import pytest
+
+import hookline
+from hookline import HookDispatcher, Hooks
+
+from .markdown import PAGES, anchors, blocks, code_spans, links, title
+
+MODULES = [
+    importlib.import_module(name)
+    for name in ("hookline", "hookline.calls", "hookline.errors", "hookline.events", "hookline.runtime")
+]
+OWNERS = {"hooks": Hooks, "dispatcher": HookDispatcher, "hookline": hookline}
+ELSEWHERE = {"TaskGroup", "CancelScope", "CancelledError", "StrEnum"}
+"""Names of others that the pages may mention."""
+
+
+@pytest.mark.parametrize("path", PAGES, ids=title)
+def test_every_link_leads_to_a_file_and_a_heading_that_exist(path: pathlib.Path) -> None:
+    for link in links(path.read_text()):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, fragment = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists(), f"{title(path)} links to {link}"
+        if fragment:
+            assert fragment in anchors(target.read_text()), f"{title(path)} links to {link}"
+
+
+def test_every_page_of_the_docs_can_be_reached_from_the_index() -> None:
+    index = next(path for path in PAGES if path.match("docs/index.md"))
+    reached, waiting = {index}, [index]
+    while waiting:
+        page = waiting.pop()
+        for link in links(page.read_text()):
+            target = (page.parent / link.partition("#")[0]).resolve()
+            if target in PAGES and target not in reached:
+                reached.add(target)
+                waiting.append(target)
+
+    assert {path for path in PAGES if path.is_relative_to(index.parent)} <= reached
+
+
+@pytest.mark.parametrize("path", PAGES, ids=title)
+def test_every_class_that_a_page_names_exists(path: pathlib.Path) -> None:
+    text = path.read_text()
+    known = ELSEWHERE | names_defined_on(text)
+    for span in code_spans(text):
+        name = re.match(r"([A-Z]+[a-z]+[A-Z]\w*|[A-Z]\w*(?=\())", span)
+        if name and name[1] not in known:
+            assert find(name[1]) is not None, f"{title(path)} names `{span}`"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=title)
+def test_every_attribute_that_a_page_names_exists(path: pathlib.Path) -> None:
+    for span in code_spans(path.read_text()):
+        dotted = re.match(r"@?(\w+)((?:\.\w+)+)", span)
+        if not dotted:
+            continue
+        owner = OWNERS.get(dotted[1]) or (find(dotted[1]) if dotted[1][0].isupper() else None)
+        if owner is not None and not span.startswith("hookline.dev"):
+            assert resolves(owner, dotted[2][1:]), f"{title(path)} names `{span}`"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=title)
+def test_a_page_says_nothing_of_the_machine_it_was_written_on(path: pathlib.Path) -> None:
+    assert not re.search(r"/work/|/root/|/home/|/tmp/", path.read_text())
+
+
+def find(name: str) -> object:
+    places = [*MODULES, builtins, typing]
+    return next((getattr(place, name) for place in places if hasattr(place, name)), None)
+
+
+def resolves(owner: object, path: str) -> bool:
+    for name in path.split("."):
+        if isinstance(owner, type(hookline)) and not hasattr(owner, name):
+            try:
+                owner = importlib.import_module(f"{owner.__name__}.{name}")
+            except ImportError:
+                return False
+            continue
+        fields = typing.get_type_hints(owner) if isinstance(owner, type) else {}
+        instance_only = isinstance(owner, type) and f"self.{name}" in _source(owner)
+        if not hasattr(owner, name) and name not in fields and not instance_only:
+            return False
+        owner = getattr(owner, name, None)
+    return True
+
+
+def _source(kind: type) -> str:
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        return ""
+
+
+def names_defined_on(text: str) -> set[str]:
+    found = set()
+    for block in blocks(text):
+        if block.language == "python":
+            for node in ast.walk(ast.parse(block.code)):
+                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                    found.add(node.name)
+                elif isinstance(node, ast.ImportFrom | ast.Import):
+                    found.update(alias.asname or alias.name for alias in node.names)
+    return found
