@@ -19,11 +19,11 @@ from typing import Any, cast
 import anyio
 
 __all__ = [
+    "Alarm",
     "Bounded",
     "HandlerCancelledError",
     "HandlerTimeoutError",
     "bounded_for_this_backend",
-    "cancellations",
     "finish_asyncio",
 ]
 
@@ -89,7 +89,11 @@ async def bounded_asyncio(coroutine: Coroutine[Any, Any, Any], seconds: float, c
     except asyncio.CancelledError:
         raise_unless_cancelled()
         raise
-    return await finish_asyncio(coroutine, waits_for, seconds, context)
+    alarm = Alarm()
+    try:
+        return await finish_asyncio(coroutine, waits_for, seconds, context, alarm)
+    finally:
+        alarm.close()
 
 
 def own_cancellation() -> bool:
@@ -98,12 +102,6 @@ def own_cancellation() -> bool:
     Only asyncio lets code raise it by itself, by awaiting a future that somebody else cancelled, for instance.
     """
     return runs_on_asyncio() and not cast("asyncio.Task[Any]", asyncio.current_task()).cancelling()
-
-
-def cancellations() -> int:
-    """How often this task was asked to be cancelled, where the event loop asks only once per request (asyncio)."""
-    task = asyncio.current_task() if runs_on_asyncio() else None
-    return task.cancelling() if task is not None else 0
 
 
 def raise_unless_cancelled() -> None:
@@ -116,22 +114,82 @@ def raise_unless_cancelled() -> None:
         raise HandlerCancelledError
 
 
+class Alarm:
+    """One clock for the present asyncio task, armed for one coroutine after the other.
+
+    Arming it again only moves the deadline: the timer that is running looks at it when it rings. Whoever makes an alarm
+    closes it.
+    """
+
+    __slots__ = ("deadline", "expired", "loop", "pending", "task", "timer")
+
+    def __init__(self) -> None:
+        self.task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self.loop = self.task.get_loop()
+        self.deadline = math.inf
+        self.timer: asyncio.TimerHandle | None = None
+
+    def arm(self, seconds: float) -> None:
+        """Cancel the task in so many seconds."""
+        self.expired = False
+        self.pending = self.task.cancelling()
+        if seconds == math.inf:
+            return
+        self.deadline = deadline = self.loop.time() + seconds
+        if self.timer is None or self.timer.when() > deadline:
+            self.close()
+            self.timer = self.loop.call_at(deadline, self._ring)
+
+    def _ring(self) -> None:
+        self.timer = None
+        if self.loop.time() < self.deadline:
+            if self.deadline < math.inf:
+                self.timer = self.loop.call_at(self.deadline, self._ring)
+            return
+        self.expired = True
+        self.task.cancel()
+
+    def settle(self, *, cancelled: bool) -> None:
+        """The coroutine has ended: take back our own cancellation, and raise what its end really meant.
+
+        Args:
+            cancelled: Whether it ended by raising `CancelledError`.
+
+        Raises:
+            HandlerTimeoutError: If its time had passed.
+            HandlerCancelledError: If it ended as cancelled although nobody had cancelled the task.
+            asyncio.CancelledError: If it swallowed a cancellation that was not meant for it.
+        """
+        self.deadline = math.inf
+        if self.expired and self.task.uncancel() <= self.pending:
+            raise HandlerTimeoutError
+        if self.task.cancelling() > self.pending:
+            if not cancelled:
+                raise asyncio.CancelledError
+        elif cancelled and not self.task.cancelling():
+            raise HandlerCancelledError
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
 @types.coroutine
 def finish_asyncio(
-    coroutine: Coroutine[Any, Any, Any], waits_for: Any, seconds: float, context: Context | None
+    coroutine: Coroutine[Any, Any, Any], waits_for: Any, seconds: float, context: Context | None, alarm: Alarm
 ) -> Generator[Any, Any, Any]:
     """asyncio: bring a coroutine that has suspended on `waits_for` to its end, within `seconds` from now."""
-    send: Any = coroutine.send
-    throw: Any = coroutine.throw
-    if context is not None:
-        send, throw = partial(context.run, send), partial(context.run, throw)
-    alarm = _Alarm(seconds)
+    run: Any = None if context is None else context.run
+    send: Any = coroutine.send if run is None else partial(run, coroutine.send)
+    alarm.arm(seconds)
     try:
         while True:
             try:
                 value = yield waits_for
             except BaseException as error:
-                waits_for = throw(error)
+                waits_for = coroutine.throw(error) if run is None else run(coroutine.throw, error)
             else:
                 waits_for = send(value)
     except StopIteration as stop:
@@ -144,40 +202,4 @@ def finish_asyncio(
         alarm.settle(cancelled=False)
         raise
     finally:
-        alarm.stop()
-
-
-class _Alarm:
-    """Cancels the present task when the time has passed, and tells afterwards whose cancellation it was."""
-
-    __slots__ = ("expired", "pending", "task", "timer")
-
-    def __init__(self, seconds: float) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self.task = task
-        self.pending = task.cancelling()
-        self.expired = False
-        self.timer = None if seconds == math.inf else task.get_loop().call_later(seconds, self._ring)
-
-    def _ring(self) -> None:
-        self.expired = True
-        self.timer = None
-        self.task.cancel()
-
-    def stop(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-
-    def settle(self, *, cancelled: bool) -> None:
-        """Take back our own cancellation, and raise what the coroutine's end really meant."""
-        if self.expired:
-            self.expired = False
-            if self.task.uncancel() <= self.pending:
-                raise HandlerTimeoutError
-        if self.task.cancelling() > self.pending:
-            if not cancelled:
-                raise asyncio.CancelledError  # the coroutine swallowed it; it was not meant for the coroutine
-        elif cancelled and not self.task.cancelling():
-            raise HandlerCancelledError
+        alarm.deadline = math.inf

@@ -17,11 +17,11 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from hookline._deadline import Bounded, bounded_for_this_backend, runs_on_asyncio
+from hookline._deadline import Alarm, Bounded, bounded_for_this_backend, runs_on_asyncio
 from hookline._observers import Observer
 from hookline._records import logger, record_dropped
 from hookline.events import Event
-from hookline.execution import begin_queued, finish_queued, run_queued
+from hookline.execution import blame, finish_queued, run_queued
 from hookline.signals import hook_executed
 
 __all__ = ["LaneHost"]
@@ -60,18 +60,25 @@ class Lane:
     async def work(self) -> None:
         """Run everything queued, one event after the other, then end."""
         queue, host = self.queue, self.host
-        stepwise = host.stepwise
+        stepwise, alarm = host.stepwise, None
         self.started = True
         try:
             while queue:
                 self.running = item = queue.popleft()
                 event, context, observers = item
                 if stepwise and not hook_executed.receivers:
-                    begun = begin_queued(observers, event, context)
-                    while begun is not None:
-                        rest = self.unfinished = observers[observers.index(begun[0]) :]
-                        await finish_queued(begun, event, context, host.hook_timeout)
-                        begun = begin_queued(rest[1:], event, context)
+                    for observer in observers:
+                        try:
+                            coroutine = observer.handler(event)
+                            waits_for = context.run(coroutine.send, None)
+                        except StopIteration:
+                            continue  # most handlers end with their first step
+                        except BaseException as error:
+                            blame(observer, event, error)
+                            continue
+                        alarm = alarm or Alarm()
+                        self.unfinished = observers[observers.index(observer) :]
+                        await finish_queued(observer, event, coroutine, waits_for, context, host.hook_timeout, alarm)
                 else:
                     for position, observer in enumerate(observers):
                         self.unfinished = observers[position:]
@@ -83,7 +90,10 @@ class Lane:
         except BaseException as error:
             host.crash(error)
         finally:
-            self.give_up("its lane was cancelled")
+            if alarm is not None:
+                alarm.close()
+            if self.running is not None:
+                self.give_up("its lane was cancelled")
             host.lane_ended(self)
 
     async def work_in_scope(self, scope: anyio.CancelScope) -> None:
@@ -132,9 +142,9 @@ class Lane:
 
     def end(self) -> None:
         """Wake whoever waits."""
-        if isinstance(self.ended, anyio.Event):
-            self.ended.set()
-        self.ended = True
+        waiting, self.ended = self.ended, True
+        if waiting is not False and waiting is not True:
+            waiting.set()
 
 
 class LaneHost:
@@ -177,6 +187,10 @@ class LaneHost:
             return
         lane.queue.append(item)
 
+    def knows(self, operation_id: str) -> bool:
+        """Whether anything was queued for an operation since it was registered."""
+        return operation_id in self._lanes or operation_id in self._counts
+
     def _start(self, lane: Lane) -> None:
         self._active.add(lane)
         if self._group is None:
@@ -195,8 +209,11 @@ class LaneHost:
             del lanes[lane.key]
             if not lanes:
                 del self._lanes[lane.operation_id]
-            delivered, dropped = self._counts.get(lane.operation_id, (0, 0))
-            self._counts[lane.operation_id] = (delivered + lane.delivered, dropped + lane.dropped)
+            counts = self._counts.get(lane.operation_id)
+            if counts is None:
+                self._counts[lane.operation_id] = (lane.delivered, lane.dropped)
+            else:
+                self._counts[lane.operation_id] = (counts[0] + lane.delivered, counts[1] + lane.dropped)
         lane.end()
 
     async def drain(self, operation_id: str, timeout: float) -> tuple[int, int]:

@@ -16,13 +16,14 @@ import msgspec
 
 from hookline._deadline import Bounded
 from hookline._lanes import LaneHost
-from hookline._plans import Plan, Run, compile_batch, in_turn
+from hookline._plans import Entry, Plan, compile_batch, compiled, merged
+from hookline._records import report
 from hookline.calls import ToolResult
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import EVENTS, BeforeToolCall, Event, HookType
-from hookline.execution import Askable, ask
+from hookline.execution import Askable, ask, refuse_awaitable
 from hookline.hooks import Hook, Hooks, check_timeout, hook_batch
-from hookline.signals import announce, operation_registered, operation_unregistered
+from hookline.signals import announce, hook_executed, operation_registered, operation_unregistered
 
 __all__ = ["DrainReport", "HookDispatcher", "Registration"]
 
@@ -39,15 +40,16 @@ class DrainReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     dropped: int
 
 
-class Registration:
-    """What one `register` call added to an operation; `remove` takes it back."""
+class Registration(msgspec.Struct, eq=False):
+    """What one `register` call added to an operation; `remove` takes it back.
 
-    __slots__ = ("_dispatcher", "_plans", "operation_id")
+    Attributes:
+        operation_id: The operation.
+    """
 
-    def __init__(self, dispatcher: HookDispatcher, operation_id: str, plans: tuple[Plan, ...]) -> None:
-        self.operation_id = operation_id
-        self._dispatcher = dispatcher
-        self._plans = plans
+    _dispatcher: HookDispatcher
+    operation_id: str
+    _plans: tuple[Plan, ...]
 
     def remove(self) -> None:
         """Stop calling these hooks. Events queued for them are still delivered; a second call does nothing."""
@@ -80,30 +82,23 @@ class HookDispatcher:
         self.max_queued = max_queued
         self._operations: dict[str, tuple[Plan, ...]] = {}
         self._askable: dict[str, tuple[Askable, ...]] = {}
-        self._runs: dict[type[Event], dict[str, Run]] = {
-            kind: {} for kind in EVENTS.values() if kind is not BeforeToolCall
-        }
-        self._state: str = "has not been entered"
-        self._close(self._state)
+        self._tables: dict[type[Event], dict[str, Entry]] = {kind: {} for kind in _DISPATCHABLE}
+        self._close(_NOT_ENTERED)
 
     # The gates are what every caller reads. Before `async with` and after it they are tables that raise, so that the
     # check costs nothing in between.
 
     def _open(self) -> None:
-        self._dispatchable: Any = self._runs
+        self._find: Any = {kind: table.get for kind, table in self._tables.items()}
         self._asked: Any = self._askable
-        gates: dict[Any, Collection[str]] = {None: self._operations, BeforeToolCall: self._askable, **self._runs}
-        gates.update({kind: gates[event] for kind, event in EVENTS.items()})
-        self._gates: Any = gates
-        self._state = "is open"
+        self._gates: Any = {None: self._operations, BeforeToolCall: self._askable, **self._tables}
 
-    def _close(self, why: str) -> None:
-        self._dispatchable = self._asked = self._gates = _Closed(why)
-        self._state = why
+    def _close(self, closed: _Closed) -> None:
+        self._find = self._asked = self._gates = closed
 
     async def __aenter__(self) -> Self:
-        if self._state != "has not been entered":
-            raise HookUsageError(f"This HookDispatcher {self._state}; make a new one for another `async with`.")
+        if self._gates is not _NOT_ENTERED:
+            raise HookUsageError("This HookDispatcher was entered before; make a new one for another `async with`.")
         self._host = LaneHost(self.hook_timeout, self.max_queued, sender=self)
         await self._host.open()
         self._bounded: Bounded = self._host.bounded
@@ -114,11 +109,12 @@ class HookDispatcher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         live = list(self._operations)
-        self._operations.clear()
-        self._askable.clear()
-        for table in self._runs.values():
-            table.clear()
-        self._close("has been left")
+        if live:
+            self._operations.clear()
+            self._askable.clear()
+            for table in self._tables.values():
+                table.clear()
+        self._close(_LEFT)
         try:
             return await self._host.close(kind, error, trace)
         finally:
@@ -142,14 +138,18 @@ class HookDispatcher:
             HookDefinitionError: That says which entry is wrong and how to fix it.
             HookUsageError: Outside of the dispatcher's `async with`.
         """
-        self._gates[None]
+        operations = self._gates[None]
         if not isinstance(operation_id, str) or not operation_id:
             raise HookUsageError(f"An operation id is a non-empty string; got {operation_id!r}.")
-        plans = compile_batch(hook_batch(hooks))
-        before = self._operations.get(operation_id)
-        self._operations[operation_id] = plans if not before else before + plans
+        plans: tuple[Plan, ...]
+        if hooks.__class__ is list and len(hooks) == 1 and hooks[0].__class__ is Hooks:
+            plans = compiled(hooks[0])
+        else:
+            plans = compile_batch(hook_batch(hooks))
+        before = operations.get(operation_id)
+        operations[operation_id] = before + plans if before else plans
         for plan in plans:
-            self._add(operation_id, plan)
+            self._add(operation_id, plan, first=before is None and plan is plans[0])
         if before is None and operation_registered.receivers:
             announce(operation_registered, self, operation_id=operation_id)
         return Registration(self, operation_id, plans)
@@ -164,15 +164,17 @@ class HookDispatcher:
         Raises:
             HookUsageError: Outside of the dispatcher's `async with`.
         """
-        self._gates[None]
-        plans = self._operations.pop(operation_id, None)
+        operations = self._gates[None]
+        plans = operations.pop(operation_id, None)
         if plans is None:
-            return DrainReport(delivered=0, dropped=0)
-        if not self._operations:
-            self._operations.clear()  # a dict never shrinks, unless it is cleared
+            return _NOTHING
+        if not operations:
+            operations.clear()  # a dict never shrinks, unless it is cleared
         self._remove(operation_id, plans)
         if operation_unregistered.receivers:
             announce(operation_unregistered, self, operation_id=operation_id)
+        if not self._host.knows(operation_id):
+            return _NOTHING
         delivered, dropped = await self._host.drain(operation_id, drain_timeout)
         return DrainReport(delivered=delivered, dropped=dropped)
 
@@ -186,7 +188,9 @@ class HookDispatcher:
         try:
             table = self._gates[event]
         except (KeyError, TypeError):
-            raise HookUsageError(f"{event!r} is not one of the sixteen events.") from None
+            if not isinstance(event, str) or event not in EVENTS:
+                raise HookUsageError(f"{event!r} is not one of the sixteen events.") from None
+            table = self._gates[event] = self._gates[EVENTS[HookType(event)]]
         if event is None:
             return bool(table.get(operation_id))
         return operation_id in table
@@ -201,11 +205,21 @@ class HookDispatcher:
                 something that is no event, and outside of the dispatcher's `async with`.
         """
         try:
-            run = self._dispatchable[event.__class__].get(event.operation_id)
+            entry = self._find[event.__class__](event.operation_id)
         except (KeyError, AttributeError):
             raise _undispatchable(event) from None
-        if run is not None:
+        if entry is None:
+            return
+        handler, run, observer = entry
+        if handler is None or hook_executed.receivers:
             run(event, self)
+            return
+        try:  # as `compile_inline` does; here because one frame more is a third of what all this costs
+            outcome = handler(event)
+            if outcome is not None:
+                refuse_awaitable(outcome)
+        except Exception as error:
+            report(observer, event, error)
 
     def dispatch_before_tool_call(self, event: BeforeToolCall) -> Coroutine[Any, Any, ToolResult | None]:
         """Ask the operation's hooks whether one of them answers in the tool's place.
@@ -248,18 +262,20 @@ class HookDispatcher:
             raise
         await self.unregister(operation_id)
 
-    def _add(self, operation_id: str, plan: Plan) -> None:
-        for event, run in plan.runs.items():
-            table = self._runs[event]
-            other = table.get(operation_id)
-            table[operation_id] = run if other is None else in_turn((other, run))
+    def _add(self, operation_id: str, plan: Plan, *, first: bool) -> None:
+        tables = self._tables
+        for event, entry in plan.entries:
+            table = tables[event]
+            other = None if first else table.get(operation_id)
+            table[operation_id] = entry if other is None else merged(other, entry)
         if plan.askable:
             self._askable[operation_id] = self._askable.get(operation_id, ()) + plan.askable
 
     def _remove(self, operation_id: str, plans: tuple[Plan, ...]) -> None:
+        tables = self._tables
         for plan in plans:
-            for event in plan.runs:
-                table = self._runs[event]
+            for event, _ in plan.entries:
+                table = tables[event]
                 table.pop(operation_id, None)
                 if not table:
                     table.clear()
@@ -279,7 +295,7 @@ class HookDispatcher:
         self._remove(operation_id, present)
         self._operations[operation_id] = tuple(rest)
         for plan in rest:
-            self._add(operation_id, plan)
+            self._add(operation_id, plan, first=False)
 
 
 class _Closed:
@@ -294,6 +310,12 @@ class _Closed:
         )
 
     get = __getitem__
+
+
+_NOT_ENTERED = _Closed("has not been entered")
+_LEFT = _Closed("has been left")
+_NOTHING = DrainReport(delivered=0, dropped=0)
+_DISPATCHABLE = tuple(kind for kind in EVENTS.values() if kind is not BeforeToolCall)
 
 
 async def _nobody() -> None:

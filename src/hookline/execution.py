@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
+from math import inf as _NEVER  # noqa: N812  a global of its own is found faster than an attribute
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import Any
 
 from hookline._deadline import (
+    Alarm,
     Bounded,
     HandlerCancelledError,
+    HandlerTimeoutError,
     bounded_asyncio,
     finish_asyncio,
-    raise_unless_cancelled,
+    own_cancellation,
 )
 from hookline._observers import Observer
 from hookline._records import record, report
@@ -26,17 +28,21 @@ from hookline.calls import ToolResult
 from hookline.events import BeforeToolCall, Event
 from hookline.signals import hook_executed
 
-__all__ = ["ask", "begin_queued", "compile_askable", "compile_inline", "finish_queued", "run_queued"]
+__all__ = [
+    "ask",
+    "blame",
+    "compile_askable",
+    "compile_inline",
+    "finish_queued",
+    "refuse_awaitable",
+    "run_queued",
+]
 
 Inline = Callable[[Event, object], None]
 """Runs sync observers: `(event, sender of the records) -> None`."""
 
 Askable = tuple[Callable[[Any], Any], float | None, Observer]
 """A handler, its timeout (0 for the dispatcher's; `None` if it is sync or filtered), and the observer it is from."""
-
-
-Begun = tuple[Observer, Coroutine[Any, Any, Any], Any]
-"""An async observer that has suspended: itself, its coroutine, and what that waits for."""
 
 
 def compile_inline(observers: Sequence[Observer]) -> Inline:
@@ -58,7 +64,7 @@ def compile_inline(observers: Sequence[Observer]) -> Inline:
             try:
                 outcome = handler(event)
                 if outcome is not None:
-                    _returned(outcome)
+                    refuse_awaitable(outcome)
             except Exception as error:
                 report(owners[id(handler)], event, error)
 
@@ -66,43 +72,35 @@ def compile_inline(observers: Sequence[Observer]) -> Inline:
     return run_each if filtered or len(owners) < len(handlers) else run_plain
 
 
-def begin_queued(observers: Sequence[Observer], event: Event, context: Context) -> Begun | None:
-    """asyncio: run async observers in turn until one suspends; most end with their first step.
+def blame(observer: Observer, event: Event, error: BaseException) -> None:
+    """Inside of `except`: what a handler's step raised is reported, unless it is not the handler's own failure.
 
-    Returns:
-        The one that suspended, to be brought to its end with `finish_queued`, or `None` if all have ended.
+    Raises:
+        BaseException: The error, if it is a cancellation from outside or no `Exception`.
     """
-    for observer in observers:
-        try:
-            coroutine = observer.handler(event)
-            return observer, coroutine, context.run(coroutine.send, None)
-        except StopIteration:
-            pass
-        except asyncio.CancelledError:
-            _raise_or_report(observer, event)
-        except Exception as error:
-            report(observer, event, error)
-    return None
-
-
-async def finish_queued(begun: Begun, event: Event, context: Context, hook_timeout: float) -> None:
-    """asyncio: the rest of an async observer that suspended."""
-    observer, coroutine, waits_for = begun
-    timeout = hook_timeout if observer.timeout is None else observer.timeout
-    try:
-        await finish_asyncio(coroutine, waits_for, timeout, context)
-    except Exception as error:
-        report(observer, event, error, timeout)
-
-
-def _raise_or_report(observer: Observer, event: Event) -> None:
-    """Inside of `except CancelledError`: a handler's own one is its failure, anybody else's goes on."""
-    try:
-        raise_unless_cancelled()
-    except HandlerCancelledError as error:
+    if isinstance(error, asyncio.CancelledError) and own_cancellation():
+        report(observer, event, HandlerCancelledError())
+    elif isinstance(error, Exception):
         report(observer, event, error)
     else:
-        raise
+        raise error
+
+
+async def finish_queued(
+    observer: Observer,
+    event: Event,
+    coroutine: Coroutine[Any, Any, Any],
+    waits_for: Any,
+    context: Context,
+    hook_timeout: float,
+    alarm: Alarm,
+) -> None:
+    """asyncio: the rest of an async observer whose first step has suspended on `waits_for`."""
+    timeout = hook_timeout if observer.timeout is None else observer.timeout
+    try:
+        await finish_asyncio(coroutine, waits_for, timeout, context, alarm)
+    except Exception as error:
+        report(observer, event, error, timeout)
 
 
 async def run_queued(
@@ -132,7 +130,8 @@ async def ask(
 ) -> ToolResult | None:
     """Await every observer of a tool call in order, in the agent's own task; each may answer with `event.mock`."""
     state = event.__dict__
-    state.clear()
+    if state:
+        state.clear()
     stepwise = bounded is bounded_asyncio and not hook_executed.receivers
     try:
         for handler, timeout, observer in askable:
@@ -140,7 +139,7 @@ async def ask(
                 await _ask_one(observer, event, bounded, hook_timeout, sender)
             else:
                 try:
-                    if timeout == math.inf:
+                    if timeout == _NEVER:
                         await handler(event)
                     else:
                         coroutine = handler(event)
@@ -149,16 +148,25 @@ async def ask(
                         except StopIteration:
                             pass
                         else:
-                            await finish_asyncio(coroutine, waits_for, timeout or hook_timeout, None)
-                except asyncio.CancelledError:
-                    _raise_or_report(observer, event)
-                except Exception as error:
+                            await _finish_asked(coroutine, waits_for, timeout or hook_timeout)
+                except HandlerTimeoutError as error:
                     report(observer, event, error, timeout or hook_timeout)
+                except BaseException as error:
+                    blame(observer, event, error)
             if state and "answered_by" not in state:
                 state["answered_by"] = observer.id
     finally:
+        answer: ToolResult | None = state.get("answer") if state else None
         state["sealed"] = True
-    return cast("ToolResult | None", state.get("answer"))
+    return answer
+
+
+async def _finish_asked(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: float) -> None:
+    alarm = Alarm()
+    try:
+        await finish_asyncio(coroutine, waits_for, timeout, None, alarm)
+    finally:
+        alarm.close()
 
 
 async def _ask_one(
@@ -173,7 +181,7 @@ async def _ask_one(
         if observer.is_async:
             await bounded(observer.handler(event), timeout, None)
         elif (outcome := observer.handler(event)) is not None:
-            _returned(outcome)
+            refuse_awaitable(outcome)
     except Exception as error:
         failure = error
         report(observer, event, error, timeout)
@@ -186,7 +194,7 @@ def _run_sync(observer: Observer, event: Event, sender: object) -> None:
     failure: Exception | None = None
     try:
         if (outcome := observer.handler(event)) is not None:
-            _returned(outcome)
+            refuse_awaitable(outcome)
     except Exception as error:
         failure = error
         report(observer, event, error)
@@ -194,7 +202,7 @@ def _run_sync(observer: Observer, event: Event, sender: object) -> None:
         record(observer, event, sender, started, failure)
 
 
-def _returned(outcome: object) -> None:
+def refuse_awaitable(outcome: object) -> None:
     """A sync handler returned something: an awaitable nobody would await is a mistake, anything else is ignored."""
     if inspect.iscoroutine(outcome):
         outcome.close()

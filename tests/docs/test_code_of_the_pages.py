@@ -15,6 +15,8 @@ import pytest
 
 from .markdown import PAGES, Block, blocks, title
 
+HOOKLINE = "from hookline.cli import main; main()"
+
 
 class Page:
     """A page that is run from top to bottom, in one namespace and one empty folder."""
@@ -49,7 +51,7 @@ class Page:
 
     def run_command(self, line: str) -> str:
         program, *arguments = shlex.split(line)
-        command = {"python": [sys.executable], "hookline": [sys.executable, "-m", "hookline.cli"]}[program]
+        command = {"python": [sys.executable], "hookline": [sys.executable, "-c", HOOKLINE]}[program]
         done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, f"{line}: {done.stderr}"
         return done.stdout

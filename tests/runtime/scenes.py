@@ -42,16 +42,16 @@ from hookline.runtime import ModelRetry
 AT_ONCE = ModelRetry(first_wait=0.0)
 
 
-def call(name: str, id: str = "t1", /, identifier: str = "local", **args: Any) -> ToolCalling:
-    return ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=id)
+def call(name: str, call_id: str = "t1", /, identifier: str = "local", **args: Any) -> ToolCalling:
+    return ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=call_id)
 
 
-def raw_call(name: str, text: Any, id: str = "t1") -> ToolCalling:
-    return ToolCalling(api_name=name, args=text, tool_call_id=id)
+def raw_call(name: str, text: Any, call_id: str = "t1") -> ToolCalling:
+    return ToolCalling(api_name=name, args=text, tool_call_id=call_id)
 
 
-def ask(agent_id: str, id: str = "t1", instruction: str = "go") -> ToolCalling:
-    return call(agent_id, id, identifier="agent", instruction=instruction)
+def ask(agent_id: str, call_id: str = "t1", instruction: str = "go") -> ToolCalling:
+    return call(agent_id, call_id, identifier="agent", instruction=instruction)
 
 
 def calls(*callings: ToolCalling, content: str = "", tokens: int = 0, cost: float = 0.0) -> ModelResponse:
@@ -62,7 +62,7 @@ def says(content: str = "done", tokens: int = 0, cost: float = 0.0) -> ModelResp
     return ModelResponse(content=content, usage=Usage(input_tokens=tokens, cost_usd=cost))
 
 
-def agent_of(*turns: Any, id: str = "tester", **parts: Any) -> Agent:
+def agent_of(*turns: Any, id: str = "tester", **parts: Any) -> Agent:  # noqa: A002
     """An agent whose model plays these turns."""
     return Agent(id=id, model=ScriptedModel(turns), retry=parts.pop("retry", AT_ONCE), **parts)
 

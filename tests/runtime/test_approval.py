@@ -63,7 +63,7 @@ pytestmark = pytest.mark.anyio
 class Shop:
     """An agent with one tool that needs approval and one that does not, and a store of its own."""
 
-    def __init__(self, *turns: ModelResponse | Exception, id: str = "shop", **parts: Any) -> None:
+    def __init__(self, *turns: ModelResponse | Exception, id: str = "shop", **parts: Any) -> None:  # noqa: A002
         self.paid: list[Any] = []
         self.recorder = Recorder()
         self.store = InMemoryStore()
@@ -660,3 +660,24 @@ async def test_the_duration_that_was_reported_at_the_pause_does_not_go_back_at_t
 
     paused, done = shop.recorder.of(OnComplete)
     assert paused.duration_ms <= done.duration_ms
+
+
+async def test_the_resumed_step_shows_its_calls_as_the_model_asked_for_them() -> None:
+    asked = raw_call("pay", '{"amount": "5"}')
+    shop = Shop(calls(asked), says())
+    await shop.start()
+
+    await shop.resume(Approve("t1"))
+
+    paused, resumed, _ = shop.recorder.of(AfterStep)
+    assert paused.tools_calling == [asked]
+    assert resumed.tools_calling == [asked]
+
+
+async def test_a_step_that_a_person_stopped_is_no_model_call() -> None:
+    shop = one_payment()
+    await shop.start()
+
+    await shop.resume(Reject("t1"))
+
+    assert shop.recorder.of(AfterStep)[1].step_type != "call_llm"

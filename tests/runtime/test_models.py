@@ -20,7 +20,6 @@ from hookline import (
     OnCompactError,
     OnComplete,
     OnError,
-    ScriptedModel,
     TransientModelError,
     Usage,
     exec_agent,
@@ -429,7 +428,7 @@ def not_async(messages: list[Message]) -> Any:
 async def test_a_failing_or_junk_summary_is_never_fatal(summarize: Any) -> None:
     recorder = Recorder()
     turns = [calls(call("work", f"t{n}"), tokens=50) for n in range(3)]
-    agent, model = compacting(*turns, says(), summarize=summarize)
+    agent, _ = compacting(*turns, says(), summarize=summarize)
 
     result = await exec_agent(agent, "go", hooks=[recorder.hooks])
 

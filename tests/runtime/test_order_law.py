@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hookline import (
@@ -63,6 +63,19 @@ plans = st.fixed_dictionaries(
         "cost_limit_usd": st.sampled_from([None, None, 2.5]),
     }
 )
+
+PAUSED: dict[str, Any] = {
+    "turns": [["approved", "good"]],
+    "tokens": [0] * 6,
+    "decisions": ["approve"],
+    "together": [1],
+    "mocks": {},
+    "stop_at": None,
+    "stop_by": "interrupt",
+    "compaction": None,
+    "max_steps": 50,
+    "cost_limit_usd": None,
+}
 
 
 class Scene:
@@ -231,9 +244,11 @@ class Scene:
             return await exec_agent(self.tested, "go", operation_id="run", **given)
         size = self.plan["together"][self.round % len(self.plan["together"])]
         decisions: list[Approve | Reject] = []
-        for id in self.pending[-size:]:
+        for pending in self.pending[-size:]:
             kind = self.plan["decisions"][(self.round + len(decisions)) % len(self.plan["decisions"])]
-            decisions.append(Approve(id) if kind == "approve" else Reject(id, "no", and_continue=kind == "continue"))
+            decisions.append(
+                Approve(pending) if kind == "approve" else Reject(pending, "no", and_continue=kind == "continue")
+            )
         state = await self.store.load("run")
         assert msgspec.json.decode(msgspec.json.encode(state), type=type(state)) == state
         return await resume_agent(self.tested, "run", decisions, **given)
@@ -243,8 +258,8 @@ class Scene:
         operations: dict[str, list[Any]] = {}
         for event in segment:
             operations.setdefault(event.operation_id, []).append(event)
-        for id, events in operations.items():
-            assert_order(events, resumed=resumed and id == "run")
+        for name, events in operations.items():
+            assert_order(events, resumed=resumed and name == "run")
         for event in segment:
             assert event.parent_operation_id == (None if event.operation_id == "run" else "run")
         (end,) = [event for event in operations["run"] if isinstance(event, OnComplete)]
@@ -252,12 +267,12 @@ class Scene:
         assert not self.dispatcher.operations
         assert not interrupt("run")
 
-        for id in self.recorder.by_operation():
-            asked = self.recorder.of(BeforeToolCall, id)
+        for name in self.recorder.by_operation():
+            asked = self.recorder.of(BeforeToolCall, name)
             indices = Counter((event.identifier, event.api_name, event.call_index) for event in asked)
             assert all(count == 1 for count in indices.values()), "a call index was shared"
             assert all(event.call_index >= 1 for event in asked)
-            assert len({event.tool_call_id for event in asked}) == len(asked) or id != "run"
+            assert len({event.tool_call_id for event in asked}) == len(asked) or name != "run"
         assert all(count == 1 for key, count in self.ran.items() if key != "child"), "a tool ran twice"
 
         steps = self.recorder.of(AfterStep, "run")
@@ -270,7 +285,7 @@ class Scene:
         for step in steps:
             wanted = [calling.tool_call_id for calling in step.tools_calling]
             told = [outcome.tool_call_id for outcome in step.tools_result]
-            assert told == [id for id in wanted if id in told], "results out of the model's order"
+            assert told == [each for each in wanted if each in told], "results out of the model's order"
         if result is not None:
             waiting = [pending.tool_call_id for pending in result.pending]
             assert bool(waiting) == (result.reason == "waiting_for_human")
@@ -283,7 +298,11 @@ class Scene:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @given(plan=plans)
-@settings(max_examples=120, deadline=None)
+@example(plan=PAUSED)
+@example(plan={**PAUSED, "stop_at": 6})
+@example(plan={**PAUSED, "stop_at": 6, "stop_by": "cancel"})
+@example(plan={**PAUSED, "turns": [["hanging", "hanging", "good"]], "stop_by": "cancel"})
+@settings(max_examples=120, deadline=None, database=None)
 def test_every_random_run_keeps_the_order_of_events_and_leaves_nothing_behind(
     backend: str, plan: dict[str, Any]
 ) -> None:

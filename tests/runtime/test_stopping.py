@@ -345,7 +345,7 @@ async def test_interrupting_a_sub_agent_stops_only_the_sub_agent() -> None:
 
     async def stop() -> None:
         await model.hanging.begun.wait()
-        (child_id,) = [id for id in recorder.by_operation() if id != "op"]
+        (child_id,) = [each for each in recorder.by_operation() if each != "op"]
         assert interrupt(child_id)
 
     with anyio.fail_after(10):
@@ -756,3 +756,23 @@ async def test_a_call_whose_mocking_hook_hangs_keeps_its_pair_of_events_when_it_
     assert result.reason == "interrupted"
     assert_all_in_order(recorder)
     assert_consistent(result.messages)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_task_cancelled_during_a_write_that_had_happened_is_announced_as_interrupted() -> None:
+    store, recorder = SlowStore(2), Recorder()
+
+    @tool
+    async def quick() -> str:
+        return "quick"
+
+    agent = agent_of(calls(call("quick")), says(), tools=[quick])
+    task = asyncio.create_task(exec_agent(agent, "go", operation_id="op", store=store, hooks=[recorder.hooks]))
+
+    with anyio.fail_after(10):
+        await store.hanging.begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    assert_all_in_order(recorder)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 
 import anyio
-import anyio.from_thread
-import anyio.lowlevel
 
 from hookline.calls import Message
 from hookline.dispatcher import HookDispatcher
@@ -146,10 +143,7 @@ def interrupt(operation_id: str) -> bool:
     run = _live.get(operation_id)
     if run is None or run.finishing:
         return False
-    if threading.get_ident() == run.thread:
-        run.scope.cancel()
-    else:
-        anyio.from_thread.run_sync(run.scope.cancel, token=run.token)
+    run.interrupt()
     return True
 
 

@@ -11,10 +11,11 @@ from time import perf_counter_ns
 from typing import Any, Literal
 
 import anyio
+import anyio.from_thread
 import anyio.lowlevel
 import msgspec
 
-from hookline._deadline import cancellations
+from hookline._deadline import runs_on_asyncio
 from hookline.calls import Denial, Message, ModelResponse, ToolCall, ToolCalling, Usage
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import message_of
@@ -117,9 +118,10 @@ class Run:
         self.drain_timeout = drain_timeout
         self.scope = anyio.CancelScope()
         self.finishing = False
-        self.cancellations = cancellations()
+        self.task = asyncio.current_task() if runs_on_asyncio() else None
+        self.cancellations = self.task.cancelling() if self.task is not None else 0
         self.thread = threading.get_ident()
-        self.token = anyio.lowlevel.current_token()
+        self.token = anyio.lowlevel.current_token() if self.task is None else None
         self.started = perf_counter_ns()
         self.step_index: int | None = None
 
@@ -228,9 +230,21 @@ class Run:
 
         asyncio asks a task only once to be cancelled; a tool that swallowed that must not keep the run alive.
         """
-        await anyio.lowlevel.checkpoint()
-        if cancellations() > self.cancellations:
+        if self.task is None:
+            await anyio.lowlevel.checkpoint()
+            return
+        await asyncio.sleep(0)
+        if self.task.cancelling() > self.cancellations:
             raise asyncio.CancelledError
+
+    def interrupt(self) -> None:
+        """Cancel the segment's scope, from whatever thread."""
+        if threading.get_ident() == self.thread:
+            self.scope.cancel()
+        elif self.task is not None:
+            self.task.get_loop().call_soon_threadsafe(self.scope.cancel)
+        else:
+            anyio.from_thread.run_sync(self.scope.cancel, token=self.token)
 
     # Counting.
 
