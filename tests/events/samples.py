@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from hypothesis import strategies as st
@@ -280,4 +281,4 @@ EXAMPLES: dict[type[Event], dict[str, Any]] = {
 
 def example(kind: type[Event], **changes: Any) -> Any:
     """One plain event of a class, with only what it cannot do without."""
-    return kind(**{"operation_id": "op", **EXAMPLES[kind], **changes})
+    return kind(**{"operation_id": "op", **copy.deepcopy(EXAMPLES[kind]), **changes})

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from events.samples import TABLE, events_of, example
+from .samples import TABLE, events_of, example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import jsonschema
 import pytest
-from events.samples import COMMON_KEYS, EXAMPLES, TABLE, events_of, example
+from .samples import COMMON_KEYS, EXAMPLES, TABLE, events_of, example
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

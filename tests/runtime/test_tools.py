@@ -729,3 +729,16 @@ async def test_one_of_several_parallel_calls_that_is_cancelled_alone_is_told_to_
 
 def test_errors_of_definition_are_hookline_errors() -> None:
     assert issubclass(AgentDefinitionError, HooklineError)
+
+
+async def test_a_result_with_an_error_type_counts_as_raised() -> None:
+    recorder = Recorder()
+
+    @tool
+    async def give() -> ToolResult:
+        return ToolResult(content="too slow", error_type="Timeout")
+
+    assert await run_one(give, call("give"), recorder) == "Timeout: too slow"
+    (error,) = recorder.of(OnToolCallError)
+    assert (error.error, error.error_type, error.mocked) == ("too slow", "Timeout", False)
+    assert recorder.of(AfterStep)[0].tools_result[0].success is False
