@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from hookline._frozen import read_only_list
+from hookline._frozen import read_only, read_only_list
 
 __all__ = [
     "CompletionReason",
@@ -77,6 +77,9 @@ class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     api_name: str
     tool_call_id: str
     args: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "args", read_only(self.args))
 
 
 class EventFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type"):

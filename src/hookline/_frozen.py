@@ -59,6 +59,8 @@ def writable(value: Any) -> Any:
     """A copy of a read-only value that can be changed; any other value is itself."""
     if isinstance(value, ReadOnlyDict | ReadOnlyList):
         return value.__deepcopy__(None)
+    if value.__class__ is tuple:
+        return tuple(writable(item) for item in value)
     return value
 
 
@@ -66,10 +68,14 @@ def _freeze(value: Any) -> Any:
     kind = value.__class__
     if kind is str or kind is int or kind is float or kind is bool or value is None:
         return value
-    if kind is dict:
+    if kind is ReadOnlyDict or kind is ReadOnlyList:
+        return value
+    if isinstance(value, dict):
         return ReadOnlyDict({key: _freeze(item) for key, item in value.items()})
-    if kind is list or kind is tuple:
+    if isinstance(value, list):
         return ReadOnlyList([_freeze(item) for item in value])
+    if kind is tuple:
+        return tuple(_freeze(item) for item in value)
     return value
 
 

@@ -49,14 +49,15 @@ def compile_observer(hook: Hook, tenant_id: str = "") -> Observer:
 
 def _is_async(handler: Callable[..., object]) -> bool:
     """Whether calling it gives something to await, seen through partials, decorators and callable objects."""
-    inner = handler
-    while True:
+    inner: Any = handler
+    while not inspect.iscoroutinefunction(inner):
         if isinstance(inner, functools.partial):
             inner = inner.func
         elif hasattr(inner, "__wrapped__"):
             inner = inner.__wrapped__
         else:
-            return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
+            return inspect.iscoroutinefunction(type(inner).__call__)
+    return True
 
 
 def _awaiting(handler: Callable[[Any], Any]) -> Callable[[Any], Coroutine[Any, Any, Any]]:

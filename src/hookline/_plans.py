@@ -37,9 +37,9 @@ class Plan:
 
 def compile_batch(batch: list[Hooks | Hook]) -> tuple[Plan, ...]:
     """The plans of one `register` call."""
-    plain = [entry for entry in batch if isinstance(entry, Hook)]
-    if not plain:
-        return tuple(plan for entry in batch if isinstance(entry, Hooks) for plan in compiled(entry))
+    bundles = [entry for entry in batch if isinstance(entry, Hooks)]
+    if len(bundles) == len(batch) == len(set(bundles)):
+        return tuple(plan for entry in bundles for plan in compiled(entry))
     lane = object()
     return (Plan(section for entry in batch for section in _sections(entry, lane)),)
 

@@ -54,6 +54,8 @@ def report(observer: Observer, event: Event, error: Exception, timeout: float = 
 
 
 def _described(error: Exception) -> str:
+    if isinstance(error, HandlerTimeoutError):
+        return "still running after its timeout"
     if isinstance(error, HandlerCancelledError):
         return "CancelledError without having been cancelled"
     return f"{type(error).__name__}: {message_of(error)}"

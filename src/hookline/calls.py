@@ -44,6 +44,10 @@ class ToolCalling(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     args: dict[str, Any] | str = {}
     tool_call_id: str
 
+    def __post_init__(self) -> None:
+        if isinstance(self.args, dict):
+            msgspec.structs.force_setattr(self, "args", read_only(self.args))
+
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What model calls used.

@@ -40,22 +40,22 @@ class DrainReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     dropped: int
 
 
-class Registration(msgspec.Struct, eq=False):
+class Registration(msgspec.Struct, eq=False, gc=False):
     """What one `register` call added to an operation; `remove` takes it back.
 
     Attributes:
         operation_id: The operation.
     """
 
+    # It is also what the dispatcher keeps of the operation. Not seen by the garbage collector: the cycle through the
+    # dispatcher ends when the operation or the dispatcher does.
     _dispatcher: HookDispatcher
     operation_id: str
     _plans: tuple[Plan, ...]
 
     def remove(self) -> None:
         """Stop calling these hooks. Events queued for them are still delivered; a second call does nothing."""
-        plans, self._plans = self._plans, ()
-        if plans:
-            self._dispatcher._withdraw(self.operation_id, plans)
+        self._dispatcher._withdraw(self)
 
 
 class HookDispatcher:
@@ -80,7 +80,7 @@ class HookDispatcher:
             )
         self.hook_timeout = hook_timeout
         self.max_queued = max_queued
-        self._operations: dict[str, tuple[Plan, ...]] = {}
+        self._operations: dict[str, Registration | list[Registration]] = {}
         self._askable: dict[str, tuple[Askable, ...]] = {}
         self._tables: dict[type[Event], dict[str, Entry]] = {kind: {} for kind in _DISPATCHABLE}
         self._close(_NOT_ENTERED)
@@ -146,13 +146,17 @@ class HookDispatcher:
             plans = compiled(hooks[0])
         else:
             plans = compile_batch(hook_batch(hooks))
+        registration = Registration(self, operation_id, plans)
         before = operations.get(operation_id)
-        operations[operation_id] = before + plans if before else plans
+        if before is None:
+            operations[operation_id] = registration
+        else:
+            operations[operation_id] = [*before, registration] if isinstance(before, list) else [before, registration]
         for plan in plans:
             self._add(operation_id, plan, first=before is None and plan is plans[0])
         if before is None and operation_registered.receivers:
             announce(operation_registered, self, operation_id=operation_id)
-        return Registration(self, operation_id, plans)
+        return registration
 
     async def unregister(self, operation_id: str, *, drain_timeout: float = 5.0) -> DrainReport:
         """Remove an operation at once, then wait for what is queued for it.
@@ -165,12 +169,13 @@ class HookDispatcher:
             HookUsageError: Outside of the dispatcher's `async with`.
         """
         operations = self._gates[None]
-        plans = operations.pop(operation_id, None)
-        if plans is None:
+        found = operations.pop(operation_id, None)
+        if found is None:
             return _NOTHING
         if not operations:
             operations.clear()  # a dict never shrinks, unless it is cleared
-        self._remove(operation_id, plans)
+        for registration in found if found.__class__ is list else (found,):
+            self._remove(operation_id, registration._plans)
         if operation_unregistered.receivers:
             announce(operation_unregistered, self, operation_id=operation_id)
         if not self._host.knows(operation_id):
@@ -192,7 +197,7 @@ class HookDispatcher:
                 raise HookUsageError(f"{event!r} is not one of the sixteen events.") from None
             table = self._gates[event] = self._gates[EVENTS[HookType(event)]]
         if event is None:
-            return bool(table.get(operation_id))
+            return any(plan.entries or plan.askable for each in self._of(operation_id) for plan in each._plans)
         return operation_id in table
 
     def dispatch(self, event: Event) -> None:
@@ -284,18 +289,22 @@ class HookDispatcher:
                 if not self._askable:
                     self._askable.clear()
 
-    def _withdraw(self, operation_id: str, plans: tuple[Plan, ...]) -> None:
-        present = self._operations.get(operation_id)
-        if present is None:
+    def _of(self, operation_id: str) -> list[Registration]:
+        found = self._operations.get(operation_id, [])
+        return found if isinstance(found, list) else [found]
+
+    def _withdraw(self, registration: Registration) -> None:
+        operation_id = registration.operation_id
+        present = self._of(operation_id)
+        rest = [each for each in present if each is not registration]
+        if len(rest) == len(present):
             return
-        rest = list(present)
-        for plan in plans:
-            if plan in rest:
-                rest.remove(plan)
-        self._remove(operation_id, present)
-        self._operations[operation_id] = tuple(rest)
-        for plan in rest:
-            self._add(operation_id, plan, first=False)
+        for each in present:
+            self._remove(operation_id, each._plans)
+        self._operations[operation_id] = rest
+        for each in rest:
+            for plan in each._plans:
+                self._add(operation_id, plan, first=False)
 
 
 class _Closed:

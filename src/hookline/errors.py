@@ -235,7 +235,7 @@ class ModelAnswerError(ModelError, TypeError):
         self.model, self.problem = model, problem
 
     def __str__(self) -> str:
-        return f"Model {self.model!r} must answer with a ModelResponse, but {self.problem}."
+        return f"Model {self.model!r} did not answer with a proper ModelResponse: {self.problem}."
 
 
 class OperationError(HooklineError):

@@ -7,6 +7,7 @@ Source:
     The names and their moments are LobeHub's agent-runtime hooks (version 2.2.10).
 """
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias, get_args
@@ -332,6 +333,9 @@ EVENTS: dict[HookType, type[Event]] = {kind.hook_type: kind for kind in get_args
 TOOL_EVENTS: tuple[type[Event], ...] = (BeforeToolCall, AfterToolCall, OnToolCallError)
 """The classes that speak of a tool, to which a `tool=` filter applies."""
 
+_FLOATS = {
+    kind: tuple(field.name for field in msgspec.structs.fields(kind) if field.type is float) for kind in EVENTS.values()
+}
 _encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
 
@@ -343,8 +347,11 @@ def encode(event: Event) -> bytes:
         EventEncodeError: If `args` or `metadata` hold something that JSON cannot.
     """
     try:
+        for name in _FLOATS[type(event)]:
+            if not math.isfinite(getattr(event, name)):
+                raise ValueError(f"`{name}` is {getattr(event, name)}")
         return _encode(event)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         name = getattr(event, "hook_type", type(event).__name__)
         raise EventEncodeError(name, str(error)) from error
 
@@ -370,7 +377,9 @@ def json_schema() -> dict[str, Any]:
 
 
 def _bad_field(message: str) -> EventDecodeError:
-    reason, _, path = message.partition(" - at `")
-    path = path.rstrip("`") or "$"
+    reason, _, path = message.rpartition(" - at `")
+    if not reason:
+        reason, path = message, "$"
+    path = path.rstrip("`")
     missing = re.fullmatch(r"Object missing required field `(\w+)`", reason)
     return EventDecodeError(f"{path}.{missing[1]}" if missing else path, reason)

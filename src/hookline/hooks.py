@@ -225,12 +225,13 @@ def _check_tool(hook: Hook, where: str) -> None:
 def _check_signature(handler: Callable[..., object], where: str) -> None:
     inner = inspect.unwrap(handler)
     inner = getattr(inner, "func", inner)
-    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        raise HookDefinitionError(
-            where, "`handler` is a generator function, whose body would never run; remove `yield`"
-        )
+    for body in (inner, type(inner).__call__):
+        if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+            raise HookDefinitionError(
+                where, "`handler` is a generator function, whose body would never run; remove `yield`"
+            )
     try:
-        signature = inspect.signature(handler)
+        signature = inspect.signature(handler, follow_wrapped=False)
     except (TypeError, ValueError):
         return  # a builtin that does not say what it takes
     try:

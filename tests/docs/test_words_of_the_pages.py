@@ -9,17 +9,26 @@ import inspect
 import pathlib
 import re
 import typing
+from xml.etree import ElementTree
 
 import pytest
 
 import hookline
-from hookline import HookDispatcher, Hooks
+from hookline import HookDispatcher, Hooks, HookType
 
-from .markdown import PAGES, anchors, blocks, code_spans, links, title
+from .markdown import PAGES, ROOT, anchors, blocks, code_spans, links, title
 
 MODULES = [
     importlib.import_module(name)
-    for name in ("hookline", "hookline.calls", "hookline.errors", "hookline.events", "hookline.runtime")
+    for name in (
+        "hookline",
+        "hookline.calls",
+        "hookline.errors",
+        "hookline.events",
+        "hookline.runtime",
+        "hookline.evals",
+        "hookline.evals.errors",
+    )
 ]
 OWNERS = {"hooks": Hooks, "dispatcher": HookDispatcher, "hookline": hookline}
 ELSEWHERE = {"TaskGroup", "CancelScope", "CancelledError", "StrEnum"}
@@ -116,3 +125,10 @@ def names_defined_on(text: str) -> set[str]:
                 elif isinstance(node, ast.ImportFrom | ast.Import):
                     found.update(alias.asname or alias.name for alias in node.names)
     return found
+
+
+def test_the_picture_of_the_order_names_all_sixteen_events() -> None:
+    picture = ElementTree.parse(ROOT / "docs" / "explanation" / "order-of-events.svg")
+    texts = {element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")}
+
+    assert {kind.value for kind in HookType} <= texts

@@ -687,3 +687,52 @@ async def test_every_error_of_misuse_is_a_hookline_error() -> None:
     for given in ({"prompt": []}, {"prompt": "x", "operation_id": 5}, {"prompt": "x", "hooks": ["y"]}):
         with pytest.raises(HooklineError):
             await exec_agent(agent_of(says()), **given)  # type: ignore[arg-type]
+
+
+class ContestedStore(InMemoryStore):
+    """At one of its writes somebody else, in another process, is quicker; ours is cut short before it happened."""
+
+    def __init__(self, at: int, how: str) -> None:
+        super().__init__()
+        self.at, self.how, self.writes = at, how, 0
+        self.contested = anyio.Event()
+
+    async def save(self, state: OperationState, *, expected_version: int | None) -> None:
+        self.writes += 1
+        if self.writes != self.at:
+            await super().save(state, expected_version=expected_version)
+            return
+        theirs = msgspec.structs.replace(state, status="running", user_id="somebody else")
+        await super().save(theirs, expected_version=expected_version)
+        self.contested.set()
+        if self.how == "raises":
+            raise ConnectionError("the store is down")
+        await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("how", ["raises", "hangs"])
+@pytest.mark.parametrize("resuming", [False, True])
+async def test_a_write_that_was_cut_short_does_not_take_over_what_somebody_else_wrote(how: str, resuming: bool) -> None:
+    store = ContestedStore(3 if resuming else 1, how)
+    agent = agent_of(calls(call("pay")), says(), tools=[pay])
+    if resuming:
+        await exec_agent(agent, "go", operation_id="op", store=store)
+
+    with anyio.fail_after(10):
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+
+                async def stop() -> None:
+                    await store.contested.wait()
+                    if how == "hangs":
+                        scope.cancel()
+
+                group.start_soon(stop)
+                if resuming:
+                    await resume_agent(agent, "op", [Approve("t1")], store=store)
+                else:
+                    await exec_agent(agent, "go", operation_id="op", store=store)
+
+    state = await store.load("op")
+    assert state is not None
+    assert (state.user_id, state.status) == ("somebody else", "running")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -129,6 +130,22 @@ def hangs_in_parallel_sub_agents() -> Scene:
     )
 
 
+def hangs_in_parallel_tools_of_parallel_sub_agents() -> Scene:
+    hanging = Hanging()
+
+    @tool
+    async def hang() -> str:
+        await hanging.forever()
+        return ""
+
+    def respond(about: ModelCall) -> ModelResponse:
+        return calls(call("hang", "x"), call("hang", "y"))
+
+    child = Agent(id="child", model=ScriptedModel(respond), tools=[hang])
+    turn = calls(ask("child", "a"), ask("child", "b"))
+    return agent_of(turn, says(), sub_agents=[child]), hanging.begun.wait, lambda: None
+
+
 def hangs_in_the_summary() -> Scene:
     hanging = Hanging()
 
@@ -168,6 +185,7 @@ SCENES = [
     hangs_in_a_question_about_approval,
     hangs_in_a_sub_agent,
     hangs_in_parallel_sub_agents,
+    hangs_in_parallel_tools_of_parallel_sub_agents,
     hangs_in_the_summary,
     hangs_between_attempts,
 ]
@@ -722,6 +740,7 @@ def test_a_keyboard_interrupt_in_a_tool_ends_the_run_and_goes_on(backend: str, f
 
     with pytest.raises(KeyboardInterrupt):
         anyio.run(main, backend=backend)
+    gc.collect()  # asyncio complains about the task that the interrupt tore down; not in the middle of another test
     assert_order(recorder.events)
     assert recorder.completion.reason == "interrupted"
     assert not interrupt("op")

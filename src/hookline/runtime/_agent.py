@@ -82,16 +82,16 @@ class Agent:
             raise AgentDefinitionError(where, f"`instructions` is a string; got {type(self.instructions).__name__}")
         if isinstance(self.max_steps, bool) or not isinstance(self.max_steps, int) or self.max_steps < 1:
             raise AgentDefinitionError(where, f"`max_steps` is a whole number from 1; got {self.max_steps!r}")
-        if self.cost_limit_usd is not None and not self.cost_limit_usd > 0:
+        limit: object = self.cost_limit_usd
+        if limit is not None and (not isinstance(limit, int | float) or isinstance(limit, bool) or not limit > 0):
             raise AgentDefinitionError(
                 where, f"`cost_limit_usd` is a positive amount or None; got {self.cost_limit_usd!r}"
             )
-        if self.compaction is not None and (self.compaction.max_tokens < 1 or self.compaction.keep_last < 0):
-            raise AgentDefinitionError(where, "`Compaction` needs max_tokens of at least 1 and keep_last of at least 0")
-        tools = tuple(entry if isinstance(entry, Tool) else tool(entry) for entry in self.tools)
-        for agent in self.sub_agents:
-            if not isinstance(agent, Agent):
-                raise AgentDefinitionError(where, f"`sub_agents` holds Agents; got {agent!r}")
+        if not isinstance(self.retry, ModelRetry):
+            raise AgentDefinitionError(where, f"`retry` is a ModelRetry; got {self.retry!r}")
+        _check_compaction(self.compaction, where)
+        tools = _checked_tools(self.tools, where)
+        _check_sub_agents(self.sub_agents, where)
         specs = [*tools, *(_as_spec(agent) for agent in self.sub_agents)]
         paths = [f"{spec.identifier}/{spec.name}" for spec in specs]
         for path in paths:
@@ -117,6 +117,29 @@ class Agent:
                 named = [entry for entry in self.tools if isinstance(entry, Tool) and entry.name == calling.api_name]
                 found = named[0] if len(named) == 1 else None
         return found
+
+
+def _check_compaction(compaction: object, where: str) -> None:
+    if compaction is None:
+        return
+    if not isinstance(compaction, Compaction) or not callable(compaction.summarize):
+        raise AgentDefinitionError(where, "`compaction` is a Compaction with a callable `summarize`, or None")
+    if compaction.max_tokens < 1 or compaction.keep_last < 0:
+        raise AgentDefinitionError(where, "`Compaction` needs max_tokens of at least 1 and keep_last of at least 0")
+
+
+def _checked_tools(tools: object, where: str) -> tuple[Tool, ...]:
+    if not isinstance(tools, Sequence) or isinstance(tools, str):
+        raise AgentDefinitionError(where, f"`tools` is a list of tools and functions; got {tools!r}")
+    for entry in tools:
+        if not callable(entry):
+            raise AgentDefinitionError(where, f"`tools` holds tools and functions; got {entry!r}")
+    return tuple(entry if isinstance(entry, Tool) else tool(entry) for entry in tools)
+
+
+def _check_sub_agents(agents: object, where: str) -> None:
+    if not isinstance(agents, Sequence) or not all(isinstance(agent, Agent) for agent in agents):
+        raise AgentDefinitionError(where, f"`sub_agents` is a list of Agents; got {agents!r}")
 
 
 def _as_spec(agent: Agent) -> ToolSpec:

@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import msgspec
 
-from hookline._deadline import own_cancellation
 from hookline._frozen import ReadOnlyDict, read_only
 from hookline.calls import SubAgentCall, ToolCall, ToolCalling, ToolResult, tool_failure
 from hookline.errors import ToolArgumentsError, UnknownToolError, message_of
@@ -37,7 +36,7 @@ def parsed_args(calling: ToolCalling) -> tuple[ReadOnlyDict, str | None]:
     if isinstance(given, str):
         try:
             given = msgspec.json.decode(given) if given.strip() else {}
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             return ReadOnlyDict(), f"not JSON: {error}"
     if not isinstance(given, Mapping):
         return ReadOnlyDict(), f"expected a JSON object, got {type(given).__name__}"
@@ -47,10 +46,14 @@ def parsed_args(calling: ToolCalling) -> tuple[ReadOnlyDict, str | None]:
         return ReadOnlyDict(), "nested too deeply"
 
 
-def shown_args(args: dict[str, Any] | str) -> dict[str, Any] | str:
-    """The arguments as the model gave them, read-only, for everybody to see."""
+def shown_args(args: object) -> dict[str, Any] | str:
+    """The arguments as the model gave them, read-only, for everybody to see and for every store to keep."""
     try:
-        return read_only(args) if isinstance(args, Mapping) else args
+        if isinstance(args, Mapping):
+            return read_only(args)
+        if isinstance(args, str):
+            return args.encode(errors="backslashreplace").decode()  # half of a surrogate pair cannot be stored
+        return repr(args)
     except RecursionError:
         return "(arguments that are nested too deeply)"
 
@@ -135,7 +138,7 @@ async def run_tool(run: Run, call: ToolCall, tool: Tool | None, problem: str | N
     except Exception as error:
         return tool_failure(error)
     except anyio.get_cancelled_exc_class() as error:
-        if own_cancellation():
+        if run.nobody_cancelled():
             return tool_failure(error)
         raise
 

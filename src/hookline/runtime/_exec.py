@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
+from time import perf_counter_ns
 
 import anyio
 
@@ -21,6 +23,7 @@ from hookline.errors import (
 from hookline.events import CompletionReason
 from hookline.hooks import Hook, Hooks, hook_batch
 from hookline.runtime._agent import Agent
+from hookline.runtime._calls import INTERRUPTED
 from hookline.runtime._loop import run_segment
 from hookline.runtime._run import OperationResult, Run, new_operation_id
 from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
@@ -223,6 +226,10 @@ async def _claim(run: Run) -> Exception | None:
     version = run.version
     try:
         await run.save("running")
+    except anyio.get_cancelled_exc_class():
+        with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
+            await run.save("interrupted" if version is None else "waiting_for_human")
+        raise
     except StaleStateError:
         raise (
             OperationExistsError(run.operation_id) if version is None else OperationBusyError(run.operation_id)
@@ -238,10 +245,13 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
         if error is None:
             with run.scope:
                 reason = await run_segment(run, decisions)
-            if run.scope.cancelled_caught:
+            if run.scope.cancel_called:
                 reason = "interrupted"
     except Exception as raised:
-        error = raised
+        if run.scope.cancel_called:
+            reason = "interrupted"  # a model or a store that turned its cancellation into an error
+        else:
+            error = raised
     except BaseException:
         # Cancelled from outside (or worse): say so and clean up, then let it go on.
         with anyio.CancelScope(shield=True):
@@ -253,10 +263,16 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
 async def _finish(run: Run, reason: CompletionReason, error: Exception | None) -> OperationResult:
     """The end of a segment: state saved, end announced, hooks gone."""
     run.finishing = True
+    run.ended = perf_counter_ns()
+    if reason != "waiting_for_human":
+        run.close_step(INTERRUPTED)
     try:
         await run.save(reason)
     except Exception as unsaved:
         reason, error = "error", error or unsaved
+        run.close_step(INTERRUPTED)
+        with contextlib.suppress(Exception):
+            await run.save(reason)
     finally:
         try:
             run.complete(reason, error)

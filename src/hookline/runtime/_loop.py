@@ -6,8 +6,7 @@ have their seams in files of their own. Each seam is one function, so that what 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -93,19 +92,18 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
     run.open_calls = step.calling
     jobs: list[Job] = []
     pending: list[PendingTool] = []
-    with every_call_answered(run, step):
-        for calling in step.calling:
-            job = await job_of(run, step, calling)
-            if isinstance(job, PendingTool):
-                pending.append(job)
-            else:
-                jobs.append(job)
-        await answer_calls(jobs)
+    for calling in step.calling:
+        job = await job_of(run, step, calling)
+        if isinstance(job, PendingTool):
+            pending.append(job)
+        else:
+            jobs.append(job)
+    await answer_calls(jobs)
     if not pending:
-        run.close_step(step.outcomes)
+        run.close_step(INTERRUPTED)
         return None
     step.type = "request_human_approve"
-    run.outcomes, run.pending = dict(step.outcomes), pending
+    run.pending = pending
     if run.hooked(BeforeHumanIntervention):
         run.tell(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=pending))
     return "waiting_for_human"
@@ -120,67 +118,56 @@ async def job_of(run: Run, step: Step, calling: ToolCalling) -> Job | PendingToo
     """What one call of the model comes to: something to run now, or something to ask a person about."""
     found = run.agent.find(calling)
     if isinstance(found, Agent):
-        return partial(keep, step, calling, partial(run_sub_agent, run, calling, found))
+        return partial(keep, run, step, calling, partial(run_sub_agent, run, calling, found))
     call, problem = call_of(run, step, calling, found)
     if found is not None and problem is None and found.needs_approval is not False and await found.asks_first(call):
         return PendingTool(
             identifier=found.identifier, api_name=found.name, tool_call_id=calling.tool_call_id, args=call.args
         )
     run.count_call(call)
-    return partial(keep, step, calling, partial(run_call, run, call, found, problem))
+    return partial(keep, run, step, calling, partial(run_call, run, call, found, problem))
 
 
-async def keep(step: Step, calling: ToolCalling, work: Callable[[], Awaitable[ToolOutcome]]) -> None:
+async def keep(run: Run, step: Step, calling: ToolCalling, work: Callable[[], Awaitable[ToolOutcome]]) -> None:
     """Run one call and note what the model is to be told."""
-    step.outcomes[calling.tool_call_id] = await work()
-
-
-@contextlib.contextmanager
-def every_call_answered(run: Run, step: Step) -> Iterator[None]:
-    """If the calls of a step are cut short, leave a conversation in which each of them has an answer."""
-    try:
-        yield
-    except BaseException:
-        known = {**run.outcomes, **step.outcomes}
-        for calling in run.open_calls:
-            known.setdefault(calling.tool_call_id, told(calling, INTERRUPTED, success=False))
-        run.close_step(known)
-        raise
+    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = await work()
 
 
 async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:
     """A step that takes a person's decisions in place of a model call."""
+    step.type = "request_human_approve"
     for decision in decisions:
         run.decisions[decision.tool_call_id] = decision
         if run.hooked(AfterHumanIntervention):
             run.tell(decided(run, decision))
     stopped_by = next((each for each in decisions if isinstance(each, Reject) and not each.and_continue), None)
     if stopped_by is not None:
-        return stop(run, stopped_by)
+        stop(run, stopped_by)
+        return "interrupted"
     if run.undecided():
-        step.type = "request_human_approve"
         return "waiting_for_human"
     step.type = "call_tool"
+    asked = {calling.tool_call_id: calling for calling in run.open_calls}
     jobs: list[Job] = []
     for pending in run.pending:
+        step.calling.append(asked[pending.tool_call_id])
         decision = run.decisions[pending.tool_call_id]
         calling = as_calling(pending)
-        step.calling.append(calling)
         if isinstance(decision, Reject):
-            step.outcomes[pending.tool_call_id] = told(calling, rejection(decision), success=False)
+            refused = told(pending, rejection(decision))
+            run.outcomes[pending.tool_call_id] = step.outcomes[pending.tool_call_id] = refused
             continue
         found = run.agent.find(calling)
         tool = found if isinstance(found, Tool) else None
         call, problem = call_of(run, step, calling, tool)
         run.count_call(call)
-        jobs.append(partial(keep, step, calling, partial(run_call, run, call, tool, problem)))
-    with every_call_answered(run, step):
-        await answer_calls(jobs)
-    run.close_step({**run.outcomes, **step.outcomes})
+        jobs.append(partial(keep, run, step, calling, partial(run_call, run, call, tool, problem)))
+    await answer_calls(jobs)
+    run.close_step(INTERRUPTED)
     return None
 
 
-def stop(run: Run, decision: Reject) -> CompletionReason:
+def stop(run: Run, decision: Reject) -> None:
     """End the run because a person refused; the conversation says what became of every call."""
     if run.hooked(OnStopByHumanIntervention):
         run.tell(
@@ -188,13 +175,11 @@ def stop(run: Run, decision: Reject) -> CompletionReason:
                 **run.ids, tool_call_id=decision.tool_call_id, rejection_reason=decision.reason or None
             )
         )
-    known = dict(run.outcomes)
-    for calling in run.open_calls:
-        own = run.decisions.get(calling.tool_call_id)
-        text = rejection(own) if isinstance(own, Reject) else "Not run, because a person stopped the run."
-        known.setdefault(calling.tool_call_id, told(calling, text, success=False))
-    run.close_step(known)
-    return "interrupted"
+    for pending in run.pending:
+        own = run.decisions.get(pending.tool_call_id)
+        if isinstance(own, Reject):
+            run.outcomes[pending.tool_call_id] = told(pending, rejection(own))
+    run.close_step("Not run, because a person stopped the run.")
 
 
 def limit_reached(run: Run) -> CompletionReason | None:
@@ -220,14 +205,14 @@ def with_own_ids(callings: Sequence[ToolCalling]) -> list[ToolCalling]:
     return unique
 
 
-def told(calling: ToolCalling, content: str, *, success: bool) -> ToolOutcome:
+def told(pending: PendingTool, content: str) -> ToolOutcome:
     """What the model is told of a call that did not run."""
     return ToolOutcome(
-        identifier=calling.identifier,
-        api_name=calling.api_name,
-        tool_call_id=calling.tool_call_id,
+        identifier=pending.identifier,
+        api_name=pending.api_name,
+        tool_call_id=pending.tool_call_id,
         content=content,
-        success=success,
+        success=False,
     )
 
 

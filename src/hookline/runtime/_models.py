@@ -133,7 +133,7 @@ async def respond(model: Model, call: ModelCall, retry: ModelRetry) -> ModelResp
 
 def _checked(model: Model, answer: object) -> ModelResponse:
     if not isinstance(answer, ModelResponse):
-        raise ModelAnswerError(model.name, f"answered with {answer!r:.200}")
+        raise ModelAnswerError(model.name, f"it answered {answer!r:.200}")
     if not isinstance(answer.content, str):
         raise ModelAnswerError(model.name, f"its `content` is {answer.content!r:.200}")
     if not isinstance(answer.usage, Usage):

@@ -18,7 +18,7 @@ import msgspec
 from hookline._deadline import runs_on_asyncio
 from hookline.calls import Denial, Message, ModelResponse, ToolCall, ToolCalling, Usage
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import message_of
+from hookline.errors import StaleStateError, message_of
 from hookline.events import (
     AfterStep,
     BeforeStep,
@@ -123,6 +123,7 @@ class Run:
         self.thread = threading.get_ident()
         self.token = anyio.lowlevel.current_token() if self.task is None else None
         self.started = perf_counter_ns()
+        self.ended: int | None = None
         self.step_index: int | None = None
 
         self.operation_id = state.operation_id
@@ -136,6 +137,7 @@ class Run:
             "parent_operation_id": state.parent_operation_id,
         }
         self.version = version
+        self.attempted: OperationState | None = None
         self.earlier_ms = state.active_ms
         self.messages: list[Message] = list(state.messages)
         self.open_calls: list[ToolCalling] = list(state.open_calls)
@@ -237,6 +239,18 @@ class Run:
         if self.task.cancelling() > self.cancellations:
             raise asyncio.CancelledError
 
+    def nobody_cancelled(self) -> bool:
+        """Inside of `except CancelledError`, in this task or in that of a parallel call: whether it is the tool's own.
+
+        Only asyncio lets code cancel itself, or raise it by awaiting a future that somebody else cancelled.
+        """
+        if self.task is None or self.scope.cancel_called:
+            return False
+        present = asyncio.current_task()
+        if present is not None and not present.cancelling():
+            return True
+        return present is not self.task and self.task.cancelling() <= self.cancellations
+
     def interrupt(self) -> None:
         """Cancel the segment's scope, from whatever thread."""
         if threading.get_ident() == self.thread:
@@ -250,7 +264,8 @@ class Run:
 
     def active_ms(self) -> float:
         """How long the operation has been running, pauses not counted."""
-        return self.earlier_ms + (perf_counter_ns() - self.started) / 1e6
+        ended = self.ended or perf_counter_ns()
+        return self.earlier_ms + (ended - self.started) / 1e6
 
     def count_call(self, call: ToolCall) -> None:
         """Take a tool call that will now happen into the totals."""
@@ -275,6 +290,8 @@ class Run:
 
     async def save(self, status: CompletionReason | Literal["running"]) -> None:
         """Store the state between two steps."""
+        if self.attempted is not None:
+            await self._look_up(self.attempted)
         expected = self.version
         state = OperationState(
             operation_id=self.operation_id,
@@ -298,8 +315,24 @@ class Run:
             active_ms=self.active_ms(),
             version=(expected or 0) + 1,
         )
-        await self.store.save(state, expected_version=expected)
+        self.attempted = state
+        try:
+            await self.store.save(state, expected_version=expected)
+        except StaleStateError:
+            self.attempted = None
+            raise
+        self.attempted = None
         self.version = state.version
+
+    async def _look_up(self, attempted: OperationState) -> None:
+        """A write was cut short or failed: find out whether it had happened, and was not somebody else's."""
+        stored = await self.store.load(self.operation_id)
+        if stored is None or stored.version != attempted.version:
+            return
+        # A store need not keep more of a finished operation than its status.
+        finished = attempted.status not in ("running", "waiting_for_human")
+        if stored == attempted or (finished and stored.status == attempted.status):
+            self.version = attempted.version
 
     def result(self, reason: CompletionReason, error: BaseException | None) -> OperationResult:
         """What the caller of the run gets."""
@@ -324,9 +357,16 @@ class Run:
         known = [self.outcomes[call.tool_call_id] for call in self.open_calls if call.tool_call_id in self.outcomes]
         return [*self.messages, *(tool_message(outcome) for outcome in known)]
 
-    def close_step(self, outcomes: dict[str, ToolOutcome]) -> None:
-        """Append the results of the open calls, one message each, in the model's order."""
-        self.messages.extend(tool_message(outcomes[call.tool_call_id]) for call in self.open_calls)
+    def close_step(self, unanswered: str) -> None:
+        """Append the results of the open calls, one message each, in the model's order.
+
+        Args:
+            unanswered: What the model is told of a call that has no result.
+        """
+        for call in self.open_calls:
+            outcome = self.outcomes.get(call.tool_call_id)
+            content = outcome.content if outcome is not None else unanswered
+            self.messages.append(Message(role="tool", content=content, tool_call_id=call.tool_call_id))
         self.open_calls, self.outcomes, self.pending, self.decisions = [], {}, [], {}
 
 

@@ -13,8 +13,8 @@ import anyio.to_thread
 import msgspec
 
 from hookline._frozen import writable
-from hookline.calls import ToolCall, ToolResult, ToolSpec
-from hookline.errors import AgentDefinitionError, ToolArgumentsError, ToolResultError
+from hookline.calls import ToolCall, ToolResult, ToolSpec, as_tool_result
+from hookline.errors import AgentDefinitionError, HookUsageError, ToolArgumentsError, ToolResultError
 
 __all__ = ["Tool", "tool"]
 
@@ -28,7 +28,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True, eq=False):
     """A tool that a run can call. `tool` makes one from a function; give the fields for anything else.
 
     Attributes:
-        run: `async (args) -> result`: takes the model's arguments, returns what `as_content` can show.
+        run: `async (args) -> result`: takes the model's arguments, returns text, a `ToolResult` or a JSON value.
         needs_approval: Whether a person must approve a call: a fact, or a question about the `ToolCall`.
         function: The function that `tool` was put on.
     """
@@ -116,9 +116,10 @@ def as_result(name: str, value: object) -> ToolResult:
     if isinstance(value, str):
         return ToolResult(content=value)
     if isinstance(value, ToolResult):
-        if not isinstance(value.content, str):
-            raise ToolResultError(name, f"its ToolResult has content of type {type(value.content).__name__}")
-        return value
+        try:
+            return as_tool_result(value)
+        except HookUsageError as error:
+            raise ToolResultError(name, str(error)) from error
     try:
         return ToolResult(content=msgspec.json.encode(value, enc_hook=_jsonable).decode())
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

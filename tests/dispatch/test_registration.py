@@ -1,0 +1,857 @@
+"""Registering hooks: what is accepted, what is refused, and that a refusal changes nothing."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+import math
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hookline import (
+    AfterStep,
+    AfterToolCall,
+    BeforeStep,
+    BeforeToolCall,
+    Event,
+    Hook,
+    HookDispatcher,
+    HooklineError,
+    Hooks,
+    HookType,
+    OnComplete,
+    OnToolCallError,
+)
+from hookline.errors import HookDefinitionError, HookUsageError
+
+from .samples import answered, asked, failed, soon, step, turns
+
+pytestmark = pytest.mark.anyio
+
+
+def accept(event: object) -> None:
+    """A handler that does nothing."""
+
+
+async def accept_later(event: object) -> None:
+    """An async handler that does nothing."""
+
+
+def generator(event: object) -> Iterator[int]:
+    yield 1
+
+
+async def async_generator(event: object) -> AsyncIterator[int]:
+    yield 1
+
+
+class CallableGenerator:
+    def __call__(self, event: object) -> Iterator[int]:
+        yield 1
+
+
+class CallableAsyncGenerator:
+    async def __call__(self, event: object) -> AsyncIterator[int]:
+        yield 1
+
+
+class Nobody:
+    """No event at all."""
+
+
+def hook(**changes: Any) -> Hook:
+    return Hook(**{"id": "h", "type": BeforeStep, "handler": accept, **changes})
+
+
+BAD_HOOKS: dict[str, dict[str, Any]] = {
+    "no handler": {"handler": None},
+    "not callable": {"handler": "print"},
+    "no arguments": {"handler": lambda: None},
+    "two arguments": {"handler": lambda event, other: None},
+    "a required keyword": {"handler": lambda event, *, other: None},
+    "a partial with nothing left": {"handler": functools.partial(accept, 1)},
+    "a generator": {"handler": generator},
+    "an async generator": {"handler": async_generator},
+    "a partial of a generator": {"handler": functools.partial(generator)},
+    "a callable object whose __call__ is a generator": {"handler": CallableGenerator()},
+    "a callable object whose __call__ is an async generator": {"handler": CallableAsyncGenerator()},
+    "empty id": {"id": ""},
+    "id of no text": {"id": 3},
+    "id of None": {"id": None},
+    "unknown wire name": {"type": "beforeLunch"},
+    "class that is no event": {"type": Nobody},
+    "builtin class": {"type": str},
+    "event instead of class": {"type": step()},
+    "the union": {"type": Event},
+    "None as event": {"type": None},
+    "unhashable event": {"type": ["beforeStep"]},
+    "tool on an event without": {"tool": "*"},
+    "empty tool": {"type": BeforeToolCall, "tool": ""},
+    "tool of no text": {"type": BeforeToolCall, "tool": 3},
+    "timeout 0": {"timeout": 0},
+    "timeout negative": {"timeout": -1.0},
+    "timeout minus infinity": {"timeout": -math.inf},
+    "timeout NaN": {"timeout": math.nan},
+    "timeout True": {"timeout": True},
+    "timeout False": {"timeout": False},
+    "timeout text": {"timeout": "3"},
+    "timeout complex": {"timeout": 1j},
+    "webhook without delivery": {"handler": None, "webhook": 3},
+}
+BAD_ENTRIES: dict[str, object] = {
+    **{name: hook(**changes) for name, changes in BAD_HOOKS.items()},
+    "None": None,
+    "a function": accept,
+    "an async function": accept_later,
+    "a string": "hooks",
+    "an event class": BeforeStep,
+    "a class of hooks": Hooks,
+    "a list": [hook()],
+    "a dict": {},
+}
+BAD = pytest.mark.parametrize("bad", BAD_ENTRIES.values(), ids=BAD_ENTRIES.keys())
+
+
+@BAD
+async def test_a_bad_entry_is_refused_and_nothing_changes(bad: Any) -> None:
+    seen: list[str] = []
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(lambda event: seen.append("bundle"))
+    plain = Hook(id="plain", type=BeforeStep, handler=lambda event: seen.append("plain"))
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("live", [hook(handler=lambda event: seen.append("live"))])
+
+        for operation_id in ("live", "new"):
+            with pytest.raises(HookDefinitionError) as caught:
+                dispatcher.register(operation_id, [bundle, plain, bad, bundle])
+
+            assert "hooks[2]" in str(caught.value)
+            assert isinstance(caught.value, HooklineError)
+            assert isinstance(caught.value, ValueError)
+        assert list(dispatcher.operations) == ["live"]
+        assert not dispatcher.has_hooks("new")
+        dispatcher.dispatch(step("live"))
+        dispatcher.dispatch(step("new"))
+        assert seen == ["live"]
+        assert await dispatcher.unregister("new") == await dispatcher.unregister("never")
+
+
+@pytest.mark.parametrize("changes", BAD_HOOKS.values(), ids=BAD_HOOKS.keys())
+async def test_the_decorator_refuses_what_register_refuses(changes: dict[str, Any]) -> None:
+    if changes.keys() & {"webhook"} or changes.get("id", "") is None:
+        pytest.skip("not a keyword of the decorator, or its default there")
+    bundle = Hooks("bundle")
+    given_hook = {"type": BeforeStep, "handler": accept, **changes}
+
+    with pytest.raises(HookDefinitionError):
+        bundle.on(
+            given_hook["type"],
+            tool=given_hook.get("tool"),
+            timeout=given_hook.get("timeout"),
+            id=given_hook.get("id"),
+        )(given_hook["handler"])
+
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [bundle])
+        assert not dispatcher.has_hooks("op", BeforeStep)
+        assert not dispatcher.has_hooks("op", BeforeToolCall)
+
+
+@pytest.mark.parametrize("batch", [None, 3, "hooks", b"hooks", Hooks("x"), hook(), accept], ids=repr)
+async def test_a_batch_that_is_no_list_of_hooks_is_refused(batch: Any) -> None:
+    async with HookDispatcher() as dispatcher:
+        with pytest.raises(HookDefinitionError):
+            dispatcher.register("op", batch)
+
+        assert not dispatcher.operations
+
+
+async def test_a_batch_that_raises_while_it_is_read_changes_nothing() -> None:
+    def broken() -> Iterator[Hook]:
+        yield hook()
+        raise LookupError("no more")
+
+    async with HookDispatcher() as dispatcher:
+        with pytest.raises(LookupError):
+            dispatcher.register("op", broken())
+
+        assert not dispatcher.operations
+        assert not dispatcher.has_hooks("op")
+
+
+async def test_any_iterable_of_hooks_is_taken() -> None:
+    async with HookDispatcher() as dispatcher:
+        for number, batch in enumerate([[hook()], (hook(),), iter([hook()]), {"a": hook()}.values()]):
+            dispatcher.register(f"op{number}", batch)
+
+            assert dispatcher.has_hooks(f"op{number}", BeforeStep)
+
+
+@settings(max_examples=60, deadline=None)
+@given(position=st.integers(0, 6), name=st.sampled_from(sorted(BAD_ENTRIES)))
+def test_the_error_says_which_entry_is_bad(position: int, name: str) -> None:
+    from hookline.hooks import hook_batch
+
+    batch: list[Any] = [hook() if number % 2 else Hooks(f"b{number}") for number in range(6)]
+    batch.insert(position, BAD_ENTRIES[name])
+
+    with pytest.raises(HookDefinitionError, match=rf"hooks\[{position}\]"):
+        hook_batch(batch)
+
+
+@pytest.mark.parametrize("operation_id", ["", None, 3, b"op"])
+async def test_an_operation_id_is_text(operation_id: Any) -> None:
+    async with HookDispatcher() as dispatcher:
+        with pytest.raises(HooklineError):
+            dispatcher.register(operation_id, [hook()])
+
+        assert not dispatcher.operations
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"hook_timeout": 0},
+        {"hook_timeout": -1},
+        {"hook_timeout": math.nan},
+        {"hook_timeout": True},
+        {"hook_timeout": None},
+        {"hook_timeout": "1"},
+        {"max_queued": 0},
+        {"max_queued": -1},
+        {"max_queued": 1.5},
+        {"max_queued": True},
+        {"max_queued": None},
+    ],
+)
+def test_a_dispatcher_refuses_arguments_that_make_no_sense(arguments: dict[str, Any]) -> None:
+    with pytest.raises(HookDefinitionError):
+        HookDispatcher(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"id": ""}, {"id": 3}, {"priority": -1}, {"priority": 1001}, {"priority": True}, {"priority": 1.0}, {"tenant_id": 3}, {"tenant_id": None}],
+)  # fmt: skip
+def test_a_bundle_refuses_arguments_that_make_no_sense(arguments: dict[str, Any]) -> None:
+    with pytest.raises(HookDefinitionError):
+        Hooks(**{"id": "bundle", **arguments})
+
+
+def test_the_decorator_returns_the_function_unchanged() -> None:
+    bundle = Hooks("bundle")
+
+    assert bundle.on(BeforeStep)(accept) is accept
+    assert bundle.on(BeforeToolCall, tool="*/x", timeout=3, id="mine")(accept_later) is accept_later
+
+
+async def test_ids_need_not_be_unique_and_every_one_runs() -> None:
+    seen: list[int] = []
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register(
+            "op", [hook(handler=lambda event, number=number: seen.append(number)) for number in range(4)]
+        )
+
+        dispatcher.dispatch(step())
+
+        assert seen == [0, 1, 2, 3]
+
+
+async def test_one_function_may_be_registered_many_times() -> None:
+    seen: list[str] = []
+
+    def note(event: BeforeStep) -> None:
+        seen.append("x")
+
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(bundle.on(BeforeStep)(note))
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [bundle, hook(handler=note), hook(handler=note)])
+
+        dispatcher.dispatch(step())
+
+        assert seen == ["x"] * 4
+
+
+@pytest.mark.parametrize("named", [BeforeStep, HookType.BEFORE_STEP, "beforeStep"])
+async def test_a_hook_names_its_event_by_class_or_by_wire_name(named: Any) -> None:
+    seen: list[BeforeStep] = []
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [hook(type=named, handler=seen.append)])
+
+        dispatcher.dispatch(event := step())
+
+        assert seen == [event]
+
+
+async def test_what_is_registered_is_appended() -> None:
+    seen: list[int] = []
+    async with HookDispatcher() as dispatcher:
+        for number in range(5):
+            dispatcher.register("op", [hook(handler=lambda event, number=number: seen.append(number))])
+
+        dispatcher.dispatch(step())
+
+        assert seen == [0, 1, 2, 3, 4]
+        assert list(dispatcher.operations) == ["op"]
+
+
+async def test_an_operation_without_hooks_is_live() -> None:
+    async with HookDispatcher() as dispatcher:
+        registration = dispatcher.register("op", [])
+
+        assert list(dispatcher.operations) == ["op"]
+        assert registration.operation_id == "op"
+        assert not dispatcher.has_hooks("op")
+        dispatcher.register("op", [])
+        dispatcher.register("op", [hook()])
+        assert dispatcher.has_hooks("op")
+        await dispatcher.unregister("op")
+        assert list(dispatcher.operations) == []
+
+
+async def test_an_empty_bundle_is_not_a_hook() -> None:
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [Hooks("empty")])
+
+        assert not dispatcher.has_hooks("op", BeforeStep)
+        assert not dispatcher.has_hooks("op")
+
+
+async def test_a_bundle_extended_after_it_was_registered_counts_from_the_next_registration_on() -> None:
+    seen: list[str] = []
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(lambda event: seen.append("first"))
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("old", [bundle])
+        bundle.on(BeforeStep)(lambda event: seen.append("second"))
+        bundle.on(OnComplete)(accept)
+
+        dispatcher.dispatch(step("old"))
+
+        assert seen == ["first"]
+        assert not dispatcher.has_hooks("old", OnComplete)
+        dispatcher.register("new", [bundle])
+        dispatcher.dispatch(step("new"))
+        assert seen == ["first", "first", "second"]
+        assert dispatcher.has_hooks("new", OnComplete)
+
+
+async def test_the_list_that_was_given_may_be_changed_afterwards() -> None:
+    batch = [hook()]
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", batch)
+        batch.clear()
+
+        assert dispatcher.has_hooks("op", BeforeStep)
+
+
+# --- Registration.remove
+
+
+async def test_remove_takes_back_one_registration_only() -> None:
+    seen: list[str] = []
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [hook(handler=lambda event: seen.append("a"))])
+        middle = dispatcher.register("op", [hook(handler=lambda event: seen.append("b"))])
+        dispatcher.register("op", [hook(handler=lambda event: seen.append("c"))])
+
+        middle.remove()
+
+        dispatcher.dispatch(step())
+        assert seen == ["a", "c"]
+
+
+async def test_remove_twice_does_nothing_the_second_time() -> None:
+    seen: list[str] = []
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(lambda event: seen.append("x"))
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [bundle])
+        second = dispatcher.register("op", [bundle])
+
+        second.remove()
+        second.remove()
+
+        dispatcher.dispatch(step())
+        assert seen == ["x"]
+
+
+async def test_remove_the_last_hook_leaves_a_live_operation_without_hooks() -> None:
+    async with HookDispatcher() as dispatcher:
+        registration = dispatcher.register("op", [hook(), hook(type=BeforeToolCall)])
+
+        registration.remove()
+
+        assert list(dispatcher.operations) == ["op"]
+        for event in (None, BeforeStep, BeforeToolCall):
+            assert not dispatcher.has_hooks("op", event)
+        assert await dispatcher.dispatch_before_tool_call(asked()) is None
+
+
+async def test_remove_after_unregister_and_after_leaving_does_nothing() -> None:
+    async with HookDispatcher() as dispatcher:
+        first = dispatcher.register("op", [hook()])
+        await dispatcher.unregister("op")
+        first.remove()
+        second = dispatcher.register("op", [hook()])
+    second.remove()
+
+    assert list(dispatcher.operations) == []
+
+
+async def test_remove_after_unregister_does_not_touch_a_later_operation_of_that_id() -> None:
+    seen: list[str] = []
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(lambda event: seen.append("x"))
+    async with HookDispatcher() as dispatcher:
+        old = dispatcher.register("op", [bundle])
+        await dispatcher.unregister("op")
+        dispatcher.register("op", [bundle])
+
+        old.remove()
+
+        dispatcher.dispatch(step())
+        assert seen == ["x"]
+
+
+async def test_remove_keeps_the_order_of_what_stays() -> None:
+    seen: list[str] = []
+    a, b = Hooks("a"), Hooks("b")
+    a.on(BeforeStep)(lambda event: seen.append("a"))
+    b.on(BeforeStep)(lambda event: seen.append("b"))
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [a])
+        dispatcher.register("op", [b])
+        last = dispatcher.register("op", [a])
+
+        last.remove()
+
+        dispatcher.dispatch(step())
+        assert seen == ["a", "b"]
+
+
+async def test_remove_of_one_operation_leaves_the_others_with_that_bundle_alone() -> None:
+    seen: list[str] = []
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(lambda event: seen.append(event.operation_id))
+    async with HookDispatcher() as dispatcher:
+        first = dispatcher.register("a", [bundle])
+        dispatcher.register("b", [bundle])
+
+        first.remove()
+
+        dispatcher.dispatch(step("a"))
+        dispatcher.dispatch(step("b"))
+        assert seen == ["b"]
+
+
+async def test_what_was_queued_before_remove_is_still_delivered() -> None:
+    seen: list[int] = []
+
+    async def note(event: BeforeStep) -> None:
+        seen.append(event.step_index)
+
+    async with HookDispatcher() as dispatcher:
+        registration = dispatcher.register("op", [hook(handler=note)])
+        dispatcher.dispatch(step(index=1))
+        registration.remove()
+        dispatcher.dispatch(step(index=2))
+
+        report = await dispatcher.unregister("op")
+
+        assert seen == [1]
+        assert (report.delivered, report.dropped) == (1, 0)
+
+
+async def test_remove_takes_back_a_whole_mixed_batch() -> None:
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(accept)
+    async with HookDispatcher() as dispatcher:
+        registration = dispatcher.register("op", [hook(), bundle, hook(type=OnComplete), bundle])
+
+        registration.remove()
+
+        assert not dispatcher.has_hooks("op")
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@settings(max_examples=60, deadline=None)
+@given(batches=st.lists(st.lists(st.integers(0, 3), max_size=3), min_size=1, max_size=5), data=st.data())
+def test_removing_is_as_if_it_had_never_been_registered(
+    batches: list[list[int]], data: st.DataObject, *, backwards: bool
+) -> None:
+    import anyio
+
+    removed = data.draw(st.sets(st.integers(0, len(batches) - 1)))
+
+    async def main() -> None:
+        seen: list[int] = []
+        bundles = [Hooks(f"b{number}") for number in range(4)]
+        for number, bundle in enumerate(bundles):
+            bundle.on(BeforeStep)(lambda event, number=number: seen.append(number))
+        async with HookDispatcher() as dispatcher:
+            registrations = [dispatcher.register("op", [bundles[i] for i in batch]) for batch in batches]
+            for index in sorted(removed, reverse=backwards):
+                registrations[index].remove()
+
+            dispatcher.dispatch(step())
+
+            assert seen == [i for index, batch in enumerate(batches) if index not in removed for i in batch]
+
+    anyio.run(main)
+
+
+# --- tool filters
+
+
+@pytest.mark.parametrize(
+    ("pattern", "tool", "matches"),
+    [
+        ("*", "local/search", True),
+        ("*/search", "local/search", True),
+        ("*/search", "a/b/search", True),
+        ("*search", "local/search", True),
+        ("local/*", "local/search", True),
+        ("local/*", "local/deep/search", True),
+        ("local/*", "remote/search", False),
+        ("l*h", "local/search", True),
+        ("local/search", "local/search", True),
+        ("local/search", "local/search2", False),
+        ("local/search", "xlocal/search", False),
+        ("local/s?arch", "local/search", True),
+        ("local?search", "local/search", True),
+        ("local/[st]earch", "local/search", True),
+        ("local/[!st]earch", "local/search", False),
+        ("*/Search", "local/search", False),
+        ("local/search.v2", "local/searchXv2", False),
+        ("local/a+b(c)", "local/a+b(c)", True),
+        ("local/[", "local/[", True),
+        ("*/", "local/", True),
+        ("*", "local/with\nnewline", True),
+        ("*/with*", "local/with\nnewline", True),
+        ("*/bash", "local/bash\n", False),
+        ("*/tür", "local/tür", True),
+    ],
+)
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+async def test_a_tool_filter_is_a_glob_over_identifier_and_name(
+    pattern: str, tool: str, *, matches: bool, is_async: bool
+) -> None:
+    seen: list[str] = []
+    identifier, _, api_name = tool.rpartition("/")
+
+    async def note_later(event: Any) -> None:
+        seen.append(event.hook_type)
+
+    def note(event: Any) -> None:
+        seen.append(event.hook_type)
+
+    handler = note_later if is_async else note
+    bundle = Hooks("bundle")
+    for kind in (BeforeToolCall, AfterToolCall, OnToolCallError):
+        bundle.on(kind, tool=pattern)(handler)
+    named = {"identifier": identifier, "api_name": api_name}
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [bundle])
+
+        await dispatcher.dispatch_before_tool_call(asked(**named))
+        dispatcher.dispatch(answered(**named))
+        dispatcher.dispatch(failed(**named))
+        report = await dispatcher.unregister("op")
+
+    assert seen == (["beforeToolCall", "afterToolCall", "onToolCallError"] if matches else [])
+    assert report.delivered == (2 if matches and is_async else 0)
+
+
+async def test_a_tool_filter_that_can_match_no_tool_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "hookline"):
+        Hooks("bundle").on(AfterToolCall, tool="search")(accept)
+
+    assert "*/search" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [BeforeStep, AfterStep, OnComplete])
+def test_a_tool_filter_on_an_event_without_a_tool_is_refused(kind: Any) -> None:
+    with pytest.raises(HookDefinitionError, match="tool"):
+        Hooks("bundle").on(kind, tool="*/search")(accept)
+
+
+# --- what kind of function a handler is
+
+
+class CallsLater:
+    def __init__(self, seen: list[str]) -> None:
+        self.seen = seen
+
+    async def __call__(self, event: object) -> None:
+        await turns(1)
+        self.seen.append("object")
+
+    async def method(self, event: object) -> None:
+        await turns(1)
+        self.seen.append("method")
+
+    @classmethod
+    async def of_class(cls, event: object) -> None:
+        await turns(1)
+
+    @staticmethod
+    async def of_nobody(event: object) -> None:
+        await turns(1)
+
+
+def passing_on(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def made_async(function: Any) -> Any:
+    @functools.wraps(function)
+    async def wrapper(event: Any) -> None:
+        await turns(1)
+        function(event)
+
+    return wrapper
+
+
+def async_handlers(seen: list[str]) -> dict[str, Any]:
+    async def plain(event: object) -> None:
+        await turns(1)
+        seen.append("plain")
+
+    async def two(first: object, event: object) -> None:
+        await turns(1)
+        seen.append("partial")
+
+    def sync_note(event: object) -> None:
+        seen.append("sync inside")
+
+    return {
+        "async def": plain,
+        "partial": functools.partial(two, 1),
+        "partial of a partial": functools.partial(functools.partial(two, 1)),
+        "partial by keyword": functools.partial(two, event=1),
+        "wraps": passing_on(plain),
+        "wraps twice": passing_on(passing_on(plain)),
+        "partial of wraps": functools.partial(passing_on(two), 1),
+        "wraps of partial": passing_on(functools.partial(two, 1)),
+        "callable object": CallsLater(seen),
+        "partial of a callable object": functools.partial(CallsLater(seen)),
+        "bound method": CallsLater(seen).method,
+        "wraps of a bound method": passing_on(CallsLater(seen).method),
+        "class method": CallsLater.of_class,
+        "static method": CallsLater.of_nobody,
+        "an async wrapper around a plain function": made_async(sync_note),
+        "an async wrapper around a partial": made_async(functools.partial(sync_note)),
+    }
+
+
+@pytest.mark.parametrize("name", list(async_handlers([])))
+async def test_an_async_handler_is_queued_however_it_is_dressed(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[str] = []
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [hook(handler=async_handlers(seen)[name])])
+
+        dispatcher.dispatch(step())
+        assert seen == []
+        report = await dispatcher.unregister("op")
+
+    assert caplog.records == []
+    assert (report.delivered, report.dropped) == (1, 0)
+    assert len(seen) == (0 if name in ("class method", "static method") else 1)
+
+
+@pytest.mark.parametrize("name", list(async_handlers([])))
+async def test_an_async_handler_of_a_tool_call_is_awaited_however_it_is_dressed(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [hook(type=BeforeToolCall, handler=async_handlers(seen)[name])])
+
+        await dispatcher.dispatch_before_tool_call(asked())
+
+    assert caplog.records == []
+    assert len(seen) == (0 if name in ("class method", "static method") else 1)
+
+
+class Calls:
+    def __init__(self, seen: list[str]) -> None:
+        self.seen = seen
+
+    def __call__(self, event: object) -> None:
+        self.seen.append("x")
+
+    def method(self, event: object) -> None:
+        self.seen.append("x")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seen: lambda event: seen.append("x"),
+        lambda seen: functools.partial(lambda first, event: seen.append(first), "x"),
+        lambda seen: passing_on(lambda event: seen.append("x")),
+        lambda seen: Calls(seen),
+        lambda seen: Calls(seen).method,
+        lambda seen: lambda *args: seen.append("x"),
+        lambda seen: lambda event, other=1: seen.append("x"),
+        lambda seen: seen.append,
+    ],
+    ids=["lambda", "partial", "wraps", "object", "method", "star", "default", "builtin"],
+)
+async def test_a_plain_handler_runs_at_once_however_it_is_dressed(make: Any) -> None:
+    seen: list[object] = []
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [hook(handler=make(seen))])
+
+        dispatcher.dispatch(step())
+
+        assert len(seen) == 1
+
+
+async def test_a_decorator_that_supplies_an_argument_makes_a_handler_of_one_argument() -> None:
+    seen: list[str] = []
+
+    def with_database(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(event: object) -> None:
+            function(event, "database")
+
+        return wrapper
+
+    bundle = Hooks("bundle")
+
+    @bundle.on(BeforeStep)
+    @with_database
+    def note(event: object, database: str) -> None:
+        seen.append(database)
+
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [bundle])
+
+        dispatcher.dispatch(step())
+
+    assert seen == ["database"]
+
+
+def test_a_class_as_handler_does_not_hang_the_registration() -> None:
+    assert Hooks("bundle").on(BeforeStep)(list) is list
+
+
+async def test_the_default_id_names_bundle_and_function_and_a_given_one_is_verbatim() -> None:
+    from .samples import recorded
+
+    bundle = Hooks("audit")
+
+    @bundle.on(BeforeStep)
+    def note(event: BeforeStep) -> None:
+        pass
+
+    bundle.on(BeforeStep, id="anything at all / ünïcode")(note)
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [bundle])
+        with recorded() as records:
+            dispatcher.dispatch(step())
+
+    assert [record.hook_id for record in records] == ["audit.note", "anything at all / ünïcode"]
+
+
+# --- lanes of plain hooks
+
+
+async def test_the_plain_hooks_of_one_call_share_a_lane_and_those_of_two_calls_do_not() -> None:
+    import anyio
+
+    seen: list[str] = []
+    gate = anyio.Event()
+
+    def noting(name: str) -> Any:
+        async def note(event: BeforeStep) -> None:
+            if name == "first":
+                await gate.wait()
+            seen.append(name)
+
+        return note
+
+    async with HookDispatcher() as dispatcher, soon():
+        bundle = Hooks("between")
+        bundle.on(BeforeStep)(noting("bundle"))
+        dispatcher.register("op", [hook(handler=noting("first")), bundle, hook(handler=noting("behind"))])
+        dispatcher.register("op", [hook(handler=noting("other call"))])
+
+        dispatcher.dispatch(step())
+        await turns()
+
+        assert sorted(seen) == ["bundle", "other call"]
+        gate.set()
+        report = await dispatcher.unregister("op")
+        assert seen[2:] == ["first", "behind"]
+        assert report.delivered == 3
+
+
+async def test_a_bundle_given_twice_runs_twice_and_counts_once_per_event() -> None:
+    seen: list[str] = []
+    bundle = Hooks("bundle")
+
+    @bundle.on(BeforeStep)
+    async def note(event: BeforeStep) -> None:
+        seen.append("x")
+
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [bundle, bundle])
+
+        dispatcher.dispatch(step())
+        report = await dispatcher.unregister("op")
+
+        assert seen == ["x", "x"]
+        assert (report.delivered, report.dropped) == (1, 0)
+
+
+async def test_a_bundle_is_collected_when_nobody_needs_it_any_more() -> None:
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(accept)
+    bundle.on(BeforeStep)(accept_later)
+    async with HookDispatcher() as dispatcher:
+        for number in range(3):
+            dispatcher.register(f"op{number}", [bundle])
+            dispatcher.dispatch(step(f"op{number}"))
+            await dispatcher.unregister(f"op{number}")
+        gone = weakref.ref(bundle)
+
+        del bundle
+
+        gc.collect()
+        assert gone() is None
+
+
+async def test_a_bundle_registered_by_nobody_elses_reference_still_works() -> None:
+    seen: list[str] = []
+
+    def make() -> Hooks:
+        bundle = Hooks("bundle")
+        bundle.on(BeforeStep)(lambda event: seen.append("x"))
+        return bundle
+
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [make()])
+        gc.collect()
+
+        dispatcher.dispatch(step())
+
+        assert seen == ["x"]
+
+
+async def test_a_usage_error_is_not_a_definition_error() -> None:
+    assert not issubclass(HookUsageError, HookDefinitionError)
+    assert issubclass(HookUsageError, HooklineError)
