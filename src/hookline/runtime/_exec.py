@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Sequence
 from time import perf_counter_ns
 
@@ -29,6 +30,9 @@ from hookline.runtime._run import OperationResult, Run, new_operation_id
 from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
 
 __all__ = ["exec_agent", "interrupt", "resume_agent"]
+
+LAST_SAVE_SECONDS = 5.0
+"""How long a store may take to save a run that was cancelled from outside; the cancellation waits for that."""
 
 _live: dict[str, Run | None] = {}
 """The operations that run in this process at this moment; `None` while one is being set up."""
@@ -236,6 +240,7 @@ async def _claim(run: Run) -> Exception | None:
         ) from None
     except Exception as error:
         return error
+    run.claimed = True
     return None
 
 
@@ -255,19 +260,27 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
     except BaseException:
         # Cancelled from outside (or worse): say so and clean up, then let it go on.
         with anyio.CancelScope(shield=True):
-            await _finish(run, "interrupted", None)
+            await _finish(run, "interrupted", None, save_timeout=LAST_SAVE_SECONDS)
         raise
     return await _finish(run, reason, error)
 
 
-async def _finish(run: Run, reason: CompletionReason, error: Exception | None) -> OperationResult:
+async def _finish(
+    run: Run, reason: CompletionReason, error: Exception | None, *, save_timeout: float = math.inf
+) -> OperationResult:
     """The end of a segment: state saved, end announced, hooks gone."""
     run.finishing = True
     run.ended = perf_counter_ns()
     if reason != "waiting_for_human":
         run.close_step(INTERRUPTED)
     try:
-        await run.save(reason)
+        if not run.claimed and run.version is not None:
+            pass  # a resume that the store did not take note of: the operation goes on waiting there
+        elif save_timeout == math.inf:
+            await run.save(reason)
+        else:
+            with anyio.move_on_after(save_timeout):
+                await run.save(reason)
     except Exception as unsaved:
         reason, error = "error", error or unsaved
         run.close_step(INTERRUPTED)

@@ -69,6 +69,7 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
         reason = reason or limit_reached(run)
     finally:
         run.after_step(step, should_continue=reason is None)
+    run.step_index = None
     return reason
 
 

@@ -117,6 +117,7 @@ class Run:
         self.store = store
         self.drain_timeout = drain_timeout
         self.scope = anyio.CancelScope()
+        self.claimed = False
         self.finishing = False
         self.task = asyncio.current_task() if runs_on_asyncio() else None
         self.cancellations = self.task.cancelling() if self.task is not None else 0
