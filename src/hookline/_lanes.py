@@ -47,6 +47,7 @@ class Lane:
     delivered = 0
     dropped = 0
     detached = False
+    cancelled = False
     ended: anyio.Event | bool = False
     task: asyncio.Task[None] | anyio.CancelScope | None = None
     task_id: int | None = None
@@ -79,10 +80,14 @@ class Lane:
                         alarm = alarm or Alarm()
                         self.unfinished = observers[observers.index(observer) :]
                         await finish_queued(observer, event, coroutine, waits_for, context, host.hook_timeout, alarm)
+                        if self.cancelled:
+                            return
                 else:
                     for position, observer in enumerate(observers):
                         self.unfinished = observers[position:]
                         await run_queued(observer, event, context, host.bounded, host.hook_timeout, host.sender)
+                        if self.cancelled:  # the handler swallowed that
+                            return
                 self.delivered += 1
             self.running = None
         except (anyio.get_cancelled_exc_class(), GeneratorExit):
@@ -121,6 +126,7 @@ class Lane:
 
     def cancel(self, why: str) -> None:
         """Stop the running handler and drop the rest."""
+        self.cancelled = True
         self.give_up(why)
         # A task cancelled before its first step never runs its `finally`; one that finds nothing to do just ends.
         if self.task is not None and self.started:
@@ -156,8 +162,8 @@ class LaneHost:
         self.sender = sender
         self.bounded: Bounded = bounded_for_this_backend()
         self.stepwise = runs_on_asyncio()
-        self._lanes: dict[str, dict[object, Lane]] = {}
-        self._counts: dict[str, tuple[int, int]] = {}
+        self.lanes: dict[str, dict[object, Lane]] = {}
+        self.counts: dict[str, tuple[int, int]] = {}
         self._active: set[Lane] = set()
         self._fatal: list[BaseException] = []
         self._closing = False
@@ -175,9 +181,9 @@ class LaneHost:
 
     def push(self, operation_id: str, key: object, item: Queued) -> None:
         """Queue an event in a lane, which is started if it is not running."""
-        lanes = self._lanes.get(operation_id)
+        lanes = self.lanes.get(operation_id)
         if lanes is None:
-            lanes = self._lanes[operation_id] = {}
+            lanes = self.lanes[operation_id] = {}
         lane = lanes.get(key)
         if lane is None:
             lane = lanes[key] = Lane(self, operation_id, key)
@@ -187,9 +193,12 @@ class LaneHost:
             return
         lane.queue.append(item)
 
-    def knows(self, operation_id: str) -> bool:
-        """Whether anything was queued for an operation since it was registered."""
-        return operation_id in self._lanes or operation_id in self._counts
+    def shrink(self) -> None:
+        """Give back the memory of lanes that are gone."""
+        if not self.lanes:
+            self.lanes.clear()
+        if not self.counts:
+            self.counts.clear()
 
     def _start(self, lane: Lane) -> None:
         self._active.add(lane)
@@ -205,15 +214,15 @@ class LaneHost:
         """Forget a lane that has run dry; only its counts stay."""
         self._active.discard(lane)
         if not lane.detached:
-            lanes = self._lanes[lane.operation_id]
+            lanes = self.lanes[lane.operation_id]
             del lanes[lane.key]
             if not lanes:
-                del self._lanes[lane.operation_id]
-            counts = self._counts.get(lane.operation_id)
+                del self.lanes[lane.operation_id]
+            counts = self.counts.get(lane.operation_id)
             if counts is None:
-                self._counts[lane.operation_id] = (lane.delivered, lane.dropped)
+                self.counts[lane.operation_id] = (lane.delivered, lane.dropped)
             else:
-                self._counts[lane.operation_id] = (counts[0] + lane.delivered, counts[1] + lane.dropped)
+                self.counts[lane.operation_id] = (counts[0] + lane.delivered, counts[1] + lane.dropped)
         lane.end()
 
     async def drain(self, operation_id: str, timeout: float) -> tuple[int, int]:
@@ -222,12 +231,8 @@ class LaneHost:
         Returns:
             Events delivered and events dropped since the operation was registered.
         """
-        delivered, dropped = self._counts.pop(operation_id, (0, 0))
-        if not self._counts:
-            self._counts.clear()
-        lanes = list(self._lanes.pop(operation_id, {}).values())
-        if not self._lanes:
-            self._lanes.clear()
+        delivered, dropped = self.counts.pop(operation_id, (0, 0))
+        lanes = list(self.lanes.pop(operation_id, {}).values())
         for lane in lanes:
             lane.detached = True
         if lanes:

@@ -83,6 +83,8 @@ class HookDispatcher:
         self._operations: dict[str, Registration | list[Registration]] = {}
         self._askable: dict[str, tuple[Askable, ...]] = {}
         self._tables: dict[type[Event], dict[str, Entry]] = {kind: {} for kind in _DISPATCHABLE}
+        self._peak = 0
+        self._tables_of: Any = None
         self._close(_NOT_ENTERED)
 
     # The gates are what every caller reads. Before `async with` and after it they are tables that raise, so that the
@@ -91,7 +93,8 @@ class HookDispatcher:
     def _open(self) -> None:
         self._find: Any = {kind: table.get for kind, table in self._tables.items()}
         self._asked: Any = self._askable
-        self._gates: Any = {None: self._operations, BeforeToolCall: self._askable, **self._tables}
+        self._gates: Any = {None: _Hooked(self._operations), BeforeToolCall: self._askable, **self._tables}
+        self._tables_of = self._gates
 
     def _close(self, closed: _Closed) -> None:
         self._find = self._asked = self._gates = closed
@@ -138,22 +141,33 @@ class HookDispatcher:
             HookDefinitionError: That says which entry is wrong and how to fix it.
             HookUsageError: Outside of the dispatcher's `async with`.
         """
-        operations = self._gates[None]
+        if self._gates is not self._tables_of:
+            self._gates[None]  # raises: the dispatcher is not open
         if not isinstance(operation_id, str) or not operation_id:
             raise HookUsageError(f"An operation id is a non-empty string; got {operation_id!r}.")
         plans: tuple[Plan, ...]
         if hooks.__class__ is list and len(hooks) == 1 and hooks[0].__class__ is Hooks:
-            plans = compiled(hooks[0])
+            plans = hooks[0]._compiled or compiled(hooks[0])
         else:
             plans = compile_batch(hook_batch(hooks))
+        operations = self._operations
         registration = Registration(self, operation_id, plans)
         before = operations.get(operation_id)
         if before is None:
             operations[operation_id] = registration
+            if len(operations) > self._peak:
+                self._peak = len(operations)
         else:
             operations[operation_id] = [*before, registration] if isinstance(before, list) else [before, registration]
-        for plan in plans:
-            self._add(operation_id, plan, first=before is None and plan is plans[0])
+        if before is None and len(plans) == 1:
+            plan, tables = plans[0], self._tables
+            for event, entry in plan.entries:
+                tables[event][operation_id] = entry
+            if plan.askable:
+                self._askable[operation_id] = plan.askable
+        else:
+            for plan in plans:
+                self._add(operation_id, plan)
         if before is None and operation_registered.receivers:
             announce(operation_registered, self, operation_id=operation_id)
         return registration
@@ -168,19 +182,24 @@ class HookDispatcher:
         Raises:
             HookUsageError: Outside of the dispatcher's `async with`.
         """
-        operations = self._gates[None]
-        found = operations.pop(operation_id, None)
+        if self._gates is not self._tables_of:
+            self._gates[None]  # raises: the dispatcher is not open
+        found = self._operations.pop(operation_id, None)
         if found is None:
             return _NOTHING
-        if not operations:
-            operations.clear()  # a dict never shrinks, unless it is cleared
-        for registration in found if found.__class__ is list else (found,):
-            self._remove(operation_id, registration._plans)
+        if isinstance(found, list):
+            for registration in found:
+                self._remove(operation_id, registration._plans)
+        else:
+            self._remove(operation_id, found._plans)
+        if self._peak > SMALL_TABLE and len(self._operations) * 8 < self._peak:
+            self._shrink()
         if operation_unregistered.receivers:
             announce(operation_unregistered, self, operation_id=operation_id)
-        if not self._host.knows(operation_id):
+        host = self._host
+        if operation_id not in host.lanes and operation_id not in host.counts:
             return _NOTHING
-        delivered, dropped = await self._host.drain(operation_id, drain_timeout)
+        delivered, dropped = await host.drain(operation_id, drain_timeout)
         return DrainReport(delivered=delivered, dropped=dropped)
 
     def has_hooks(self, operation_id: str, event: type[Event] | HookType | None = None) -> bool:
@@ -191,14 +210,12 @@ class HookDispatcher:
             event: Only hooks of this event; `None` for any, of whatever kind.
         """
         try:
-            table = self._gates[event]
+            return operation_id in self._gates[event]
         except (KeyError, TypeError):
             if not isinstance(event, str) or event not in EVENTS:
                 raise HookUsageError(f"{event!r} is not one of the sixteen events.") from None
-            table = self._gates[event] = self._gates[EVENTS[HookType(event)]]
-        if event is None:
-            return any(plan.entries or plan.askable for each in self._of(operation_id) for plan in each._plans)
-        return operation_id in table
+            self._gates[event] = self._gates[EVENTS[HookType(event)]]
+            return operation_id in self._gates[event]
 
     def dispatch(self, event: Event) -> None:
         """Tell the operation's observers what happened. Never waits; nothing of what a handler does comes back.
@@ -267,11 +284,10 @@ class HookDispatcher:
             raise
         await self.unregister(operation_id)
 
-    def _add(self, operation_id: str, plan: Plan, *, first: bool) -> None:
-        tables = self._tables
+    def _add(self, operation_id: str, plan: Plan) -> None:
         for event, entry in plan.entries:
-            table = tables[event]
-            other = None if first else table.get(operation_id)
+            table = self._tables[event]
+            other = table.get(operation_id)
             table[operation_id] = entry if other is None else merged(other, entry)
         if plan.askable:
             self._askable[operation_id] = self._askable.get(operation_id, ()) + plan.askable
@@ -280,14 +296,19 @@ class HookDispatcher:
         tables = self._tables
         for plan in plans:
             for event, _ in plan.entries:
-                table = tables[event]
-                table.pop(operation_id, None)
-                if not table:
-                    table.clear()
+                tables[event].pop(operation_id, None)
             if plan.askable:
                 self._askable.pop(operation_id, None)
-                if not self._askable:
-                    self._askable.clear()
+
+    def _shrink(self) -> None:
+        """Give back the memory of operations that are gone: a dict never shrinks by itself."""
+        self._peak = len(self._operations)
+        tables: list[dict[str, Any]] = [self._operations, self._askable, *self._tables.values()]
+        for table in tables:
+            kept = table.copy()
+            table.clear()
+            table.update(kept)
+        self._host.shrink()
 
     def _of(self, operation_id: str) -> list[Registration]:
         found = self._operations.get(operation_id, [])
@@ -301,10 +322,23 @@ class HookDispatcher:
             return
         for each in present:
             self._remove(operation_id, each._plans)
+        registration._plans = ()
         self._operations[operation_id] = rest
         for each in rest:
             for plan in each._plans:
-                self._add(operation_id, plan, first=False)
+                self._add(operation_id, plan)
+
+
+class _Hooked:
+    """The operations that have any hook at all: the gate of `has_hooks(operation_id)`."""
+
+    def __init__(self, operations: dict[str, Registration | list[Registration]]) -> None:
+        self.operations = operations
+
+    def __contains__(self, operation_id: str) -> bool:
+        found = self.operations.get(operation_id, [])
+        registrations = found if isinstance(found, list) else [found]
+        return any(plan.entries or plan.askable for each in registrations for plan in each._plans)
 
 
 class _Closed:
@@ -320,6 +354,9 @@ class _Closed:
 
     get = __getitem__
 
+
+SMALL_TABLE = 1024
+"""Operations up to which a table is not worth shrinking."""
 
 _NOT_ENTERED = _Closed("has not been entered")
 _LEFT = _Closed("has been left")

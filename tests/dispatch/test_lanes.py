@@ -62,9 +62,7 @@ async def test_dispatch_is_no_coroutine_and_returns_nothing() -> None:
 async def test_no_step_of_an_async_handler_runs_inside_dispatch() -> None:
     seen: list[object] = []
     async with HookDispatcher() as dispatcher:
-        dispatcher.register(
-            "op", [Hook(id="h", type=BeforeStep, handler=noting(seen, "h", is_async=True))]
-        )
+        dispatcher.register("op", [Hook(id="h", type=BeforeStep, handler=noting(seen, "h", is_async=True))])
 
         for index in range(3):
             dispatcher.dispatch(step(index=index))
@@ -187,9 +185,7 @@ def test_order_of_lanes_and_of_plain_handlers_is_a_law(scenario: Any, backend: s
                 def note(event: BeforeStep, who: Any = (number, place)) -> None:
                     seen[event.operation_id].append((*who, event.step_index))
 
-                async def note_later(
-                    event: BeforeStep, who: Any = (number, place), suspends: int = suspends
-                ) -> None:
+                async def note_later(event: BeforeStep, who: Any = (number, place), suspends: int = suspends) -> None:
                     lane = (event.operation_id, who[0])
                     assert lane not in running
                     running.add(lane)

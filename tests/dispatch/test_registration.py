@@ -142,10 +142,15 @@ async def test_a_bad_entry_is_refused_and_nothing_changes(bad: Any) -> None:
         assert await dispatcher.unregister("new") == await dispatcher.unregister("never")
 
 
-@pytest.mark.parametrize("changes", BAD_HOOKS.values(), ids=BAD_HOOKS.keys())
+DECORATED = {  # `webhook` is no keyword of the decorator, and `id=None` is its default
+    name: changes
+    for name, changes in BAD_HOOKS.items()
+    if "webhook" not in changes and changes.get("id", "") is not None
+}
+
+
+@pytest.mark.parametrize("changes", DECORATED.values(), ids=DECORATED.keys())
 async def test_the_decorator_refuses_what_register_refuses(changes: dict[str, Any]) -> None:
-    if changes.keys() & {"webhook"} or changes.get("id", "") is None:
-        pytest.skip("not a keyword of the decorator, or its default there")
     bundle = Hooks("bundle")
     given_hook = {"type": BeforeStep, "handler": accept, **changes}
 

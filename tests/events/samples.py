@@ -127,9 +127,7 @@ _answered = {
     "metadata": _args,
     "execution_time_ms": _number,
 }
-_tool_calling = st.builds(
-    ToolCalling, identifier=_text, api_name=_text, args=_args | _text, tool_call_id=_text
-)
+_tool_calling = st.builds(ToolCalling, identifier=_text, api_name=_text, args=_args | _text, tool_call_id=_text)
 _tool_outcome = st.builds(
     ToolOutcome, identifier=_text, api_name=_text, tool_call_id=_text, content=_text, success=st.booleans()
 )

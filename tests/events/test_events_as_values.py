@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from .samples import TABLE, events_of, example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +31,8 @@ from hookline import (
     decode,
     encode,
 )
+
+from .samples import TABLE, events_of, example
 
 EVERY = pytest.mark.parametrize("kind", list(TABLE), ids=lambda kind: kind.__name__)
 WITH_ARGS = pytest.mark.parametrize("kind", [BeforeToolCall, AfterToolCall, OnToolCallError])
@@ -85,7 +86,9 @@ def test_no_field_of_an_event_can_be_assigned(kind: type[Event]) -> None:
             setattr(event, name, None)
 
 
-@pytest.mark.parametrize("kind", [*TABLE, ToolCalling, ToolOutcome, PendingTool, ToolResult, DrainReport, Hook, HookExecution])
+@pytest.mark.parametrize(
+    "kind", [*TABLE, ToolCalling, ToolOutcome, PendingTool, ToolResult, DrainReport, Hook, HookExecution]
+)
 def test_every_record_is_frozen_and_keyword_only(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.frozen
     with pytest.raises(TypeError):
@@ -190,7 +193,9 @@ def test_read_only_values_read_like_plain_ones() -> None:
     assert args.get("absent", 3) == 3
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: value.copy()], ids=["copy", "deepcopy", "method"])
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda value: value.copy()], ids=["copy", "deepcopy", "method"]
+)
 def test_a_copy_of_args_is_the_handlers_own(copied: Callable[[Any], Any]) -> None:
     event = example(BeforeToolCall)
 

@@ -10,7 +10,6 @@ from typing import Any, get_args
 
 import jsonschema
 import pytest
-from .samples import COMMON_KEYS, EXAMPLES, TABLE, events_of, example
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +31,8 @@ from hookline import (
 )
 from hookline.errors import EventDecodeError, EventEncodeError, HooklineError
 from hookline.events import CompletionReason
+
+from .samples import COMMON_KEYS, EXAMPLES, TABLE, events_of, example
 
 EVERY = pytest.mark.parametrize("kind", list(TABLE), ids=lambda kind: kind.__name__)
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
@@ -193,7 +194,11 @@ def test_a_field_of_a_wrong_type_is_named_by_its_path(kind: type[Event]) -> None
         if key == "type":
             continue
 
-        error = refused(json.dumps(document(kind, **{key: {"not": ["it"]}} if key not in ("args", "metadata") else {key: 3})).encode())
+        error = refused(
+            json.dumps(
+                document(kind, **{key: {"not": ["it"]}} if key not in ("args", "metadata") else {key: 3})
+            ).encode()
+        )
 
         assert error.path == f"$.{key}"
 
