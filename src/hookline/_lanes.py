@@ -93,13 +93,23 @@ class Lane:
         except (anyio.get_cancelled_exc_class(), GeneratorExit):
             raise
         except BaseException as error:
-            host.crash(error)
+            self.fail(error)
         finally:
             if alarm is not None:
                 alarm.close()
             if self.running is not None:
                 self.give_up("its lane was cancelled")
             host.lane_ended(self)
+
+    def fail(self, error: BaseException) -> None:
+        """A handler's `BaseException` ends the dispatcher, unless it is only what its cancellation left behind."""
+        rest: BaseException | None = error
+        if isinstance(error, BaseExceptionGroup):
+            rest = error.split(anyio.get_cancelled_exc_class())[1]
+        if isinstance(rest, Exception):
+            logger.error("Operation %s: a handler raised while it was cancelled", self.operation_id, exc_info=rest)
+        elif rest is not None:
+            self.host.crash(rest)
 
     async def work_in_scope(self, scope: anyio.CancelScope) -> None:
         """As `work`, for backends whose tasks are cancelled through a scope."""
