@@ -70,7 +70,7 @@ async def plain_handlers(dispatcher: HookDispatcher, rounds: int) -> list[Row]:
         limit = f"bare loop [hooks={count}]"
         case = f"dispatch [hooks={count}"
         cases = {
-            limit: statement("for handler in handlers: handler(event)", handlers=handlers, event=plain),
+            limit: statement("bare_loop(handlers, event)", bare_loop=bare_loop, handlers=handlers, event=plain),
             f"{case}]": statement("dispatcher.dispatch(event)", dispatcher=dispatcher, event=plain),
             f"{case}, tool='*/search']": statement("dispatcher.dispatch(event)", dispatcher=dispatcher, event=filtered),
             f"{case}, hook_executed connected]": connected(
@@ -87,6 +87,11 @@ async def plain_handlers(dispatcher: HookDispatcher, rounds: int) -> list[Row]:
         await dispatcher.unregister("plain")
         await dispatcher.unregister("filtered")
     return rows
+
+
+def bare_loop(handlers: list, event: object) -> None:
+    for handler in handlers:
+        handler(event)
 
 
 def ignore(event: object) -> None:

@@ -18,7 +18,7 @@ FIELDS = {
 }
 TASK = "create_task + await"
 ASK = "await dispatcher.dispatch_before_tool_call(event)"
-LOOP = "for handler in handlers: await handler(event)"
+LOOP = "await bare_loop(handlers, event)"
 GOALS = {0: 1.8, 1: 2.5, 5: 1.8}
 
 
@@ -35,7 +35,6 @@ async def asked(dispatcher: HookDispatcher, rounds: int) -> list[Row]:
     for count in GOALS:
         handlers = [make_async() for _ in range(count)]
         plain = [make_plain() for _ in range(count)]
-        bare = LOOP if count else "await nothing()"  # a loop over nothing would not even be a call
         for name, timeout, given in (
             ("timeout=inf", math.inf, handlers),
             ("default timeout", None, handlers),
@@ -45,13 +44,15 @@ async def asked(dispatcher: HookDispatcher, rounds: int) -> list[Row]:
             cases[f"special dispatch [hooks={count}, {name}]"] = statement(ASK, dispatcher=dispatcher, event=event)
         fresh = {"dispatcher": dispatcher, "make": BeforeToolCall}
         fresh["fields"] = {**FIELDS, "operation_id": f"timeout=inf, {count}"}
-        cases[f"bare awaited loop [hooks={count}]"] = statement(bare, handlers=handlers, event=event, nothing=nothing)
+        cases[f"bare awaited loop [hooks={count}]"] = statement(
+            LOOP, bare_loop=bare_loop, handlers=handlers, event=event
+        )
         if count:
             cases[f"special dispatch [hooks={count}, fresh event]"] = block(
                 "event = make(**fields)\nawait dispatcher.dispatch_before_tool_call(event)", **fresh
             )
             cases[f"bare awaited loop [hooks={count}, fresh event]"] = block(
-                f"event = make(**fields)\n{LOOP}", handlers=handlers, **fresh
+                f"event = make(**fields)\n{LOOP}", bare_loop=bare_loop, handlers=handlers, **fresh
             )
     samples = await interleave(cases, rounds)
     rows = [samples.row(TASK)]
@@ -80,7 +81,9 @@ async def asked_on_suspension(dispatcher: HookDispatcher, rounds: int) -> list[R
         endless = hooked(dispatcher, f"suspends endless {count}", handlers, math.inf)
         default = hooked(dispatcher, f"suspends {count}", handlers, None)
         cases |= {
-            f"bare awaited loop [hooks={count}, suspends]": statement(LOOP, handlers=handlers, event=default),
+            f"bare awaited loop [hooks={count}, suspends]": statement(
+                LOOP, bare_loop=bare_loop, handlers=handlers, event=default
+            ),
             f"special dispatch [hooks={count}, suspends, timeout=inf]": statement(
                 ASK, dispatcher=dispatcher, event=endless
             ),
@@ -106,6 +109,11 @@ def hooked(dispatcher: HookDispatcher, operation_id: str, handlers, timeout: flo
         bundle.on(BeforeToolCall, timeout=timeout)(handler)
     dispatcher.register(operation_id, [bundle])
     return BeforeToolCall(operation_id=operation_id, **FIELDS)
+
+
+async def bare_loop(handlers: list, event: object) -> None:
+    for handler in handlers:
+        await handler(event)
 
 
 async def nothing() -> None:

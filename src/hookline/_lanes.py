@@ -8,6 +8,7 @@ group's `start_soon` costs four times as much; everything that a task group woul
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Iterable
 from contextvars import Context
@@ -75,6 +76,7 @@ class Lane:
                         except StopIteration:
                             continue  # most handlers end with their first step
                         except BaseException as error:
+                            self.unfinished = observers[observers.index(observer) :]
                             blame(observer, event, error)
                             continue
                         alarm = alarm or Alarm()
@@ -279,6 +281,7 @@ class LaneHost:
                 await lane.wait()
         for lane in lanes:
             if lane.ended is not True:
+                self._active.discard(lane)
                 logger.error(
                     "Operation %s: a handler ignores its cancellation; its task is left behind", lane.operation_id
                 )
@@ -286,7 +289,7 @@ class LaneHost:
     def crash(self, error: BaseException) -> None:
         """Make a `BaseException` of a handler end the dispatcher's `async with`."""
         self._fatal.append(error)
-        if self._closing:
+        if self._closing or len(self._fatal) > 1:
             return
         if self._group is not None:
             self._group.cancel_scope.cancel()
@@ -326,10 +329,7 @@ class LaneHost:
 
     @staticmethod
     async def _take_back_cancellation(task: asyncio.Task[Any], error: BaseException | None) -> None:
-        if isinstance(error, asyncio.CancelledError):
-            task.uncancel()
-            return
-        try:  # requested by `crash`, but not delivered yet
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            task.uncancel()
+        if not isinstance(error, asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError):  # requested by `crash`, but perhaps not delivered yet
+                await asyncio.sleep(0)
+        task.uncancel()

@@ -187,11 +187,13 @@ class HookDispatcher:
         found = self._operations.pop(operation_id, None)
         if found is None:
             return _NOTHING
-        if isinstance(found, list):
-            for registration in found:
-                self._remove(operation_id, registration._plans)
-        else:
-            self._remove(operation_id, found._plans)
+        tables = self._tables
+        for registration in found if isinstance(found, list) else (found,):
+            for plan in registration._plans:
+                for event, _ in plan.entries:
+                    tables[event].pop(operation_id, None)
+                if plan.askable:
+                    self._askable.pop(operation_id, None)
         if self._peak > SMALL_TABLE and len(self._operations) * 8 < self._peak:
             self._shrink()
         if operation_unregistered.receivers:
@@ -246,7 +248,9 @@ class HookDispatcher:
     def dispatch_before_tool_call(self, event: BeforeToolCall) -> Coroutine[Any, Any, ToolResult | None]:
         """Ask the operation's hooks whether one of them answers in the tool's place.
 
-        Every matching hook is asked once, in registration order; the first mock is the answer.
+        Every matching hook is asked once, in registration order; the first mock is the answer. Handlers run in the
+        agent's own task and context. One with `timeout=math.inf` is awaited with nothing in between: if it swallows
+        the cancellation of that task, nobody notices.
 
         Args:
             event: The call about to happen. Its `args` are the parsed arguments, never the model's raw text.
@@ -292,14 +296,6 @@ class HookDispatcher:
         if plan.askable:
             self._askable[operation_id] = self._askable.get(operation_id, ()) + plan.askable
 
-    def _remove(self, operation_id: str, plans: tuple[Plan, ...]) -> None:
-        tables = self._tables
-        for plan in plans:
-            for event, _ in plan.entries:
-                tables[event].pop(operation_id, None)
-            if plan.askable:
-                self._askable.pop(operation_id, None)
-
     def _shrink(self) -> None:
         """Give back the memory of operations that are gone: a dict never shrinks by itself."""
         self._peak = len(self._operations)
@@ -320,8 +316,9 @@ class HookDispatcher:
         rest = [each for each in present if each is not registration]
         if len(rest) == len(present):
             return
-        for each in present:
-            self._remove(operation_id, each._plans)
+        tables: list[dict[str, Any]] = [self._askable, *self._tables.values()]
+        for table in tables:
+            table.pop(operation_id, None)
         registration._plans = ()
         self._operations[operation_id] = rest
         for each in rest:

@@ -650,7 +650,7 @@ async def test_after_unregister_nothing_of_the_operation_is_reachable() -> None:
         assert gone() is None
 
 
-async def test_a_removed_registration_keeps_nothing_alive() -> None:
+async def test_a_dispatcher_keeps_nothing_of_a_removed_registration_alive() -> None:
     class Resource:
         def note(self, event: BeforeStep) -> None:
             pass
@@ -662,7 +662,7 @@ async def test_a_removed_registration_keeps_nothing_alive() -> None:
         registration = dispatcher.register("op", [hook(resource.note)])
         registration.remove()
 
-        del resource
+        del resource, registration
         gc.collect()
         assert gone() is None
 

@@ -1,0 +1,325 @@
+"""Law 6 and the small print: gates, tenants, wrong times, several dispatchers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, get_args
+
+import anyio
+import pytest
+from events.samples import example
+
+from hookline import (
+    AfterToolCall,
+    BeforeStep,
+    BeforeToolCall,
+    Event,
+    Hook,
+    HookDispatcher,
+    HooklineError,
+    Hooks,
+    HookType,
+    OnComplete,
+)
+from hookline.errors import HookUsageError
+
+from .samples import answered, asked, soon, step, turns
+
+pytestmark = pytest.mark.anyio
+
+
+def hook(handler: Any = lambda event: None, **changes: Any) -> Hook:
+    return Hook(**{"id": "h", "type": BeforeStep, "handler": handler, **changes})
+
+
+async def test_dispatching_for_an_unknown_operation_does_nothing() -> None:
+    seen: list[object] = []
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("other", [hook(seen.append)])
+
+        dispatcher.dispatch(step("unknown"))
+
+        assert seen == []
+        assert list(dispatcher.operations) == ["other"]
+
+
+@pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+async def test_has_hooks_by_class_by_hook_type_by_wire_name_and_for_any(kind: Any, *, is_async: bool) -> None:
+    async def later(event: object) -> None:
+        pass
+
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [hook(later if is_async else print, type=kind)])
+
+        for other in get_args(Event):
+            for name in (other, other.hook_type, str(other.hook_type), HookType(other.hook_type)):
+                assert dispatcher.has_hooks("op", name) is (other is kind)
+                assert dispatcher.has_hooks("unknown", name) is False
+        assert dispatcher.has_hooks("op") is True
+        assert dispatcher.has_hooks("op", None) is True
+        assert dispatcher.has_hooks("unknown") is False
+
+
+@pytest.mark.parametrize("name", ["beforeLunch", "", 3, object, Hooks, [], step(), b"beforeStep", Event])
+async def test_has_hooks_of_something_that_is_no_event_is_a_mistake(name: Any) -> None:
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [hook()])
+
+        with pytest.raises(HookUsageError):
+            dispatcher.has_hooks("op", name)
+
+
+@pytest.mark.parametrize("thing", [None, 3, "beforeStep", object(), Hooks("x"), BeforeStep], ids=repr)
+async def test_dispatching_something_that_is_no_event_is_a_mistake(thing: Any) -> None:
+    async with HookDispatcher() as dispatcher:
+        with pytest.raises(HookUsageError):
+            dispatcher.dispatch(thing)
+
+
+async def test_operations_is_a_live_collection() -> None:
+    async with HookDispatcher() as dispatcher:
+        live = dispatcher.operations
+        assert isinstance(live, Collection)
+        assert len(live) == 0
+
+        dispatcher.register("a", [])
+        dispatcher.register("b", [hook()])
+
+        assert list(dispatcher.operations) == ["a", "b"]
+        assert "a" in dispatcher.operations
+        assert "c" not in dispatcher.operations
+        await dispatcher.unregister("a")
+        assert list(dispatcher.operations) == ["b"]
+    assert len(dispatcher.operations) == 0
+
+
+# --- tenants
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("tool", [None, "*/search"])
+async def test_observers_of_a_tenant_do_not_run_for_another_tenants_events(tool: str | None, *, is_async: bool) -> None:
+    seen: list[tuple[str, str]] = []
+    bundles = []
+    for owner in ("", "me", "them"):
+        bundle = Hooks(f"of {owner}", tenant_id=owner)
+
+        def note(event: Any, owner: str = owner) -> None:
+            seen.append((owner, event.tenant_id))
+
+        async def note_later(event: Any, owner: str = owner) -> None:
+            seen.append((owner, event.tenant_id))
+
+        bundle.on(AfterToolCall, tool=tool)(note_later if is_async else note)
+        bundles.append(bundle)
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", bundles)
+        for tenant in ("", "me", "them", "ME", "other"):
+            dispatcher.dispatch(answered(tenant_id=tenant))
+        report = await dispatcher.unregister("op")
+
+    assert sorted(seen) == sorted(
+        [("", tenant) for tenant in ("", "me", "them", "ME", "other")] + [("me", "me"), ("them", "them")]
+    )
+    assert report.delivered == (7 if is_async else 0)
+
+
+# --- the wrong time
+
+
+async def attempts(dispatcher: HookDispatcher) -> dict[str, bool]:
+    """Which calls are refused."""
+
+    async def operation() -> None:
+        async with dispatcher.operation("op"):
+            pass
+
+    async def wrapped(call: Any) -> None:
+        call()
+
+    refused = {}
+    for name, call in {
+        "register": wrapped(lambda: dispatcher.register("op", [hook()])),
+        "unregister": dispatcher.unregister("op"),
+        "has_hooks": wrapped(lambda: dispatcher.has_hooks("op")),
+        "has_hooks by class": wrapped(lambda: dispatcher.has_hooks("op", BeforeStep)),
+        "has_hooks by name": wrapped(lambda: dispatcher.has_hooks("op", HookType.BEFORE_STEP)),
+        "has_hooks special": wrapped(lambda: dispatcher.has_hooks("op", BeforeToolCall)),
+        "dispatch": wrapped(lambda: dispatcher.dispatch(step())),
+        "dispatch special": ask(dispatcher),
+        "operation": operation(),
+    }.items():
+        try:
+            await call
+            refused[name] = False
+        except HookUsageError:
+            refused[name] = True
+    return refused
+
+
+async def ask(dispatcher: HookDispatcher) -> None:
+    await dispatcher.dispatch_before_tool_call(asked())
+
+
+async def test_everything_is_refused_before_entering_and_after_leaving() -> None:
+    dispatcher = HookDispatcher()
+
+    before = await attempts(dispatcher)
+    async with dispatcher:
+        inside = await attempts(dispatcher)
+    after = await attempts(dispatcher)
+
+    assert all(before.values()), before
+    assert not any(inside.values()), inside
+    assert all(after.values()), after
+
+
+async def test_everything_is_refused_after_leaving_by_an_exception() -> None:
+    dispatcher = HookDispatcher()
+    with pytest.raises(LookupError):
+        async with dispatcher:
+            dispatcher.register("op", [hook()])
+            raise LookupError
+
+    assert all((await attempts(dispatcher)).values())
+    assert not dispatcher.operations
+
+
+async def test_a_dispatcher_cannot_be_entered_twice() -> None:
+    async with HookDispatcher() as dispatcher:
+        with pytest.raises(HookUsageError):
+            async with dispatcher:
+                pytest.fail("entered twice")
+        dispatcher.register("op", [hook()])
+        assert dispatcher.has_hooks("op")
+    with pytest.raises(HookUsageError):
+        async with dispatcher:
+            pytest.fail("entered again")
+
+
+async def test_operations_may_be_read_before_entering() -> None:
+    assert list(HookDispatcher().operations) == []
+
+
+async def test_a_usage_error_is_a_hookline_error() -> None:
+    assert issubclass(HookUsageError, HooklineError)
+
+
+async def test_a_handler_that_dispatches_while_its_operation_drains_harms_nobody() -> None:
+    log: list[str] = []
+    async with HookDispatcher() as dispatcher, soon():
+
+        async def work(event: BeforeStep) -> None:
+            await turns(3)
+            dispatcher.dispatch(step(index=1))
+            log.append("dispatched")
+
+        dispatcher.register("op", [hook(work)])
+        dispatcher.dispatch(step())
+        report = await dispatcher.unregister("op")
+
+    assert log == ["dispatched"]
+    assert (report.delivered, report.dropped) == (1, 0)
+
+
+# --- several dispatchers
+
+
+async def test_two_dispatchers_share_a_bundle_and_nothing_else() -> None:
+    gate = anyio.Event()
+    log: list[tuple[str, int]] = []
+    bundle = Hooks("shared")
+
+    @bundle.on(BeforeStep)
+    async def work(event: BeforeStep) -> None:
+        if event.user_id == "first":
+            await gate.wait()
+        log.append((event.user_id, event.step_index))
+
+    bundle.on(BeforeToolCall)(lambda event: event.mock(event.user_id) and None)
+    async with HookDispatcher() as first, HookDispatcher(max_queued=1) as second, soon():
+        first.register("op", [bundle])
+        second.register("op", [bundle])
+        for index in range(3):
+            first.dispatch(step(user_id="first", index=index))
+        second.dispatch(step(user_id="second"))
+
+        assert (await second.unregister("op")).delivered == 1
+        assert log == [("second", 0)]
+        assert list(first.operations) == ["op"]
+        assert not second.operations
+        gate.set()
+        report = await first.unregister("op")
+        assert (report.delivered, report.dropped) == (3, 0)
+        for dispatcher, name in ((first, "a"), (second, "b")):
+            dispatcher.register("op", [bundle])
+            answer = await dispatcher.dispatch_before_tool_call(asked(user_id=name))
+            assert answer is not None
+            assert answer.content == name
+
+
+async def test_one_dispatcher_may_be_left_while_the_other_goes_on() -> None:
+    seen: list[str] = []
+    bundle = Hooks("shared")
+    bundle.on(BeforeStep)(lambda event: seen.append("x"))
+    async with HookDispatcher() as outer:
+        outer.register("op", [bundle])
+        async with HookDispatcher() as inner:
+            inner.register("op", [bundle])
+        outer.dispatch(step())
+
+    assert seen == ["x"]
+
+
+async def test_a_dispatcher_works_in_every_task_of_its_loop() -> None:
+    seen: list[int] = []
+
+    async def work(event: BeforeStep) -> None:
+        await turns(1)
+        seen.append(event.step_index)
+
+    async with HookDispatcher() as dispatcher, anyio.create_task_group() as group:
+
+        async def agent(number: int) -> None:
+            with anyio.CancelScope() as scope:
+                dispatcher.register(f"op{number}", [hook(work)])
+                dispatcher.dispatch(step(f"op{number}", number))
+                scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await dispatcher.unregister(f"op{number}")
+
+        for number in range(20):
+            group.start_soon(agent, number)
+
+    assert sorted(seen) == list(range(20))
+
+
+async def test_events_of_every_kind_reach_their_handlers() -> None:
+
+    seen: list[str] = []
+    bundle = Hooks("bundle")
+    for kind in get_args(Event):
+        bundle.on(kind)(lambda event: seen.append(event.hook_type))
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [bundle])
+
+        for kind in get_args(Event):
+            if kind is BeforeToolCall:
+                await dispatcher.dispatch_before_tool_call(example(kind))
+            else:
+                dispatcher.dispatch(example(kind))
+
+    assert seen == [kind.hook_type for kind in get_args(Event)]
+
+
+async def test_an_operation_id_may_look_like_anything() -> None:
+    seen: list[str] = []
+    async with HookDispatcher() as dispatcher:
+        for operation_id in ("beforeStep", "None", " ", "ünï/cödé\n", "x" * 10_000):
+            dispatcher.register(operation_id, [hook(lambda event: seen.append(event.operation_id))])
+            dispatcher.dispatch(step(operation_id))
+            assert seen.pop() == operation_id
+            await dispatcher.unregister(operation_id)
+
+        assert not dispatcher.has_hooks("beforeStep", OnComplete)

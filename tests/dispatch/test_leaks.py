@@ -1,0 +1,261 @@
+"""Nothing of an operation outlives it."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import anyio.lowlevel
+import pytest
+
+from hookline import AfterToolCall, BeforeStep, BeforeToolCall, HookDispatcher, Hooks
+
+from .samples import answered, asked, for_ever, recorded, soon, step, turns, until
+
+pytestmark = pytest.mark.anyio
+
+MEGABYTE = 2**20
+
+
+def closure_for(number: int, alive: weakref.WeakSet[Any]) -> Callable[[Any], None]:
+    """A handler of one operation only, that holds something."""
+    payload = [number] * 20
+
+    def handler(event: Any) -> None:
+        payload[0] = event.step_index
+
+    alive.add(handler)
+    return handler
+
+
+async def test_a_hundred_thousand_operations_leave_nothing_behind() -> None:
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    async with HookDispatcher() as dispatcher:
+
+        async def run(count: int) -> None:
+            for number in range(count):
+                bundle = Hooks("bundle")
+                bundle.on(BeforeStep)(closure_for(number, alive))
+                dispatcher.register(f"op{number}", [bundle])
+                dispatcher.dispatch(step(f"op{number}"))
+                await dispatcher.unregister(f"op{number}")
+
+        await run(500)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            await run(5_000)
+            gc.collect()
+            before, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            await run(90_000)
+            tracemalloc.start()
+            await run(5_000)
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+        assert len(alive) == 0
+        assert len(dispatcher.operations) == 0
+        assert before < 2 * MEGABYTE
+        assert after < 2 * MEGABYTE
+
+
+async def test_operations_that_live_at_once_leave_nothing_behind() -> None:
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    count = 5_000
+    async with HookDispatcher() as dispatcher:
+
+        async def run() -> None:
+            for number in range(count):
+                bundle = Hooks("bundle")
+                bundle.on(BeforeStep)(closure_for(number, alive))
+                bundle.on(BeforeToolCall)(closure_for(number, alive))
+                dispatcher.register(f"op{number}", [bundle])
+            assert len(dispatcher.operations) == count
+            for number in range(count):
+                await dispatcher.unregister(f"op{number}")
+
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            await run()
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+        assert len(alive) == 0
+        assert len(dispatcher.operations) == 0
+        # `alive` itself keeps the table of its set at the size that it once had: 10 000 entries.
+        assert after - before < 2 * MEGABYTE + 10_000 * 64
+
+
+@pytest.mark.parametrize("fate", ["drained", "cancelled", "removed", "recorded", "failed"])
+async def test_operations_with_queued_events_leave_nothing_behind(fate: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL", "hookline")
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    count = 300 if fate == "cancelled" else 2_500
+
+    def later(number: int) -> Any:
+        payload = [number] * 20
+
+        async def handler(event: Any) -> None:
+            await turns(1)
+            if fate == "cancelled":
+                await for_ever()
+            if fate == "failed":
+                raise ValueError(payload)
+
+        alive.add(handler)
+        return handler
+
+    async with HookDispatcher() as dispatcher:
+
+        async def run(offset: int) -> None:
+            for number in range(offset, offset + count):
+                bundle = Hooks("bundle")
+                bundle.on(BeforeStep)(later(number))
+                bundle.on(BeforeToolCall)(later(number))
+                registration = dispatcher.register(f"op{number}", [bundle])
+                dispatcher.dispatch(step(f"op{number}"))
+                dispatcher.dispatch(step(f"op{number}"))
+                if fate == "removed":
+                    registration.remove()
+                if fate != "cancelled":
+                    await dispatcher.dispatch_before_tool_call(asked(f"op{number}"))
+                else:
+                    await turns(2)
+                await dispatcher.unregister(f"op{number}", drain_timeout=0 if fate == "cancelled" else 5)
+
+        async def measured() -> tuple[int, int]:
+            await run(0)
+            await turns()
+            gc.collect()
+            tracemalloc.start()
+            try:
+                before, _ = tracemalloc.get_traced_memory()
+                await run(count)
+                await turns()
+                gc.collect()
+                after, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            return before, after
+
+        if fate == "recorded":
+            with recorded() as records:
+                await run(0)
+                assert len(records) == 3 * count
+                records.clear()
+            before, after = 0, 0
+        else:
+            before, after = await measured()
+        gc.collect()
+
+        assert len(alive) == 0
+        assert len(dispatcher.operations) == 0
+        assert after - before < 2 * MEGABYTE
+
+
+async def test_operations_that_share_a_bundle_cost_little_while_they_live() -> None:
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(lambda event: None)
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("warm up", [bundle])
+        ids = [f"op{number}" for number in range(10_000)]
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for operation_id in ids:
+                dispatcher.register(operation_id, [bundle])
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+        assert (after - before) / len(ids) < 400
+
+
+async def test_no_cycle_keeps_an_operation_until_the_next_collection() -> None:
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    async with HookDispatcher() as dispatcher:
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(100):
+                bundle = Hooks("bundle")
+                bundle.on(BeforeStep)(closure_for(number, alive))
+                dispatcher.register("op", [bundle])
+                dispatcher.dispatch(step())
+                await dispatcher.unregister("op")
+                del bundle
+
+            assert len(alive) == 0
+        finally:
+            gc.enable()
+
+
+async def test_an_event_is_not_kept_after_it_was_delivered() -> None:
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    seen: list[str] = []
+    bundle = Hooks("bundle")
+
+    class Payload:
+        pass
+
+    @bundle.on(BeforeStep)
+    async def work(event: BeforeStep) -> None:
+        await turns(1)
+        seen.append("x")
+
+    bundle.on(AfterToolCall)(work)
+    async with HookDispatcher() as dispatcher, soon():
+        dispatcher.register("op", [bundle])
+        payload = Payload()
+        alive.add(payload)
+        dispatcher.dispatch(answered(args={"held": payload}))
+        del payload
+        await until(lambda: seen)
+        await turns()
+        gc.collect()
+
+        assert len(alive) == 0
+        assert list(dispatcher.operations) == ["op"]
+
+
+async def test_the_dispatcher_itself_is_collected_after_it_was_left() -> None:
+    bundle = Hooks("shared")
+
+    @bundle.on(BeforeStep)
+    async def work(event: BeforeStep) -> None:
+        await turns(1)
+
+    dispatcher = HookDispatcher()
+    async with dispatcher:
+        registration = dispatcher.register("op", [bundle])
+        dispatcher.dispatch(step())
+    gone = weakref.ref(dispatcher)
+    del dispatcher, registration
+    await turns()
+    gc.collect()
+
+    assert gone() is None
+
+
+async def test_a_dispatcher_with_a_receiver_of_its_records_is_collected() -> None:
+    with recorded():
+        dispatcher = HookDispatcher()
+        async with dispatcher, dispatcher.operation("op", [Hooks("bundle")]):
+            dispatcher.dispatch(step())
+        gone = weakref.ref(dispatcher)
+        del dispatcher
+        await anyio.lowlevel.checkpoint()
+        gc.collect()
+
+        assert gone() is None
