@@ -52,7 +52,7 @@ class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeTool
                 `metadata`, or an `Exception`, which counts as raised by the tool.
 
         Returns:
-            Whether this answer was taken: the first one is, and only while the event is being dispatched.
+            Whether this answer was taken: the first one is, unless the event's dispatch is over.
 
         Raises:
             HookUsageError: If `answer` is anything else.

@@ -336,6 +336,10 @@ TOOL_EVENTS: tuple[type[Event], ...] = (BeforeToolCall, AfterToolCall, OnToolCal
 _FLOATS = {
     kind: tuple(field.name for field in msgspec.structs.fields(kind) if field.type is float) for kind in EVENTS.values()
 }
+_OPEN = {
+    kind: tuple(field.name for field in msgspec.structs.fields(kind) if field.name in ("args", "metadata"))
+    for kind in EVENTS.values()
+}
 _encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
 
@@ -350,6 +354,8 @@ def encode(event: Event) -> bytes:
         for name in _FLOATS[type(event)]:
             if not math.isfinite(getattr(event, name)):
                 raise ValueError(f"`{name}` is {getattr(event, name)}")
+        for name in _OPEN[type(event)]:
+            _check_finite(name, getattr(event, name))
         return _encode(event)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         name = getattr(event, "hook_type", type(event).__name__)
@@ -374,6 +380,19 @@ def json_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of everything that `decode` takes."""
     schema = msgspec.json.schema(Event)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "hookline events", **schema}
+
+
+def _check_finite(path: str, value: object) -> None:
+    """The encoder would write a number that JSON does not have as `null`."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"`{path}` is {value}")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _check_finite(f"{path}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _check_finite(f"{path}[{index}]", item)
 
 
 def _bad_field(message: str) -> EventDecodeError:

@@ -176,7 +176,11 @@ def check_timeout(timeout: object, where: str) -> None:
     """
     if timeout is None:
         return
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or math.isnan(timeout) or timeout <= 0:
+    try:
+        seconds = float(timeout) if isinstance(timeout, int | float) and not isinstance(timeout, bool) else math.nan
+    except OverflowError:
+        seconds = math.nan
+    if not seconds > 0:
         raise HookDefinitionError(
             where, f"`timeout` is a positive number of seconds, math.inf or None; got {timeout!r}"
         )

@@ -98,6 +98,7 @@ BAD_HOOKS: dict[str, dict[str, Any]] = {
     "timeout negative": {"timeout": -1.0},
     "timeout minus infinity": {"timeout": -math.inf},
     "timeout NaN": {"timeout": math.nan},
+    "timeout beyond every float": {"timeout": 10**400},
     "timeout True": {"timeout": True},
     "timeout False": {"timeout": False},
     "timeout text": {"timeout": "3"},

@@ -323,6 +323,15 @@ def test_a_number_that_json_cannot_carry_is_not_written_as_something_else(value:
     assert isinstance(decode(written), OnComplete)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("field", ["args", "metadata"])
+def test_a_number_that_json_cannot_carry_is_not_written_as_null_in_args_or_metadata(field: str, value: float) -> None:
+    event = example(AfterToolCall, **{field: {"deep": [{"n": value}]}})
+
+    with pytest.raises(EventEncodeError):
+        encode(event)
+
+
 @settings(max_examples=30, deadline=None)
 @given(number=st.integers())
 def test_whole_numbers_of_any_size_are_exact(number: int) -> None:
