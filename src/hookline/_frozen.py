@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-__all__ = ["ReadOnlyDict", "ReadOnlyList", "read_only", "read_only_list", "writable"]
+__all__ = ["ReadOnlyDict", "ReadOnlyList", "check_finite", "read_only", "read_only_list", "writable"]
 
 
 class _ReadOnly:
@@ -89,3 +90,20 @@ def read_only(value: Mapping[str, Any]) -> ReadOnlyDict:
 def read_only_list(value: Sequence[Any]) -> ReadOnlyList:
     """A read-only copy of a list; its items are taken as they are."""
     return value if value.__class__ is ReadOnlyList else ReadOnlyList(value)
+
+
+def check_finite(path: str, value: object) -> None:
+    """Refuse a number that JSON does not have, which the encoder would write as `null`.
+
+    Raises:
+        ValueError: That names the path of the number.
+    """
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"`{path}` is {value}")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            check_finite(f"{path}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            check_finite(f"{path}[{index}]", item)

@@ -24,6 +24,7 @@ from hookline._event_fields import (
     ToolOutcome,
     freeze_list,
 )
+from hookline._frozen import check_finite
 from hookline._tool_events import AfterToolCall, BeforeToolCall, OnToolCallError
 from hookline.calls import ToolCalling
 from hookline.errors import EventDecodeError, EventEncodeError
@@ -355,7 +356,7 @@ def encode(event: Event) -> bytes:
             if not math.isfinite(getattr(event, name)):
                 raise ValueError(f"`{name}` is {getattr(event, name)}")
         for name in _OPEN[type(event)]:
-            _check_finite(name, getattr(event, name))
+            check_finite(name, getattr(event, name))
         return _encode(event)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         name = getattr(event, "hook_type", type(event).__name__)
@@ -380,19 +381,6 @@ def json_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of everything that `decode` takes."""
     schema = msgspec.json.schema(Event)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "hookline events", **schema}
-
-
-def _check_finite(path: str, value: object) -> None:
-    """The encoder would write a number that JSON does not have as `null`."""
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"`{path}` is {value}")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            _check_finite(f"{path}.{key}", item)
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            _check_finite(f"{path}[{index}]", item)
 
 
 def _bad_field(message: str) -> EventDecodeError:
