@@ -196,6 +196,7 @@ class LaneHost:
         lanes = self.lanes.get(operation_id)
         if lanes is None:
             lanes = self.lanes[operation_id] = {}
+            self.counts.setdefault(operation_id, (0, 0))
         lane = lanes.get(key)
         if lane is None:
             lane = lanes[key] = Lane(self, operation_id, key)
@@ -230,11 +231,8 @@ class LaneHost:
             del lanes[lane.key]
             if not lanes:
                 del self.lanes[lane.operation_id]
-            counts = self.counts.get(lane.operation_id)
-            if counts is None:
-                self.counts[lane.operation_id] = (lane.delivered, lane.dropped)
-            else:
-                self.counts[lane.operation_id] = (counts[0] + lane.delivered, counts[1] + lane.dropped)
+            delivered, dropped = self.counts[lane.operation_id]
+            self.counts[lane.operation_id] = (delivered + lane.delivered, dropped + lane.dropped)
         lane.end()
 
     async def drain(self, operation_id: str, timeout: float) -> tuple[int, int]:

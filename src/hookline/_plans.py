@@ -24,7 +24,7 @@ and whose it is, so that the commonest case costs one frame less."""
 class Plan:
     """One bundle (or the plain hooks of one call) compiled: per event class, what to run."""
 
-    __slots__ = ("askable", "entries")
+    __slots__ = ("askable", "entries", "events")
 
     def __init__(self, sections: Iterable[tuple[tuple[Observer, type[Event]], object]]) -> None:
         by_event: dict[type[Event], list[tuple[Observer, object]]] = {}
@@ -33,6 +33,7 @@ class Plan:
         askable = by_event.pop(BeforeToolCall, [])
         self.askable = tuple(compile_askable(observer) for observer, _ in askable)
         self.entries = tuple((event, _compile_entry(entries)) for event, entries in by_event.items())
+        self.events = tuple(by_event)
 
 
 def compile_batch(batch: list[Hooks | Hook]) -> tuple[Plan, ...]:

@@ -143,7 +143,7 @@ class HookDispatcher:
         """
         if self._gates is not self._tables_of:
             self._gates[None]  # raises: the dispatcher is not open
-        if not isinstance(operation_id, str) or not operation_id:
+        if (operation_id.__class__ is not str and not isinstance(operation_id, str)) or not operation_id:
             raise HookUsageError(f"An operation id is a non-empty string; got {operation_id!r}.")
         plans: tuple[Plan, ...]
         if hooks.__class__ is list and len(hooks) == 1 and hooks[0].__class__ is Hooks:
@@ -187,21 +187,21 @@ class HookDispatcher:
         found = self._operations.pop(operation_id, None)
         if found is None:
             return _NOTHING
-        tables = self._tables
-        for registration in found if isinstance(found, list) else (found,):
-            for plan in registration._plans:
-                for event, _ in plan.entries:
-                    tables[event].pop(operation_id, None)
-                if plan.askable:
-                    self._askable.pop(operation_id, None)
+        if found.__class__ is Registration and len(found._plans) == 1:
+            plan, tables = found._plans[0], self._tables
+            for event in plan.events:
+                del tables[event][operation_id]
+            if plan.askable:
+                del self._askable[operation_id]
+        else:
+            self._forget(operation_id)
         if self._peak > SMALL_TABLE and len(self._operations) * 8 < self._peak:
             self._shrink()
         if operation_unregistered.receivers:
             announce(operation_unregistered, self, operation_id=operation_id)
-        host = self._host
-        if operation_id not in host.lanes and operation_id not in host.counts:
+        if operation_id not in self._host.counts:
             return _NOTHING
-        delivered, dropped = await host.drain(operation_id, drain_timeout)
+        delivered, dropped = await self._host.drain(operation_id, drain_timeout)
         return DrainReport(delivered=delivered, dropped=dropped)
 
     def has_hooks(self, operation_id: str, event: type[Event] | HookType | None = None) -> bool:
@@ -306,6 +306,11 @@ class HookDispatcher:
             table.update(kept)
         self._host.shrink()
 
+    def _forget(self, operation_id: str) -> None:
+        self._askable.pop(operation_id, None)
+        for table in self._tables.values():
+            table.pop(operation_id, None)
+
     def _of(self, operation_id: str) -> list[Registration]:
         found = self._operations.get(operation_id, [])
         return found if isinstance(found, list) else [found]
@@ -316,9 +321,7 @@ class HookDispatcher:
         rest = [each for each in present if each is not registration]
         if len(rest) == len(present):
             return
-        tables: list[dict[str, Any]] = [self._askable, *self._tables.values()]
-        for table in tables:
-            table.pop(operation_id, None)
+        self._forget(operation_id)
         registration._plans = ()
         self._operations[operation_id] = rest
         for each in rest:
