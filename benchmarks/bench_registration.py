@@ -51,10 +51,14 @@ async def bench(rounds: int) -> list[Row]:
                 unregister=dispatcher.unregister,
                 hooks=[bundle],
             )
-            for name, first, ids in (("", "op = 'op'", None), (", fresh ids", "op = next(ids)", fresh_ids())):
+            for name, first, ids, weak in (
+                ("", "op = 'op'", None, ""),
+                (", weak=False", "op = 'op'", None, ", weak=False"),
+                (", fresh ids", "op = next(ids)", fresh_ids(), ""),
+            ):
                 cases[f"blinker connect + disconnect [hooks={size}{name}]"] = block(
                     f"{first}\n"
-                    "for signal, receiver in pairs: signal.connect(receiver, sender=op, weak=False)\n"
+                    f"for signal, receiver in pairs: signal.connect(receiver, sender=op{weak})\n"
                     "for signal, receiver in pairs: signal.disconnect(receiver, sender=op)",
                     pairs=pairs,
                     ids=ids,
@@ -68,6 +72,7 @@ async def bench(rounds: int) -> list[Row]:
         rows.append(samples.row(ours, limit))
         if size:
             rows.append(samples.row(f"blinker connect + disconnect [hooks={size}]", ours, at_least=10.0))
+            rows.append(samples.row(f"blinker connect + disconnect [hooks={size}, weak=False]", ours))
             ours = f"register + unregister [hooks={size}, fresh ids]"
             rows.append(samples.row(ours))
             rows.append(samples.row(f"blinker connect + disconnect [hooks={size}, fresh ids]", ours, at_least=10.0))

@@ -84,7 +84,6 @@ class HookDispatcher:
         self._askable: dict[str, tuple[Askable, ...]] = {}
         self._tables: dict[type[Event], dict[str, Entry]] = {kind: {} for kind in _DISPATCHABLE}
         self._peak = 0
-        self._tables_of: Any = None
         self._close(_NOT_ENTERED)
 
     # The gates are what every caller reads. Before `async with` and after it they are tables that raise, so that the
@@ -94,10 +93,10 @@ class HookDispatcher:
         self._find: Any = {kind: table.get for kind, table in self._tables.items()}
         self._asked: Any = self._askable
         self._gates: Any = {None: _Hooked(self._operations), BeforeToolCall: self._askable, **self._tables}
-        self._tables_of = self._gates
+        self._registered: Any = self._operations
 
     def _close(self, closed: _Closed) -> None:
-        self._find = self._asked = self._gates = closed
+        self._find = self._asked = self._gates = self._registered = closed
 
     async def __aenter__(self) -> Self:
         if self._gates is not _NOT_ENTERED:
@@ -141,25 +140,23 @@ class HookDispatcher:
             HookDefinitionError: That says which entry is wrong and how to fix it.
             HookUsageError: Outside of the dispatcher's `async with`.
         """
-        if self._gates is not self._tables_of:
-            self._gates[None]  # raises: the dispatcher is not open
         if (operation_id.__class__ is not str and not isinstance(operation_id, str)) or not operation_id:
             raise HookUsageError(f"An operation id is a non-empty string; got {operation_id!r}.")
         plans: tuple[Plan, ...]
-        if hooks.__class__ is list and len(hooks) == 1 and hooks[0].__class__ is Hooks:
-            plans = hooks[0]._compiled or compiled(hooks[0])
+        if hooks.__class__ is list and len(hooks) == 1 and (only := hooks[0]).__class__ is Hooks:
+            plans = only._compiled or compiled(only)
         else:
             plans = compile_batch(hook_batch(hooks))
-        operations = self._operations
+        operations = self._registered
         registration = Registration(self, operation_id, plans)
         before = operations.get(operation_id)
-        if before is None:
-            operations[operation_id] = registration
-            if len(operations) > self._peak:
-                self._peak = len(operations)
-        else:
+        if before is not None:
             operations[operation_id] = [*before, registration] if isinstance(before, list) else [before, registration]
-        if before is None and len(plans) == 1:
+            for plan in plans:
+                self._add(operation_id, plan)
+            return registration
+        operations[operation_id] = registration
+        if len(plans) == 1:
             plan, tables = plans[0], self._tables
             for event, entry in plan.entries:
                 tables[event][operation_id] = entry
@@ -168,7 +165,7 @@ class HookDispatcher:
         else:
             for plan in plans:
                 self._add(operation_id, plan)
-        if before is None and operation_registered.receivers:
+        if operation_registered.receivers:
             announce(operation_registered, self, operation_id=operation_id)
         return registration
 
@@ -182,9 +179,8 @@ class HookDispatcher:
         Raises:
             HookUsageError: Outside of the dispatcher's `async with`.
         """
-        if self._gates is not self._tables_of:
-            self._gates[None]  # raises: the dispatcher is not open
-        found = self._operations.pop(operation_id, None)
+        operations = self._registered
+        found = operations.pop(operation_id, None)
         if found is None:
             return _NOTHING
         if found.__class__ is Registration and len(found._plans) == 1:
@@ -195,7 +191,10 @@ class HookDispatcher:
                 del self._askable[operation_id]
         else:
             self._forget(operation_id)
-        if self._peak > SMALL_TABLE and len(self._operations) * 8 < self._peak:
+        live = len(operations)
+        if live > self._peak:
+            self._peak = live
+        elif live * 8 < self._peak > SMALL_TABLE:
             self._shrink()
         if operation_unregistered.receivers:
             announce(operation_unregistered, self, operation_id=operation_id)
@@ -347,12 +346,12 @@ class _Closed:
     def __init__(self, why: str) -> None:
         self.why = why
 
-    def __getitem__(self, key: object) -> Any:
+    def __getitem__(self, key: object, default: object = None) -> Any:
         raise HookUsageError(
             f"This HookDispatcher {self.why}. Use it inside of `async with HookDispatcher() as dispatcher`."
         )
 
-    get = __getitem__
+    get = pop = __getitem__
 
 
 SMALL_TABLE = 1024
