@@ -40,17 +40,17 @@ def compile_batch(batch: list[Hooks | Hook]) -> tuple[Plan, ...]:
     """The plans of one `register` call."""
     bundles = [entry for entry in batch if isinstance(entry, Hooks)]
     if len(bundles) == len(batch) == len(set(bundles)):
-        return tuple(plan for entry in bundles for plan in compiled(entry))
+        return tuple(compiled(entry) for entry in bundles)
     lane = object()
     return (Plan(section for entry in batch for section in _sections(entry, lane)),)
 
 
-def compiled(bundle: Hooks) -> tuple[Plan]:
-    """The plan of a bundle, in the tuple that all operations with just this bundle share."""
-    plans: tuple[Plan] | None = bundle._compiled
-    if plans is None:
-        plans = bundle._compiled = (Plan(_sections(bundle, bundle.lane)),)
-    return plans
+def compiled(bundle: Hooks) -> Plan:
+    """The plan of a bundle, which all operations with this bundle share."""
+    plan: Plan | None = bundle._compiled
+    if plan is None:
+        plan = bundle._compiled = Plan(_sections(bundle, bundle.lane))
+    return plan
 
 
 def _sections(entry: Hooks | Hook, lane: object) -> list[tuple[tuple[Observer, type[Event]], object]]:

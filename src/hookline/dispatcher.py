@@ -51,7 +51,12 @@ class Registration(msgspec.Struct, eq=False, gc=False):
     # dispatcher ends when the operation or the dispatcher does.
     _dispatcher: HookDispatcher
     operation_id: str
-    _plans: tuple[Plan, ...]
+    _plan: Plan | None
+    _others: tuple[Plan, ...] = ()
+
+    def plans(self) -> tuple[Plan, ...]:
+        """What these hooks were compiled to."""
+        return self._others if self._plan is None else (self._plan,)
 
     def remove(self) -> None:
         """Stop calling these hooks. Events queued for them are still delivered; a second call does nothing."""
@@ -142,29 +147,27 @@ class HookDispatcher:
         """
         if (operation_id.__class__ is not str and not isinstance(operation_id, str)) or not operation_id:
             raise HookUsageError(f"An operation id is a non-empty string; got {operation_id!r}.")
-        plans: tuple[Plan, ...]
+        plan: Plan | None = None
         if hooks.__class__ is list and len(hooks) == 1 and (only := hooks[0]).__class__ is Hooks:
-            plans = only._compiled or compiled(only)
+            plan = only._compiled or compiled(only)
+            registration = Registration(self, operation_id, plan)
         else:
-            plans = compile_batch(hook_batch(hooks))
+            registration = Registration(self, operation_id, None, compile_batch(hook_batch(hooks)))
         operations = self._registered
-        registration = Registration(self, operation_id, plans)
         before = operations.get(operation_id)
         if before is not None:
             operations[operation_id] = [*before, registration] if isinstance(before, list) else [before, registration]
-            for plan in plans:
-                self._add(operation_id, plan)
+            self._add(registration)
             return registration
         operations[operation_id] = registration
-        if len(plans) == 1:
-            plan, tables = plans[0], self._tables
+        if plan is None:
+            self._add(registration)
+        else:
+            tables = self._tables
             for event, entry in plan.entries:
                 tables[event][operation_id] = entry
             if plan.askable:
                 self._askable[operation_id] = plan.askable
-        else:
-            for plan in plans:
-                self._add(operation_id, plan)
         if operation_registered.receivers:
             announce(operation_registered, self, operation_id=operation_id)
         return registration
@@ -183,8 +186,8 @@ class HookDispatcher:
         found = operations.pop(operation_id, None)
         if found is None:
             return _NOTHING
-        if found.__class__ is Registration and len(found._plans) == 1:
-            plan, tables = found._plans[0], self._tables
+        if found.__class__ is Registration and (plan := found._plan) is not None:
+            tables = self._tables
             for event in plan.events:
                 del tables[event][operation_id]
             if plan.askable:
@@ -287,13 +290,15 @@ class HookDispatcher:
             raise
         await self.unregister(operation_id)
 
-    def _add(self, operation_id: str, plan: Plan) -> None:
-        for event, entry in plan.entries:
-            table = self._tables[event]
-            other = table.get(operation_id)
-            table[operation_id] = entry if other is None else merged(other, entry)
-        if plan.askable:
-            self._askable[operation_id] = self._askable.get(operation_id, ()) + plan.askable
+    def _add(self, registration: Registration) -> None:
+        operation_id = registration.operation_id
+        for plan in registration.plans():
+            for event, entry in plan.entries:
+                table = self._tables[event]
+                other = table.get(operation_id)
+                table[operation_id] = entry if other is None else merged(other, entry)
+            if plan.askable:
+                self._askable[operation_id] = self._askable.get(operation_id, ()) + plan.askable
 
     def _shrink(self) -> None:
         """Give back the memory of operations that are gone: a dict never shrinks by itself."""
@@ -321,11 +326,10 @@ class HookDispatcher:
         if len(rest) == len(present):
             return
         self._forget(operation_id)
-        registration._plans = ()
+        registration._plan, registration._others = None, ()
         self._operations[operation_id] = rest
         for each in rest:
-            for plan in each._plans:
-                self._add(operation_id, plan)
+            self._add(each)
 
 
 class _Hooked:
@@ -337,7 +341,7 @@ class _Hooked:
     def __contains__(self, operation_id: str) -> bool:
         found = self.operations.get(operation_id, [])
         registrations = found if isinstance(found, list) else [found]
-        return any(plan.entries or plan.askable for each in registrations for plan in each._plans)
+        return any(plan.entries or plan.askable for each in registrations for plan in each.plans())
 
 
 class _Closed:
