@@ -619,6 +619,8 @@ async def test_two_operations_that_unregister_each_other_do_not_block_for_ever()
 
         await until(lambda: not dispatcher.operations)
 
+    assert not dispatcher.operations
+
 
 async def test_after_unregister_nothing_of_the_operation_is_reachable() -> None:
     class Resource:
