@@ -6,7 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-__all__ = ["ReadOnlyDict", "ReadOnlyList", "check_finite", "read_only", "read_only_list", "writable"]
+import msgspec
+
+__all__ = [
+    "ReadOnlyDict",
+    "ReadOnlyList",
+    "check_finite",
+    "freeze_dict",
+    "freeze_list",
+    "no_list",
+    "read_only",
+    "read_only_list",
+    "read_only_value",
+    "writable",
+]
 
 
 class _ReadOnly:
@@ -65,18 +78,19 @@ def writable(value: Any) -> Any:
     return value
 
 
-def _freeze(value: Any) -> Any:
+def read_only_value(value: Any) -> Any:
+    """A read-only copy of a JSON-like value; what is no dict, list or tuple is taken as it is."""
     kind = value.__class__
     if kind is str or kind is int or kind is float or kind is bool or value is None:
         return value
     if kind is ReadOnlyDict or kind is ReadOnlyList:
         return value
     if isinstance(value, dict):
-        return ReadOnlyDict({key: _freeze(item) for key, item in value.items()})
+        return ReadOnlyDict({key: read_only_value(item) for key, item in value.items()})
     if isinstance(value, list):
-        return ReadOnlyList([_freeze(item) for item in value])
+        return ReadOnlyList([read_only_value(item) for item in value])
     if kind is tuple:
-        return tuple(_freeze(item) for item in value)
+        return tuple(read_only_value(item) for item in value)
     return value
 
 
@@ -84,12 +98,44 @@ def read_only(value: Mapping[str, Any]) -> ReadOnlyDict:
     """A read-only copy of a JSON object, nested values included; one that is read-only already is itself."""
     if value.__class__ is ReadOnlyDict:
         return value
-    return ReadOnlyDict({key: _freeze(item) for key, item in value.items()})
+    return ReadOnlyDict({key: read_only_value(item) for key, item in value.items()})
 
 
 def read_only_list(value: Sequence[Any]) -> ReadOnlyList:
     """A read-only copy of a list; its items are taken as they are."""
     return value if value.__class__ is ReadOnlyList else ReadOnlyList(value)
+
+
+_NO_LIST = ReadOnlyList()
+
+
+def no_list() -> ReadOnlyList:
+    """The empty list that all structs share."""
+    return _NO_LIST
+
+
+def freeze_dict(struct: msgspec.Struct, name: str, value: object) -> None:
+    """Inside of `__post_init__`: make a field a read-only copy of the JSON object that it was given.
+
+    Raises:
+        TypeError: If it is no mapping.
+    """
+    if value.__class__ is not ReadOnlyDict:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"`{name}` of a {type(struct).__name__} is a mapping; got {value!r:.200}")
+        msgspec.structs.force_setattr(struct, name, read_only(value))
+
+
+def freeze_list(struct: msgspec.Struct, name: str, value: object) -> None:
+    """Inside of `__post_init__`: make a field a read-only copy of the list that it was given.
+
+    Raises:
+        TypeError: If it is no sequence.
+    """
+    if value.__class__ is not ReadOnlyList:
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise TypeError(f"`{name}` of a {type(struct).__name__} is a list; got {value!r:.200}")
+        msgspec.structs.force_setattr(struct, name, ReadOnlyList(value))
 
 
 def check_finite(path: str, value: object) -> None:

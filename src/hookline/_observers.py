@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import msgspec
 
-from hookline.hooks import Hook, tool_matcher
+from hookline._hook_checks import tool_matcher
+from hookline.hooks import Hook
 
 __all__ = ["Observer", "compile_observer"]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from typing import Any
 
 from hookline._observers import Observer, compile_observer
 from hookline.events import BeforeToolCall, Event
 from hookline.execution import compile_askable, compile_inline
-from hookline.hooks import Hook, Hooks
+from hookline.hooks import AnyHook, Hook, Hooks
 
 __all__ = ["Entry", "Plan", "Run", "compile_batch", "compiled", "merged"]
 
@@ -36,7 +36,7 @@ class Plan:
         self.events = tuple(by_event)
 
 
-def compile_batch(batch: list[Hooks | Hook]) -> tuple[Plan, ...]:
+def compile_batch(batch: Sequence[AnyHook]) -> tuple[Plan, ...]:
     """The plans of one `register` call."""
     bundles = [entry for entry in batch if isinstance(entry, Hooks)]
     if len(bundles) == len(batch) == len(set(bundles)):
@@ -53,9 +53,11 @@ def compiled(bundle: Hooks) -> Plan:
     return plan
 
 
-def _sections(entry: Hooks | Hook, lane: object) -> list[tuple[tuple[Observer, type[Event]], object]]:
+def _sections(entry: AnyHook, lane: object) -> list[tuple[tuple[Observer, type[Event]], object]]:
     if isinstance(entry, Hook):
         return [((compile_observer(entry), entry.event), lane)]
+    if not isinstance(entry, Hooks):
+        return []  # interceptors and phase hooks: the chains and the phase machine of a run are theirs
     return [((compile_observer(hook, entry.tenant_id), hook.event), entry.lane) for hook in entry.observers]
 
 

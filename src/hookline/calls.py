@@ -1,22 +1,34 @@
-"""What is about to happen in a run, and what came of it: calls, results and the words both are made of."""
+"""What is about to happen in a run, what came of it, and what a hook may decide about it."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from hookline._frozen import read_only
-from hookline.errors import HookUsageError, message_of
+from hookline._frozen import freeze_dict, freeze_list, no_list, read_only_value
+from hookline._messages import Message, ToolCalling, ToolSpec, Usage
+from hookline._tool_result import ToolResult, as_tool_result, tool_failure
 
 __all__ = [
+    "CALLS",
     "AgentCall",
     "AgentResult",
+    "Ask",
+    "Call",
     "CompactCall",
     "CompactResult",
+    "Continue",
+    "Decision",
     "Denial",
+    "Deny",
+    "MemoryCall",
+    "MemoryResult",
     "Message",
     "ModelCall",
     "ModelResponse",
+    "RequestCall",
+    "RequestResult",
+    "Respond",
     "StepCall",
     "StepResult",
     "SubAgentCall",
@@ -26,100 +38,40 @@ __all__ = [
     "ToolSpec",
     "Usage",
     "as_tool_result",
+    "tool_failure",
 ]
 
 
-class ToolCalling(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A tool call as the model asked for it.
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """What is about to happen. A hook changes it with `msgspec.structs.replace`; its values are read-only.
 
     Attributes:
-        identifier: Where the tool comes from: `"local"` for a Python function, the server's name for MCP.
-        api_name: The tool's name there.
-        args: The arguments as a JSON object, or the model's raw text where it was not parsed.
-        tool_call_id: The model's id of this call, unique within the answer.
+        operation_id: The run.
+        tenant_id: Whose run it is.
+        metadata: Shared by every hook of this call, before and after; the one thing that may be changed in place.
     """
 
-    identifier: str = "local"
-    api_name: str
-    args: dict[str, Any] | str = {}
-    tool_call_id: str
-
-    def __post_init__(self) -> None:
-        if isinstance(self.args, dict):
-            msgspec.structs.force_setattr(self, "args", read_only(self.args))
+    operation_id: str = ""
+    tenant_id: str = ""
+    metadata: dict[str, Any] = {}
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What model calls used.
-
-    Attributes:
-        input_tokens: Tokens read.
-        output_tokens: Tokens written.
-        cost_usd: Price in US dollars.
-    """
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float = 0.0
-
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cost_usd=self.cost_usd + other.cost_usd,
-        )
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One message of a conversation.
-
-    Attributes:
-        role: Who speaks.
-        content: The text.
-        tool_calls: What an assistant message asks for.
-        tool_call_id: Which call a tool message answers.
-    """
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str
-    tool_calls: list[ToolCalling] = []
-    tool_call_id: str | None = None
-
-
-class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as a model sees it.
-
-    Attributes:
-        identifier: Where the tool comes from: `"local"` for a Python function.
-        name: Its name there.
-        description: What it does, for the model.
-        schema: JSON Schema of its arguments.
-    """
-
-    identifier: str = "local"
-    name: str
-    description: str = ""
-    schema: dict[str, Any] = {}
-
-
-class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole run is about to start.
+class AgentCall(Call, frozen=True, kw_only=True):
+    """A whole run is about to start, or to go on with the input that a `Continue` gave.
 
     Attributes:
         input: The messages that the user gives to the run.
         instructions: The agent's system message.
         tools: The tools that the model will be offered.
-        operation_id: The run.
-        tenant_id: Whose run it is.
-        metadata: Shared by every hook of this call, before and after.
     """
 
     input: list[Message]
     instructions: str = ""
-    tools: list[ToolSpec] = []
-    operation_id: str = ""
-    tenant_id: str = ""
-    metadata: dict[str, Any] = {}
+    tools: list[ToolSpec] = msgspec.field(default_factory=no_list)
+
+    def __post_init__(self) -> None:
+        freeze_list(self, "input", self.input)
+        freeze_list(self, "tools", self.tools)
 
 
 class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,25 +79,21 @@ class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         output: The agent's final answer.
+        reason: Why it ended, as in `OnComplete.reason`.
     """
 
     output: str
+    reason: str = "done"
 
 
-class StepCall(msgspec.Struct, frozen=True, kw_only=True):
+class StepCall(Call, frozen=True, kw_only=True):
     """A step of the loop is about to start.
 
     Attributes:
         step_index: The step, from 0.
-        operation_id: The run.
-        tenant_id: Whose run it is.
-        metadata: Shared by every hook of this call, before and after.
     """
 
     step_index: int
-    operation_id: str = ""
-    tenant_id: str = ""
-    metadata: dict[str, Any] = {}
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +108,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     content: str = ""
 
 
-class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
+class ModelCall(Call, frozen=True, kw_only=True):
     """A model is about to be asked.
 
     Attributes:
@@ -168,18 +116,17 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
         tools: The tools that it may call.
         model: The model's name.
         settings: What the model's adapter should set (temperature and the like).
-        operation_id: The run.
-        tenant_id: Whose run it is.
-        metadata: Shared by every hook of this call, before and after.
     """
 
     messages: list[Message]
-    tools: list[ToolSpec] = []
+    tools: list[ToolSpec] = msgspec.field(default_factory=no_list)
     model: str = ""
     settings: dict[str, Any] = {}
-    operation_id: str = ""
-    tenant_id: str = ""
-    metadata: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        freeze_list(self, "messages", self.messages)
+        freeze_list(self, "tools", self.tools)
+        freeze_dict(self, "settings", self.settings)
 
 
 class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,13 +141,13 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     content: str = ""
-    tool_calls: list[ToolCalling] = []
+    tool_calls: list[ToolCalling] = msgspec.field(default_factory=no_list)
     reasoning: str = ""
     usage: Usage = Usage()
     finish_reason: str = "stop"
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(Call, frozen=True, kw_only=True):
     """A tool is about to be called.
 
     Attributes:
@@ -210,9 +157,6 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
         tool_call_id: The model's id of this call.
         call_index: From 1, per tool and operation.
         step_index: The step that it belongs to, from 0.
-        operation_id: The run.
-        tenant_id: Whose run it is.
-        metadata: Shared by every hook of this call, before and after.
     """
 
     identifier: str = "local"
@@ -221,43 +165,24 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str = ""
     call_index: int = 1
     step_index: int = 0
-    operation_id: str = ""
-    tenant_id: str = ""
-    metadata: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        freeze_dict(self, "args", self.args)
 
 
-class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool call came to.
-
-    Attributes:
-        content: The text that the model reads.
-        success: Whether the tool did what it was asked for.
-        error_type: Set when the tool raised: the exception's class name.
-        metadata: What else the answer carries (rule, fault, cassette); it appears on the events.
-    """
-
-    content: str
-    success: bool = True
-    error_type: str | None = None
-    metadata: dict[str, Any] = {}
-
-
-class CompactCall(msgspec.Struct, frozen=True, kw_only=True):
+class CompactCall(Call, frozen=True, kw_only=True):
     """The conversation is about to be compacted.
 
     Attributes:
         messages: The messages that a summary will replace.
         token_count: The input tokens that made it necessary.
-        operation_id: The run.
-        tenant_id: Whose run it is.
-        metadata: Shared by every hook of this call, before and after.
     """
 
     messages: list[Message]
     token_count: int
-    operation_id: str = ""
-    tenant_id: str = ""
-    metadata: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        freeze_list(self, "messages", self.messages)
 
 
 class CompactResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,22 +195,135 @@ class CompactResult(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
 
 
-class SubAgentCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A sub-agent is about to be called.
+class SubAgentCall(Call, frozen=True, kw_only=True):
+    """A sub-agent is about to be called. Its result is an `AgentResult`; one that failed has a `reason` of its own.
 
     Attributes:
         callee_id: The sub-agent.
         instruction: What it is asked to do.
-        operation_id: The calling run.
-        tenant_id: Whose run it is.
-        metadata: Shared by every hook of this call, before and after.
     """
 
     callee_id: str
     instruction: str
-    operation_id: str = ""
-    tenant_id: str = ""
-    metadata: dict[str, Any] = {}
+
+
+class RequestCall(Call, frozen=True, kw_only=True):
+    """An HTTP request is about to be answered.
+
+    Attributes:
+        method: `"GET"`, `"POST"`, …
+        path: The path, percent-decoded.
+        headers: By lower-case name; several of one name are joined with `", "`.
+    """
+
+    method: str
+    path: str
+    headers: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        freeze_dict(self, "headers", self.headers)
+
+
+class RequestResult(msgspec.Struct, frozen=True, kw_only=True):
+    """An HTTP request has been answered.
+
+    Attributes:
+        status: The status code.
+        headers: By lower-case name. Changes are sent; one header of several of the same name stands for all of them.
+        body: What a hook answers. Of an answer of the application always empty: it is never held back.
+        duration_ms: From the request to the start of the answer.
+    """
+
+    status: int
+    headers: dict[str, str] = {}
+    body: bytes = b""
+    duration_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        freeze_dict(self, "headers", self.headers)
+
+
+class MemoryCall(Call, frozen=True, kw_only=True):
+    """Something is about to be written to memory: a session's history, after each of its tasks.
+
+    Attributes:
+        key: Under which it is kept: for a history, the session's id.
+        value: What is kept: for a history, the list of its messages.
+    """
+
+    key: str
+    value: Any
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "value", read_only_value(self.value))
+
+
+class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory has been written.
+
+    Attributes:
+        stored: Whether the value is kept.
+    """
+
+    stored: bool = True
+
+
+CALLS: Mapping[type[Call], type[msgspec.Struct]] = {
+    AgentCall: AgentResult,
+    StepCall: StepResult,
+    ModelCall: ModelResponse,
+    ToolCall: ToolResult,
+    CompactCall: CompactResult,
+    SubAgentCall: AgentResult,
+    RequestCall: RequestResult,
+    MemoryCall: MemoryResult,
+}
+"""The eight calls, and what comes of each."""
+
+
+class Deny(msgspec.Struct, frozen=True):
+    """The call must not happen; or, from an `after` hook, its result must not be seen.
+
+    Attributes:
+        reason: Why. The model reads it, where it asked for the call.
+        stop: Whether a denied tool or sub-agent call ends the run too.
+    """
+
+    reason: str
+    stop: bool = False
+
+
+class Respond(msgspec.Struct, frozen=True):
+    """The answer to a call that is not to happen.
+
+    Attributes:
+        answer: The call's result, or text, a mapping of the result's fields, or an `Exception` that counts as raised.
+    """
+
+    answer: Any
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A person must decide. A tool call waits for that; anywhere else it is a denial.
+
+    Attributes:
+        prompt: What the person is asked.
+    """
+
+    prompt: str
+
+
+class Continue(msgspec.Struct, frozen=True):
+    """The run is to go on with more input, although the agent is done. For `after(AgentCall)` only.
+
+    Attributes:
+        input: What the user says next; an empty one is ignored.
+    """
+
+    input: str
+
+
+Decision = Deny | Respond | Ask | Continue
 
 
 class Denial(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,50 +336,3 @@ class Denial(msgspec.Struct, frozen=True, kw_only=True):
 
     hook_id: str
     reason: str
-
-
-def as_tool_result(answer: object) -> ToolResult:
-    """What a hook answers in a tool's place, as a `ToolResult`.
-
-    Args:
-        answer: A `ToolResult`, a `str` (also empty), a mapping with `content` and optionally `success` and
-            `metadata`, or an `Exception`, which counts as raised by the tool.
-
-    Raises:
-        HookUsageError: If it is anything else.
-    """
-    if isinstance(answer, str):
-        return ToolResult(content=answer)
-    if isinstance(answer, ToolResult):
-        return _checked(answer)
-    if isinstance(answer, Mapping):
-        unknown = [key for key in answer if key not in ("content", "success", "metadata")]
-        if unknown or "content" not in answer:
-            raise HookUsageError(
-                f"An answer given as a mapping has `content` and optionally `success` and `metadata`; got the keys "
-                f"{', '.join(map(str, answer)) or 'none'}."
-            )
-        return _checked(ToolResult(**answer))
-    if isinstance(answer, Exception):
-        return tool_failure(answer)
-    raise HookUsageError(
-        f"A tool call is answered with a ToolResult, a str, a mapping with `content`, or an Exception instance; "
-        f"got {type(answer).__name__}."
-    )
-
-
-def tool_failure(error: BaseException) -> ToolResult:
-    """The result of a tool that raised."""
-    return ToolResult(content=message_of(error), success=False, error_type=type(error).__name__)
-
-
-def _checked(result: ToolResult) -> ToolResult:
-    if not isinstance(result.content, str):
-        raise HookUsageError(f"`content` of an answer is text; got {type(result.content).__name__}.")
-    if not isinstance(result.success, bool):
-        raise HookUsageError(f"`success` of an answer is True or False; got {result.success!r}.")
-    if not isinstance(result.error_type, str | None):
-        raise HookUsageError(f"`error_type` of an answer is text or None; got {type(result.error_type).__name__}.")
-    if not isinstance(result.metadata, Mapping):
-        raise HookUsageError(f"`metadata` of an answer is a mapping; got {type(result.metadata).__name__}.")
-    return msgspec.structs.replace(result, metadata=read_only(result.metadata)) if result.metadata else result

@@ -15,6 +15,7 @@ import anyio
 import msgspec
 
 from hookline._deadline import Bounded
+from hookline._hook_checks import check_timeout
 from hookline._lanes import LaneHost
 from hookline._plans import Entry, Plan, compile_batch, compiled, merged
 from hookline._records import report
@@ -22,7 +23,7 @@ from hookline.calls import ToolResult
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import EVENTS, BeforeToolCall, Event, HookType
 from hookline.execution import Askable, ask, refuse_awaitable
-from hookline.hooks import Hook, Hooks, check_timeout, hook_batch
+from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.signals import announce, hook_executed, operation_registered, operation_unregistered
 
 __all__ = ["DrainReport", "HookDispatcher", "Registration"]
@@ -134,7 +135,7 @@ class HookDispatcher:
         """Ids of the live operations, as a live view."""
         return self._operations.keys()
 
-    def register(self, operation_id: str, hooks: Iterable[Hooks | Hook]) -> Registration:
+    def register(self, operation_id: str, hooks: Iterable[AnyHook]) -> Registration:
         """Add hooks to an operation, behind those that it has; the first call makes the operation live.
 
         Args:
@@ -274,7 +275,7 @@ class HookDispatcher:
         return ask(askable, event, self._bounded, self.hook_timeout, self)
 
     @contextlib.asynccontextmanager
-    async def operation(self, operation_id: str, hooks: Iterable[Hooks | Hook] = ()) -> AsyncIterator[Registration]:
+    async def operation(self, operation_id: str, hooks: Iterable[AnyHook] = ()) -> AsyncIterator[Registration]:
         """An operation that is live inside of `async with`: registered on entry, unregistered and drained on exit.
 
         Args:

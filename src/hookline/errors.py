@@ -4,6 +4,12 @@
 HooklineError
 ├── HookDefinitionError (ValueError)        a hook that cannot be registered
 ├── HookUsageError (RuntimeError)           a call at a wrong time, or with a wrong value
+├── HookError                               a hook stood in the way of a call
+│   ├── HookDenied                          it refused
+│   ├── HookExecutionError                  it failed, and fails closed
+│   ├── HookTimeoutError (TimeoutError)     it took too long: the cause of a HookExecutionError
+│   └── HookReturnError (TypeError)         it returned what it may not: the cause of a HookExecutionError
+├── PhaseTransitionError (ValueError)       an agent cannot move from this phase to that one
 ├── EventDecodeError (ValueError)           bytes that are not an event
 ├── EventEncodeError (ValueError)           an event that JSON cannot carry
 ├── MissingExtraError (ImportError)         an optional part is not installed
@@ -30,12 +36,30 @@ Fields go in, the class writes the sentence; every error pickles.
 
 from __future__ import annotations
 
+from hookline._error_root import HooklineError, message_of
+from hookline._hook_errors import HookDenied, HookError, HookExecutionError, HookReturnError, HookTimeoutError
+from hookline._operation_errors import (
+    DecisionError,
+    OperationBusyError,
+    OperationError,
+    OperationExistsError,
+    OperationFinishedError,
+    OperationMismatchError,
+    OperationNotFoundError,
+    StaleStateError,
+)
+
 __all__ = [
     "AgentDefinitionError",
     "DecisionError",
     "EventDecodeError",
     "EventEncodeError",
     "HookDefinitionError",
+    "HookDenied",
+    "HookError",
+    "HookExecutionError",
+    "HookReturnError",
+    "HookTimeoutError",
     "HookUsageError",
     "HooklineError",
     "MissingExtraError",
@@ -47,6 +71,7 @@ __all__ = [
     "OperationFinishedError",
     "OperationMismatchError",
     "OperationNotFoundError",
+    "PhaseTransitionError",
     "StaleStateError",
     "ToolArgumentsError",
     "ToolCallError",
@@ -55,10 +80,6 @@ __all__ = [
     "UnknownToolError",
     "message_of",
 ]
-
-
-class HooklineError(Exception):
-    """Anything that hookline raises on purpose."""
 
 
 class HookDefinitionError(HooklineError, ValueError):
@@ -238,122 +259,22 @@ class ModelAnswerError(ModelError, TypeError):
         return f"Model {self.model!r} did not answer with a proper ModelResponse: {self.problem}."
 
 
-class OperationError(HooklineError):
-    """An operation cannot be run or resumed in this way.
+class PhaseTransitionError(HooklineError, ValueError):
+    """An agent cannot move from the phase that it is in to the one that was asked for.
 
     Attributes:
-        operation_id: The operation.
+        agent_id: The agent.
+        source: The phase that it is in.
+        target: The phase that was asked for.
+        allowed: The phases that it may move to.
     """
 
-    def __init__(self, operation_id: str) -> None:
-        super().__init__(operation_id)
-        self.operation_id = operation_id
-
-
-class OperationExistsError(OperationError):
-    """The operation id is taken by a live or stored operation."""
+    def __init__(self, agent_id: str, source: str, target: str, allowed: list[str]) -> None:
+        super().__init__(agent_id, source, target, allowed)
+        self.agent_id, self.source, self.target, self.allowed = agent_id, source, target, allowed
 
     def __str__(self) -> str:
         return (
-            f"Operation {self.operation_id!r} exists already. Leave `operation_id` out to get a fresh one, "
-            "or use `resume_agent` if it waits for a person."
+            f"Agent {self.agent_id!r} cannot move from {self.source!r} to {self.target!r}; "
+            f"from there it may move to {', '.join(self.allowed) or 'nothing'}."
         )
-
-
-class OperationNotFoundError(OperationError):
-    """No operation of that id is in the store."""
-
-    def __str__(self) -> str:
-        return (
-            f"Operation {self.operation_id!r} is not in the store: the id is wrong, it ended and was forgotten, "
-            "or it was paused with another `store`."
-        )
-
-
-class OperationFinishedError(OperationError):
-    """The operation ended; there is nothing to resume.
-
-    Attributes:
-        reason: Why it ended.
-    """
-
-    def __init__(self, operation_id: str, reason: str) -> None:
-        super().__init__(operation_id)
-        self.args = (operation_id, reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"Operation {self.operation_id!r} ended with reason {self.reason!r} and cannot be resumed."
-
-
-class OperationBusyError(OperationError):
-    """Somebody is running or resuming the operation at this moment."""
-
-    def __str__(self) -> str:
-        return f"Operation {self.operation_id!r} is being run or resumed already; wait for that to return."
-
-
-class OperationMismatchError(OperationError):
-    """The operation was started by another agent than the one that should resume it.
-
-    Attributes:
-        started_by: Id of the agent that started it.
-        given: Id of the agent that was given.
-    """
-
-    def __init__(self, operation_id: str, started_by: str, given: str) -> None:
-        super().__init__(operation_id)
-        self.args = (operation_id, started_by, given)
-        self.started_by, self.given = started_by, given
-
-    def __str__(self) -> str:
-        return (
-            f"Operation {self.operation_id!r} belongs to agent {self.started_by!r}, not to {self.given!r}; "
-            "resume it with the agent that started it."
-        )
-
-
-class StaleStateError(OperationError):
-    """The stored state is not the one that the caller had read, so nothing was written.
-
-    Attributes:
-        expected: The version that the caller had read; `None` for a new operation.
-        found: The version in the store.
-    """
-
-    def __init__(self, operation_id: str, expected: int | None, found: int | None) -> None:
-        super().__init__(operation_id)
-        self.args = (operation_id, expected, found)
-        self.expected, self.found = expected, found
-
-    def __str__(self) -> str:
-        return (
-            f"Operation {self.operation_id!r} was changed by somebody else: version {self.found}, "
-            f"expected {self.expected}. Nothing was written."
-        )
-
-
-class DecisionError(OperationError):
-    """A decision that cannot be taken: its call is not pending, or it is decided twice.
-
-    Attributes:
-        problem: What is wrong with it.
-        pending: Ids of the calls that wait for a decision.
-    """
-
-    def __init__(self, operation_id: str, problem: str, pending: list[str]) -> None:
-        super().__init__(operation_id)
-        self.args = (operation_id, problem, pending)
-        self.problem, self.pending = problem, pending
-
-    def __str__(self) -> str:
-        waiting = ", ".join(repr(call) for call in self.pending) or "none"
-        return f"Operation {self.operation_id!r}: {self.problem}. Calls that wait for a decision: {waiting}."
-
-
-def message_of(error: BaseException) -> str:
-    """What an exception says; its class name if it says nothing or fails to."""
-    try:
-        return str(error) or type(error).__name__
-    except Exception:
-        return type(error).__name__

@@ -1,50 +1,35 @@
-"""What a user registers: `Hook`, the plain record, and `Hooks`, the named bundle with its decorators."""
+"""What a user registers: `Hooks`, the named bundle with its decorators; `Hook` and `Interceptor`, the plain records."""
 
-import fnmatch
-import inspect
-import logging
-import math
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
+from hookline._hook_checks import check_id, check_priority, check_tenant, name_of
+from hookline._hook_records import (
+    EventClass,
+    Hook,
+    Interceptor,
+    Kind,
+    OnError,
+    check_hook,
+    check_interceptor,
+    check_phase_handler,
+    phase_handler,
+)
+from hookline._phase import Phase, PhaseHandler, PhaseHook
+from hookline.calls import Call
 from hookline.errors import HookDefinitionError
-from hookline.events import EVENTS, TOOL_EVENTS, Event, HookType
+from hookline.events import Event
 
-__all__ = ["Hook", "Hooks"]
-
-logger = logging.getLogger("hookline")
+__all__ = ["AnyHook", "Hook", "Hooks", "Interceptor", "hook_batch"]
 
 E = TypeVar("E", bound=Event)
+C = TypeVar("C", bound=Call)
 R = TypeVar("R")
-EventClass: TypeAlias = type[Event]
 
-
-class Hook(msgspec.Struct, frozen=True, kw_only=True):
-    """One observer: a handler and when to call it. `Hooks.on` makes these.
-
-    Attributes:
-        id: Name of the hook in logs and records; need not be unique.
-        type: The event: its class, or its wire name.
-        handler: `(event) -> None`, plain or async. Its return value is ignored.
-        tool: Glob over `identifier/api_name` (`"*/search"`); `None` for every tool. Tool events only.
-        timeout: Seconds an async handler may take; `None` for the dispatcher's `hook_timeout`, `math.inf` for no limit.
-        webhook: Where to deliver the event instead. Needs a delivery, which this version does not have.
-    """
-
-    id: str
-    type: HookType | EventClass
-    handler: Callable[[Any], object] | None = None
-    tool: str | None = None
-    timeout: float | None = None
-    webhook: dict[str, Any] | None = None
-
-    @property
-    def event(self) -> EventClass:
-        """The event's class."""
-        return EVENTS[HookType(self.type)] if isinstance(self.type, str) else self.type
+AnyHook: TypeAlias = "Hooks | Hook | Interceptor | PhaseHook"
+"""What `hooks=[...]` may hold."""
 
 
 class Hooks:
@@ -55,8 +40,8 @@ class Hooks:
 
     Args:
         id: Name of the bundle; part of its hooks' default ids.
-        priority: Place of its interceptors, 0 (outermost) to 1000.
-        tenant_id: Only for events of this tenant; `""` for every tenant.
+        priority: Place of its interceptors, 0 (outermost) to 1000; each may have one of its own.
+        tenant_id: Only for events and calls of this tenant; `""` for every tenant.
         inherit: Whether the bundle goes along into the operations of sub-agents.
 
     Raises:
@@ -64,24 +49,28 @@ class Hooks:
     """
 
     def __init__(self, id: str, *, priority: int = 100, tenant_id: str = "", inherit: bool = False) -> None:  # noqa: A002
-        if not isinstance(id, str) or not id:
-            raise HookDefinitionError("Hooks", f"`id` is a non-empty string; got {id!r}")
-        if not isinstance(priority, int) or isinstance(priority, bool) or not 0 <= priority <= 1000:
-            raise HookDefinitionError(f"Hooks {id!r}", f"`priority` is a whole number from 0 to 1000; got {priority!r}")
-        if not isinstance(tenant_id, str):
-            raise HookDefinitionError(f"Hooks {id!r}", f"`tenant_id` is a string; got {tenant_id!r}")
+        check_id(id, "Hooks")
+        check_priority(priority, f"Hooks {id!r}")
+        check_tenant(tenant_id, f"Hooks {id!r}")
         self.id = id
         self.priority = priority
         self.tenant_id = tenant_id
         self.inherit = inherit
         self.observers: tuple[Hook, ...] = ()
+        self.interceptors: tuple[Interceptor, ...] = ()
+        """The plain records behind `before`, `guard`, `after` and `around`."""
+        self.phase_hooks: tuple[PhaseHandler, ...] = ()
+        """The plain records behind `on_phase`."""
         self.lane = object()
         """Key of the bundle's lanes. Not the bundle itself, so that what is compiled from it does not refer to it."""
         # Filled by the dispatcher. It sits here, not in a table of the dispatcher, so that it dies with the bundle.
         self._compiled: Any = None
 
     def __repr__(self) -> str:
-        return f"Hooks({self.id!r}, observers={len(self.observers)})"
+        return (
+            f"Hooks({self.id!r}, observers={len(self.observers)}, interceptors={len(self.interceptors)}, "
+            f"phase_hooks={len(self.phase_hooks)})"
+        )
 
     def on(
         self,
@@ -111,7 +100,7 @@ class Hooks:
         """
 
         def register(handler: Callable[[E], R]) -> Callable[[E], R]:
-            name = id if id is not None else f"{self.id}.{_name_of(handler)}"
+            name = id if id is not None else f"{self.id}.{name_of(handler)}"
             hook = Hook(id=name, type=cast(EventClass, event), handler=handler, tool=tool, timeout=timeout)
             check_hook(hook, f"Hook {name!r} of {self.id!r}")
             self.observers = (*self.observers, hook)
@@ -120,125 +109,211 @@ class Hooks:
 
         return register
 
+    def before(
+        self,
+        call: type[C],
+        *,
+        priority: int | None = None,
+        tool: str | None = None,
+        timeout: float | None = None,
+        on_error: OnError = "closed",
+        wait: bool = True,
+        id: str | None = None,  # noqa: A002
+    ) -> Callable[[Callable[[C], R]], Callable[[C], R]]:
+        """Call the decorated function before a call happens: `(call)`.
 
-def check_hook(hook: Hook, where: str) -> None:
-    """Refuse a hook that could never work.
+        It returns `None`, a changed call, `Respond(answer)`, `Deny(reason)` or `Ask(prompt)`.
 
-    Args:
-        hook: The hook.
-        where: How the error names it.
+        Args:
+            call: The class of the calls: `AgentCall`, `StepCall`, `ModelCall`, `ToolCall`, `CompactCall`,
+                `SubAgentCall`, `RequestCall` or `MemoryCall`.
+            priority: From 0, outermost, to 1000; the bundle's unless given.
+            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`.
+            timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
+            on_error: What becomes of the call when the hook raises, takes too long or returns something else:
+                `"closed"` denies it, `"open"` goes on as if the hook were absent.
+            wait: `False` to run it in the background, after all hooks that are waited for; what it returns is then
+                ignored.
+            id: The hook's id; `"<bundle>.<function>"` unless given.
 
-    Raises:
-        HookDefinitionError: With what is wrong and how to fix it.
-    """
-    if not isinstance(hook.id, str) or not hook.id:
-        raise HookDefinitionError(where, f"`id` is a non-empty string; got {hook.id!r}")
-    _check_event(hook, where)
-    if hook.webhook is not None:
-        raise HookDefinitionError(
-            where, "this version of hookline has no delivery for `webhook`; give the hook a `handler` that sends it"
-        )
-    if hook.handler is None:
-        raise HookDefinitionError(where, "a hook needs a `handler`: a plain or an async function of one event")
-    if not callable(hook.handler):
-        raise HookDefinitionError(where, f"`handler` must be callable; got {hook.handler!r}")
-    _check_signature(hook.handler, where)
-    check_timeout(hook.timeout, where)
-    if hook.tool is not None:
-        _check_tool(hook, where)
+        Raises:
+            HookDefinitionError: If an argument cannot work.
+        """
+        options = _Options(priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait, id=id)
+        return self._interceptor("before", call, options)
+
+    def guard(
+        self,
+        call: type[C],
+        *,
+        priority: int | None = None,
+        tool: str | None = None,
+        timeout: float | None = None,
+        on_error: OnError = "closed",
+        wait: bool = True,
+        id: str | None = None,  # noqa: A002
+    ) -> Callable[[Callable[[C], R]], Callable[[C], R]]:
+        """Call the decorated function to judge a call as it will really run: `(call)`.
+
+        Guards come after every hook that may change the call. One returns `None`, `Deny(reason)` or `Ask(prompt)`.
+
+        Args:
+            call: The class of the calls, as for `before`.
+            priority: From 0, outermost, to 1000; the bundle's unless given.
+            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`.
+            timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
+            on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
+            wait: A guard is always waited for; `False` is refused.
+            id: The hook's id; `"<bundle>.<function>"` unless given.
+
+        Raises:
+            HookDefinitionError: If an argument cannot work.
+        """
+        options = _Options(priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait, id=id)
+        return self._interceptor("guard", call, options)
+
+    def after(
+        self,
+        call: type[C],
+        *,
+        priority: int | None = None,
+        tool: str | None = None,
+        timeout: float | None = None,
+        on_error: OnError = "closed",
+        wait: bool = True,
+        id: str | None = None,  # noqa: A002
+    ) -> Callable[[Callable[[C, Any], R]], Callable[[C, Any], R]]:
+        """Call the decorated function after a call has happened: `(call, result)`.
+
+        It returns `None`, a changed result, `Deny(reason)` or, for an `AgentCall`, `Continue(input)`. The hooks run in
+        the reverse order of `before`.
+
+        Args:
+            call: The class of the calls, as for `before`.
+            priority: From 0, outermost, to 1000; the bundle's unless given.
+            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`.
+            timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
+            on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
+            wait: `False` to run it in the background, with the final result; what it returns is ignored then.
+            id: The hook's id; `"<bundle>.<function>"` unless given.
+
+        Raises:
+            HookDefinitionError: If an argument cannot work.
+        """
+        options = _Options(priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait, id=id)
+        return self._interceptor("after", call, options)
+
+    def around(
+        self,
+        call: type[C],
+        *,
+        priority: int | None = None,
+        tool: str | None = None,
+        timeout: float | None = None,
+        on_error: OnError = "closed",
+        wait: bool = True,
+        id: str | None = None,  # noqa: A002
+    ) -> Callable[[Callable[[C, Any], R]], Callable[[C, Any], R]]:
+        """Call the decorated function instead of a call: `(call, call_next)`.
+
+        `await call_next(call)` lets it happen, at most once, and gives its result. The function returns that, another
+        result, `None` for no change, `Respond(answer)`, `Deny(reason)` or `Ask(prompt)`.
+
+        Args:
+            call: The class of the calls, as for `before`.
+            priority: From 0, outermost, to 1000; the bundle's unless given.
+            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`.
+            timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
+            on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
+            wait: An `around` is always waited for; `False` is refused.
+            id: The hook's id; `"<bundle>.<function>"` unless given.
+
+        Raises:
+            HookDefinitionError: If an argument cannot work.
+        """
+        options = _Options(priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait, id=id)
+        return self._interceptor("around", call, options)
+
+    def on_phase(
+        self,
+        source: Phase | None,
+        target: Phase | None,
+        *,
+        timeout: float | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> Callable[[Callable[[Any], R]], Callable[[Any], R]]:
+        """Call the decorated function when a session's agent moves from one phase to another: `(transition)`.
+
+        Args:
+            source: The phase that is left; `None` for any.
+            target: The phase that is entered; `None` for any.
+            timeout: Seconds an async handler may take; `None` for 30, `math.inf` for no limit.
+            id: The hook's id; `"<bundle>.<function>"` unless given.
+
+        Raises:
+            HookDefinitionError: If an argument cannot work.
+        """
+
+        def register(handler: Callable[[Any], R]) -> Callable[[Any], R]:
+            name = id if id is not None else f"{self.id}.{name_of(handler)}"
+            hook = PhaseHandler(id=name, source=source, target=target, handler=handler, timeout=timeout)
+            check_phase_handler(hook, f"Phase hook {name!r} of {self.id!r}")
+            self.phase_hooks = (*self.phase_hooks, hook)
+            return handler
+
+        return register
+
+    def _interceptor(self, kind: Kind, call: type[Any], options: "_Options") -> Callable[[Any], Any]:
+        def register(handler: Any) -> Any:
+            name = options.id if options.id is not None else f"{self.id}.{name_of(handler)}"
+            hook = Interceptor(
+                id=name,
+                call=call,
+                kind=kind,
+                handler=handler,
+                priority=self.priority if options.priority is None else options.priority,
+                tool=options.tool,
+                timeout=options.timeout,
+                on_error=options.on_error,
+                wait=options.wait,
+                tenant_id=self.tenant_id,
+            )
+            check_interceptor(hook, f"Interceptor {name!r} of {self.id!r}")
+            self.interceptors = (*self.interceptors, hook)
+            return handler
+
+        return register
 
 
-def hook_batch(hooks: Iterable[Hooks | Hook]) -> list[Hooks | Hook]:
+class _Options(msgspec.Struct, frozen=True, kw_only=True):
+    priority: int | None
+    tool: str | None
+    timeout: float | None
+    on_error: OnError
+    wait: bool
+    id: str | None
+
+
+def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
     """What `hooks=[...]` holds, checked as a whole.
 
     Raises:
         HookDefinitionError: That says which entry is wrong and how to fix it.
     """
-    if isinstance(hooks, Hooks | Hook | str | bytes) or not isinstance(hooks, Iterable):
+    if isinstance(hooks, Hooks | Hook | Interceptor | PhaseHook | str | bytes) or not isinstance(hooks, Iterable):
         raise HookDefinitionError("hooks", f"give a list of `Hooks` and `Hook`s; got {hooks!r}")
     batch = list(hooks)
     for position, entry in enumerate(batch):
         if isinstance(entry, Hook):
             check_hook(entry, f"hooks[{position}], Hook {entry.id!r}")
+        elif isinstance(entry, Interceptor):
+            check_interceptor(entry, f"hooks[{position}], Interceptor {entry.id!r}")
+        elif isinstance(entry, PhaseHook):
+            phase_handler(entry, f"hooks[{position}], {type(entry).__name__}")
         elif not isinstance(entry, Hooks):
             raise HookDefinitionError(
                 f"hooks[{position}]",
-                f"expected a `Hooks` bundle or a `Hook`, got {entry!r}; functions go into a bundle with @hooks.on(...)",
+                f"expected a `Hooks` bundle, a `Hook`, an `Interceptor` or a `PhaseHook`, got {entry!r}; functions go "
+                "into a bundle with a decorator, as @hooks.on(...)",
             )
     return batch
-
-
-def check_timeout(timeout: object, where: str) -> None:
-    """Refuse a timeout that is no positive number of seconds.
-
-    Raises:
-        HookDefinitionError: If it is neither `None` nor a positive number.
-    """
-    if timeout is None:
-        return
-    try:
-        seconds = float(timeout) if isinstance(timeout, int | float) and not isinstance(timeout, bool) else math.nan
-    except OverflowError:
-        seconds = math.nan
-    if not seconds > 0:
-        raise HookDefinitionError(
-            where, f"`timeout` is a positive number of seconds, math.inf or None; got {timeout!r}"
-        )
-
-
-def tool_matcher(pattern: str | None) -> Callable[[str], object] | None:
-    """A test on `identifier/api_name` for a glob; `None` when every tool matches."""
-    if pattern is None or pattern == "*":
-        return None
-    if not any(char in pattern for char in "*?["):
-        return pattern.__eq__
-    return re.compile(fnmatch.translate(pattern)).match
-
-
-def _name_of(handler: object) -> str:
-    inner = inspect.unwrap(handler) if callable(handler) else handler
-    inner = getattr(inner, "func", inner)
-    return getattr(inner, "__name__", type(inner).__name__)
-
-
-def _check_event(hook: Hook, where: str) -> None:
-    known = hook.type in EVENTS if isinstance(hook.type, str) else hook.type in EVENTS.values()
-    if not known:
-        raise HookDefinitionError(
-            where,
-            f"{hook.type!r} is not one of the sixteen events: {', '.join(kind.__name__ for kind in EVENTS.values())}",
-        )
-
-
-def _check_tool(hook: Hook, where: str) -> None:
-    if not isinstance(hook.tool, str) or not hook.tool:
-        raise HookDefinitionError(where, f"`tool` is a glob over 'identifier/api_name'; got {hook.tool!r}")
-    if hook.event not in TOOL_EVENTS:
-        raise HookDefinitionError(
-            where, f"{hook.event.__name__} has no tool, so `tool={hook.tool!r}` could never match; leave it out"
-        )
-    if "/" not in hook.tool and "*" not in hook.tool and "?" not in hook.tool and "[" not in hook.tool:
-        logger.warning(
-            "%s: tool=%r matches no tool, since it is compared with 'identifier/api_name'; did you mean '*/%s'?",
-            where,
-            hook.tool,
-            hook.tool,
-        )
-
-
-def _check_signature(handler: Callable[..., object], where: str) -> None:
-    inner = inspect.unwrap(handler)
-    inner = getattr(inner, "func", inner)
-    for body in (inner, type(inner).__call__):
-        if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
-            raise HookDefinitionError(
-                where, "`handler` is a generator function, whose body would never run; remove `yield`"
-            )
-    try:
-        signature = inspect.signature(handler, follow_wrapped=False)
-    except (TypeError, ValueError):
-        return  # a builtin that does not say what it takes
-    try:
-        signature.bind(object())
-    except TypeError as error:
-        raise HookDefinitionError(where, f"`handler` is called with one argument, the event, but {error}") from None

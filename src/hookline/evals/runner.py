@@ -13,7 +13,7 @@ from hookline.errors import HookUsageError, message_of
 from hookline.evals.cassette import Cassette
 from hookline.evals.recorder import EventRecorder, RecordedOperation
 from hookline.evals.results import Mode, SuiteRun, TaskOutcome, TaskResult
-from hookline.hooks import Hook, Hooks
+from hookline.hooks import AnyHook
 from hookline.runtime import InMemoryStore, OperationStore
 
 __all__ = ["Case", "Suite", "cases_of", "record", "replay"]
@@ -36,7 +36,7 @@ class Suite(Protocol):
         self,
         task_id: str,
         *,
-        hooks: Iterable[Hooks | Hook] = (),
+        hooks: Iterable[AnyHook] = (),
         dispatcher: HookDispatcher | None = None,
         store: OperationStore | None = None,
         forbid_tools: bool = False,
@@ -70,7 +70,7 @@ async def record(
     cases: Sequence[Case],
     *,
     concurrency: int = 8,
-    hooks: Iterable[Hooks | Hook] = (),
+    hooks: Iterable[AnyHook] = (),
     on_result: OnResult | None = None,
 ) -> SuiteRun:
     """Run tasks with their real tools, observed on all sixteen events, and record what the tools answer.
@@ -82,9 +82,7 @@ async def record(
         on_result: Called after each task.
     """
     cassettes = {_name(case): Cassette(_name(case)) for case in cases}
-    attached: dict[str, list[Hooks | Hook]] = {
-        name: [cassette.recorder(), *hooks] for name, cassette in cassettes.items()
-    }
+    attached: dict[str, list[AnyHook]] = {name: [cassette.recorder(), *hooks] for name, cassette in cassettes.items()}
     return await _run(cases, "real", cassettes, attached, concurrency, on_result)
 
 
@@ -93,7 +91,7 @@ async def replay(
     cases: Sequence[Case],
     *,
     concurrency: int = 8,
-    hooks: Iterable[Hooks | Hook] = (),
+    hooks: Iterable[AnyHook] = (),
     on_result: OnResult | None = None,
 ) -> SuiteRun:
     """Run tasks again with every tool call answered by the recording. The real tools are forbidden to run.
@@ -106,9 +104,7 @@ async def replay(
         on_result: Called after each task.
     """
     cassettes = {_name(case): recorded.cassettes.get(_name(case)) or Cassette(_name(case)) for case in cases}
-    attached: dict[str, list[Hooks | Hook]] = {
-        name: [cassette.player(), *hooks] for name, cassette in cassettes.items()
-    }
+    attached: dict[str, list[AnyHook]] = {name: [cassette.player(), *hooks] for name, cassette in cassettes.items()}
     return await _run(cases, "replayed", cassettes, attached, concurrency, on_result)
 
 
@@ -116,7 +112,7 @@ async def _run(
     cases: Sequence[Case],
     mode: Mode,
     cassettes: Mapping[str, Cassette],
-    attached: Mapping[str, list[Hooks | Hook]],
+    attached: Mapping[str, list[AnyHook]],
     concurrency: int,
     on_result: OnResult | None,
 ) -> SuiteRun:

@@ -11,7 +11,7 @@ import msgspec
 from hookline._frozen import ReadOnlyList
 from hookline.calls import Message, ToolCalling, ToolSpec
 from hookline.errors import AgentDefinitionError
-from hookline.hooks import Hook, Hooks, hook_batch
+from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime._models import Model, ModelRetry
 from hookline.runtime._tools import Tool, tool
 
@@ -66,7 +66,7 @@ class Agent:
     max_steps: int = 50
     max_continues: int = 3
     cost_limit_usd: float | None = None
-    hooks: Sequence[Hooks | Hook] = ()
+    hooks: Sequence[AnyHook] = ()
     retry: ModelRetry = field(default_factory=ModelRetry)
     specs: list[ToolSpec] = field(init=False, repr=False)
 

@@ -22,7 +22,7 @@ from hookline.errors import (
     StaleStateError,
 )
 from hookline.events import CompletionReason
-from hookline.hooks import Hook, Hooks, hook_batch
+from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime._agent import Agent
 from hookline.runtime._calls import INTERRUPTED
 from hookline.runtime._loop import run_segment
@@ -42,7 +42,7 @@ async def exec_agent(
     agent: Agent,
     prompt: str | Sequence[Message],
     *,
-    hooks: Iterable[Hooks | Hook] = (),
+    hooks: Iterable[AnyHook] = (),
     operation_id: str | None = None,
     user_id: str = "",
     tenant_id: str = "",
@@ -93,7 +93,7 @@ async def resume_agent(
     operation_id: str,
     decisions: Sequence[Approve | Reject],
     *,
-    hooks: Iterable[Hooks | Hook] = (),
+    hooks: Iterable[AnyHook] = (),
     store: OperationStore | None = None,
     dispatcher: HookDispatcher | None = None,
     drain_timeout: float = 5.0,
@@ -159,7 +159,7 @@ async def _with_dispatcher(
     state: OperationState,
     version: int | None,
     decisions: Sequence[Decision],
-    hooks: Sequence[Hooks | Hook],
+    hooks: Sequence[AnyHook],
     dispatcher: HookDispatcher | None,
     store: OperationStore | None,
     drain_timeout: float,

@@ -114,7 +114,7 @@ async def respond(model: Model, call: ModelCall, retry: ModelRetry) -> ModelResp
     attempt = 1
     while True:
         try:
-            answer: object = model.respond(call)
+            answer: object = model.respond(_own_copy(call))
             if inspect.isawaitable(answer):
                 answer = await answer
             return _checked(model, answer)
@@ -129,6 +129,14 @@ async def respond(model: Model, call: ModelCall, retry: ModelRetry) -> ModelResp
                     f"Model {model.name!r} ended as cancelled although nobody had cancelled it."
                 ) from error
             raise
+
+
+def _own_copy(call: ModelCall) -> ModelCall:
+    """A call whose lists the model may edit: nobody else sees them."""
+    copy = msgspec.structs.replace(call)
+    msgspec.structs.force_setattr(copy, "messages", list(call.messages))
+    msgspec.structs.force_setattr(copy, "tools", list(call.tools))
+    return copy
 
 
 def _checked(model: Model, answer: object) -> ModelResponse:

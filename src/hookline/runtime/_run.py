@@ -30,7 +30,7 @@ from hookline.events import (
     StepType,
     ToolOutcome,
 )
-from hookline.hooks import Hook, Hooks
+from hookline.hooks import AnyHook
 from hookline.runtime._agent import Agent
 from hookline.runtime._state import Decision, OperationState, OperationStore
 
@@ -104,7 +104,7 @@ class Run:
         state: OperationState,
         *,
         version: int | None,
-        hooks: Sequence[Hooks | Hook],
+        hooks: Sequence[AnyHook],
         dispatcher: HookDispatcher,
         store: OperationStore,
         drain_timeout: float,

@@ -18,7 +18,7 @@ from hookline.dispatcher import HookDispatcher
 from hookline.errors import MissingExtraError
 from hookline.evals.errors import ForbiddenToolError, UnknownSuiteError, UnknownTaskError
 from hookline.evals.results import TaskOutcome
-from hookline.hooks import Hook, Hooks
+from hookline.hooks import AnyHook
 from hookline.runtime import Agent, OperationResult, OperationStore, ScriptedModel, Tool, exec_agent
 
 __all__ = ["SUITES", "VERSION", "AgentDojoSuite", "load_suite"]
@@ -162,7 +162,7 @@ class AgentDojoSuite:
         self,
         task_id: str,
         *,
-        hooks: Iterable[Hooks | Hook] = (),
+        hooks: Iterable[AnyHook] = (),
         dispatcher: HookDispatcher | None = None,
         store: OperationStore | None = None,
         forbid_tools: bool = False,

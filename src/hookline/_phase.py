@@ -1,0 +1,141 @@
+"""The life of an agent in words: thirteen phases, the moves between them, and what a user hangs on a move."""
+
+import abc
+import enum
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+__all__ = ["TRANSITIONS", "Phase", "PhaseHandler", "PhaseHook", "PhaseTransition"]
+
+
+class Phase(enum.StrEnum):
+    """Where an agent is in its life."""
+
+    UNINITIALIZED = "uninitialized"
+    BOOTSTRAPPING = "bootstrapping"
+    IDLE = "idle"
+    PROCESSING_USER_INPUT = "processing_user_input"
+    AWAITING_LLM_RESPONSE = "awaiting_llm_response"
+    ANALYZING_LLM_RESPONSE = "analyzing_llm_response"
+    AWAITING_TOOL_APPROVAL = "awaiting_tool_approval"
+    TOOL_DENIED = "tool_denied"
+    EXECUTING_TOOL = "executing_tool"
+    PROCESSING_TOOL_RESULT = "processing_tool_result"
+    SHUTTING_DOWN = "shutting_down"
+    SHUTDOWN_COMPLETE = "shutdown_complete"
+    ERROR = "error"
+
+    @property
+    def is_initializing(self) -> bool:
+        """Whether the agent is not ready yet."""
+        return self is Phase.BOOTSTRAPPING
+
+    @property
+    def is_processing(self) -> bool:
+        """Whether the agent works on a task."""
+        return self in _PROCESSING
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the agent's life is over, until it is started again."""
+        return self is Phase.SHUTDOWN_COMPLETE or self is Phase.ERROR
+
+
+_PROCESSING = frozenset(list(Phase)[3:10])
+
+
+def _transitions() -> dict[Phase, frozenset[Phase]]:
+    every = Phase
+    moves: dict[Phase, set[Phase]] = {
+        every.UNINITIALIZED: {every.BOOTSTRAPPING},
+        every.BOOTSTRAPPING: {every.IDLE},
+        # Back to the question, when a task that waited for a person is taken up again.
+        every.IDLE: {every.PROCESSING_USER_INPUT, every.AWAITING_TOOL_APPROVAL},
+        every.PROCESSING_USER_INPUT: {every.AWAITING_LLM_RESPONSE},
+        every.AWAITING_LLM_RESPONSE: {every.ANALYZING_LLM_RESPONSE},
+        every.ANALYZING_LLM_RESPONSE: {
+            every.AWAITING_TOOL_APPROVAL,
+            every.EXECUTING_TOOL,
+            every.PROCESSING_USER_INPUT,
+        },
+        every.AWAITING_TOOL_APPROVAL: {every.EXECUTING_TOOL, every.TOOL_DENIED},
+        every.TOOL_DENIED: {every.PROCESSING_USER_INPUT},
+        every.EXECUTING_TOOL: {every.PROCESSING_TOOL_RESULT, every.PROCESSING_USER_INPUT},
+        every.PROCESSING_TOOL_RESULT: {every.AWAITING_LLM_RESPONSE, every.PROCESSING_USER_INPUT},
+        every.SHUTTING_DOWN: {every.SHUTDOWN_COMPLETE},
+        every.SHUTDOWN_COMPLETE: {every.UNINITIALIZED},
+        every.ERROR: {every.UNINITIALIZED},
+    }
+    for source, targets in moves.items():
+        if source.is_processing:
+            targets.add(every.IDLE)
+        if not source.is_terminal:
+            targets.add(every.ERROR)
+            if source is not every.SHUTTING_DOWN:
+                targets.add(every.SHUTTING_DOWN)
+    return {source: frozenset(targets) for source, targets in moves.items()}
+
+
+TRANSITIONS: Mapping[Phase, frozenset[Phase]] = _transitions()
+"""The law: from each phase, the phases that may follow it."""
+
+
+class PhaseTransition(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent has moved from one phase to another.
+
+    Attributes:
+        agent_id: The agent.
+        operation_id: The run in which it moved; `""` outside of one.
+        source: The phase that it left.
+        target: The phase that it is in now.
+        time_unix_nano: When.
+        reason: Why, where somebody said so.
+    """
+
+    agent_id: str
+    operation_id: str = ""
+    source: Phase
+    target: Phase
+    time_unix_nano: int = msgspec.field(default_factory=time.time_ns)
+    reason: str = ""
+
+
+class PhaseHandler(msgspec.Struct, frozen=True, kw_only=True):
+    """A handler and the move that it is called for. `Hooks.on_phase` makes these.
+
+    Attributes:
+        id: Name of the hook in logs and records; need not be unique.
+        source: The phase that is left; `None` for any.
+        target: The phase that is entered; `None` for any.
+        handler: `(transition) -> None`, plain or async. Its return value is ignored.
+        timeout: Seconds an async handler may take; `None` for 30, `math.inf` for no limit.
+    """
+
+    id: str
+    source: Phase | None
+    target: Phase | None
+    handler: Callable[[Any], object]
+    timeout: float | None = None
+
+
+class PhaseHook(abc.ABC):
+    """A phase hook as a class: two phases, and what to do when an agent moves from the one to the other.
+
+    Attributes:
+        source_phase: The phase that is left; `None` for any.
+        target_phase: The phase that is entered; `None` for any.
+    """
+
+    source_phase: Phase | None
+    target_phase: Phase | None
+
+    @abc.abstractmethod
+    async def execute(self, context: PhaseTransition) -> None:
+        """Do what the hook is for. Raising harms nobody: it is logged.
+
+        Args:
+            context: The move.
+        """
