@@ -12,7 +12,7 @@ import msgspec
 from hookline._hook_checks import tool_matcher
 from hookline.hooks import Hook
 
-__all__ = ["Observer", "compile_observer"]
+__all__ = ["Observer", "awaiting", "compile_observer", "is_async_handler", "matcher"]
 
 
 class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -36,19 +36,17 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 def compile_observer(hook: Hook, tenant_id: str = "") -> Observer:
     """Decide everything about a hook that can be decided before an event comes."""
     handler = cast("Callable[[Any], Any]", hook.handler)
-    is_async = _is_async(handler)
-    if is_async and not inspect.iscoroutinefunction(handler):
-        handler = _awaiting(handler)
+    is_async = is_async_handler(handler)
     return Observer(
         id=hook.id,
-        handler=handler,
+        handler=awaiting(handler) if is_async else handler,
         is_async=is_async,
         timeout=hook.timeout,
-        matches=_matcher(hook.tool, tenant_id),
+        matches=matcher(hook.tool, tenant_id),
     )
 
 
-def _is_async(handler: Callable[..., object]) -> bool:
+def is_async_handler(handler: Callable[..., object]) -> bool:
     """Whether calling it gives something to await, seen through partials, decorators and callable objects."""
     inner: Any = handler
     while not inspect.iscoroutinefunction(inner):
@@ -61,16 +59,20 @@ def _is_async(handler: Callable[..., object]) -> bool:
     return True
 
 
-def _awaiting(handler: Callable[[Any], Any]) -> Callable[[Any], Coroutine[Any, Any, Any]]:
-    async def adapted(event: Any) -> None:
-        outcome = handler(event)
-        if inspect.isawaitable(outcome):
-            await outcome
+def awaiting(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """An async handler as a function that surely returns a coroutine."""
+    if inspect.iscoroutinefunction(handler):
+        return handler
+
+    async def adapted(*args: Any) -> Any:
+        outcome = handler(*args)
+        return await outcome if inspect.isawaitable(outcome) else outcome
 
     return adapted
 
 
-def _matcher(tool: str | None, tenant_id: str) -> Callable[[Any], object] | None:
+def matcher(tool: str | None, tenant_id: str) -> Callable[[Any], object] | None:
+    """A test on an event or a call: whether it is of that tenant, and its tool matches the glob."""
     wanted = tool_matcher(tool)
     if wanted is None and not tenant_id:
         return None

@@ -4,7 +4,7 @@ import abc
 import enum
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -94,6 +94,8 @@ class PhaseTransition(msgspec.Struct, frozen=True, kw_only=True):
         time_unix_nano: When.
         reason: Why, where somebody said so.
     """
+
+    hook_type: ClassVar[str] = "phase"
 
     agent_id: str
     operation_id: str = ""

@@ -9,11 +9,12 @@ from time import perf_counter_ns
 
 from hookline._deadline import HandlerCancelledError, HandlerTimeoutError
 from hookline._observers import Observer
+from hookline._phase import PhaseTransition
 from hookline.errors import message_of
 from hookline.events import Event
 from hookline.signals import ExecutionStatus, HookExecution, announce, hook_executed
 
-__all__ = ["logger", "record", "record_dropped", "report"]
+__all__ = ["announce_execution", "described", "logger", "record", "record_dropped", "report", "report_failure"]
 
 logger = logging.getLogger("hookline")
 
@@ -48,12 +49,26 @@ def report(observer: Observer, event: Event, error: Exception, timeout: float = 
         observer.id,
         event.hook_type,
         event.operation_id,
-        _described(error),
+        described(error),
         exc_info=error,
     )
 
 
-def _described(error: Exception) -> str:
+def report_failure(hook_id: str, point: str, operation_id: str, error: Exception) -> None:
+    """Log what an interceptor or a phase hook did wrong."""
+    logger.error(
+        "Hook %r on %s of operation %s failed: %s", hook_id, point, operation_id, described(error), exc_info=error
+    )
+
+
+def announce_execution(execution: HookExecution, sender: object) -> None:
+    """Tell whoever listens how a hook's run has ended."""
+    if hook_executed.receivers:
+        announce(hook_executed, sender, execution=execution)
+
+
+def described(error: Exception) -> str:
+    """An exception in a line."""
     if isinstance(error, HandlerTimeoutError):
         return "still running after its timeout"
     if isinstance(error, HandlerCancelledError):
@@ -62,7 +77,13 @@ def _described(error: Exception) -> str:
 
 
 def record(
-    observer: Observer, event: Event, sender: object, started: int, failure: Exception | None, *, mocked: bool = False
+    observer: Observer,
+    event: Event | PhaseTransition,
+    sender: object,
+    started: int,
+    failure: Exception | None,
+    *,
+    mocked: bool = False,
 ) -> None:
     """Tell whoever listens how a handler run that began at `started` (`perf_counter_ns`) has ended."""
     duration_ms = (perf_counter_ns() - started) / 1e6
@@ -73,11 +94,16 @@ def record(
         status = "error"
     elif not observer.is_async and observer.timeout is not None and duration_ms > observer.timeout * 1e3:
         status = "timeout"  # nobody could interrupt it; it is told apart from a quiet success
-    _announce(observer, event, sender, status, duration_ms, _described(failure) if failure is not None else None)
+    _announce(observer, event, sender, status, duration_ms, described(failure) if failure is not None else None)
 
 
 def _announce(
-    observer: Observer, event: Event, sender: object, status: ExecutionStatus, duration_ms: float, error: str | None
+    observer: Observer,
+    event: Event | PhaseTransition,
+    sender: object,
+    status: ExecutionStatus,
+    duration_ms: float,
+    error: str | None,
 ) -> None:
     execution = HookExecution(
         hook_id=observer.id,

@@ -1,7 +1,8 @@
-"""Process-wide announcements, as blinker signals: one record per handler run, operations that come and go.
+"""Process-wide announcements, as blinker signals: one record per handler run, operations that come and go, phases.
 
-Nothing is built while nobody is connected. The sender is the dispatcher, never an operation: blinker keeps a bucket per
-sender for ever. A receiver is called as `receiver(sender, **keywords)`; one that raises is logged and harms nobody.
+Nothing is built while nobody is connected. The sender is the dispatcher (for phases the machine), never an operation:
+blinker keeps a bucket per sender for ever. A receiver is called as `receiver(sender, **keywords)`; one that raises is
+logged and harms nobody.
 """
 
 import inspect
@@ -11,7 +12,7 @@ from typing import Literal
 import blinker
 import msgspec
 
-__all__ = ["HookExecution", "hook_executed", "operation_registered", "operation_unregistered"]
+__all__ = ["HookExecution", "hook_executed", "operation_registered", "operation_unregistered", "phase_changed"]
 
 logger = logging.getLogger("hookline")
 
@@ -23,7 +24,7 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         hook_id: The hook.
-        hook_type: Wire name of the event, or name of the call, that it was run for.
+        hook_type: Wire name of the event, or name of the call, that it was run for; `phase` for a phase hook.
         operation_id: The run.
         status: How it ended. `dropped`: it never ran, or was cancelled with its lane.
         duration_ms: Time spent in the handler itself.
@@ -43,6 +44,7 @@ _signals = blinker.Namespace()
 hook_executed = _signals.signal("hook-executed", doc="A handler has run; keyword `execution`: a `HookExecution`.")
 operation_registered = _signals.signal("operation-registered", doc="An operation is live; keyword `operation_id`.")
 operation_unregistered = _signals.signal("operation-unregistered", doc="An operation is gone; keyword `operation_id`.")
+phase_changed = _signals.signal("phase-changed", doc="An agent has moved; keyword `transition`: a `PhaseTransition`.")
 
 
 def announce(signal: blinker.Signal, sender: object, **keywords: object) -> None:

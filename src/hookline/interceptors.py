@@ -1,0 +1,221 @@
+"""`Chain`: the interceptors around one call, in order, bounded in time, failing open or closed as each declares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from time import perf_counter_ns
+from typing import Any
+
+import msgspec
+
+from hookline._background import run_beside
+from hookline._deadline import runs_on_asyncio
+from hookline._hook_checks import check_timeout
+from hookline._onions import Onion, Placed
+from hookline._own_time import Clock, ScopedClock, drive
+from hookline._passages import Control, Passage, Terminal
+from hookline.calls import (
+    CALLS,
+    AgentCall,
+    AgentResult,
+    Ask,
+    Call,
+    CompactCall,
+    CompactResult,
+    Continue,
+    Denial,
+    Deny,
+    MemoryCall,
+    MemoryResult,
+    ModelCall,
+    ModelResponse,
+    RequestCall,
+    RequestResult,
+    Respond,
+    StepCall,
+    StepResult,
+    SubAgentCall,
+    ToolCall,
+    ToolResult,
+)
+from hookline.errors import HookDefinitionError, HookDenied, HookUsageError
+from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
+from hookline.signals import HookExecution, hook_executed
+
+__all__ = [
+    "AgentCall",
+    "AgentResult",
+    "Ask",
+    "Chain",
+    "CompactCall",
+    "CompactResult",
+    "Continue",
+    "Denial",
+    "Deny",
+    "Interceptor",
+    "MemoryCall",
+    "MemoryResult",
+    "ModelCall",
+    "ModelResponse",
+    "Outcome",
+    "RequestCall",
+    "RequestResult",
+    "Respond",
+    "StepCall",
+    "StepResult",
+    "SubAgentCall",
+    "ToolCall",
+    "ToolResult",
+]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a call in a chain.
+
+    Attributes:
+        call: The call as it really ran, or as it was when it was denied or answered.
+        result: Its result; `None` after a denial.
+        denied: Which hook refused it, and why; `None` if none did.
+        asked: What a person is to be asked, where that is why it was denied.
+        stop: Whether the denial asks for the end of the whole run.
+        continues: The inputs of `Continue`, in the order in which the hooks ran.
+        executions: One record per hook that ran, in the order of their start; empty with `record=False`.
+        duration_ms: From the first hook's start to the end, the call itself included.
+        refusal: The denial as an exception, with the failure of a hook as its cause.
+    """
+
+    call: Any
+    result: Any
+    denied: Denial | None = None
+    asked: Ask | None = None
+    stop: bool = False
+    continues: list[str] = []
+    executions: list[HookExecution] = []
+    duration_ms: float = 0.0
+    refusal: HookDenied | None = None
+
+    def unwrap(self) -> Any:
+        """The result.
+
+        Raises:
+            HookDenied: If a hook refused the call; its `__cause__` is the failure of a hook that fails closed.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        return self.result
+
+
+class Chain:
+    """Interceptors, sorted and compiled once; immutable. Any number of calls may run through it at the same time.
+
+    Args:
+        hooks: Bundles and plain interceptors. What is no interceptor is left out.
+        budget: Seconds of own time that all hooks of one call may take together; `None` for no limit.
+        hook_timeout: Seconds of own time that a hook may take unless it says otherwise.
+        record: Whether outcomes list what each hook did.
+
+    Raises:
+        HookDefinitionError: If an entry or a number cannot work.
+    """
+
+    def __init__(
+        self,
+        hooks: Iterable[AnyHook] = (),
+        *,
+        budget: float | None = None,
+        hook_timeout: float = 30.0,
+        record: bool = True,
+    ) -> None:
+        check_timeout(budget, "Chain(budget=...)")
+        check_timeout(hook_timeout, "Chain(hook_timeout=...)")
+        if hook_timeout is None:
+            raise HookDefinitionError("Chain", "`hook_timeout` is a number of seconds, or math.inf for no limit")
+        placed = _placed(hook_batch(hooks))
+        self._record = record
+        self._budget = math.inf if budget is None else budget * 1e9
+        self._tenants = frozenset(hook.tenant_id for hook, _ in placed if hook.tenant_id)
+        nobody = Onion((), hook_timeout=hook_timeout)
+        self._onions: dict[tuple[type[Call], str], Onion] = {}
+        for call in CALLS:
+            own = [each for each in placed if each[0].call is call]
+            for tenant in ("", *self._tenants):
+                theirs = [each for each in own if each[0].tenant_id in ("", tenant)]
+                self._onions[call, tenant] = Onion(theirs, hook_timeout=hook_timeout) if theirs else nobody
+
+    def __contains__(self, call: type[Call]) -> bool:
+        """Whether any hook stands in the way of calls of that class."""
+        return any(onion.hooks for (kind, _), onion in self._onions.items() if kind is call)
+
+    async def run(self, call: Call, terminal: Terminal) -> Outcome:
+        """Lead a call through the hooks.
+
+        Args:
+            call: What is about to happen.
+            terminal: `async (call) -> result`: what happens. It is called at most once, with the final call.
+
+        Raises:
+            HookUsageError: If that is no call.
+            BaseException: What the terminal raises, unchanged.
+        """
+        started = perf_counter_ns()
+        passage = await self._lead(call, terminal)
+        return Outcome(
+            call=passage.call,
+            result=passage.result,
+            denied=passage.denied,
+            asked=passage.asked,
+            stop=passage.stop,
+            continues=passage.continues,
+            executions=[passage.executions[hook.index] for hook in passage.started],
+            duration_ms=(perf_counter_ns() - started) / 1e6,
+            refusal=passage.refusal,
+        )
+
+    async def _lead(self, call: Call, terminal: Terminal, control: Control | None = None) -> Passage:
+        """As `run`, for a run of an agent too, which adds its own control."""
+        try:
+            onion = self._onions[call.__class__, call.tenant_id if call.tenant_id in self._tenants else ""]
+        except (KeyError, AttributeError, TypeError):
+            raise HookUsageError(
+                f"A chain takes one of the eight calls, {', '.join(kind.__name__ for kind in CALLS)}; "
+                f"got {call!r:.200}."
+            ) from None
+        passage = Passage(call, terminal, onion.arounds)
+        passage.control = control
+        passage.recording = bool(self._record or hook_executed.receivers)
+        try:
+            if onion.background and control is None:
+                passage.result = await run_beside(passage, self._through(onion, passage))
+            else:
+                passage.result = await self._through(onion, passage)
+        except HookDenied as refusal:
+            if refusal is not passage.refusal:
+                raise
+        return passage
+
+    async def _through(self, onion: Onion, passage: Passage) -> Any:
+        if not onion.timed and not passage.recording and self._budget == math.inf:
+            result = await onion.enter(passage, passage.call)
+        elif runs_on_asyncio():
+            clock = passage.clock = Clock(onion.limits, self._budget)
+            result = await drive(clock, onion.enter(passage, passage.call))
+        else:
+            passage.clock = ScopedClock(onion.limits, self._budget)
+            result = await onion.enter(passage, passage.call)
+        for hook in onion.background_after:
+            if hook.matches is None or hook.matches(passage.call):
+                passage.start(hook, passage.call, result)
+        return result
+
+
+def _placed(batch: Iterable[AnyHook]) -> list[Placed]:
+    """The interceptors of a batch with the lane of each; plain ones share one lane."""
+    own = object()
+    placed: list[Placed] = []
+    for entry in batch:
+        if isinstance(entry, Hooks):
+            placed.extend((hook, entry.lane) for hook in entry.interceptors)
+        elif isinstance(entry, Interceptor):
+            placed.append((entry, own))
+    return placed

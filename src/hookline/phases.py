@@ -1,0 +1,229 @@
+"""The legal life of an agent: `PhaseMachine` moves it from phase to phase and tells the phase hooks.
+
+A move may begin inside of a hook of another one, or in another task while such a hook still runs. Its hooks then run at
+once, but it is announced in its turn: announcements come in the order in which the phases were entered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from time import perf_counter_ns
+
+import msgspec
+
+from hookline._deadline import (
+    Bounded,
+    HandlerCancelledError,
+    HandlerTimeoutError,
+    bounded_for_this_backend,
+    own_cancellation,
+)
+from hookline._hook_records import phase_handler
+from hookline._observers import Observer, awaiting, is_async_handler
+from hookline._phase import TRANSITIONS, Phase, PhaseHandler, PhaseHook, PhaseTransition
+from hookline._records import described, logger, record
+from hookline.errors import HookUsageError, PhaseTransitionError
+from hookline.execution import refuse_awaitable
+from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.signals import announce, hook_executed, phase_changed
+
+__all__ = ["TRANSITIONS", "Phase", "PhaseHook", "PhaseMachine", "PhaseTransition"]
+
+HOOK_TIMEOUT = 30.0
+"""Seconds that an async handler may take unless its hook says otherwise."""
+
+
+class PhaseMachine:
+    """Where one agent is in its life, and the only way to another phase: `move`.
+
+    It can be made outside of an event loop. Not thread-safe; the same hooks may serve any number of machines.
+
+    Args:
+        agent_id: The agent.
+        hooks: Bundles and `PhaseHook`s, in the order in which they run; hooks of other kinds are ignored.
+        operation_id: The run that the next moves belong to; an attribute, to be set anew for each run.
+        tenant_id: The agent's tenant: bundles of another one are ignored.
+
+    Raises:
+        HookDefinitionError: That says which hook is wrong and how to fix it.
+    """
+
+    def __init__(
+        self, agent_id: str, hooks: Iterable[AnyHook] = (), *, operation_id: str = "", tenant_id: str = ""
+    ) -> None:
+        self.agent_id = agent_id
+        self.operation_id = operation_id
+        self.tenant_id = tenant_id
+        self._phase = Phase.UNINITIALIZED
+        self._hooks = _compiled(hooks, tenant_id)
+        self._matching: dict[tuple[Phase, Phase], tuple[Observer, ...]] = {}
+        self._moves: deque[_Move] = deque()
+        self._announcing = False
+
+    def __repr__(self) -> str:
+        return f"PhaseMachine({self.agent_id!r}, phase={self._phase.value!r}, hooks={len(self._hooks)})"
+
+    @property
+    def phase(self) -> Phase:
+        """Where the agent is."""
+        return self._phase
+
+    async def move(self, target: Phase | str, *, reason: str = "") -> None:
+        """Enter another phase, run the hooks of exactly this move, then announce it with `signals.phase_changed`.
+
+        The hooks run one after the other, in the order in which they were given. What goes wrong in one is logged. They
+        already see the new phase. Where the caller is cancelled meanwhile, the remaining hooks do not run, but the move
+        is announced. A move to the present phase does nothing.
+
+        Args:
+            target: The phase to enter.
+            reason: Why, for the hooks.
+
+        Raises:
+            PhaseTransitionError: If the present phase may not be followed by that one; nothing has changed then.
+            HookUsageError: If that is no phase.
+        """
+        if type(target) is not Phase:
+            target = _phase_named(target)
+        source = self._phase
+        if target is source:
+            return
+        if target not in TRANSITIONS[source]:
+            allowed = sorted(phase.value for phase in TRANSITIONS[source])
+            raise PhaseTransitionError(self.agent_id, source.value, target.value, allowed)
+        self._phase = target
+        hooks = self._hooks_of(source, target)
+        if not (hooks or self._moves or phase_changed.receivers):
+            return
+        move = _Move(
+            PhaseTransition(
+                agent_id=self.agent_id, operation_id=self.operation_id, source=source, target=target, reason=reason
+            )
+        )
+        self._moves.append(move)
+        try:
+            if hooks:
+                await self._run(hooks, move.transition)
+        finally:
+            move.over = True
+            self._announce()
+
+    @contextlib.contextmanager
+    def hooked(self, hooks: Iterable[AnyHook]) -> Iterator[None]:
+        """Run these hooks too, after those that are there already, for moves that begin inside of the `with` block.
+
+        Raises:
+            HookDefinitionError: That says which hook is wrong and how to fix it.
+        """
+        added = _compiled(hooks, self.tenant_id)
+        self._set_hooks({**self._hooks, **added})
+        try:
+            yield
+        finally:
+            self._set_hooks({hook: pair for hook, pair in self._hooks.items() if hook not in added})
+
+    def _set_hooks(self, hooks: dict[Observer, PhaseHandler]) -> None:
+        if len(hooks) != len(self._hooks):
+            self._hooks = hooks
+            self._matching.clear()
+
+    def _hooks_of(self, source: Phase, target: Phase) -> tuple[Observer, ...]:
+        """The hooks of a move, looked for once."""
+        matching = self._matching.get((source, target))
+        if matching is None:
+            matching = self._matching[source, target] = tuple(
+                hook
+                for hook, pair in self._hooks.items()
+                if pair.source in (None, source) and pair.target in (None, target)
+            )
+        return matching
+
+    async def _run(self, hooks: Iterable[Observer], transition: PhaseTransition) -> None:
+        bounded: Bounded | None = None
+        for hook in hooks:
+            timeout = hook.timeout or HOOK_TIMEOUT
+            started = perf_counter_ns()
+            try:
+                if hook.is_async:
+                    bounded = bounded or bounded_for_this_backend()
+                    await bounded(hook.handler(transition), timeout, None)
+                elif (outcome := hook.handler(transition)) is not None:
+                    refuse_awaitable(outcome)
+            except BaseException as error:
+                failure = _own_failure(error)
+                if hook_executed.receivers:
+                    record(hook, transition, self, started, failure)
+                _report(hook, transition, failure, timeout)
+                del failure  # it refers to this frame
+            else:
+                if hook_executed.receivers:
+                    record(hook, transition, self, started, None)
+
+    def _announce(self) -> None:
+        """Announce the moves that are over, up to the first one whose hooks still run."""
+        if self._announcing:
+            return  # a receiver made a move: first the others hear of the one that it was told of
+        self._announcing = True
+        try:
+            while self._moves and self._moves[0].over:
+                transition = self._moves.popleft().transition
+                if phase_changed.receivers:
+                    announce(phase_changed, self, transition=transition)
+        finally:
+            self._announcing = False
+
+
+class _Move(msgspec.Struct, eq=False):
+    transition: PhaseTransition
+    over: bool = False
+
+
+def _compiled(hooks: Iterable[AnyHook], tenant_id: str) -> dict[Observer, PhaseHandler]:
+    """The phase hooks of a batch as they are run, each with the pair of phases that it is for."""
+    compiled: dict[Observer, PhaseHandler] = {}
+    for position, entry in enumerate(hook_batch(hooks)):
+        given: tuple[PhaseHandler, ...] = ()
+        if isinstance(entry, PhaseHook):
+            given = (phase_handler(entry, f"hooks[{position}], {type(entry).__name__}"),)
+        elif isinstance(entry, Hooks) and entry.tenant_id in ("", tenant_id):
+            given = entry.phase_hooks
+        for hook in given:
+            is_async = is_async_handler(hook.handler)
+            handler = awaiting(hook.handler) if is_async else hook.handler
+            compiled[Observer(id=hook.id, handler=handler, is_async=is_async, timeout=hook.timeout)] = hook
+    return compiled
+
+
+def _phase_named(name: str) -> Phase:
+    try:
+        return Phase(name)
+    except ValueError:
+        raise HookUsageError(f"{name!r} is not a phase; the phases are {', '.join(Phase)}.") from None
+
+
+def _own_failure(error: BaseException) -> Exception:
+    """What a handler did wrong.
+
+    Raises:
+        BaseException: The error, if it is a cancellation from outside or no `Exception`.
+    """
+    if isinstance(error, asyncio.CancelledError) and own_cancellation():
+        return HandlerCancelledError()
+    if isinstance(error, Exception):
+        return error
+    raise error
+
+
+def _report(hook: Observer, transition: PhaseTransition, error: Exception, timeout: float) -> None:
+    move = f"{transition.source} -> {transition.target} of agent {transition.agent_id!r}"
+    if transition.operation_id:
+        move += f" in operation {transition.operation_id}"
+    if isinstance(error, HandlerTimeoutError):
+        logger.error(
+            "Hook %r on %s was cancelled: it was still running after its timeout of %g s", hook.id, move, timeout
+        )
+    else:
+        logger.error("Hook %r on %s raised %s", hook.id, move, described(error), exc_info=error)
