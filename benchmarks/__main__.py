@@ -17,6 +17,7 @@ from benchmarks import (
     bench_dispatch,
     bench_events,
     bench_lanes,
+    bench_phases,
     bench_registration,
     bench_runtime,
     bench_scale,
@@ -33,6 +34,7 @@ GROUPS: dict[str, ModuleType] = {
     "registration": bench_registration,
     "events": bench_events,
     "runtime": bench_runtime,
+    "phases": bench_phases,
     "compare": compare,
     "scale": bench_scale,
 }

@@ -110,7 +110,7 @@ def _innermost(guards: Sequence[HookInChain], background: Sequence[HookInChain])
 def _through_befores(hooks: Sequence[HookInChain], inner: Enter) -> Enter:
     async def enter(passage: Passage, call: Any) -> Any:
         control = passage.control
-        if control is None or not control.approved:
+        if control is None or not control.pinned:
             for hook in hooks:
                 if hook.matches is not None and not hook.matches(call):
                     continue
@@ -126,6 +126,8 @@ def _through_befores(hooks: Sequence[HookInChain], inner: Enter) -> Enter:
 def _through_afters(hooks: Sequence[HookInChain], inner: Enter) -> Enter:
     async def enter(passage: Passage, call: Any) -> Any:
         result = await inner(passage, call)
+        if passage.control is not None and passage.control.suspended:
+            return result
         for hook in hooks:
             if hook.matches is None or hook.matches(passage.call):
                 result = passage.final(hook, await passage.ask(hook, passage.call, result), result)

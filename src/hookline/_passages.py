@@ -67,13 +67,22 @@ class Control(Protocol):
 
     Attributes:
         interrupted: Whether no further hook may start.
-        approved: Whether a person has let this very call through: nothing rewrites it, and no `Ask` is asked again.
+        pinned: Whether nothing may rewrite the call: it was on its way before, and waited for a person.
+        approved: Whether a person has let it through, so that no `Ask` is asked again.
+        suspended: Whether the call goes on at another time, so that no `after` runs yet.
         sender: Of the records.
     """
 
-    interrupted: bool
-    approved: bool
-    sender: object
+    @property
+    def interrupted(self) -> bool: ...
+    @property
+    def pinned(self) -> bool: ...
+    @property
+    def approved(self) -> bool: ...
+    @property
+    def suspended(self) -> bool: ...
+    @property
+    def sender(self) -> object: ...
 
     async def asks(self, call: Any) -> Ask | None:
         """Whether a person must be asked about the final call, although no hook said so."""
@@ -374,7 +383,7 @@ class Passage:
         problem = check_changed(call, self.call)
         if problem is not None:
             raise HookUsageError(f"Hook {hook.id!r} {problem}.")
-        if self.control is not None and self.control.approved:
+        if self.control is not None and self.control.pinned:
             return self.call
         self.call = call
         return call

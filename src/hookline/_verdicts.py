@@ -23,7 +23,7 @@ def check_changed(changed: Call, call: Call) -> str | None:
 
     Its `metadata` becomes the one that all hooks of the call share.
     """
-    for name in _KEPT if not isinstance(call, ToolCall) else (*_KEPT, "tool_call_id"):
+    for name in _KEPT if not isinstance(call, ToolCall) else (*_KEPT, "tool_call_id", "call_index", "step_index"):
         if getattr(changed, name) != getattr(call, name):
             return (
                 f"changed `{name}` from {getattr(call, name)!r} to {getattr(changed, name)!r}, which says whose call "

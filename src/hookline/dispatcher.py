@@ -71,21 +71,27 @@ class HookDispatcher:
     exception all are cancelled. Not thread-safe: use it from the event loop that entered it.
 
     Args:
-        hook_timeout: Seconds an async handler may take unless its hook says otherwise; `math.inf` for no limit.
+        hook_timeout: Seconds an async handler or an interceptor may take unless it says otherwise; `math.inf` for no
+            limit.
         max_queued: Events that one lane holds at most, the running one not counted.
+        chain_budget: Seconds of own time that all interceptors of one call may take together; `None` for no limit.
 
     Raises:
         HookDefinitionError: If an argument makes no sense.
     """
 
-    def __init__(self, *, hook_timeout: float = 30.0, max_queued: int = 10_000) -> None:
+    def __init__(
+        self, *, hook_timeout: float = 30.0, max_queued: int = 10_000, chain_budget: float | None = None
+    ) -> None:
         check_timeout(hook_timeout, "HookDispatcher(hook_timeout=...)")
+        check_timeout(chain_budget, "HookDispatcher(chain_budget=...)")
         if hook_timeout is None or isinstance(max_queued, bool) or not isinstance(max_queued, int) or max_queued < 1:
             raise HookDefinitionError(
                 "HookDispatcher", "`hook_timeout` is a number, `max_queued` a whole number from 1"
             )
         self.hook_timeout = hook_timeout
         self.max_queued = max_queued
+        self.chain_budget = chain_budget
         self._operations: dict[str, Registration | list[Registration]] = {}
         self._askable: dict[str, tuple[Askable, ...]] = {}
         self._tables: dict[type[Event], dict[str, Entry]] = {kind: {} for kind in _DISPATCHABLE}

@@ -203,7 +203,8 @@ class Chain:
         else:
             passage.clock = ScopedClock(onion.limits, self._budget)
             result = await onion.enter(passage, passage.call)
-        for hook in onion.background_after:
+        suspended = passage.control is not None and passage.control.suspended
+        for hook in onion.background_after if not suspended else ():
             if hook.matches is None or hook.matches(passage.call):
                 passage.start(hook, passage.call, result)
         return result

@@ -184,10 +184,10 @@ class _Move(msgspec.Struct, eq=False):
 def _compiled(hooks: Iterable[AnyHook], tenant_id: str) -> dict[Observer, PhaseHandler]:
     """The phase hooks of a batch as they are run, each with the pair of phases that it is for."""
     compiled: dict[Observer, PhaseHandler] = {}
-    for position, entry in enumerate(hook_batch(hooks)):
+    for entry in hook_batch(hooks):
         given: tuple[PhaseHandler, ...] = ()
         if isinstance(entry, PhaseHook):
-            given = (phase_handler(entry, f"hooks[{position}], {type(entry).__name__}"),)
+            given = (phase_handler(entry),)
         elif isinstance(entry, Hooks) and entry.tenant_id in ("", tenant_id):
             given = entry.phase_hooks
         for hook in given:

@@ -5,7 +5,7 @@ from hookline.errors import ModelError, TransientModelError
 from hookline.runtime._agent import Agent, Compaction
 from hookline.runtime._exec import exec_agent, interrupt, resume_agent
 from hookline.runtime._models import Model, ModelRetry, ScriptedModel
-from hookline.runtime._run import OperationResult
+from hookline.runtime._result import OperationResult
 from hookline.runtime._state import Approve, InMemoryStore, OperationState, OperationStore, Reject
 from hookline.runtime._tools import Tool, tool
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hookline._frozen import ReadOnlyList
-from hookline.calls import Message, ToolCalling, ToolSpec
+from hookline.calls import Message, ToolCall, ToolCalling, ToolSpec
 from hookline.errors import AgentDefinitionError
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime._models import Model, ModelRetry
@@ -104,7 +104,7 @@ class Agent:
         by_path: dict[str, Tool | Agent] = dict(zip(paths, [*tools, *self.sub_agents], strict=True))
         object.__setattr__(self, "_by_path", by_path)
 
-    def find(self, calling: ToolCalling) -> Tool | Agent | None:
+    def find(self, calling: ToolCalling | ToolCall) -> Tool | Agent | None:
         """The tool or sub-agent that a model asked for.
 
         A model often knows names only: a call with the default identifier finds the one tool of that name.

@@ -1,8 +1,9 @@
-"""What a step leads to: tool calls and sub-agent calls, each with its pair of events."""
+"""What a step leads to: tool calls, each led through its interceptors and told with its pair of events."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -10,24 +11,31 @@ import anyio
 import msgspec
 
 from hookline._frozen import ReadOnlyDict, read_only
-from hookline.calls import SubAgentCall, ToolCall, ToolCalling, ToolResult, tool_failure
-from hookline.errors import ToolArgumentsError, UnknownToolError, message_of
-from hookline.events import (
-    AfterCallAgent,
-    AfterToolCall,
-    BeforeCallAgent,
-    BeforeToolCall,
-    OnCallAgentError,
-    OnToolCallError,
-    ToolOutcome,
-)
-from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
-from hookline.runtime._run import OperationResult, Run, Step, new_operation_id
+from hookline._passages import Passage
+from hookline.calls import Ask, Denial, ToolCall, ToolCalling, ToolResult, tool_failure
+from hookline.errors import ToolArgumentsError, UnknownToolError
+from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, PendingTool, ToolOutcome
+from hookline.runtime._control import RunControl, lead
+from hookline.runtime._result import Step
+from hookline.runtime._run import Run
 from hookline.runtime._tools import Tool, as_result
 
-__all__ = ["answer_calls", "call_of", "run_call", "run_sub_agent", "shown_args"]
+__all__ = [
+    "INTERRUPTED",
+    "Job",
+    "answer_calls",
+    "as_pending",
+    "call_of",
+    "job",
+    "must_ask",
+    "parsed_args",
+    "shown_args",
+]
 
 INTERRUPTED = "The run was interrupted before the tool had finished."
+
+Job = Callable[[], Coroutine[Any, Any, None]]
+"""One call of a step: runs it, and notes what the model is to be told."""
 
 
 def parsed_args(calling: ToolCalling) -> tuple[ReadOnlyDict, str | None]:
@@ -68,7 +76,7 @@ def call_of(run: Run, step: Step, calling: ToolCalling, tool: Tool | None) -> tu
         api_name=api_name,
         args=args,
         tool_call_id=calling.tool_call_id,
-        call_index=run.call_indices.get(f"{identifier}/{api_name}", 0) + 1,
+        call_index=run.reserved.pop(calling.tool_call_id, 0) or run.call_indices.get(f"{identifier}/{api_name}", 0) + 1,
         step_index=step.index,
         operation_id=run.operation_id,
         tenant_id=run.tenant_id,
@@ -76,7 +84,7 @@ def call_of(run: Run, step: Step, calling: ToolCalling, tool: Tool | None) -> tu
     return call, problem
 
 
-async def answer_calls(jobs: list[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+async def answer_calls(jobs: list[Job]) -> None:
     """Run the calls of one step; several overlap."""
     if len(jobs) <= 1:
         for job in jobs:
@@ -92,21 +100,129 @@ async def answer_calls(jobs: list[Callable[[], Coroutine[Any, Any, None]]]) -> N
         raise
 
 
-async def run_call(run: Run, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolOutcome:
-    """One tool call of the model, from its arguments to what the model is told."""
-    result = await call_tool(run, call, tool, problem)
+def job(
+    run: Run, step: Step, calling: ToolCalling, call: ToolCall, problem: str | None, *, approved: bool = False
+) -> Job:
+    """One tool call of a step.
+
+    Args:
+        run: The run.
+        step: The step.
+        calling: The call as the model asked for it.
+        call: The call as it is now.
+        problem: What is wrong with its arguments.
+        approved: Whether a person has let it through.
+    """
+    if ToolCall in run.intercepted:
+        run.reserve(call)
+        return partial(answer_intercepted, run, step, calling, call, problem, approved=approved)
+    run.count_call(call)
+    return partial(answer, run, step, calling, call, problem)
+
+
+async def answer(run: Run, step: Step, calling: ToolCalling, call: ToolCall, problem: str | None) -> None:
+    """A tool call that no hook stands in the way of."""
+    keep(run, step, calling, call, await call_tool(run, step, call, problem))
+
+
+async def answer_intercepted(
+    run: Run, step: Step, calling: ToolCalling, call: ToolCall, problem: str | None, *, approved: bool
+) -> None:
+    """A tool call with hooks in its way: it is run, changed, answered, denied, or shown to a person."""
+
+    async def terminal(final: ToolCall) -> ToolResult:
+        run.tool_calls += 1
+        return await call_tool(run, step, counted(run, final, call), problem if final.args is call.args else None)
+
+    async def asks(final: ToolCall) -> Ask | None:
+        return Ask("The tool needs approval.") if await must_ask(run, final, problem) else None
+
+    passage = await lead(run, call, terminal, RunControl(run, pinned=approved, approved=approved, asks=asks))
+    final: ToolCall = passage.call
+    if passage.asked is not None:
+        run.reserved[calling.tool_call_id] = final.call_index
+        step.asked[calling.tool_call_id] = as_pending(final)
+        return
+    if passage.denied is not None and passage.stop:
+        run.denied = passage.denied
+    if passage.reached:
+        result = passage.result if passage.denied is None else withheld(passage.denied)
+    else:
+        run.tool_calls += 1
+        result = await tell_unrun(run, step, final, passage)
+    keep(run, step, calling, final, result)
+
+
+def counted(run: Run, final: ToolCall, call: ToolCall) -> ToolCall:
+    """The final call; one that hooks have turned into a call of another tool counts as such."""
+    path = f"{final.identifier}/{final.api_name}"
+    if path == f"{call.identifier}/{call.api_name}":
+        return final
+    final = msgspec.structs.replace(final, call_index=run.call_indices.get(path, 0) + 1)
+    run.reserve(final)
+    return final
+
+
+async def must_ask(run: Run, call: ToolCall, problem: str | None) -> bool:
+    """Whether a person must approve the call because its tool says so."""
+    found = run.find(call)
+    return (
+        isinstance(found, Tool)
+        and problem is None
+        and found.needs_approval is not False
+        and await found.asks_first(call)
+    )
+
+
+def as_pending(call: ToolCall) -> PendingTool:
+    """What a person is shown."""
+    return PendingTool(
+        identifier=call.identifier, api_name=call.api_name, tool_call_id=call.tool_call_id, args=call.args
+    )
+
+
+def withheld(denial: Denial) -> ToolResult:
+    """What the model is told of a call whose result it may not see."""
+    return ToolResult(
+        content=f"The tool ran, but hook {denial.hook_id!r} withheld its result: {denial.reason}", success=False
+    )
+
+
+async def tell_unrun(run: Run, step: Step, call: ToolCall, passage: Passage) -> ToolResult:
+    """The pair of events of a call that a hook denied or answered.
+
+    Returns:
+        What the model is told.
+    """
+    await run.executing(step)
+    started = perf_counter_ns()
+    if run.hooked(BeforeToolCall):
+        # Observers see the call; the answer that stands is the interceptor's.
+        await run.dispatcher.dispatch_before_tool_call(BeforeToolCall(**run.ids, **_of(call)))
+    if passage.denied is not None:
+        denied = ToolResult(content=passage.denied.reason, success=False)
+        tell_result(run, call, denied, started, answered_by=passage.denied.hook_id, mocked=False)
+        return denied
+    tell_result(run, call, passage.answer, started, answered_by=passage.answered_by, mocked=True)
+    told: ToolResult = passage.result
+    return told
+
+
+def keep(run: Run, step: Step, calling: ToolCalling, call: ToolCall, result: ToolResult) -> None:
+    """Note what the model is to be told."""
     content = f"{result.error_type}: {result.content}" if result.error_type else result.content
-    return ToolOutcome(
+    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = ToolOutcome(
         identifier=call.identifier,
         api_name=call.api_name,
-        tool_call_id=call.tool_call_id,
+        tool_call_id=calling.tool_call_id,
         content=content,
         success=result.success and result.error_type is None,
     )
 
 
-async def call_tool(run: Run, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
-    """The seam around one tool call: `beforeToolCall` → mock or tool → `afterToolCall` or `onToolCallError`."""
+async def call_tool(run: Run, step: Step, call: ToolCall, problem: str | None) -> ToolResult:
+    """One tool call, innermost: `beforeToolCall` → mock or tool → `afterToolCall` or `onToolCallError`."""
+    await run.executing(step)
     started = perf_counter_ns()
     event: BeforeToolCall | None = None
     try:
@@ -116,22 +232,25 @@ async def call_tool(run: Run, call: ToolCall, tool: Tool | None, problem: str | 
             result = await run.dispatcher.dispatch_before_tool_call(event)
         if result is None:
             event = None
-            result = await run_tool(run, call, tool, problem)
+            result = await run_tool(run, call, problem)
     except BaseException as error:
         interrupted = ToolResult(content=INTERRUPTED, success=False, error_type="Interrupted")
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-        tell_result(run, call, interrupted if cancelled else tool_failure(error), started, None)
+        tell_result(run, call, interrupted if cancelled else tool_failure(error), started)
         raise
-    tell_result(run, call, result, started, event)
+    answered_by = event.answered_by if event is not None else None
+    tell_result(run, call, result, started, answered_by=answered_by, mocked=event is not None)
     return result
 
 
-async def run_tool(run: Run, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
+async def run_tool(run: Run, call: ToolCall, problem: str | None) -> ToolResult:
     """The tool itself. Whatever `Exception` it raises is its result."""
     try:
-        if tool is None:
-            known = [f"{spec.identifier}/{spec.name}" for spec in run.agent.specs]
-            raise UnknownToolError(f"{call.identifier}/{call.api_name}", known)
+        tool = run.find(call)
+        if not isinstance(tool, Tool):
+            raise UnknownToolError(
+                f"{call.identifier}/{call.api_name}", [f"{spec.identifier}/{spec.name}" for spec in run.specs]
+            )
         if problem is not None:
             raise ToolArgumentsError(call.api_name, problem)
         return as_result(call.api_name, await tool.run(call.args))
@@ -143,21 +262,23 @@ async def run_tool(run: Run, call: ToolCall, tool: Tool | None, problem: str | N
         raise
 
 
-def tell_result(run: Run, call: ToolCall, result: ToolResult, started: int, answered: BeforeToolCall | None) -> None:
+def tell_result(
+    run: Run, call: ToolCall, result: ToolResult, started: int, *, answered_by: str | None = None, mocked: bool = False
+) -> None:
     """The second event of the pair."""
-    mocked: dict[str, Any] = {
-        "mocked": answered is not None,
-        "answered_by": answered.answered_by if answered is not None else None,
+    further: dict[str, Any] = {
+        "mocked": mocked,
+        "answered_by": answered_by,
         "metadata": result.metadata,
         "execution_time_ms": (perf_counter_ns() - started) / 1e6,
     }
     if result.error_type is not None:
         if run.hooked(OnToolCallError):
             run.tell(
-                OnToolCallError(**run.ids, **_of(call), error=result.content, error_type=result.error_type, **mocked)
+                OnToolCallError(**run.ids, **_of(call), error=result.content, error_type=result.error_type, **further)
             )
     elif run.hooked(AfterToolCall):
-        run.tell(AfterToolCall(**run.ids, **_of(call), content=result.content, success=result.success, **mocked))
+        run.tell(AfterToolCall(**run.ids, **_of(call), content=result.content, success=result.success, **further))
 
 
 def _of(call: ToolCall) -> dict[str, Any]:
@@ -169,70 +290,3 @@ def _of(call: ToolCall) -> dict[str, Any]:
         "step_index": call.step_index,
         "tool_call_id": call.tool_call_id,
     }
-
-
-async def run_sub_agent(run: Run, calling: ToolCalling, agent: Agent) -> ToolOutcome:
-    """One call of a sub-agent, from its arguments to what the model is told."""
-    args, problem = parsed_args(calling)
-    instruction = args.get("instruction")
-    if problem is None and not isinstance(instruction, str):
-        problem = "`instruction` must be a string"
-    call = SubAgentCall(
-        callee_id=agent.id,
-        instruction=instruction if isinstance(instruction, str) else "",
-        operation_id=run.operation_id,
-        tenant_id=run.tenant_id,
-    )
-    content, success = await call_sub_agent(run, call, agent, problem)
-    return ToolOutcome(
-        identifier=AGENT_IDENTIFIER,
-        api_name=agent.id,
-        tool_call_id=calling.tool_call_id,
-        content=content,
-        success=success,
-    )
-
-
-async def call_sub_agent(run: Run, call: SubAgentCall, agent: Agent, problem: str | None) -> tuple[str, bool]:
-    """The seam around one sub-agent call: `beforeCallAgent` → child → `afterCallAgent` or `onCallAgentError`."""
-    child_id = new_operation_id()
-    if run.hooked(BeforeCallAgent):
-        run.tell(BeforeCallAgent(**run.ids, callee_id=agent.id, instruction=call.instruction))
-    try:
-        if problem is not None:
-            raise ToolArgumentsError(f"{AGENT_IDENTIFIER}/{agent.id}", problem)
-        result = await run.exec_child(run, agent, call.instruction, child_id)
-        if result.reason == "error":
-            raise result.error or RuntimeError("unknown error")
-    except Exception as error:
-        if run.hooked(OnCallAgentError):
-            run.tell(OnCallAgentError(**run.ids, callee_id=agent.id, error=message_of(error)))
-        return f"The agent {agent.id!r} failed: {type(error).__name__}: {message_of(error)}", False
-    except BaseException:
-        tell_completed(run, agent, child_id, success=False)
-        raise
-    tell_completed(run, agent, child_id, success=result.reason == "done")
-    return answer_of(agent, result), result.reason == "done"
-
-
-def tell_completed(run: Run, agent: Agent, child_id: str, *, success: bool) -> None:
-    """The second event of the pair, for a sub-agent that came to an end."""
-    if run.hooked(AfterCallAgent):
-        run.tell(
-            AfterCallAgent(
-                **run.ids, callee_id=agent.id, sub_operation_id=child_id, thread_id=child_id, success=success
-            )
-        )
-
-
-def answer_of(agent: Agent, result: OperationResult) -> str:
-    """What the calling model reads of a sub-agent that did not fail."""
-    if result.reason == "done":
-        return result.output
-    if result.reason == "waiting_for_human":
-        return (
-            f"The agent {agent.id!r} waits for a person to decide about {len(result.pending)} tool call(s) in "
-            f"operation {result.operation_id}; its work is not done."
-        )
-    said = f" It last said: {result.output}" if result.output else ""
-    return f"The agent {agent.id!r} stopped early ({result.reason}).{said}"

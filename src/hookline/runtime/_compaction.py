@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
 import anyio
 
@@ -12,7 +13,9 @@ from hookline.calls import CompactCall, CompactResult, Message
 from hookline.errors import message_of
 from hookline.events import AfterCompact, BeforeCompact, OnCompactError
 from hookline.runtime._agent import Compaction
-from hookline.runtime._run import Run, Step
+from hookline.runtime._control import lead
+from hookline.runtime._result import Step
+from hookline.runtime._run import Run
 
 __all__ = ["compact_if_needed"]
 
@@ -37,7 +40,7 @@ async def compact_if_needed(run: Run, step: Step) -> None:
         run.tell(BeforeCompact(**run.ids, step_index=step.index, message_count=len(run.messages), token_count=tokens))
     call = CompactCall(messages=removed, token_count=tokens, operation_id=run.operation_id, tenant_id=run.tenant_id)
     try:
-        result = await compact(policy, call)
+        result = await compact(run, policy, call)
     except Exception as error:
         tell_failure(run, step, tokens, message_of(error))
         return
@@ -60,8 +63,23 @@ async def compact_if_needed(run: Run, step: Step) -> None:
         )
 
 
-async def compact(policy: Compaction, call: CompactCall) -> CompactResult:
-    """The seam around one compaction."""
+async def compact(run: Run, policy: Compaction, call: CompactCall) -> CompactResult:
+    """The seam around one compaction.
+
+    Raises:
+        HookDenied: If a hook refused it.
+    """
+    if CompactCall not in run.intercepted:
+        return await summarized(policy, call)
+    passage = await lead(run, call, partial(summarized, policy))
+    if passage.refusal is not None:
+        raise passage.refusal
+    result: CompactResult = passage.result
+    return result
+
+
+async def summarized(policy: Compaction, call: CompactCall) -> CompactResult:
+    """The summary itself."""
     try:
         summary: object = await policy.summarize(list(call.messages))
     except anyio.get_cancelled_exc_class() as error:

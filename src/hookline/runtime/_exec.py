@@ -24,9 +24,11 @@ from hookline.errors import (
 from hookline.events import CompletionReason
 from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime._agent import Agent
+from hookline.runtime._agent_call import run_agent
 from hookline.runtime._calls import INTERRUPTED
-from hookline.runtime._loop import run_segment
-from hookline.runtime._run import OperationResult, Run, new_operation_id
+from hookline.runtime._keeping import save
+from hookline.runtime._result import OperationResult
+from hookline.runtime._run import Run, new_operation_id, system_message
 from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
 
 __all__ = ["exec_agent", "interrupt", "resume_agent"]
@@ -201,6 +203,7 @@ async def _exec_child(parent: Run, agent: Agent, instruction: str, operation_id:
         store=parent.store,
         drain_timeout=parent.drain_timeout,
         exec_child=_exec_child,
+        parent=parent,
     )
     return await _exec(run, ())
 
@@ -229,10 +232,10 @@ async def _claim(run: Run) -> Exception | None:
     """
     version = run.version
     try:
-        await run.save("running")
+        await save(run, "running")
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
-            await run.save("interrupted" if version is None else "waiting_for_human")
+            await save(run, "interrupted" if version is None else "waiting_for_human")
         raise
     except StaleStateError:
         raise (
@@ -249,7 +252,7 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
     try:
         if error is None:
             with run.scope:
-                reason = await run_segment(run, decisions)
+                reason = await run_agent(run, decisions)
             if run.scope.cancel_called:
                 reason = "interrupted"
     except Exception as raised:
@@ -277,15 +280,15 @@ async def _finish(
         if not run.claimed and run.version is not None:
             pass  # a resume that the store did not take note of: the operation goes on waiting there
         elif save_timeout == math.inf:
-            await run.save(reason)
+            await save(run, reason)
         else:
             with anyio.move_on_after(save_timeout):
-                await run.save(reason)
+                await save(run, reason)
     except Exception as unsaved:
         reason, error = "error", error or unsaved
         run.close_step(INTERRUPTED)
         with contextlib.suppress(Exception):
-            await run.save(reason)
+            await save(run, reason)
     finally:
         try:
             run.complete(reason, error)
@@ -302,7 +305,7 @@ def _conversation(agent: Agent, prompt: str | Sequence[Message]) -> list[Message
         messages = list(given)
     else:
         raise HookUsageError(f"A prompt is text, or a non-empty list of Messages; got {given!r:.200}.")
-    system = Message(role="system", content=agent.instructions)
+    system = system_message(agent.instructions)
     return [system, *messages] if agent.instructions and system not in messages else messages
 
 

@@ -1,37 +1,34 @@
 """The loop: the order of events in one segment of a run, from top to bottom.
 
-`run_segment` is the whole, `run_step` one turn, `ask_model` the model call; tool calls, sub-agent calls and compaction
-have their seams in files of their own. Each seam is one function, so that what is to stand around it has one place.
+`run_segment` is the whole, `run_step` one turn, `ask_model` the model call; tool calls, sub-agent calls, compaction and
+resuming have files of their own. Each seam is one function, which leads its call through the run's interceptors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
-from hookline.calls import Message, ModelCall, ModelResponse, ToolCalling
-from hookline.events import (
-    AfterHumanIntervention,
-    BeforeHumanIntervention,
-    CompletionReason,
-    OnStopByHumanIntervention,
-    PendingTool,
-    ToolOutcome,
-)
+from hookline.calls import Message, ModelCall, ModelResponse, StepCall, StepResult, ToolCall, ToolCalling
+from hookline.events import BeforeHumanIntervention, CompletionReason
+from hookline.phases import Phase
 from hookline.runtime._agent import Agent
-from hookline.runtime._calls import INTERRUPTED, answer_calls, call_of, run_call, run_sub_agent, shown_args
+from hookline.runtime._calls import INTERRUPTED, Job, answer_calls, as_pending, call_of, job, must_ask, shown_args
 from hookline.runtime._compaction import compact_if_needed
-from hookline.runtime._models import respond
-from hookline.runtime._run import Run, Step
-from hookline.runtime._state import Decision, Reject
-from hookline.runtime._tools import Tool
+from hookline.runtime._control import lead
+from hookline.runtime._keeping import save
+from hookline.runtime._models import ModelRetry, respond
+from hookline.runtime._result import Step
+from hookline.runtime._resume import resume_step
+from hookline.runtime._run import Run
+from hookline.runtime._state import Decision
+from hookline.runtime._sub_agents import sub_agent_job
 
-__all__ = ["run_segment"]
+__all__ = ["limit_reached", "run_segment"]
 
-Job = Callable[[], Coroutine[Any, Any, None]]
+RETRY = "hookline.retry"
+"""The key of `ModelCall.metadata` under which a hook puts a `ModelRetry` that takes the place of the agent's."""
 
 
 async def run_segment(run: Run, decisions: Sequence[Decision] = ()) -> CompletionReason:
@@ -49,7 +46,7 @@ async def run_segment(run: Run, decisions: Sequence[Decision] = ()) -> Completio
         decisions = ()
         if reason is not None:
             return reason
-        await run.save("running")
+        await save(run, "running")
 
 
 async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason | None:
@@ -62,10 +59,10 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
     reason: CompletionReason | None = "error"
     try:
         await run.take_turn()
-        if decisions:
-            reason = await resume_step(run, step, decisions)
+        if StepCall in run.intercepted:
+            reason = await intercepted_step(run, step, decisions)
         else:
-            reason = await model_step(run, step)
+            reason = await step_body(run, step, decisions)
         reason = reason or limit_reached(run)
     finally:
         run.after_step(step, should_continue=reason is None)
@@ -73,17 +70,54 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
     return reason
 
 
+async def step_body(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:
+    """What a step does: ask the model, or take a person's decisions."""
+    return await (resume_step(run, step, decisions) if decisions else model_step(run, step))
+
+
+async def intercepted_step(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:
+    """The seam around one step, where hooks stand in its way."""
+    reason: CompletionReason | None = None
+
+    async def terminal(call: StepCall) -> StepResult:
+        nonlocal reason
+        reason = await step_body(run, step, decisions)
+        return StepResult(should_continue=reason is None, content=step.content)
+
+    call = StepCall(step_index=step.index, operation_id=run.operation_id, tenant_id=run.tenant_id)
+    passage = await lead(run, call, terminal)
+    if passage.denied is not None:
+        run.denied = passage.denied
+        run.close_step(f"Not run, because a hook denied the step: {passage.denied.reason}")
+        return "interrupted"
+    result: StepResult = passage.result
+    if not passage.reached:
+        run.messages.append(Message(role="assistant", content=result.content))
+        run.last_content = step.content = result.content
+        return None if result.should_continue else "done"
+    if result.content != step.content:
+        run.restate(result.content)
+        step.content = result.content
+    if reason == "done" and result.should_continue:
+        return None
+    return "interrupted" if reason is None and not result.should_continue else reason
+
+
 async def model_step(run: Run, step: Step) -> CompletionReason | None:
     """A step that asks the model, and does what it asks for."""
     await compact_if_needed(run, step)
     call = ModelCall(
-        messages=list(run.messages),
-        tools=run.agent.specs,
+        messages=run.messages,
+        tools=run.specs,
         model=getattr(run.agent.model, "name", ""),
         operation_id=run.operation_id,
         tenant_id=run.tenant_id,
     )
+    await run.awaiting_model()
     response = await ask_model(run, call)
+    if response is None:
+        return "interrupted"
+    await run.move(Phase.ANALYZING_LLM_RESPONSE)
     run.count(step, response)
     step.calling = with_own_ids(response.tool_calls)
     run.messages.append(Message(role="assistant", content=response.content, tool_calls=step.calling))
@@ -91,96 +125,54 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
         return "done"
     step.type = "call_tool"
     run.open_calls = step.calling
-    jobs: list[Job] = []
-    pending: list[PendingTool] = []
-    for calling in step.calling:
-        job = await job_of(run, step, calling)
-        if isinstance(job, PendingTool):
-            pending.append(job)
-        else:
-            jobs.append(job)
-    await answer_calls(jobs)
-    if not pending:
-        run.close_step(INTERRUPTED)
-        return None
+    await answer_calls([made for calling in step.calling if (made := await job_of(run, step, calling)) is not None])
+    if step.ran:
+        await run.move(Phase.PROCESSING_TOOL_RESULT)
+    if run.denied is not None or not step.asked:
+        run.close_step(INTERRUPTED if run.denied is None else "Not run, because a hook stopped the run.")
+        return None if run.denied is None else "interrupted"
+    return await ask_person(run, step)
+
+
+async def ask_person(run: Run, step: Step) -> CompletionReason:
+    """Pause, because a person must decide about some of the step's calls."""
     step.type = "request_human_approve"
-    run.pending = pending
+    run.pending = [step.asked[calling.tool_call_id] for calling in step.calling if calling.tool_call_id in step.asked]
+    if not step.ran:
+        await run.move(Phase.AWAITING_TOOL_APPROVAL)
     if run.hooked(BeforeHumanIntervention):
-        run.tell(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=pending))
+        run.tell(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
     return "waiting_for_human"
 
 
-async def ask_model(run: Run, call: ModelCall) -> ModelResponse:
-    """The seam around one model call."""
-    return await respond(run.agent.model, call, run.agent.retry)
+async def ask_model(run: Run, call: ModelCall) -> ModelResponse | None:
+    """The seam around one model call; `None` if a hook denied it, which ends the run."""
+
+    async def terminal(final: ModelCall) -> ModelResponse:
+        retry = final.metadata.get(RETRY)
+        run.llm_calls += 1
+        return await respond(run.agent.model, final, retry if isinstance(retry, ModelRetry) else run.agent.retry)
+
+    if ModelCall not in run.intercepted:
+        response = await respond(run.agent.model, call, run.agent.retry)
+        run.llm_calls += 1
+        return response
+    passage = await lead(run, call, terminal)
+    run.denied = passage.denied or run.denied
+    answer: ModelResponse | None = passage.result
+    return answer if passage.denied is None else None
 
 
-async def job_of(run: Run, step: Step, calling: ToolCalling) -> Job | PendingTool:
-    """What one call of the model comes to: something to run now, or something to ask a person about."""
-    found = run.agent.find(calling)
+async def job_of(run: Run, step: Step, calling: ToolCalling) -> Job | None:
+    """What one call of the model comes to: something to run now, or something to ask a person about (in `step`)."""
+    found = run.find(calling)
     if isinstance(found, Agent):
-        return partial(keep, run, step, calling, partial(run_sub_agent, run, calling, found))
+        return sub_agent_job(run, step, calling, found)
     call, problem = call_of(run, step, calling, found)
-    if found is not None and problem is None and found.needs_approval is not False and await found.asks_first(call):
-        return PendingTool(
-            identifier=found.identifier, api_name=found.name, tool_call_id=calling.tool_call_id, args=call.args
-        )
-    run.count_call(call)
-    return partial(keep, run, step, calling, partial(run_call, run, call, found, problem))
-
-
-async def keep(run: Run, step: Step, calling: ToolCalling, work: Callable[[], Awaitable[ToolOutcome]]) -> None:
-    """Run one call and note what the model is to be told."""
-    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = await work()
-
-
-async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:
-    """A step that takes a person's decisions in place of a model call."""
-    step.type = "request_human_approve"
-    for decision in decisions:
-        run.decisions[decision.tool_call_id] = decision
-        if run.hooked(AfterHumanIntervention):
-            run.tell(decided(run, decision))
-    stopped_by = next((each for each in decisions if isinstance(each, Reject) and not each.and_continue), None)
-    if stopped_by is not None:
-        stop(run, stopped_by)
-        return "interrupted"
-    if run.undecided():
-        return "waiting_for_human"
-    step.type = "call_tool"
-    asked = {calling.tool_call_id: calling for calling in run.open_calls}
-    jobs: list[Job] = []
-    for pending in run.pending:
-        step.calling.append(asked[pending.tool_call_id])
-        decision = run.decisions[pending.tool_call_id]
-        calling = as_calling(pending)
-        if isinstance(decision, Reject):
-            refused = told(pending, rejection(decision))
-            run.outcomes[pending.tool_call_id] = step.outcomes[pending.tool_call_id] = refused
-            continue
-        found = run.agent.find(calling)
-        tool = found if isinstance(found, Tool) else None
-        call, problem = call_of(run, step, calling, tool)
-        run.count_call(call)
-        jobs.append(partial(keep, run, step, calling, partial(run_call, run, call, tool, problem)))
-    await answer_calls(jobs)
-    run.close_step(INTERRUPTED)
-    return None
-
-
-def stop(run: Run, decision: Reject) -> None:
-    """End the run because a person refused; the conversation says what became of every call."""
-    if run.hooked(OnStopByHumanIntervention):
-        run.tell(
-            OnStopByHumanIntervention(
-                **run.ids, tool_call_id=decision.tool_call_id, rejection_reason=decision.reason or None
-            )
-        )
-    for pending in run.pending:
-        own = run.decisions.get(pending.tool_call_id)
-        if isinstance(own, Reject):
-            run.outcomes[pending.tool_call_id] = told(pending, rejection(own))
-    run.close_step("Not run, because a person stopped the run.")
+    if ToolCall not in run.intercepted and await must_ask(run, call, problem):
+        step.asked[calling.tool_call_id] = as_pending(call)
+        return None
+    return job(run, step, calling, call, problem)
 
 
 def limit_reached(run: Run) -> CompletionReason | None:
@@ -204,41 +196,3 @@ def with_own_ids(callings: Sequence[ToolCalling]) -> list[ToolCalling]:
         seen.add(name)
         unique.append(msgspec.structs.replace(calling, tool_call_id=name, args=shown_args(calling.args)))
     return unique
-
-
-def told(pending: PendingTool, content: str) -> ToolOutcome:
-    """What the model is told of a call that did not run."""
-    return ToolOutcome(
-        identifier=pending.identifier,
-        api_name=pending.api_name,
-        tool_call_id=pending.tool_call_id,
-        content=content,
-        success=False,
-    )
-
-
-def as_calling(pending: PendingTool) -> ToolCalling:
-    """A pending call as the model's call."""
-    return ToolCalling(
-        identifier=pending.identifier,
-        api_name=pending.api_name,
-        args=pending.args,
-        tool_call_id=pending.tool_call_id,
-    )
-
-
-def rejection(decision: Reject) -> str:
-    """What the model is told of a refused call."""
-    return f"A person refused this call: {decision.reason}" if decision.reason else "A person refused this call."
-
-
-def decided(run: Run, decision: Decision) -> AfterHumanIntervention:
-    """The event of one decision."""
-    if not isinstance(decision, Reject):
-        return AfterHumanIntervention(**run.ids, action="approve", tool_call_id=decision.tool_call_id)
-    return AfterHumanIntervention(
-        **run.ids,
-        action="rejectAndContinue" if decision.and_continue else "reject",
-        tool_call_id=decision.tool_call_id,
-        rejection_reason=decision.reason or None,
-    )

@@ -8,7 +8,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter_ns
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 import anyio.from_thread
@@ -16,9 +16,9 @@ import anyio.lowlevel
 import msgspec
 
 from hookline._deadline import runs_on_asyncio
-from hookline.calls import Denial, Message, ModelResponse, ToolCall, ToolCalling, Usage
+from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolSpec, Usage
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import StaleStateError, message_of
+from hookline.errors import message_of
 from hookline.events import (
     AfterStep,
     BeforeStep,
@@ -27,45 +27,20 @@ from hookline.events import (
     OnComplete,
     OnError,
     PendingTool,
-    StepType,
     ToolOutcome,
 )
-from hookline.hooks import AnyHook
-from hookline.runtime._agent import Agent
+from hookline.hooks import AnyHook, Hooks, Interceptor
+from hookline.interceptors import Chain
+from hookline.phases import Phase, PhaseMachine
+from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
+from hookline.runtime._result import OperationResult, Step
 from hookline.runtime._state import Decision, OperationState, OperationStore
+from hookline.runtime._tools import Tool
 
-__all__ = ["OperationResult", "Run", "Step", "new_operation_id"]
+__all__ = ["Run", "new_operation_id"]
 
 DETAIL_CHARACTERS = 8_000
 """How much of a traceback `OnError.error_detail` carries, counted from its end."""
-
-
-class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to.
-
-    Attributes:
-        operation_id: The run, to resume it with.
-        reason: Why it returned.
-        output: The agent's final answer; what it said last, if it did not finish.
-        messages: The conversation, the instructions included.
-        steps: Steps of the operation so far.
-        usage: What its model calls used so far.
-        tool_calls: Tool calls so far.
-        pending: The calls that wait for a person.
-        error: On `reason="error"`: what was raised.
-        denied: Which hook refused the run, and why.
-    """
-
-    operation_id: str
-    reason: CompletionReason
-    output: str
-    messages: list[Message]
-    steps: int
-    usage: Usage
-    tool_calls: int
-    pending: list[PendingTool] = []
-    error: BaseException | None = None
-    denied: Denial | None = None
 
 
 def new_operation_id() -> str:
@@ -75,24 +50,6 @@ def new_operation_id() -> str:
 
 ExecChild = Callable[["Run", Agent, str, str], Awaitable[OperationResult]]
 """Runs a sub-agent: parent run, sub-agent, instruction, operation id."""
-
-
-class Step:
-    """One turn of the loop, while it lasts."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.started = perf_counter_ns()
-        self.type: StepType = "call_llm"
-        self.content = ""
-        self.reasoning = ""
-        self.calling: list[ToolCalling] = []
-        self.outcomes: dict[str, ToolOutcome] = {}
-        self.cost_usd = 0.0
-
-    def results(self) -> list[ToolOutcome]:
-        """What the model was told, in the order in which it asked."""
-        return [self.outcomes[call.tool_call_id] for call in self.calling if call.tool_call_id in self.outcomes]
 
 
 class Run:
@@ -109,8 +66,16 @@ class Run:
         store: OperationStore,
         drain_timeout: float,
         exec_child: ExecChild,
+        parent: Run | None = None,
+        phases: PhaseMachine | None = None,
+        history: int = 0,
     ) -> None:
         self.agent = agent
+        self.parent = parent
+        self.phases = phases
+        self.history = history
+        """How many of the first messages are no input of this run: a session's conversation so far."""
+        self.chain, self.intercepted = chain_of(hooks, dispatcher)
         self.exec_child = exec_child
         self.hooks = hooks
         self.dispatcher = dispatcher
@@ -152,6 +117,49 @@ class Run:
         self.call_indices: dict[str, int] = dict(state.call_indices)
         self.last_input_tokens = state.last_input_tokens
         self.last_content = state.last_content
+        self.instructions = agent.instructions if state.instructions is None else state.instructions
+        self.continues = state.continues
+        self.reserved: dict[str, int] = dict(state.reserved)
+        self.offered: list[ToolSpec] | None = state.offered
+        self.denied: Denial | None = None
+
+    # What the model may call.
+
+    @property
+    def specs(self) -> list[ToolSpec]:
+        """The tools that the model is offered."""
+        return self.agent.specs if self.offered is None else self.offered
+
+    def find(self, calling: ToolCalling | ToolCall) -> Tool | Agent | None:
+        """The tool or sub-agent that is to be called, if the model was offered it."""
+        if self.offered is None:
+            return self.agent.find(calling)
+        for spec in self.offered:
+            if spec.name == calling.api_name and calling.identifier in (spec.identifier, "local"):
+                return spec if isinstance(spec, Tool) else self.agent.find(as_calling(spec))
+            if calling.api_name == f"{AGENT_IDENTIFIER}/{spec.name}" and spec.identifier == AGENT_IDENTIFIER:
+                return self.agent.find(calling)
+        return None
+
+    # Phases, for the run of a session.
+
+    async def move(self, phase: Phase) -> None:
+        """Go on to a phase."""
+        if self.phases is not None:
+            await self.phases.move(phase)
+
+    async def awaiting_model(self) -> None:
+        """Go on to the model, from wherever the last step ended."""
+        if self.phases is not None:
+            if self.phases.phase is Phase.ANALYZING_LLM_RESPONSE:
+                await self.phases.move(Phase.PROCESSING_USER_INPUT)
+            await self.phases.move(Phase.AWAITING_LLM_RESPONSE)
+
+    async def executing(self, step: Step) -> None:
+        """The first call of a step is run, or answered or denied."""
+        if not step.ran:
+            step.ran = True
+            await self.move(Phase.EXECUTING_TOOL)
 
     # Telling the hooks. Callers ask `hooked` first, so that an event is built only if somebody wants it.
 
@@ -252,6 +260,11 @@ class Run:
             return True
         return present is not self.task and self.task.cancelling() <= self.cancellations
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody has stopped this run, or one that called it."""
+        return self.scope.cancel_called or (self.parent is not None and self.parent.interrupted)
+
     def interrupt(self) -> None:
         """Cancel the segment's scope, from whatever thread."""
         if threading.get_ident() == self.thread:
@@ -270,13 +283,17 @@ class Run:
 
     def count_call(self, call: ToolCall) -> None:
         """Take a tool call that will now happen into the totals."""
-        self.call_indices[f"{call.identifier}/{call.api_name}"] = call.call_index
+        self.reserve(call)
         self.tool_calls += 1
+
+    def reserve(self, call: ToolCall) -> None:
+        """See to it that no other call of the tool gets the index of this one."""
+        path = f"{call.identifier}/{call.api_name}"
+        self.call_indices[path] = max(call.call_index, self.call_indices.get(path, 0))
 
     def count(self, step: Step, response: ModelResponse) -> None:
         """Take a model's answer into the step and the totals."""
         usage = response.usage
-        self.llm_calls += 1
         self.usage = Usage(
             input_tokens=self.usage.input_tokens + usage.input_tokens,
             output_tokens=self.usage.output_tokens + usage.output_tokens,
@@ -287,53 +304,7 @@ class Run:
         step.reasoning = response.reasoning
         step.cost_usd = usage.cost_usd
 
-    # Keeping.
-
-    async def save(self, status: CompletionReason | Literal["running"]) -> None:
-        """Store the state between two steps."""
-        if self.attempted is not None:
-            await self._look_up(self.attempted)
-        expected = self.version
-        state = OperationState(
-            operation_id=self.operation_id,
-            agent_id=self.agent.id,
-            user_id=self.user_id,
-            tenant_id=self.tenant_id,
-            parent_operation_id=self.ids["parent_operation_id"],
-            status=status,
-            messages=list(self.messages),
-            open_calls=list(self.open_calls),
-            outcomes=dict(self.outcomes),
-            pending=list(self.pending),
-            decisions=dict(self.decisions),
-            steps=self.steps,
-            llm_calls=self.llm_calls,
-            tool_calls=self.tool_calls,
-            usage=self.usage,
-            call_indices=dict(self.call_indices),
-            last_input_tokens=self.last_input_tokens,
-            last_content=self.last_content,
-            active_ms=self.active_ms(),
-            version=(expected or 0) + 1,
-        )
-        self.attempted = state
-        try:
-            await self.store.save(state, expected_version=expected)
-        except StaleStateError:
-            self.attempted = None
-            raise
-        self.attempted = None
-        self.version = state.version
-
-    async def _look_up(self, attempted: OperationState) -> None:
-        """A write was cut short or failed: find out whether it had happened, and was not somebody else's."""
-        stored = await self.store.load(self.operation_id)
-        if stored is None or stored.version != attempted.version:
-            return
-        # A store need not keep more of a finished operation than its status.
-        finished = attempted.status not in ("running", "waiting_for_human")
-        if stored == attempted or (finished and stored.status == attempted.status):
-            self.version = attempted.version
+    # Ending.
 
     def result(self, reason: CompletionReason, error: BaseException | None) -> OperationResult:
         """What the caller of the run gets."""
@@ -347,7 +318,24 @@ class Run:
             tool_calls=self.tool_calls,
             pending=self.undecided() if reason == "waiting_for_human" else [],
             error=error,
+            denied=self.denied,
         )
+
+    def first_input(self) -> int:
+        """Where in the conversation the input of this run begins: behind the instructions and what was said before."""
+        if self.history:
+            return self.history
+        first = self.messages[0] if self.messages else None
+        return int(first is not None and bool(self.instructions) and first == system_message(self.instructions))
+
+    def restate(self, content: str) -> None:
+        """Hooks have changed what the agent said last; nobody is to see the old text."""
+        self.last_content = content
+        for at in range(len(self.messages) - 1, -1, -1):
+            message = self.messages[at]
+            if message.role == "assistant":
+                self.messages[at] = msgspec.structs.replace(message, content=content)
+                return
 
     def undecided(self) -> list[PendingTool]:
         """The calls that still wait for a person."""
@@ -374,3 +362,31 @@ class Run:
 def tool_message(outcome: ToolOutcome) -> Message:
     """The message that tells a model what a tool call came to."""
     return Message(role="tool", content=outcome.content, tool_call_id=outcome.tool_call_id)
+
+
+def chain_of(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chain | None, frozenset[type[Call]]]:
+    """The chain of a run, and the calls that it has hooks for."""
+    calls: set[type[Call]] = set()
+    for entry in hooks:
+        if isinstance(entry, Hooks):
+            if entry.interceptors:
+                calls.update(hook.call for hook in entry.interceptors)
+        elif isinstance(entry, Interceptor):
+            calls.add(entry.call)
+    if not calls:
+        return None, _NO_CALLS
+    chain = Chain(hooks, budget=dispatcher.chain_budget, hook_timeout=dispatcher.hook_timeout, record=False)
+    return chain, frozenset(calls)
+
+
+_NO_CALLS: frozenset[type[Call]] = frozenset()
+
+
+def as_calling(spec: ToolSpec) -> ToolCalling:
+    """A model's call of a tool, to look it up by."""
+    return ToolCalling(identifier=spec.identifier, api_name=spec.name, tool_call_id="")
+
+
+def system_message(instructions: str) -> Message:
+    """An agent's instructions as the message that a model reads."""
+    return Message(role="system", content=instructions)

@@ -4,7 +4,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from hookline.calls import Message, ToolCalling, Usage
+from hookline.calls import Message, ToolCalling, ToolSpec, Usage
 from hookline.errors import StaleStateError
 from hookline.events import CompletionReason, PendingTool, ToolOutcome
 
@@ -60,6 +60,10 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         call_indices: Calls so far by `identifier/api_name`.
         last_input_tokens: Input tokens of the last model call.
         last_content: What the model said last.
+        instructions: The system message, where hooks have changed it.
+        continues: How often hooks have continued it.
+        reserved: The `call_index` of calls that wait for a person and that hooks have seen, by tool call id.
+        offered: The tools that the model is offered, where hooks have changed them.
         active_ms: How long its segments took.
         version: Counts the writes; a store refuses one that does not follow on the version that it holds.
         format: Version of this layout.
@@ -83,6 +87,10 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     call_indices: dict[str, int] = {}
     last_input_tokens: int = 0
     last_content: str = ""
+    instructions: str | None = None
+    continues: int = 0
+    reserved: dict[str, int] = {}
+    offered: list[ToolSpec] | None = None
     active_ms: float = 0.0
     version: int = 1
     format: int = 1

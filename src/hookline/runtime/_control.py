@@ -1,0 +1,83 @@
+"""What a run adds to the chains of its calls: interrupts, a person's approval, and lanes for hooks nobody waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Any
+
+import msgspec
+
+from hookline._observers import Observer
+from hookline._passages import HookInChain, Passage, Terminal
+from hookline.calls import Ask, Call
+from hookline.execution import refuse_awaitable
+from hookline.runtime._run import Run
+
+__all__ = ["RunControl", "lead"]
+
+
+async def lead(run: Run, call: Call, terminal: Terminal, control: RunControl | None = None) -> Passage:
+    """Lead a call of a run through its interceptors; callers ask `run.intercepted` first."""
+    assert run.chain is not None
+    return await run.chain._lead(call, terminal, control or RunControl(run))
+
+
+class RunControl:
+    """The run's side of a chain.
+
+    Args:
+        run: The run.
+        pinned: Whether the call was on its way before: it waited for a person, so nothing rewrites it.
+        approved: Whether a person has let it through, so that no `Ask` is asked again.
+        asks: Whether a person must be asked about the final call, although no hook said so.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        pinned: bool = False,
+        approved: bool = False,
+        asks: Callable[[Any], Awaitable[Ask | None]] | None = None,
+    ) -> None:
+        self.run = run
+        self.pinned = pinned
+        self.approved = approved
+        self.sender = run.dispatcher
+        self.suspended = False
+        """Whether the call goes on in another segment: no `after` runs yet."""
+        self._asks = asks
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether no further hook may start."""
+        return self.run.interrupted
+
+    async def asks(self, call: Any) -> Ask | None:
+        """Whether a person must be asked about the final call."""
+        return None if self._asks is None else await self._asks(call)
+
+    def background(self, hook: HookInChain, args: tuple[Any, ...]) -> None:
+        """Queue a hook that is not waited for in the lane of its bundle."""
+        observer = Observer(id=hook.id, handler=_run_unwaited, is_async=True, timeout=hook.timeout)
+        item = _Unwaited(hook=hook, args=args, operation_id=self.run.operation_id, hook_type=hook.point)
+        queued: Any = (item, copy_context(), (observer,))
+        self.run.dispatcher._host.push(self.run.operation_id, hook.lane, queued)
+
+
+class _Unwaited(msgspec.Struct, frozen=True, kw_only=True):
+    """A hook in a lane; looks like an event to it."""
+
+    hook: HookInChain
+    args: tuple[Any, ...]
+    operation_id: str
+    hook_type: str
+
+
+async def _run_unwaited(item: _Unwaited) -> None:
+    value = item.hook.handler(*item.args)
+    if item.hook.is_async:
+        await value
+    else:
+        refuse_awaitable(value)

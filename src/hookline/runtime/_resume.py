@@ -1,0 +1,113 @@
+"""A step that takes a person's decisions in place of a model call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hookline.calls import ToolCalling
+from hookline.events import (
+    AfterHumanIntervention,
+    CompletionReason,
+    OnStopByHumanIntervention,
+    PendingTool,
+    ToolOutcome,
+)
+from hookline.phases import Phase
+from hookline.runtime._calls import INTERRUPTED, Job, answer_calls, call_of, job
+from hookline.runtime._result import Step
+from hookline.runtime._run import Run
+from hookline.runtime._state import Decision, Reject
+from hookline.runtime._tools import Tool
+
+__all__ = ["resume_step"]
+
+
+async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:
+    """A step that takes a person's decisions in place of a model call."""
+    step.type = "request_human_approve"
+    for decision in decisions:
+        run.decisions[decision.tool_call_id] = decision
+        if run.hooked(AfterHumanIntervention):
+            run.tell(decided(run, decision))
+    stopped_by = next((each for each in decisions if isinstance(each, Reject) and not each.and_continue), None)
+    if stopped_by is not None:
+        await run.move(Phase.TOOL_DENIED)
+        stop(run, stopped_by)
+        return "interrupted"
+    if run.undecided():
+        return "waiting_for_human"
+    step.type = "call_tool"
+    asked = {calling.tool_call_id: calling for calling in run.open_calls}
+    jobs: list[Job] = []
+    for pending in run.pending:
+        step.calling.append(asked[pending.tool_call_id])
+        decision = run.decisions[pending.tool_call_id]
+        calling = as_calling(pending)
+        if isinstance(decision, Reject):
+            refused = told(pending, rejection(decision))
+            run.outcomes[pending.tool_call_id] = step.outcomes[pending.tool_call_id] = refused
+            continue
+        found = run.find(calling)
+        call, problem = call_of(run, step, calling, found if isinstance(found, Tool) else None)
+        jobs.append(job(run, step, calling, call, problem, approved=True))
+    await answer_calls(jobs)
+    if step.ran:
+        await run.move(Phase.PROCESSING_TOOL_RESULT)
+    else:
+        await run.move(Phase.TOOL_DENIED)
+        await run.move(Phase.PROCESSING_USER_INPUT)
+    run.close_step(INTERRUPTED)
+    return None if run.denied is None else "interrupted"
+
+
+def stop(run: Run, decision: Reject) -> None:
+    """End the run because a person refused; the conversation says what became of every call."""
+    if run.hooked(OnStopByHumanIntervention):
+        run.tell(
+            OnStopByHumanIntervention(
+                **run.ids, tool_call_id=decision.tool_call_id, rejection_reason=decision.reason or None
+            )
+        )
+    for pending in run.pending:
+        own = run.decisions.get(pending.tool_call_id)
+        if isinstance(own, Reject):
+            run.outcomes[pending.tool_call_id] = told(pending, rejection(own))
+    run.close_step("Not run, because a person stopped the run.")
+
+
+def told(pending: PendingTool, content: str) -> ToolOutcome:
+    """What the model is told of a call that did not run."""
+    return ToolOutcome(
+        identifier=pending.identifier,
+        api_name=pending.api_name,
+        tool_call_id=pending.tool_call_id,
+        content=content,
+        success=False,
+    )
+
+
+def as_calling(pending: PendingTool) -> ToolCalling:
+    """A pending call as the model's call."""
+    return ToolCalling(
+        identifier=pending.identifier,
+        api_name=pending.api_name,
+        args=pending.args,
+        tool_call_id=pending.tool_call_id,
+    )
+
+
+def rejection(decision: Reject) -> str:
+    """What the model is told of a refused call."""
+    return f"A person refused this call: {decision.reason}" if decision.reason else "A person refused this call."
+
+
+def decided(run: Run, decision: Decision) -> AfterHumanIntervention:
+    """The event of one decision."""
+    if not isinstance(decision, Reject):
+        return AfterHumanIntervention(**run.ids, action="approve", tool_call_id=decision.tool_call_id)
+    return AfterHumanIntervention(
+        **run.ids,
+        action="rejectAndContinue" if decision.and_continue else "reject",
+        tool_call_id=decision.tool_call_id,
+        rejection_reason=decision.reason or None,
+    )

@@ -1,0 +1,135 @@
+"""Calls of sub-agents: each a full operation of its own, told with its pair of events on the parent."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hookline._passages import Passage
+from hookline.calls import AgentResult, Denial, SubAgentCall, ToolCalling
+from hookline.errors import ToolArgumentsError, UnknownToolError, message_of
+from hookline.events import AfterCallAgent, BeforeCallAgent, OnCallAgentError, ToolOutcome
+from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
+from hookline.runtime._calls import Job, parsed_args
+from hookline.runtime._control import lead
+from hookline.runtime._result import OperationResult, Step
+from hookline.runtime._run import Run, new_operation_id
+
+__all__ = ["sub_agent_job"]
+
+
+def sub_agent_job(run: Run, step: Step, calling: ToolCalling, agent: Agent) -> Job:
+    """One call of a sub-agent in a step."""
+    return partial(answer, run, step, calling, agent)
+
+
+async def answer(run: Run, step: Step, calling: ToolCalling, agent: Agent) -> None:
+    """One call of a sub-agent, from its arguments to what the model is told."""
+    args, problem = parsed_args(calling)
+    instruction = args.get("instruction")
+    if problem is None and not isinstance(instruction, str):
+        problem = "`instruction` must be a string"
+    call = SubAgentCall(
+        callee_id=agent.id,
+        instruction=instruction if isinstance(instruction, str) else "",
+        operation_id=run.operation_id,
+        tenant_id=run.tenant_id,
+    )
+    await run.executing(step)
+    if SubAgentCall in run.intercepted:
+        result = await intercepted(run, call, problem)
+    else:
+        result = await call_sub_agent(run, call, problem)
+    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = ToolOutcome(
+        identifier=AGENT_IDENTIFIER,
+        api_name=agent.id,
+        tool_call_id=calling.tool_call_id,
+        content=result.output,
+        success=result.reason == "done",
+    )
+
+
+async def intercepted(run: Run, call: SubAgentCall, problem: str | None) -> AgentResult:
+    """The seam around one sub-agent call, where hooks stand in its way."""
+
+    async def terminal(final: SubAgentCall) -> AgentResult:
+        return await call_sub_agent(run, final, problem if final.instruction == call.instruction else None)
+
+    passage = await lead(run, call, terminal)
+    if passage.denied is not None and passage.stop:
+        run.denied = passage.denied
+    if not passage.reached:
+        return tell_unrun(run, passage)
+    if passage.denied is not None:
+        return AgentResult(output=withheld(passage.denied), reason="interrupted")
+    result: AgentResult = passage.result
+    return result
+
+
+def tell_unrun(run: Run, passage: Passage) -> AgentResult:
+    """The pair of events of a call that a hook denied or answered."""
+    call: SubAgentCall = passage.call
+    if run.hooked(BeforeCallAgent):
+        run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
+    if passage.denied is not None:
+        if run.hooked(OnCallAgentError):
+            run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=passage.denied.reason))
+        return AgentResult(output=passage.denied.reason, reason="interrupted")
+    answer: AgentResult = passage.result
+    tell_completed(run, call, "", success=answer.reason == "done")
+    return answer
+
+
+def withheld(denial: Denial) -> str:
+    """What the model is told of a sub-agent whose answer it may not see."""
+    return f"The agent ran, but hook {denial.hook_id!r} withheld its answer: {denial.reason}"
+
+
+async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None) -> AgentResult:
+    """One sub-agent call, innermost: `beforeCallAgent` → child → `afterCallAgent` or `onCallAgentError`."""
+    child_id = new_operation_id()
+    if run.hooked(BeforeCallAgent):
+        run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
+    try:
+        if problem is not None:
+            raise ToolArgumentsError(f"{AGENT_IDENTIFIER}/{call.callee_id}", problem)
+        agent = run.find(ToolCalling(identifier=AGENT_IDENTIFIER, api_name=call.callee_id, tool_call_id=""))
+        if not isinstance(agent, Agent):
+            raise UnknownToolError(
+                f"{AGENT_IDENTIFIER}/{call.callee_id}", [f"{spec.identifier}/{spec.name}" for spec in run.specs]
+            )
+        result = await run.exec_child(run, agent, call.instruction, child_id)
+        if result.reason == "error":
+            raise result.error or RuntimeError("unknown error")
+    except Exception as error:
+        if run.hooked(OnCallAgentError):
+            run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=message_of(error)))
+        output = f"The agent {call.callee_id!r} failed: {type(error).__name__}: {message_of(error)}"
+        return AgentResult(output=output, reason="error")
+    except BaseException:
+        tell_completed(run, call, child_id, success=False)
+        raise
+    tell_completed(run, call, child_id, success=result.reason == "done")
+    return AgentResult(output=answer_of(agent, result), reason=result.reason)
+
+
+def tell_completed(run: Run, call: SubAgentCall, child_id: str, *, success: bool) -> None:
+    """The second event of the pair, for a sub-agent that came to an end."""
+    if run.hooked(AfterCallAgent):
+        run.tell(
+            AfterCallAgent(
+                **run.ids, callee_id=call.callee_id, sub_operation_id=child_id, thread_id=child_id, success=success
+            )
+        )
+
+
+def answer_of(agent: Agent, result: OperationResult) -> str:
+    """What the calling model reads of a sub-agent that did not fail."""
+    if result.reason == "done":
+        return result.output
+    if result.reason == "waiting_for_human":
+        return (
+            f"The agent {agent.id!r} waits for a person to decide about {len(result.pending)} tool call(s) in "
+            f"operation {result.operation_id}; its work is not done."
+        )
+    said = f" It last said: {result.output}" if result.output else ""
+    return f"The agent {agent.id!r} stopped early ({result.reason}).{said}"
