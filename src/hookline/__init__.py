@@ -11,12 +11,20 @@ if TYPE_CHECKING:
     from hookline.calls import (
         AgentCall,
         AgentResult,
+        Ask,
         CompactCall,
         CompactResult,
+        Continue,
         Denial,
+        Deny,
+        MemoryCall,
+        MemoryResult,
         Message,
         ModelCall,
         ModelResponse,
+        RequestCall,
+        RequestResult,
+        Respond,
         StepCall,
         StepResult,
         SubAgentCall,
@@ -54,9 +62,12 @@ if TYPE_CHECKING:
         encode,
         json_schema,
     )
-    from hookline.hooks import Hook, Hooks
+    from hookline.hooks import Hook, Hooks, Interceptor
+    from hookline.interceptors import Chain, Outcome
+    from hookline.phases import Phase, PhaseHook
     from hookline.runtime import (
         Agent,
+        AgentSession,
         Approve,
         Compaction,
         InMemoryStore,
@@ -82,17 +93,22 @@ __all__ = [
     "Agent",
     "AgentCall",
     "AgentResult",
+    "AgentSession",
     "Approve",
+    "Ask",
     "BeforeCallAgent",
     "BeforeCompact",
     "BeforeHumanIntervention",
     "BeforeStep",
     "BeforeToolCall",
+    "Chain",
     "CompactCall",
     "CompactResult",
     "Compaction",
     "CompletionReason",
+    "Continue",
     "Denial",
+    "Deny",
     "DrainReport",
     "Event",
     "Hook",
@@ -102,6 +118,9 @@ __all__ = [
     "HooklineError",
     "Hooks",
     "InMemoryStore",
+    "Interceptor",
+    "MemoryCall",
+    "MemoryResult",
     "Message",
     "MissingExtraError",
     "Model",
@@ -115,9 +134,15 @@ __all__ = [
     "OnToolCallError",
     "OperationResult",
     "OperationStore",
+    "Outcome",
     "PendingTool",
+    "Phase",
+    "PhaseHook",
     "Registration",
     "Reject",
+    "RequestCall",
+    "RequestResult",
+    "Respond",
     "ScriptedModel",
     "StepCall",
     "StepResult",
@@ -142,7 +167,8 @@ __all__ = [
 
 _HOMES = {
     "hookline.calls": """
-        AgentCall AgentResult CompactCall CompactResult Denial Message ModelCall ModelResponse StepCall
+        AgentCall AgentResult Ask CompactCall CompactResult Continue Denial Deny MemoryCall
+        MemoryResult Message ModelCall ModelResponse RequestCall RequestResult Respond StepCall
         StepResult SubAgentCall ToolCall ToolCalling ToolResult ToolSpec Usage
     """,
     "hookline.dispatcher": "DrainReport HookDispatcher Registration",
@@ -153,15 +179,19 @@ _HOMES = {
         OnCallAgentError OnCompactError OnComplete OnError OnStopByHumanIntervention OnToolCallError
         PendingTool ToolOutcome decode encode json_schema
     """,
-    "hookline.hooks": "Hook Hooks",
+    "hookline.hooks": "Hook Hooks Interceptor",
+    "hookline.interceptors": "Chain Outcome",
+    "hookline.phases": "Phase PhaseHook",
     "hookline.runtime": """
-        Agent Approve Compaction InMemoryStore Model OperationResult OperationStore Reject ScriptedModel
-        Tool exec_agent interrupt resume_agent tool
+        Agent AgentSession Approve Compaction InMemoryStore Model OperationResult OperationStore
+        Reject ScriptedModel Tool exec_agent interrupt resume_agent tool
     """,
     "hookline.signals": "HookExecution",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = frozenset({"calls", "dispatcher", "errors", "events", "hooks", "runtime", "signals"})
+_MODULES = frozenset(
+    {"calls", "dispatcher", "errors", "events", "hooks", "interceptors", "phases", "runtime", "signals"}
+)
 
 if not TYPE_CHECKING:
 

@@ -63,7 +63,7 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     success: bool
 
 
-class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A tool call that waits for a person.
 
     Attributes:
@@ -71,12 +71,14 @@ class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         api_name: The tool's name there.
         tool_call_id: The id to name in `Approve` or `Reject`.
         args: The very arguments that will run when it is approved.
+        prompt: What a hook asks the person; on the wire only where there is one.
     """
 
     identifier: str
     api_name: str
     tool_call_id: str
     args: dict[str, Any]
+    prompt: str = ""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "args", read_only(self.args))

@@ -168,6 +168,8 @@ def phase_handler(hook: PhaseHook, where: str = "PhaseHook") -> PhaseHandler:
         source, target = hook.source_phase, hook.target_phase
     except Exception as error:
         raise HookDefinitionError(where, f"its phases cannot be read: {type(error).__name__}: {error}") from error
-    handler = PhaseHandler(id=type(hook).__name__, source=source, target=target, handler=hook.execute)
+    handler = PhaseHandler(
+        id=type(hook).__name__, source=source, target=target, handler=hook.execute, timeout=hook.timeout
+    )
     check_phase_handler(handler, where)
     return handler

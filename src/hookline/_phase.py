@@ -4,6 +4,7 @@ import abc
 import enum
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import msgspec
@@ -79,7 +80,7 @@ def _transitions() -> dict[Phase, frozenset[Phase]]:
     return {source: frozenset(targets) for source, targets in moves.items()}
 
 
-TRANSITIONS: Mapping[Phase, frozenset[Phase]] = _transitions()
+TRANSITIONS: Mapping[Phase, frozenset[Phase]] = MappingProxyType(_transitions())
 """The law: from each phase, the phases that may follow it."""
 
 
@@ -129,10 +130,12 @@ class PhaseHook(abc.ABC):
     Attributes:
         source_phase: The phase that is left; `None` for any.
         target_phase: The phase that is entered; `None` for any.
+        timeout: Seconds it may take; `None` for 30, `math.inf` for no limit.
     """
 
     source_phase: Phase | None
     target_phase: Phase | None
+    timeout: float | None = None
 
     @abc.abstractmethod
     async def execute(self, context: PhaseTransition) -> None:

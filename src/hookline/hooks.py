@@ -17,7 +17,7 @@ from hookline._hook_records import (
     check_phase_handler,
     phase_handler,
 )
-from hookline._phase import Phase, PhaseHandler, PhaseHook
+from hookline._phase import Phase, PhaseHandler, PhaseHook, PhaseTransition
 from hookline.calls import Call
 from hookline.errors import HookDefinitionError
 from hookline.events import Event
@@ -241,7 +241,7 @@ class Hooks:
         *,
         timeout: float | None = None,
         id: str | None = None,  # noqa: A002
-    ) -> Callable[[Callable[[Any], R]], Callable[[Any], R]]:
+    ) -> Callable[[Callable[[PhaseTransition], R]], Callable[[PhaseTransition], R]]:
         """Call the decorated function when a session's agent moves from one phase to another: `(transition)`.
 
         Args:
@@ -254,7 +254,7 @@ class Hooks:
             HookDefinitionError: If an argument cannot work.
         """
 
-        def register(handler: Callable[[Any], R]) -> Callable[[Any], R]:
+        def register(handler: Callable[[PhaseTransition], R]) -> Callable[[PhaseTransition], R]:
             name = id if id is not None else f"{self.id}.{name_of(handler)}"
             hook = PhaseHandler(id=name, source=source, target=target, handler=handler, timeout=timeout)
             check_phase_handler(hook, f"Phase hook {name!r} of {self.id!r}")

@@ -4,15 +4,19 @@ from hookline.calls import Message, ModelCall, ModelResponse, ToolCalling, ToolR
 from hookline.errors import ModelError, TransientModelError
 from hookline.runtime._agent import Agent, Compaction
 from hookline.runtime._exec import exec_agent, interrupt, resume_agent
+from hookline.runtime._memory import InMemoryHistory, SessionMemory
 from hookline.runtime._models import Model, ModelRetry, ScriptedModel
 from hookline.runtime._result import OperationResult
+from hookline.runtime._session import AgentSession
 from hookline.runtime._state import Approve, InMemoryStore, OperationState, OperationStore, Reject
 from hookline.runtime._tools import Tool, tool
 
 __all__ = [
     "Agent",
+    "AgentSession",
     "Approve",
     "Compaction",
+    "InMemoryHistory",
     "InMemoryStore",
     "Message",
     "Model",
@@ -25,6 +29,7 @@ __all__ = [
     "OperationStore",
     "Reject",
     "ScriptedModel",
+    "SessionMemory",
     "Tool",
     "ToolCalling",
     "ToolResult",

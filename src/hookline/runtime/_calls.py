@@ -135,13 +135,13 @@ async def answer_intercepted(
         return await call_tool(run, step, counted(run, final, call), problem if final.args is call.args else None)
 
     async def asks(final: ToolCall) -> Ask | None:
-        return Ask("The tool needs approval.") if await must_ask(run, final, problem) else None
+        return Ask("") if await must_ask(run, final, problem) else None
 
     passage = await lead(run, call, terminal, RunControl(run, pinned=approved, approved=approved, asks=asks))
     final: ToolCall = passage.call
     if passage.asked is not None:
         run.reserved[calling.tool_call_id] = final.call_index
-        step.asked[calling.tool_call_id] = as_pending(final)
+        step.asked[calling.tool_call_id] = as_pending(final, passage.asked.prompt)
         return
     if passage.denied is not None and passage.stop:
         run.denied = passage.denied
@@ -174,10 +174,14 @@ async def must_ask(run: Run, call: ToolCall, problem: str | None) -> bool:
     )
 
 
-def as_pending(call: ToolCall) -> PendingTool:
+def as_pending(call: ToolCall, prompt: str = "") -> PendingTool:
     """What a person is shown."""
     return PendingTool(
-        identifier=call.identifier, api_name=call.api_name, tool_call_id=call.tool_call_id, args=call.args
+        identifier=call.identifier,
+        api_name=call.api_name,
+        tool_call_id=call.tool_call_id,
+        args=call.args,
+        prompt=prompt,
     )
 
 

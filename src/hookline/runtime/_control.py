@@ -31,6 +31,7 @@ class RunControl:
         pinned: Whether the call was on its way before: it waited for a person, so nothing rewrites it.
         approved: Whether a person has let it through, so that no `Ask` is asked again.
         asks: Whether a person must be asked about the final call, although no hook said so.
+        at_end: Whether the call comes after the run, so that an interrupt of the run is none of its business.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class RunControl:
         pinned: bool = False,
         approved: bool = False,
         asks: Callable[[Any], Awaitable[Ask | None]] | None = None,
+        at_end: bool = False,
     ) -> None:
         self.run = run
         self.pinned = pinned
@@ -48,11 +50,12 @@ class RunControl:
         self.suspended = False
         """Whether the call goes on in another segment: no `after` runs yet."""
         self._asks = asks
+        self._at_end = at_end
 
     @property
     def interrupted(self) -> bool:
         """Whether no further hook may start."""
-        return self.run.interrupted
+        return not self._at_end and self.run.interrupted
 
     async def asks(self, call: Any) -> Ask | None:
         """Whether a person must be asked about the final call."""

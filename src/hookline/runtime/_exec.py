@@ -31,7 +31,18 @@ from hookline.runtime._result import OperationResult
 from hookline.runtime._run import Run, new_operation_id, system_message
 from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
 
-__all__ = ["exec_agent", "interrupt", "resume_agent"]
+__all__ = [
+    "check_ids",
+    "checked_decisions",
+    "checked_id",
+    "conversation",
+    "exec_agent",
+    "exec_child",
+    "exec_run",
+    "interrupt",
+    "resume_agent",
+    "waiting_state",
+]
 
 LAST_SAVE_SECONDS = 5.0
 """How long a store may take to save a run that was cancelled from outside; the cancellation waits for that."""
@@ -77,14 +88,14 @@ async def exec_agent(
     """
     if not isinstance(agent, Agent):
         raise HookUsageError(f"exec_agent runs an Agent; got {agent!r}.")
-    _check_ids(user_id=user_id, tenant_id=tenant_id)
+    check_ids(user_id=user_id, tenant_id=tenant_id)
     state = OperationState(
-        operation_id=_checked_id(operation_id),
+        operation_id=checked_id(operation_id),
         agent_id=agent.id,
         user_id=user_id,
         tenant_id=tenant_id,
         parent_operation_id=parent_operation_id,
-        messages=_conversation(agent, prompt),
+        messages=conversation(agent, prompt),
     )
     batch = [*agent.hooks, *hook_batch(hooks)]
     return await _with_dispatcher(agent, state, None, (), batch, dispatcher, store, drain_timeout)
@@ -123,6 +134,17 @@ async def resume_agent(
     if not isinstance(agent, Agent):
         raise HookUsageError(f"resume_agent runs an Agent; got {agent!r}.")
     batch = [*agent.hooks, *hook_batch(hooks)]
+    state = await waiting_state(agent, operation_id, store)
+    decisions = checked_decisions(state, decisions)
+    return await _with_dispatcher(agent, state, state.version, decisions, batch, dispatcher, store, drain_timeout)
+
+
+async def waiting_state(agent: Agent, operation_id: str, store: OperationStore) -> OperationState:
+    """The stored state of an operation that waits for a person.
+
+    Raises:
+        OperationError: If it cannot be resumed, each reason with an error of its own.
+    """
     if operation_id in _live:
         raise OperationBusyError(operation_id)
     state = await store.load(operation_id)
@@ -134,8 +156,7 @@ async def resume_agent(
         raise OperationFinishedError(operation_id, state.status)
     if state.agent_id != agent.id:
         raise OperationMismatchError(operation_id, state.agent_id, agent.id)
-    decisions = _checked_decisions(state, decisions)
-    return await _with_dispatcher(agent, state, state.version, decisions, batch, dispatcher, store, drain_timeout)
+    return state
 
 
 def interrupt(operation_id: str) -> bool:
@@ -177,12 +198,12 @@ async def _with_dispatcher(
         dispatcher=dispatcher,
         store=store or default_store(),
         drain_timeout=drain_timeout,
-        exec_child=_exec_child,
+        exec_child=exec_child,
     )
-    return await _exec(run, decisions)
+    return await exec_run(run, decisions)
 
 
-async def _exec_child(parent: Run, agent: Agent, instruction: str, operation_id: str) -> OperationResult:
+async def exec_child(parent: Run, agent: Agent, instruction: str, operation_id: str) -> OperationResult:
     """Run a sub-agent as an operation of its own, in its parent's task, so that whatever stops one stops both."""
     own = list(agent.hooks)
     inherited = [entry for entry in parent.hooks if isinstance(entry, Hooks) and entry.inherit and entry not in own]
@@ -192,7 +213,7 @@ async def _exec_child(parent: Run, agent: Agent, instruction: str, operation_id:
         user_id=parent.user_id,
         tenant_id=parent.tenant_id,
         parent_operation_id=parent.operation_id,
-        messages=_conversation(agent, instruction),
+        messages=conversation(agent, instruction),
     )
     run = Run(
         agent,
@@ -202,13 +223,13 @@ async def _exec_child(parent: Run, agent: Agent, instruction: str, operation_id:
         dispatcher=parent.dispatcher,
         store=parent.store,
         drain_timeout=parent.drain_timeout,
-        exec_child=_exec_child,
+        exec_child=exec_child,
         parent=parent,
     )
-    return await _exec(run, ())
+    return await exec_run(run, ())
 
 
-async def _exec(run: Run, decisions: Sequence[Decision]) -> OperationResult:
+async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
     """One segment, guarded: whatever happens, its end is announced once and no hook stays behind."""
     operation_id = run.operation_id
     if operation_id in _live:
@@ -255,6 +276,7 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
                 reason = await run_agent(run, decisions)
             if run.scope.cancel_called:
                 reason = "interrupted"
+            await _remember(run, reason)
     except Exception as raised:
         if run.scope.cancel_called:
             reason = "interrupted"  # a model or a store that turned its cancellation into an error
@@ -263,9 +285,18 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
     except BaseException:
         # Cancelled from outside (or worse): say so and clean up, then let it go on.
         with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(LAST_SAVE_SECONDS), contextlib.suppress(Exception):
+                await _remember(run, "interrupted")
             await _finish(run, "interrupted", None, save_timeout=LAST_SAVE_SECONDS)
         raise
     return await _finish(run, reason, error)
+
+
+async def _remember(run: Run, reason: CompletionReason) -> None:
+    """Let the session keep the conversation, once the operation has ended."""
+    if run.remember is not None and reason != "waiting_for_human":
+        run.close_step(INTERRUPTED)
+        await run.remember(run)
 
 
 async def _finish(
@@ -297,7 +328,7 @@ async def _finish(
     return run.result(reason, error)
 
 
-def _conversation(agent: Agent, prompt: str | Sequence[Message]) -> list[Message]:
+def conversation(agent: Agent, prompt: str | Sequence[Message]) -> list[Message]:
     given: object = prompt
     if isinstance(given, str):
         messages = [Message(role="user", content=given)]
@@ -309,7 +340,7 @@ def _conversation(agent: Agent, prompt: str | Sequence[Message]) -> list[Message
     return [system, *messages] if agent.instructions and system not in messages else messages
 
 
-def _checked_id(operation_id: str | None) -> str:
+def checked_id(operation_id: str | None) -> str:
     if operation_id is None:
         return new_operation_id()
     if not isinstance(operation_id, str) or not operation_id:
@@ -317,13 +348,13 @@ def _checked_id(operation_id: str | None) -> str:
     return operation_id
 
 
-def _check_ids(**ids: object) -> None:
+def check_ids(**ids: object) -> None:
     for name, value in ids.items():
         if not isinstance(value, str):
             raise HookUsageError(f"`{name}` is a string; got {value!r}.")
 
 
-def _checked_decisions(state: OperationState, decisions: Sequence[Approve | Reject]) -> list[Decision]:
+def checked_decisions(state: OperationState, decisions: Sequence[Approve | Reject]) -> list[Decision]:
     open_ids = [call.tool_call_id for call in state.pending if call.tool_call_id not in state.decisions]
     if isinstance(decisions, Approve | Reject) or not isinstance(decisions, Iterable):
         raise DecisionError(

@@ -51,6 +51,8 @@ def new_operation_id() -> str:
 ExecChild = Callable[["Run", Agent, str, str], Awaitable[OperationResult]]
 """Runs a sub-agent: parent run, sub-agent, instruction, operation id."""
 
+Remember = Callable[["Run"], Awaitable[None]]
+
 
 class Run:
     """One segment of an operation: from `exec_agent` or `resume_agent` to its return."""
@@ -69,10 +71,13 @@ class Run:
         parent: Run | None = None,
         phases: PhaseMachine | None = None,
         history: int = 0,
+        remember: Remember | None = None,
     ) -> None:
         self.agent = agent
         self.parent = parent
         self.phases = phases
+        self.remember = remember
+        """Told when the operation ends: keeps the conversation of a session."""
         self.history = history
         """How many of the first messages are no input of this run: a session's conversation so far."""
         self.chain, self.intercepted = chain_of(hooks, dispatcher)

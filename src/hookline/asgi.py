@@ -1,0 +1,309 @@
+"""ASGI: every HTTP request to an application goes through hooks, whatever framework it is made with.
+
+```
+app.add_middleware(HookMiddleware, hooks=[...])        # Starlette, FastAPI
+app = HookMiddleware(app, hooks=[...])                 # any ASGI application
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from functools import partial
+from http import HTTPStatus
+from time import perf_counter_ns
+from typing import Any
+from urllib.parse import quote
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import msgspec
+
+from hookline._deadline import own_cancellation
+from hookline.calls import Denial, RequestCall, RequestResult
+from hookline.errors import HookDefinitionError, HookDenied, HookUsageError
+from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
+from hookline.interceptors import Chain, Outcome
+
+__all__ = ["HookMiddleware"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Lines = Sequence[tuple[bytes, bytes]]
+
+_JOINTS = {"cookie": "; ", "set-cookie": "\n"}
+"""Between several headers of one name, where a comma would be wrong."""
+
+
+class HookMiddleware:
+    """Lead every HTTP request through the hooks for `RequestCall`; websockets and lifespans pass untouched.
+
+    `before`, `guard` and `around` see the request before the application does, and may change its method, path and
+    headers. `after` and the way out of `around` see status and headers when the application begins its answer, before
+    they go out. Bodies are never read or held back. A refused request is answered with problem details (RFC 9457): 403,
+    or 500 where a hook failed that fails closed.
+
+    The application runs in a task of its own, in a copy of the context in which the innermost `around` called
+    `call_next`, and finds the call at `scope["state"]["hookline"]`. Its errors pass through the hooks to the server.
+    Hooks that are not waited for never delay an answer; the request's task ends when they have.
+
+    Args:
+        app: The application.
+        hooks: Bundles and plain interceptors. What is not for requests is left out.
+        tenant: `(scope) -> tenant_id`: whose request it is; what stands in front has put that into the scope.
+        budget: Seconds of own time that all hooks of one request may take together; `None` for no limit.
+        hook_timeout: Seconds of own time that a hook may take unless it says otherwise.
+
+    Raises:
+        HookDefinitionError: If an argument cannot work.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        hooks: Iterable[AnyHook],
+        *,
+        tenant: Callable[[Scope], str] | None = None,
+        budget: float | None = None,
+        hook_timeout: float = 30.0,
+    ) -> None:
+        for name, given in {"app": app, "tenant": tenant}.items():
+            if not callable(given) and (name, given) != ("tenant", None):
+                raise HookDefinitionError("HookMiddleware", f"`{name}` is called for each request; got {given!r:.200}")
+        placed = [
+            (hook, entry.lane if isinstance(entry, Hooks) else None)
+            for entry in hook_batch(hooks)
+            for hook in (entry.interceptors if isinstance(entry, Hooks) else (entry,))
+            if isinstance(hook, Interceptor) and hook.call is RequestCall
+        ]
+        lanes: dict[object, list[Interceptor]] = {}
+        for hook, lane in placed:
+            if not hook.wait:
+                lanes.setdefault(lane, []).append(hook)
+        compiled = partial(Chain, budget=budget, hook_timeout=hook_timeout, record=False)
+        self.app = app
+        self.tenant = tenant
+        self.hooked = bool(placed)
+        self.chain = compiled([hook for hook, _ in placed if hook.wait])
+        # `Chain.run` ends when its unwaited hooks have ended, and an answer must not wait for them: one more per lane.
+        self.beside = [compiled(lane) for lane in lanes.values()]
+        self.beside_answers = [compiled([hook for hook in lane if hook.kind == "after"]) for lane in lanes.values()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request.
+
+        Raises:
+            HookUsageError: If `tenant` gave no text, or a hook a header that cannot be sent.
+            BaseException: What the application raises, unchanged.
+        """
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = _joined(scope["headers"])
+        given = headers.get("x-request-id", "")
+        tenant_id = "" if self.tenant is None else self.tenant(scope)
+        if not isinstance(tenant_id, str):
+            raise HookUsageError(f"`tenant` returns the tenant's id, '' for none; it returned {tenant_id!r:.200}.")
+        call = RequestCall(
+            operation_id=given if re.fullmatch("[ -~]{1,128}", given) else os.urandom(16).hex(),
+            tenant_id=tenant_id,
+            metadata={},
+            method=scope["method"],
+            path=scope["path"],
+            headers=headers,
+        )
+        if self.hooked:
+            await _Exchange(self, scope, receive, send).lead(call)
+        else:
+            scope.setdefault("state", {})["hookline"] = call
+            await self.app(scope, receive, send)
+
+
+class _NoAnswer(Exception):
+    """The application ended without having begun an answer."""
+
+
+class _Exchange:
+    """One request on its way through the hooks, and the application that answers it in a task of its own.
+
+    It takes two tasks: an application may begin its answer in any of its tasks and inside of any of its cancel scopes
+    (Starlette streams in a task group), while what an `around` has opened must be closed by the task that opened it.
+    """
+
+    def __init__(self, owner: HookMiddleware, scope: Scope, receive: Receive, send: Send) -> None:
+        self.owner, self.scope, self.receive, self.send = owner, scope, receive, send
+        self.since = perf_counter_ns()
+        self.life = anyio.CancelScope()
+        """The application's."""
+        self.begun = anyio.Event()
+        """The application has begun its answer, or ended."""
+        self.decided = anyio.Event()
+        """The hooks have, for good."""
+        self.start: Message | None = None
+        """How the application begins its answer; once decided, as the hooks have changed it."""
+        self.shown: RequestResult | None = None
+        """The same, as the hooks were shown it."""
+        self.result: RequestResult | None = None
+        self.reached = self.withheld = False
+        self.error: BaseException | None = None
+
+    async def lead(self, call: RequestCall) -> None:
+        self.call = call
+        async with anyio.create_task_group() as self.group:
+            try:
+                await self.answer(await self.owner.chain.run(call, self.terminal))
+            except BaseException as error:
+                if error is not self.error and not isinstance(error, Exception):
+                    raise
+                self.error, self.withheld = error, True  # kept out of the group, which would wrap it
+                self.life.cancel()
+                self.decided.set()
+        if self.error is not None and not isinstance(self.error, _NoAnswer):
+            raise self.error
+
+    async def terminal(self, call: RequestCall) -> RequestResult:
+        """What the chain surrounds: the application, up to the moment when it begins its answer."""
+        self.reached = True
+        scope = _rewritten(self.scope, self.call, call)
+        scope.setdefault("state", {})["hookline"] = call
+        self.group.start_soon(self.live, scope)
+        self.start_beside(self.owner.beside, call)
+        try:
+            await self.begun.wait()
+        except BaseException:  # an `around` has cancelled `call_next`, or somebody else the request
+            self.life.cancel()
+            raise
+        if self.start is None:
+            raise self.error or _NoAnswer("The application ended without having begun an answer.")
+        self.start["headers"] = [(bytes(name), bytes(value)) for name, value in self.start.get("headers", ())]
+        duration_ms = (perf_counter_ns() - self.since) / 1e6
+        headers = _joined(self.start["headers"])
+        self.shown = RequestResult(status=self.start["status"], headers=headers, duration_ms=duration_ms)
+        return self.shown
+
+    async def live(self, scope: Scope) -> None:
+        """Run the application."""
+        with self.life:
+            try:
+                await self.owner.app(scope, self.receive, self.forward)
+            except BaseException as error:
+                if isinstance(error, anyio.get_cancelled_exc_class()) and not own_cancellation():
+                    raise
+                self.error = error
+            finally:
+                self.begun.set()
+
+    async def forward(self, message: Message) -> None:
+        """The application's `send`. It holds nothing back but the start of the answer, until the hooks have decided."""
+        begins = self.start is None and message["type"] == "http.response.start"
+        if begins:
+            self.start = {**message}
+            self.begun.set()
+        if self.start is not None and not self.decided.is_set():
+            await self.decided.wait()
+        if self.withheld:
+            await anyio.lowlevel.checkpoint()
+        else:
+            await self.send(self.start if begins and self.start is not None else message)
+
+    async def answer(self, outcome: Outcome) -> None:
+        """Let the application's answer go out, or one in its place."""
+        denied, refusal = outcome.denied, outcome.refusal
+        result: RequestResult = outcome.result if denied is None else _problem(denied, refusal, self.call.operation_id)
+        self.result = outcome.result
+        if self.shown is None:
+            self.error = None  # of an application whose failure a hook has taken upon itself
+        if not self.reached and denied is None:
+            self.start_beside(self.owner.beside_answers, outcome.call)
+        if self.start is not None and self.shown is not None and denied is None and not result.body:
+            if result is not self.shown:
+                self.start["status"] = result.status
+                self.start["headers"] = _lines(result.headers, self.start["headers"])
+            self.decided.set()
+            return
+        headers = {name.lower(): value for name, value in result.headers.items()}
+        if result.body:
+            headers["content-length"] = str(len(result.body))
+        elif result.status not in (204, 304):
+            headers.setdefault("content-length", "0")
+        lines = _lines(headers, ())
+        self.withheld = True
+        self.decided.set()
+        await self.send({"type": "http.response.start", "status": result.status, "headers": lines})
+        await self.send({"type": "http.response.body", "body": result.body})
+
+    def start_beside(self, chains: Iterable[Chain], call: RequestCall) -> None:
+        """Run hooks that are not waited for."""
+
+        async def terminal(call: RequestCall) -> RequestResult:
+            await self.decided.wait()
+            if self.result is None:
+                raise _NoAnswer  # so that no `after` is called
+            return self.result
+
+        async def run(chain: Chain) -> None:
+            with contextlib.suppress(_NoAnswer):
+                await chain.run(call, terminal)
+
+        for chain in chains:
+            self.group.start_soon(run, chain)
+
+
+def _problem(denied: Denial, refusal: HookDenied | None, operation_id: str) -> RequestResult:
+    """A denial as problem details. What went wrong inside of a hook is for the log only."""
+    failed = refusal is not None and refusal.__cause__ is not None
+    status = HTTPStatus.INTERNAL_SERVER_ERROR if failed else HTTPStatus.FORBIDDEN
+    problem = {
+        "type": "about:blank",
+        "title": status.phrase,
+        "status": status.value,
+        "detail": "A hook that had to judge this request failed." if failed else denied.reason,
+        "hook": denied.hook_id,
+        "operation_id": operation_id,
+    }
+    headers = {"content-type": "application/problem+json"}
+    return RequestResult(status=status.value, headers=headers, body=msgspec.json.encode(problem))
+
+
+def _rewritten(scope: Scope, seen: RequestCall, call: RequestCall) -> Scope:
+    """The scope of a request as the hooks have changed it; the very same if they have not."""
+    if (call.method, call.path, call.headers) == (seen.method, seen.path, seen.headers):
+        return scope
+    changed = {**scope, "method": call.method, "headers": _lines(call.headers, scope["headers"])}
+    if call.path != seen.path:
+        changed |= {"path": call.path, "raw_path": quote(call.path, safe="/:@!$&'()*+,;=").encode()}
+    return changed
+
+
+def _joined(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by lower-case name."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in lines:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}{_JOINTS.get(name, ', ')}{value}" if name in headers else value
+    return headers
+
+
+def _lines(headers: Mapping[str, str], lines: Lines) -> list[tuple[bytes, bytes]]:
+    """Headers on the wire: the lines that there were, without those of changed names, and the changed ones after them.
+
+    Raises:
+        HookUsageError: If one of them cannot be sent.
+    """
+    before, after = _joined(lines), {name.lower(): value for name, value in headers.items()}
+    found = [(name, value) for name, value in lines if after.get(key := name.decode("latin-1").lower()) == before[key]]
+    for name, joined in after.items():
+        if before.get(name) == joined:
+            continue
+        for value in joined.split("\n") if name == "set-cookie" else (joined,):
+            if not re.fullmatch(r"[!#$%&'*+.^`|~\w-]+:[\t -~\x80-\xff]*", f"{name}:{value}", re.ASCII):
+                raise HookUsageError(f"A hook gave the header {name!r:.200} a name or value that HTTP cannot carry.")
+            found.append((name.encode("latin-1"), value.encode("latin-1")))
+    return found

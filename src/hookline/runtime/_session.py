@@ -1,0 +1,272 @@
+"""`AgentSession`: an agent that lives on between tasks, with a conversation, phases, and hooks of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from hookline.calls import MemoryCall, MemoryResult, Message
+from hookline.dispatcher import HookDispatcher
+from hookline.errors import HookUsageError
+from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.phases import Phase, PhaseMachine
+from hookline.runtime._agent import Agent
+from hookline.runtime._control import RunControl, lead
+from hookline.runtime._exec import (
+    check_ids,
+    checked_decisions,
+    checked_id,
+    conversation,
+    exec_child,
+    exec_run,
+    interrupt,
+    waiting_state,
+)
+from hookline.runtime._memory import InMemoryHistory, SessionMemory
+from hookline.runtime._result import OperationResult
+from hookline.runtime._run import Run, system_message
+from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
+
+__all__ = ["AgentSession"]
+
+SHUTDOWN_SECONDS = 5.0
+"""How long the hooks of each of the two last moves may hold up a session that is left by a cancellation."""
+
+
+class AgentSession:
+    """An agent that lives on between tasks; an async context manager, which may be entered again after it was left.
+
+    It does one task at a time. Each task is an operation of its own, which goes on with the conversation so far. Hooks
+    come from the agent, from the session and from the task, and run in that order.
+
+    Args:
+        agent: Who works on the tasks.
+        hooks: Hooks of every task of the session, and its phase hooks.
+        session_id: Under which its conversation is kept; a fresh one unless given.
+        user_id: The user for whom it runs.
+        tenant_id: The tenant for whom it runs.
+        dispatcher: An open dispatcher to share; one of its own unless given.
+        store: Where operations are kept while they run or wait; this process's memory unless given.
+        memory: Where the conversation is kept; this object's memory unless given.
+        drain_timeout: Seconds that queued observers may take at the end of a task.
+
+    Attributes:
+        id: The session's id.
+        hooks: A bundle of the session's own: what is added counts from the next task on.
+        history: The conversation so far, without the instructions.
+        pending: The operation that waits for a person, if one does.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        hooks: Iterable[AnyHook] = (),
+        session_id: str | None = None,
+        user_id: str = "",
+        tenant_id: str = "",
+        dispatcher: HookDispatcher | None = None,
+        store: OperationStore | None = None,
+        memory: SessionMemory | None = None,
+        drain_timeout: float = 5.0,
+    ) -> None:
+        if not isinstance(agent, Agent):
+            raise HookUsageError(f"AgentSession runs an Agent; got {agent!r}.")
+        check_ids(user_id=user_id, tenant_id=tenant_id)
+        self.agent = agent
+        self.id = session_id or f"session_{os.urandom(16).hex()}"
+        check_ids(session_id=self.id)
+        self.hooks = Hooks(self.id, tenant_id=tenant_id)
+        self.history: list[Message] = []
+        self.pending: str | None = None
+        self._given = [*agent.hooks, *hook_batch(hooks)]
+        self._user_id, self._tenant_id = user_id, tenant_id
+        self._shared_dispatcher = dispatcher
+        self._store = store or default_store()
+        self._memory = memory or InMemoryHistory()
+        self._drain_timeout = drain_timeout
+        self._phases = PhaseMachine(agent.id, self._given, tenant_id=tenant_id)
+        self._stack = contextlib.AsyncExitStack()
+        self._dispatcher: HookDispatcher | None = None
+        self._task_over: anyio.Event | None = None
+        self._operation_id: str | None = None
+
+    def __repr__(self) -> str:
+        return f"AgentSession({self.id!r}, agent={self.agent.id!r}, phase={self.phase.value!r})"
+
+    @property
+    def phase(self) -> Phase:
+        """Where the agent is in its life."""
+        return self._phases.phase
+
+    async def __aenter__(self) -> Self:
+        if not (self.phase is Phase.UNINITIALIZED or self.phase.is_terminal):
+            raise HookUsageError(f"Session {self.id!r} has been entered already.")
+        await self._phases.move(Phase.UNINITIALIZED)
+        try:
+            with self._phases.hooked([self.hooks]):
+                await self._phases.move(Phase.BOOTSTRAPPING)
+                self._stack = contextlib.AsyncExitStack()
+                self._dispatcher = self._shared_dispatcher or await self._stack.enter_async_context(HookDispatcher())
+                self.history = list(await self._memory.load(self.id) or self.history)
+                await self._phases.move(Phase.IDLE)
+        except BaseException as error:
+            await self._fail(error)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self.interrupt()
+        try:
+            if self._task_over is not None:
+                await self._task_over.wait()
+        finally:
+            with self._phases.hooked([self.hooks]):
+                for phase in (Phase.SHUTTING_DOWN, Phase.SHUTDOWN_COMPLETE):
+                    with anyio.move_on_after(SHUTDOWN_SECONDS, shield=True) if error else contextlib.nullcontext():
+                        await self._phases.move(phase)
+            self._dispatcher = None
+            swallowed = await self._stack.__aexit__(kind, error, trace)
+        return swallowed
+
+    async def run(
+        self, prompt: str | Sequence[Message], *, hooks: Iterable[AnyHook] = (), operation_id: str | None = None
+    ) -> OperationResult:
+        """Work on a task, going on with the conversation so far.
+
+        Args:
+            prompt: What the user says.
+            hooks: Hooks of this task only.
+            operation_id: Id of the task's operation; a fresh one unless given.
+
+        Returns:
+            What the task came to, as from `exec_agent`. The session is idle again, whatever it was.
+
+        Raises:
+            HookUsageError: Outside of `async with`, while another task runs, or while one waits for a person.
+            OperationExistsError: If the operation id is taken.
+        """
+        own = hook_batch(hooks)
+        new = conversation(self.agent, prompt)
+        self._check_idle()
+        if self.pending is not None:
+            raise HookUsageError(
+                f"Operation {self.pending!r} of session {self.id!r} waits for a person; decide about it with "
+                "`session.resume([...])`, or drop it with a plain Reject."
+            )
+        system = [system_message(self.agent.instructions)] if self.agent.instructions else []
+        given = [message for message in new if message not in system]
+        state = OperationState(
+            operation_id=checked_id(operation_id),
+            agent_id=self.agent.id,
+            user_id=self._user_id,
+            tenant_id=self._tenant_id,
+            messages=[*system, *self.history, *given],
+        )
+        return await self._task(state, (), own, Phase.PROCESSING_USER_INPUT, len(system) + len(self.history))
+
+    async def resume(self, decisions: Sequence[Approve | Reject], *, hooks: Iterable[AnyHook] = ()) -> OperationResult:
+        """Go on with the task that waits for a person.
+
+        Args:
+            decisions: What a person decided, as for `resume_agent`.
+            hooks: Hooks of this segment only.
+
+        Raises:
+            HookUsageError: Outside of `async with`, while a task runs, or if none waits.
+            OperationError: If the operation cannot be resumed like this; see `resume_agent`.
+        """
+        own = hook_batch(hooks)
+        self._check_idle()
+        if self.pending is None:
+            raise HookUsageError(f"No task of session {self.id!r} waits for a person.")
+        state = await waiting_state(self.agent, self.pending, self._store)
+        checked = checked_decisions(state, decisions)
+        return await self._task(state, checked, own, Phase.AWAITING_TOOL_APPROVAL, 0)
+
+    def interrupt(self) -> bool:
+        """Stop the task that is running; it returns with reason `"interrupted"`.
+
+        Returns:
+            Whether there was one.
+        """
+        return self._operation_id is not None and interrupt(self._operation_id)
+
+    async def _task(
+        self,
+        state: OperationState,
+        decisions: Sequence[Decision],
+        hooks: Sequence[AnyHook],
+        phase: Phase,
+        history: int,
+    ) -> OperationResult:
+        """One segment of one task, from idle to idle."""
+        assert self._dispatcher is not None
+        over = self._task_over = anyio.Event()
+        self._operation_id = self._phases.operation_id = state.operation_id
+        try:
+            with self._phases.hooked([self.hooks, *hooks]):
+                try:
+                    await self._phases.move(phase)
+                    run = Run(
+                        self.agent,
+                        state,
+                        version=state.version if decisions else None,
+                        hooks=[*self._given, self.hooks, *hooks],
+                        dispatcher=self._dispatcher,
+                        store=self._store,
+                        drain_timeout=self._drain_timeout,
+                        exec_child=exec_child,
+                        phases=self._phases,
+                        history=history,
+                        remember=self._remember,
+                    )
+                    result = await exec_run(run, decisions)
+                finally:
+                    if self.phase.is_processing:
+                        await self._phases.move(Phase.IDLE)
+        finally:
+            self._operation_id = self._task_over = None
+            self._phases.operation_id = ""
+            over.set()
+        self.pending = result.operation_id if result.reason == "waiting_for_human" else None
+        return result
+
+    async def _remember(self, run: Run) -> None:
+        """Keep the conversation of a task that has ended, as the hooks of `MemoryCall` leave it."""
+        said = run.messages[1:] if run.messages[:1] == [system_message(run.instructions)] else run.messages
+
+        async def write(call: MemoryCall) -> MemoryResult:
+            await self._memory.save(call.key, call.value)
+            return MemoryResult()
+
+        call = MemoryCall(key=self.id, value=said, operation_id=run.operation_id, tenant_id=run.tenant_id)
+        if MemoryCall not in run.intercepted:
+            await write(call)
+            self.history = list(call.value)
+            return
+        passage = await lead(run, call, write, RunControl(run, at_end=True))
+        if passage.denied is None and passage.result.stored:
+            self.history = list(passage.call.value)
+
+    async def _fail(self, error: BaseException) -> None:
+        """The session itself cannot go on."""
+        with anyio.CancelScope(shield=True):
+            await self._phases.move(Phase.ERROR, reason=f"{type(error).__name__}: {error}")
+            await self._stack.__aexit__(type(error), error, error.__traceback__)
+
+    def _check_idle(self) -> None:
+        if self._dispatcher is None:
+            raise HookUsageError(f"Session {self.id!r} is not open; use it inside of `async with`.")
+        if self.phase is not Phase.IDLE or self._task_over is not None:
+            raise HookUsageError(
+                f"Session {self.id!r} is {self.phase.value}: it works on one task at a time. Wait for it, or open "
+                "another session."
+            )
