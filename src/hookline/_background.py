@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable
-from time import perf_counter_ns
+from time import perf_counter
 from typing import Any
 
 import anyio
 import anyio.abc
 
-from hookline._deadline import HandlerTimeoutError, bounded_for_this_backend
+from hookline._deadline import (
+    HandlerCancelledError,
+    HandlerTimeoutError,
+    bounded_for_this_backend,
+    own_cancellation,
+)
 from hookline._passages import HookInChain, Passage
-from hookline._records import report_failure
+from hookline._records import described, report_failure
 from hookline.errors import HookTimeoutError
 from hookline.execution import refuse_awaitable
 from hookline.signals import ExecutionStatus
@@ -28,7 +34,7 @@ async def run_beside(passage: Passage, through: Awaitable[Any]) -> Any:
     """
     lanes: dict[int, deque[tuple[HookInChain, tuple[Any, ...]]]] = {}
     result: Any = None
-    failure: Exception | None = None
+    failure: BaseException | None = None
     async with anyio.create_task_group() as group:
 
         async def work(lane: int) -> None:
@@ -47,8 +53,12 @@ async def run_beside(passage: Passage, through: Awaitable[Any]) -> Any:
         passage.spawn = spawn
         try:
             result = await through
-        except Exception as error:  # kept out of the group, which would wrap it
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # kept out of the group, which would wrap it
             failure = error
+            if not isinstance(error, Exception):
+                group.cancel_scope.cancel()
     if failure is not None:
         raise failure
     return result
@@ -58,18 +68,31 @@ async def run_unwaited(passage: Passage, hook: HookInChain, args: tuple[Any, ...
     """Run a hook whose failure is only recorded."""
     if passage.recording:
         passage.started.append(hook)
-    started = perf_counter_ns()
-    status: ExecutionStatus = "ok"
-    problem: str | None = None
+    started = perf_counter()
+    error: Exception | None = None
     try:
         value = hook.handler(*args)
         if hook.is_async:
             await bounded_for_this_backend()(value, hook.timeout, None)
         else:
             refuse_awaitable(value)
+            if perf_counter() - started > hook.timeout:
+                raise HandlerTimeoutError
+    except asyncio.CancelledError as raised:
+        if not own_cancellation():
+            passage.note(hook, "dropped", "cancelled", duration_ms=(perf_counter() - started) * 1e3)
+            raise
+        error = HandlerCancelledError(str(raised))
+    except HandlerTimeoutError:
+        error = HookTimeoutError(hook.id, hook.point, hook.timeout)
     except Exception as raised:
-        late = isinstance(raised, HandlerTimeoutError)
-        error = HookTimeoutError(hook.id, hook.point, hook.timeout) if late else raised
-        status, problem = "timeout" if late else "error", str(error) or type(error).__name__
+        error = raised
+    except BaseException:
+        passage.note(hook, "dropped", "cancelled", duration_ms=(perf_counter() - started) * 1e3)
+        raise
+    status: ExecutionStatus = "ok"
+    if error is not None:
+        status = "timeout" if isinstance(error, HookTimeoutError) else "error"
         report_failure(hook.id, f"{hook.kind} {hook.point}", passage.call.operation_id, error)
-    passage.note(hook, status, problem, duration_ms=(perf_counter_ns() - started) / 1e6)
+    problem = described(error) if error is not None else None
+    passage.note(hook, status, problem, duration_ms=(perf_counter() - started) * 1e3)

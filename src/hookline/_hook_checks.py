@@ -17,10 +17,20 @@ __all__ = [
     "check_timeout",
     "check_tool",
     "name_of",
+    "shown",
     "tool_matcher",
 ]
 
 logger = logging.getLogger("hookline")
+
+
+def shown(value: object) -> str:
+    """What somebody gave, for an error: never long, and never an error of its own."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def check_id(id: object, where: str) -> None:  # noqa: A002

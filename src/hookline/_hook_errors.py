@@ -49,22 +49,28 @@ class HookExecutionError(HookError):
 
 
 class HookTimeoutError(HookError, TimeoutError):
-    """An interceptor was still running when its time had passed.
+    """An interceptor took more time of its own than it had.
 
     Attributes:
         hook_id: The hook.
         point: The call that it was asked about (`"ToolCall"`).
-        timeout: Seconds that it had, or the chain's budget where that ended first.
+        timeout: Seconds that it had.
+        of_chain: Whether that is what all hooks of the chain had together, its budget.
     """
 
-    def __init__(self, hook_id: str, point: str, timeout: float) -> None:
-        super().__init__(hook_id, point, timeout)
-        self.hook_id, self.point, self.timeout = hook_id, point, timeout
+    def __init__(self, hook_id: str, point: str, timeout: float, of_chain: bool = False) -> None:
+        super().__init__(hook_id, point, timeout, of_chain)
+        self.hook_id, self.point, self.timeout, self.of_chain = hook_id, point, timeout, of_chain
 
     def __str__(self) -> str:
+        if self.of_chain:
+            return (
+                f"Hook {self.hook_id!r} on {self.point}: the {self.timeout:g} s are used up that all hooks of the chain "
+                "have together; give the chain a larger `budget`"
+            )
         return (
             f"Hook {self.hook_id!r} on {self.point} took more than the {self.timeout:g} s of its own time that it had; "
-            "give it a longer `timeout`, or the chain a larger `budget`"
+            "give it a longer `timeout`"
         )
 
 

@@ -5,7 +5,15 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from hookline._hook_checks import check_id, check_priority, check_signature, check_tenant, check_timeout, check_tool
+from hookline._hook_checks import (
+    check_id,
+    check_priority,
+    check_signature,
+    check_tenant,
+    check_timeout,
+    check_tool,
+    shown,
+)
 from hookline._phase import Phase, PhaseHandler, PhaseHook
 from hookline.calls import CALLS, Call, ToolCall
 from hookline.errors import HookDefinitionError
@@ -103,7 +111,8 @@ def check_hook(hook: Hook, where: str) -> None:
     if not known:
         raise HookDefinitionError(
             where,
-            f"{hook.type!r} is not one of the sixteen events: {', '.join(kind.__name__ for kind in EVENTS.values())}",
+            f"{shown(hook.type)} is not one of the sixteen events: "
+            f"{', '.join(kind.__name__ for kind in EVENTS.values())}",
         )
     if hook.webhook is not None:
         raise HookDefinitionError(
@@ -124,17 +133,17 @@ def check_interceptor(hook: Interceptor, where: str) -> None:
         HookDefinitionError: With what is wrong and how to fix it.
     """
     check_id(hook.id, where)
-    if hook.call not in CALLS:
+    if not any(hook.call is call for call in CALLS):
         raise HookDefinitionError(
-            where, f"{hook.call!r} is not one of the eight calls: {', '.join(kind.__name__ for kind in CALLS)}"
+            where, f"{shown(hook.call)} is not one of the eight calls: {', '.join(kind.__name__ for kind in CALLS)}"
         )
-    if hook.kind not in _ARGUMENTS:
-        raise HookDefinitionError(where, f"`kind` is one of {', '.join(map(repr, _ARGUMENTS))}; got {hook.kind!r}")
-    if hook.on_error not in ("open", "closed"):
-        raise HookDefinitionError(where, f"`on_error` is 'open' or 'closed'; got {hook.on_error!r}")
+    if not isinstance(hook.kind, str) or hook.kind not in _ARGUMENTS:
+        raise HookDefinitionError(where, f"`kind` is one of {', '.join(map(repr, _ARGUMENTS))}; got {shown(hook.kind)}")
+    if not isinstance(hook.on_error, str) or hook.on_error not in ("open", "closed"):
+        raise HookDefinitionError(where, f"`on_error` is 'open' or 'closed'; got {shown(hook.on_error)}")
     if not isinstance(hook.wait, bool) or (not hook.wait and hook.kind not in ("before", "after")):
         raise HookDefinitionError(
-            where, f"`wait` is True, or for before and after False; got {hook.wait!r} for {hook.kind!r}"
+            where, f"`wait` is True, or for before and after False; got {shown(hook.wait)} for {shown(hook.kind)}"
         )
     check_signature(hook.handler, _ARGUMENTS[hook.kind], where)
     check_priority(hook.priority, where)

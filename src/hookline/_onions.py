@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
+from inspect import isawaitable
+from time import perf_counter
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
+from hookline._answers import again, ask_person, ended, final, heed, judged, next_call, returned
 from hookline._observers import awaiting, is_async_handler, matcher
-from hookline._passages import RUNNING, Enter, HookInChain, Passage, Raised
+from hookline._own_time import NOBODY, Clock, drive_elsewhere
+from hookline._passages import ABSENT, CLOSED, FAILED, IDLE, RUNNING, Enter, HookInChain, Passage, Raised
+from hookline._turns import admits, ask, too_late
 from hookline.calls import CALLS, Call
-from hookline.errors import HookTimeoutError
+from hookline.errors import HookDefinitionError
 from hookline.hooks import Interceptor
 
 __all__ = ["Onion", "Placed"]
+
+MAX_AROUNDS = 150
+"""Each takes up to four frames, and Python's stack has a thousand."""
 
 Placed = tuple[Interceptor, object]
 """An interceptor and the lane of its bundle."""
@@ -29,47 +37,123 @@ class Onion:
     Attributes:
         hooks: In order of priority, guards last.
         enter: The way through all of them.
-        arounds: How many of them are `around`s.
-        limits: Nanoseconds of own time per hook, and one more for nobody.
+        plain: A shorter way, where there is no clock, no record and no run to look after; `None` if there is none.
+        slots: How many outcomes a passage keeps.
+        marks: What a clock begins with.
         timed: Whether any of them is limited.
+        background: Whether any of them is not waited for.
         background_after: The `after` hooks that are not waited for.
     """
 
-    __slots__ = ("arounds", "background", "background_after", "enter", "hooks", "limits", "plain", "timed")
+    __slots__ = ("background", "background_after", "enter", "hooks", "marks", "plain", "slots", "timed")
 
     def __init__(self, placed: Sequence[Placed], *, hook_timeout: float) -> None:
         ordered = sorted(placed, key=lambda each: (each[0].kind == "guard", each[0].priority, each[0].tenant_id != ""))
-        self.hooks = tuple(_compile(index, hook, lane, hook_timeout) for index, (hook, lane) in enumerate(ordered))
+        places = _places([hook for hook, _ in ordered])
+        self.hooks = tuple(
+            _compile(index, *ordered[index], places[index], hook_timeout=hook_timeout) for index in range(len(ordered))
+        )
+        self.marks = [0.0] * (4 * len(ordered))
         waited = [hook for hook, (given, _) in zip(self.hooks, ordered, strict=True) if given.wait]
         unwaited = [hook for hook in self.hooks if hook not in waited]
         self.background = bool(unwaited)
-        self.background_after = tuple(hook for hook in unwaited if hook.kind == "after")
-        self.arounds = sum(hook.kind == "around" for hook in waited)
-        self.limits = (*(hook.timeout * 1e9 for hook in self.hooks), math.inf)
-        self.timed = any(limit < math.inf for limit in self.limits)
+        self.background_after = tuple(hook for hook in reversed(unwaited) if hook.kind == "after")
+        self.timed = any(hook.timeout < math.inf for hook in self.hooks)
         guards = tuple(hook for hook in waited if hook.kind == "guard")
-        self.enter = _innermost(guards, tuple(hook for hook in unwaited if hook.kind == "before"))
-        position = self.arounds
         onion = [hook for hook in waited if hook.kind != "guard"]
+        arounds = [hook for hook in onion if hook.kind == "around"]
+        if len(arounds) > MAX_AROUNDS:
+            raise HookDefinitionError(
+                f"Chain for {arounds[0].point}",
+                f"more than {MAX_AROUNDS} `around` hooks: they are nested calls, and Python's stack ends; use "
+                "`before`, `guard` and `after`, of which there may be many more",
+            )
+        self.slots = 0
+        innermost = _innermost(
+            guards,
+            tuple(hook for hook in unwaited if hook.kind == "before"),
+            arounds[-1].index if arounds else NOBODY,
+        )
+        self.enter = self._fold(onion, innermost)
+        simple = not guards and not unwaited and not self.timed and len(arounds) == len(onion)
+        simple = simple and all(hook.is_async and hook.matches is None for hook in onion)
+        self.plain = _fold_plain(onion) if simple else None
+
+    def _fold(self, onion: Sequence[HookInChain], innermost: Enter) -> Enter:
+        """From the inside to the outside."""
+        enter = innermost
+        inside: _Around | None = None
         for kind, group in itertools.groupby(reversed(onion), key=lambda hook: hook.kind):
             inwards = tuple(group)
-            if kind == "before":
-                self.enter = _through_befores(inwards[::-1], self.enter)
-            elif kind == "after":
-                self.enter = _through_afters(inwards, self.enter)
-            else:
+            if kind == "around":
                 for hook in inwards:
-                    position -= 1
-                    self.enter = _through_around(hook, position, self.enter)
+                    slot = self._slot()
+                    call_next = _into(inside, hook, slot) if inside else _call_next(hook, slot, enter)
+                    inside = _Around(hook, slot, call_next)
+                continue
+            if inside is not None:
+                enter, inside = _into(inside, None, self._slot()), None
+            enter = _through_befores(inwards[::-1], enter) if kind == "before" else _through_afters(inwards, enter)
+        return enter if inside is None else _into(inside, None, self._slot())
+
+    def _slot(self) -> int:
+        self.slots += 1
+        return self.slots - 1
 
 
-def _compile(index: int, hook: Interceptor, lane: object, hook_timeout: float) -> HookInChain:
+class _Around(NamedTuple):
+    hook: HookInChain
+    slot: int
+    """Where the outcome of its `call_next` is kept."""
+    call_next: Enter
+
+
+def _fold_plain(onion: Sequence[HookInChain]) -> Enter:
+    """The same for nothing but async `around`s: slot 0 is the terminal's, and each hook has the next one."""
+    enter = _plain_innermost(onion[-1] if onion else None)
+    for slot in range(len(onion)):
+        hook, outer = onion[-1 - slot], onion[-2 - slot] if slot + 1 < len(onion) else None
+        enter = _plain_into(_Around(hook, slot, enter), outer, slot + 1)
+    return enter
+
+
+class _Places(NamedTuple):
+    """Where a hook stands and where its times are marked; see `HookInChain`."""
+
+    outer: int
+    start: int
+    end: int
+    inside: int
+    leave: int
+
+
+def _places(ordered: Sequence[Interceptor]) -> list[_Places]:
+    """Four marks per hook. An `around` right inside of another one begins where the other one's `call_next` does."""
+    onion = [index for index, hook in enumerate(ordered) if hook.wait and hook.kind != "guard"]
+    following = dict(itertools.pairwise(onion))
+    places, outer = [], NOBODY
+    for index, hook in enumerate(ordered):
+        start = 4 * index
+        inside = leave = NOBODY
+        around = hook.kind == "around"
+        if around:
+            inner = following.get(index)
+            inside = 4 * inner if inner is not None and ordered[inner].kind == "around" else start + 2
+            leave = start + 3
+        places.append(_Places(outer, start, start + 1, inside, leave))
+        if around:
+            outer = index
+    return places
+
+
+def _compile(index: int, hook: Interceptor, lane: object, places: _Places, *, hook_timeout: float) -> HookInChain:
     is_async = is_async_handler(hook.handler)
     return HookInChain(
         index=index,
         id=hook.id,
         kind=hook.kind,
         call=hook.call,
+        point=hook.call.__name__,
         result=CALLS[hook.call],
         handler=awaiting(hook.handler) if is_async else hook.handler,
         is_async=is_async,
@@ -77,32 +161,33 @@ def _compile(index: int, hook: Interceptor, lane: object, hook_timeout: float) -
         closed=hook.on_error == "closed",
         matches=matcher(hook.tool, ""),
         lane=lane,
+        **places._asdict(),
     )
 
 
-def _innermost(guards: Sequence[HookInChain], background: Sequence[HookInChain]) -> Enter:
+def _innermost(guards: Sequence[HookInChain], background: Sequence[HookInChain], outer: int) -> Enter:
     async def enter(passage: Passage, call: Any) -> Any:
         for guard in guards:
-            if guard.matches is not None and not guard.matches(call):
-                continue
-            value = await passage.ask(guard, call)
-            passage.judged(guard, value)
+            if guard.matches is None or guard.matches(call):
+                judged(passage, guard, await ask(passage, guard, call))
         if passage.control is not None:
-            await passage.ask_person(call)
+            await ask_person(passage, call)
         for hook in background:
             if hook.matches is None or hook.matches(call):
                 passage.start(hook, call)
         clock = passage.clock
-        before = clock.turn(len(clock.limits) - 1) if clock is not None else -1
+        if clock is not None:
+            clock.on = NOBODY
         passage.reached = True
         try:
-            return await passage.terminal(call)
+            result = await passage.terminal(call)
         except BaseException as error:
             passage.raised = error
             raise
         finally:
             if clock is not None:
-                clock.turn(before)
+                clock.on = outer
+        return result
 
     return enter
 
@@ -114,7 +199,7 @@ def _through_befores(hooks: Sequence[HookInChain], inner: Enter) -> Enter:
             for hook in hooks:
                 if hook.matches is not None and not hook.matches(call):
                     continue
-                said = passage.heed(hook, await passage.ask(hook, call), call)
+                said = heed(passage, hook, await ask(passage, hook, call), call)
                 if not isinstance(said, Call):
                     return said
                 call = said
@@ -130,45 +215,184 @@ def _through_afters(hooks: Sequence[HookInChain], inner: Enter) -> Enter:
             return result
         for hook in hooks:
             if hook.matches is None or hook.matches(passage.call):
-                result = passage.final(hook, await passage.ask(hook, passage.call, result), result)
+                result = final(passage, hook, await ask(passage, hook, passage.call, result), result)
         return result
 
     return enter
 
 
-def _through_around(hook: HookInChain, position: int, inner: Enter) -> Enter:
-    call_next = _call_next(hook, position, inner)
+def _call_next(hook: HookInChain, slot: int, inner: Enter) -> Enter:
+    """The `call_next` of an `around` that has no other right inside of it."""
+    index, start, inside, leave, limit = hook.index, hook.start, hook.inside, hook.leave, hook.timeout
 
-    async def enter(passage: Passage, call: Any) -> Any:
-        if hook.matches is not None and not hook.matches(call):
-            return await inner(passage, call)
-        value = await passage.ask(hook, call, MethodType(call_next, passage))
-        return await passage.returned(hook, position, value, inner, call)
-
-    return enter
-
-
-def _call_next(hook: HookInChain, position: int, inner: Enter) -> Callable[[Passage, Any], Coroutine[Any, Any, Any]]:
     async def call_next(passage: Passage, call: Any) -> Any:
-        outcomes = passage.outcomes
-        if outcomes[position] is not None:
-            return await passage.again(hook, position)
+        state, clock = passage.outcomes[slot], passage.clock
+        if state is not IDLE and state is not ABSENT:
+            return await again(passage, hook, slot)
+        if clock is not None:
+            now = perf_counter()
+            if state is IDLE and (now - clock.marks[start] > limit or clock.expired == index):
+                raise too_late(hook)
+            clock.marks[inside] = now
+            if clock.scoped:
+                clock.pause(index)
         if call is not passage.call:
-            call = passage.next_call(hook, call)
-        clock = passage.clock
-        if clock is not None and passage.is_late(hook):
-            raise HookTimeoutError(hook.id, hook.point, hook.timeout)
-        outcomes[position] = RUNNING
+            call = next_call(passage, hook, call)
+        passage.outcomes[slot] = RUNNING
         try:
-            result = await passage.go_on(inner, call)
+            if clock is None or clock.stepping:
+                result = await inner(passage, call)
+            else:
+                result = await drive_elsewhere(clock, inner(passage, call))
         except BaseException as error:
-            outcomes[position] = Raised(error)
+            come_back(clock, hook)
+            passage.settle(slot, Raised(error))
             raise
-        else:
-            outcomes[position] = result
-        finally:
-            if passage.finished is not None:
-                passage.finished.set()
+        if clock is not None:
+            clock.marks[leave] = perf_counter()
+            clock.on = index
+            if clock.scoped:
+                clock.resume(index)
+        passage.settle(slot, result)
         return result
 
     return call_next
+
+
+def _into(around: _Around, outer: HookInChain | None, slot: int) -> Enter:
+    """The way into an `around`, which is at the same time the `call_next` of the one right outside of it, if any.
+
+    One frame for both, and the commonest case of everything in line, because frames are most of what a chain costs.
+    """
+    hook, inner_slot, call_next = around
+    index, handler, matches, limit, is_async = hook.index, hook.handler, hook.matches, hook.timeout, hook.is_async
+    start, end, on_return = hook.start, hook.end, hook.outer
+    outer_limit = outer.timeout if outer is not None else math.inf
+    outer_start, leave = (outer.start, outer.leave) if outer is not None else (start, start + 2)
+
+    async def enter(passage: Passage, call: Any) -> Any:
+        outcomes, clock = passage.outcomes, passage.clock
+        state = outcomes[slot]
+        if state is not IDLE and state is not ABSENT:
+            return await again(passage, outer, slot)
+        now = 0.0
+        if clock is not None:
+            marks, now = clock.marks, perf_counter()
+            if outer is not None and state is IDLE:
+                if now - marks[outer_start] > outer_limit or clock.expired == on_return:
+                    raise too_late(outer)
+                if not clock.stepping:
+                    return await drive_elsewhere(clock, enter(passage, call))
+                if clock.scoped:
+                    clock.pause(on_return)
+            marks[start] = now
+        if call is not passage.call:
+            call = next_call(passage, outer, call)
+        outcomes[slot] = RUNNING
+        try:
+            if (matches is not None and not matches(call)) or (passage.watched and not await admits(passage, hook)):
+                result = await call_next(passage, call)
+            else:
+                error: BaseException | None = None
+                if passage.recording:
+                    passage.started.append(hook)
+                try:
+                    result = handler(call, MethodType(call_next, passage))
+                    if clock is not None:
+                        clock.on = index
+                        result = await (result if is_async and not clock.scoped else clock.bounded(index, result))
+                    elif is_async or isawaitable(result):
+                        result = await result
+                except BaseException as raised:
+                    error, result = raised, FAILED
+                if clock is not None:
+                    marks[end] = now = perf_counter()
+                    clock.on = on_return
+                    if error is not None or clock.special or now - marks[start] > limit:
+                        result = await ended(passage, hook, error, result, inner_slot)
+                elif error is not None:
+                    result = await ended(passage, hook, error, result, inner_slot)
+                if result is not outcomes[inner_slot] or passage.refusal is not None:
+                    result = await returned(passage, hook, inner_slot, result, call_next)
+                elif passage.recording:
+                    passage.note(hook, "ok")
+        except BaseException as raised:
+            if outcomes[inner_slot] is IDLE:
+                outcomes[inner_slot] = CLOSED
+            come_back(clock, outer)
+            passage.settle(slot, Raised(raised))
+            raise
+        outcomes[slot] = result
+        if clock is not None and outer is not None:
+            if clock.special:
+                come_back(clock, outer)
+            else:
+                marks[leave] = perf_counter() if passage.recording else now
+        if passage.finished is not None:
+            passage.finished.set()
+        return result
+
+    return enter
+
+
+def come_back(clock: Clock | None, hook: HookInChain | None) -> None:
+    """The `call_next` of an `around` is over, and its own time goes on."""
+    if clock is not None and hook is not None:
+        clock.marks[hook.leave] = perf_counter()
+        clock.on = hook.index
+        clock.resume(hook.index)
+
+
+def _plain_into(around: _Around, outer: HookInChain | None, slot: int) -> Enter:
+    """As `_into`, for an async `around` of every call, without a clock, a record and a run to look after."""
+    hook, inner_slot, call_next = around
+    handler = hook.handler
+
+    async def enter(passage: Passage, call: Any) -> Any:
+        outcomes = passage.outcomes
+        if outcomes[slot] is not IDLE and outcomes[slot] is not ABSENT:
+            return await again(passage, outer, slot)
+        if call is not passage.call:
+            call = next_call(passage, outer, call)
+        outcomes[slot] = RUNNING
+        try:
+            try:
+                result = await handler(call, MethodType(call_next, passage))
+            except BaseException as error:
+                result = await ended(passage, hook, error, FAILED, inner_slot)
+            if result is not outcomes[inner_slot] or passage.refusal is not None:
+                result = await returned(passage, hook, inner_slot, result, call_next)
+        except BaseException as error:
+            if outcomes[inner_slot] is IDLE:
+                outcomes[inner_slot] = CLOSED
+            passage.settle(slot, Raised(error))
+            raise
+        outcomes[slot] = result
+        if passage.finished is not None:
+            passage.finished.set()
+        return result
+
+    return enter
+
+
+def _plain_innermost(outer: HookInChain | None) -> Enter:
+    async def enter(passage: Passage, call: Any) -> Any:
+        outcomes = passage.outcomes
+        if outcomes[0] is not IDLE and outcomes[0] is not ABSENT:
+            return await again(passage, outer, 0)
+        if call is not passage.call:
+            call = next_call(passage, outer, call)
+        outcomes[0] = RUNNING
+        passage.reached = True
+        try:
+            result = await passage.terminal(call)
+        except BaseException as error:
+            passage.raised = error
+            passage.settle(0, Raised(error))
+            raise
+        outcomes[0] = result
+        if passage.finished is not None:
+            passage.finished.set()
+        return result
+
+    return enter

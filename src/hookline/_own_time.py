@@ -1,8 +1,9 @@
 """Whose time it is in a chain: own time per hook, a budget for all, and the clock that stops a hook which takes longer.
 
-Exactly one hook, or nobody (the work that the chain surrounds), is on the clock at any moment. On asyncio one driver
-steps the whole chain by hand, and a timer is set only when something suspends, for whoever is on the clock then. Other
-backends get a cancel scope per async hook, whose deadline moves away while the hook waits inside of `call_next`.
+Times are marks: one where a hook begins, one where it ends, and two around what it surrounds; its own time is what they
+leave. Exactly one hook, or nobody (the work that the chain surrounds), is on the clock at any moment. On asyncio one
+driver steps the whole chain by hand, and a timer is set only when something suspends, for whoever is on the clock then.
+Other backends get a cancel scope per async hook, whose deadline moves away while the hook waits inside of `call_next`.
 """
 
 from __future__ import annotations
@@ -11,64 +12,120 @@ import asyncio
 import math
 import types
 from collections.abc import Coroutine, Generator, Sequence
-from time import perf_counter_ns
-from typing import Any, cast
+from inspect import isawaitable
+from time import perf_counter
+from typing import Any, Protocol, cast
 
 import anyio
+import anyio.lowlevel
 
-__all__ = ["Alarm", "Clock", "ScopedClock", "drive", "drive_elsewhere"]
+__all__ = ["NOBODY", "Alarm", "Clock", "ScopedClock", "Timed", "drive", "drive_elsewhere"]
+
+NOBODY = -1
+NO_ONE = -2
+"""Whom the alarm has stopped, if none; not the same as `NOBODY`, whose time it may be."""
+
+
+class Timed(Protocol):
+    """What a clock knows of a hook: its limit in seconds, and where its marks are.
+
+    Attributes:
+        timeout: Seconds of own time; `math.inf` for no limit.
+        start: Mark of its begin.
+        end: Mark of its end.
+        inside: Mark of its `call_next`; `NOBODY` for a hook that has none.
+        leave: Mark of the end of that.
+    """
+
+    @property
+    def timeout(self) -> float: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def inside(self) -> int: ...
+    @property
+    def leave(self) -> int: ...
 
 
 class Clock:
-    """The own times of one chain run, by hook index; the last index is nobody's.
+    """The times of one chain run.
 
-    Args:
-        limits: Nanoseconds of own time per hook, `math.inf` for no limit; one more for nobody.
-        budget: Nanoseconds of own time for all hooks together; `math.inf` for no limit.
+    Attributes:
+        hooks: The hooks by index.
+        marks: Seconds, by the places that the hooks name; 0.0 for what has not happened.
+        budget: Seconds of own time for all hooks together; `math.inf` for no limit.
+        on: Index of the hook whose time it is.
+        expired: Index of the hook that was stopped because it had no time left.
+        alarm: Stops whoever takes too long, from the first suspension on.
+        special: Whether the end of a hook needs a closer look: there is an alarm, or a budget.
+        stepping: Whether the driver is stepping the chain at this moment, so that who runs, runs in its task.
+        scoped: Whether async hooks get scopes instead.
     """
 
-    __slots__ = ("alarm", "budget", "expired", "last", "limits", "on", "since", "spent", "stepping")
+    __slots__ = ("alarm", "budget", "expired", "hooks", "marks", "on", "scoped", "special", "stepping")
 
-    def __init__(self, limits: Sequence[float], budget: float) -> None:
-        self.limits = limits
+    def __init__(self, hooks: Sequence[Timed], marks: list[float], budget: float) -> None:
+        self.hooks = hooks
+        self.marks = marks
         self.budget = budget
-        self.spent = [0] * len(limits)
-        self.on = len(limits) - 1
-        self.expired = -1
-        self.last = 0
+        self.on = NOBODY
+        self.expired = NO_ONE
         self.alarm: Alarm | None = None
+        self.special = budget < math.inf
         self.stepping = True
-        self.since = perf_counter_ns()
+        self.scoped = False
 
-    def turn(self, to: int) -> int:
-        """From now on it is the time of `to`.
+    def own(self, hook: Timed, now: float) -> float:
+        """Seconds of a hook's own time so far."""
+        marks = self.marks
+        start = marks[hook.start]
+        if not start:
+            return 0.0
+        end = marks[hook.end] or now
+        inside = marks[hook.inside] if hook.inside >= 0 else 0.0
+        if not inside or inside > end:  # or only after it had failed, and on its behalf
+            return end - start
+        return end - start - (min(marks[hook.leave] or now, end) - inside)
 
-        Returns:
-            Whose time it was.
-        """
-        now = perf_counter_ns()
-        before = self.on
-        self.last = last = now - self.since
-        self.spent[before] += last
-        self.since = now
-        self.on = to
-        return before
+    def left(self, index: int, now: float) -> float:
+        """Seconds that a hook has left."""
+        hook = self.hooks[index]
+        left = hook.timeout - self.own(hook, now)
+        return left if self.budget == math.inf else min(left, self.budget - self.spent(now))
 
-    def left(self, index: int) -> float:
-        """Nanoseconds that a hook has left, as of the last turn."""
-        left = self.limits[index] - self.spent[index]
-        if self.budget == math.inf or index == len(self.spent) - 1:
-            return left
-        return min(left, self.budget - sum(self.spent[:-1]))
+    def spent(self, now: float) -> float:
+        """Seconds of all hooks' own time so far."""
+        return sum(self.own(hook, now) for hook in self.hooks)
 
     def is_over(self, index: int) -> bool:
-        """Whether a hook, whose turn has just ended, took more than it had.
+        """Whether a hook that has ended took more than it had.
 
-        One that comes back when the others have used up the budget is not blamed for that.
+        One that came back when the others had used up the budget is not blamed for that.
         """
-        if self.expired == index or self.spent[index] > self.limits[index]:
+        hook, now = self.hooks[index], perf_counter()
+        if self.expired == index or self.own(hook, now) > hook.timeout:
             return True
-        return self.budget < math.inf and self.left(index) < 0 < self.left(index) + self.last
+        if self.budget == math.inf:
+            return False
+        back = self.marks[hook.leave] if hook.inside >= 0 else 0.0
+        last = self.marks[hook.end] - max(self.marks[hook.start], back)
+        return 0.0 < self.spent(now) - self.budget < last
+
+    async def bounded(self, index: int, work: Any) -> Any:
+        """What an async hook comes to, stopped in time; what a plain one gave is itself."""
+        return await work if isawaitable(work) else work
+
+    def pause(self, index: int) -> None:
+        """A hook goes inside of `call_next`."""
+
+    def resume(self, index: int) -> None:
+        """A hook comes back from there."""
+
+
+AT_ONCE = 0.001
+"""Seconds for a hook that comes back when the budget is gone: enough to end, not enough to wait."""
 
 
 class ScopedClock(Clock):
@@ -76,25 +133,31 @@ class ScopedClock(Clock):
 
     __slots__ = ("scopes",)
 
-    def __init__(self, limits: Sequence[float], budget: float) -> None:
-        super().__init__(limits, budget)
+    def __init__(self, hooks: Sequence[Timed], marks: list[float], budget: float) -> None:
+        super().__init__(hooks, marks, budget)
         self.scopes: dict[int, anyio.CancelScope] = {}
+        self.scoped = self.special = True
 
-    def turn(self, to: int) -> int:
-        """From now on it is the time of `to`: its deadline comes nearer, that of whoever was before does not."""
-        before = super().turn(to)
-        if before in self.scopes:
-            self.scopes[before].deadline = math.inf
-        if to in self.scopes:
-            self.scopes[to].deadline = self._deadline(to)
-        return before
+    def pause(self, index: int) -> None:
+        """A hook goes inside of `call_next`: its deadline does not come nearer there."""
+        if index in self.scopes:
+            self.scopes[index].deadline = math.inf
 
-    async def bounded(self, index: int, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def resume(self, index: int) -> None:
+        """A hook comes back from there."""
+        if index in self.scopes:
+            self.scopes[index].deadline = self._deadline(index)
+
+    async def bounded(self, index: int, work: Any) -> Any:
         """Run an async hook in a scope of its own; `expired` says whether that was cancelled."""
+        if not isawaitable(work):
+            return work
         with anyio.CancelScope(deadline=self._deadline(index)) as scope:
             self.scopes[index] = scope
             try:
-                return await coroutine
+                result = await work
+                await anyio.lowlevel.checkpoint_if_cancelled()  # in case that the hook swallowed it
+                return result
             finally:
                 del self.scopes[index]
                 if scope.cancel_called:
@@ -102,36 +165,38 @@ class ScopedClock(Clock):
         return None
 
     def _deadline(self, index: int) -> float:
-        left = self.left(index)
-        return math.inf if left == math.inf else anyio.current_time() + max(left, 0.0) / 1e9
+        left = self.left(index, perf_counter())
+        return math.inf if left == math.inf else anyio.current_time() + max(left, AT_ONCE)
+
+
+AGAIN_SECONDS = 0.1
+"""How soon a hook that is still running is cancelled once more."""
 
 
 class Alarm:
     """Cancels the present asyncio task when whoever is on the clock has no time left."""
 
-    __slots__ = ("clock", "deadline", "loop", "pending", "since", "task", "timer")
+    __slots__ = ("cancels", "clock", "deadline", "loop", "on", "pending", "task", "timer")
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.task = cast("asyncio.Task[Any]", asyncio.current_task())
         self.loop = self.task.get_loop()
         self.pending = self.task.cancelling()
+        self.cancels = 0
         self.deadline = math.inf
-        self.since = -1
+        self.on = NOBODY
         self.timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
         """The task suspends: see to it that whoever is on the clock does not take too long."""
         clock = self.clock
-        if clock.since == self.since:
-            return  # still the same turn
-        self.since = clock.since
-        left = clock.left(clock.on)
+        self.on = clock.on if clock.alarm is self else NOBODY  # a hook in another task has an alarm of its own
+        left = clock.left(self.on, perf_counter()) if self.on >= 0 else math.inf
         if left == math.inf:
             self.deadline = math.inf
             return
-        left -= perf_counter_ns() - clock.since
-        self.deadline = deadline = self.loop.time() + max(left, 0.0) / 1e9
+        self.deadline = deadline = self.loop.time() + max(left, 0.0)
         if self.timer is None or self.timer.when() > deadline:
             self.close()
             self.timer = self.loop.call_at(deadline, self._ring)
@@ -141,9 +206,11 @@ class Alarm:
         if self.loop.time() < self.deadline:
             if self.deadline < math.inf:
                 self.timer = self.loop.call_at(self.deadline, self._ring)
-        elif self.clock.since == self.since:
-            self.clock.expired = self.clock.on
+        elif self.clock.on == self.on:
+            self.clock.expired = self.on
+            self.cancels += 1
             self.task.cancel()
+            self.timer = self.loop.call_later(AGAIN_SECONDS, self._ring)  # for a hook that swallows it
 
     def settle(self, index: int) -> bool:
         """A hook has ended: take back the cancellation by which this alarm stopped it.
@@ -152,7 +219,9 @@ class Alarm:
             Whether somebody else has cancelled the task meanwhile.
         """
         if self.clock.expired == index:
-            self.task.uncancel()
+            for _ in range(self.cancels):
+                self.task.uncancel()
+            self.cancels = 0
         return self.task.cancelling() > self.pending
 
     def close(self) -> None:
@@ -163,13 +232,10 @@ class Alarm:
 
 
 @types.coroutine
-def drive(clock: Clock, coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """asyncio: run a chain in the present task, with an alarm from its first suspension on."""
-    try:
-        waits_for = coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value
+def drive(clock: Clock, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """asyncio: the rest of a chain that has suspended on `waits_for`, in the present task, with an alarm."""
     alarm = clock.alarm = Alarm(clock)
+    clock.special = True
     try:
         while True:
             clock.stepping = False
@@ -193,7 +259,11 @@ async def drive_elsewhere(clock: Clock, coroutine: Coroutine[Any, Any, Any]) -> 
     outer = clock.alarm
     clock.stepping = True
     try:
-        return await drive(clock, coroutine)
+        try:
+            waits_for = coroutine.send(None)
+        except StopIteration as stop:
+            return stop.value
+        return await drive(clock, coroutine, waits_for)
     finally:
         clock.stepping = False
         clock.alarm = outer

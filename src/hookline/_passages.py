@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import math
 from collections.abc import Awaitable, Callable, Coroutine
+from time import perf_counter
 from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
 import msgspec
 
-from hookline._deadline import HandlerCancelledError, own_cancellation
 from hookline._hook_records import Kind
-from hookline._own_time import Clock, ScopedClock, drive_elsewhere
-from hookline._records import announce_execution, described, report_failure
-from hookline._verdicts import check_changed, result_of
-from hookline.calls import Ask, Call, Continue, Denial, Deny, Respond
-from hookline.errors import HookDenied, HookExecutionError, HookReturnError, HookTimeoutError, HookUsageError
+from hookline._own_time import Clock
+from hookline._records import announce_execution
+from hookline.calls import Ask, Call, Denial
+from hookline.errors import HookDenied, HookExecutionError
 from hookline.signals import ExecutionStatus, HookExecution
 
 __all__ = ["Control", "Enter", "HookInChain", "Passage", "Terminal"]
@@ -35,6 +31,7 @@ class HookInChain(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         id: The interceptor's id.
         kind: How it stands there.
         call: The class of the calls.
+        point: Its name, for records and errors.
         result: The class of their results.
         handler: For an async one, a function that surely returns a coroutine.
         is_async: Decided once.
@@ -42,12 +39,18 @@ class HookInChain(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         closed: Whether its failure denies the call.
         matches: Whether a call is for this hook; `None` if every one is.
         lane: The lane of its bundle, for one that is not waited for.
+        outer: Index of the `around` that it is inside of; -1 for none.
+        start: Where the clock marks its begin.
+        end: Where it marks its end.
+        inside: Where it marks the begin of its `call_next`; -1 for a hook that has none.
+        leave: Where it marks the end of that.
     """
 
     index: int
     id: str
     kind: Kind
     call: type[Call]
+    point: str
     result: type[msgspec.Struct]
     handler: Callable[..., Any]
     is_async: bool
@@ -55,11 +58,11 @@ class HookInChain(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     closed: bool
     matches: Callable[[Any], object] | None
     lane: object
-
-    @property
-    def point(self) -> str:
-        """The name of the calls, for records and errors."""
-        return self.call.__name__
+    outer: int
+    start: int
+    end: int
+    inside: int
+    leave: int
 
 
 class Control(Protocol):
@@ -105,10 +108,16 @@ class _Mark:
         return self.name
 
 
+IDLE = _Mark("IDLE")
+"""The outcome of a `call_next` that was not called."""
+RUNNING = _Mark("RUNNING")
+"""The outcome of one that has not ended."""
+CLOSED = _Mark("CLOSED")
+"""The outcome of one that was not called before its hook returned."""
+ABSENT = _Mark("ABSENT")
+"""The outcome of one that is to be called on behalf of its hook, which failed and fails open."""
 FAILED = _Mark("FAILED")
 """What a hook that fails open said when it failed: nothing."""
-RUNNING = _Mark("RUNNING")
-CLOSED = _Mark("CLOSED")
 
 
 class Raised:
@@ -120,118 +129,57 @@ class Raised:
         self.error = error
 
 
-class Passage:
-    """One call on its way through a chain."""
+class Passage(msgspec.Struct, eq=False):
+    """One call on its way through a chain.
 
-    # Class-level defaults: a passage is made for every call, and most change few of these.
-    control: Control | None = None
+    Attributes:
+        call: The call as it is now.
+        terminal: What the chain surrounds.
+        outcomes: What each `call_next` came to.
+        clock: Whose time it is, where that matters.
+        control: The run that the call belongs to.
+        watched: Whether a hook may find that it must not start: its run was interrupted, or the budget is gone.
+        recording: Whether it is noted what each hook did.
+        refusal: Raised wherever somebody waits for the call, once it is denied.
+        denied: By whom, and why.
+        stop: Whether the denial asks for the end of the run.
+        asked: What a person is to be asked.
+        raised: What the terminal raised: nobody's failure.
+        reached: Whether the terminal was called.
+        answered_by: The hook that answered in the terminal's place.
+        answer: Its answer.
+        result: What came out at the end.
+        continues: The inputs of `Continue`.
+        finished: Set when a `call_next` ends, where somebody waits for that.
+        sender: Of the records.
+        spawn: Starts a hook that is not waited for, where there is no run.
+        started: The hooks that ran, in the order of their start.
+        executions: What each did, by index.
+    """
+
+    # A struct and not a class with defaults, because in Python 3.11 a default that is read from the class is slow.
+    call: Any
+    terminal: Terminal
+    outcomes: list[Any]
     clock: Clock | None = None
-    recording = False
-    denied: Denial | None = None
+    control: Control | None = None
+    watched: bool = False
+    recording: bool = False
     refusal: HookDenied | None = None
-    """Raised wherever somebody waits for the call, once it is denied."""
-    stop = False
+    denied: Denial | None = None
+    stop: bool = False
     asked: Ask | None = None
     raised: BaseException | None = None
-    """What the terminal raised: nobody's failure."""
-    reached = False
-    """Whether the terminal was called."""
+    reached: bool = False
     answered_by: str | None = None
     answer: Any = None
-    """What a hook answered in the terminal's place."""
     result: Any = None
+    continues: tuple[str, ...] = ()
     finished: anyio.Event | None = None
+    sender: object = None
     spawn: Callable[[HookInChain, tuple[Any, ...]], None] | None = None
-
-    def __init__(self, call: Any, terminal: Terminal, arounds: int) -> None:
-        self.call = call
-        self.terminal = terminal
-        self.outcomes: list[Any] = [None] * arounds
-        """Per `around`, what its `call_next` came to."""
-        self.continues: list[str] = []
-        self.started: list[HookInChain] = []
-        self.executions: dict[int, HookExecution] = {}
-
-    # Running a hook.
-
-    async def ask(self, hook: HookInChain, *args: Any) -> Any:
-        """What a hook says.
-
-        Returns:
-            Its return value; `FAILED` if it failed and fails open.
-
-        Raises:
-            HookDenied: If it failed and fails closed, or the call is denied already.
-            BaseException: What the terminal raised inside of an `around`, and cancellations.
-        """
-        control = self.control
-        if control is not None and control.interrupted:
-            await anyio.lowlevel.checkpoint()
-        clock = self.clock
-        before = -1
-        if clock is not None:
-            before = clock.turn(hook.index)
-            if clock.budget < math.inf and clock.left(hook.index) <= 0:
-                clock.turn(before)
-                return self.failed(hook, self.too_long(hook), None)  # the budget is gone: it is not even started
-        if self.recording:
-            self.started.append(hook)
-        error: BaseException | None = None
-        value: Any = None
-        try:
-            value = hook.handler(*args)
-            if hook.is_async or (hook.kind == "around" and inspect.isawaitable(value)):
-                value = await (clock.bounded(hook.index, value) if isinstance(clock, ScopedClock) else value)
-            elif value is not None and inspect.isawaitable(value):
-                if inspect.iscoroutine(value):
-                    value.close()
-                error = self.wrong(hook, "is a plain function that returned an awaitable; register an `async def`")
-        except BaseException as raised:
-            error = raised
-        if clock is not None and self.stopped(clock, hook, before, error):
-            return self.failed(hook, self.too_long(hook), "timeout")
-        return value if error is None else self.after_error(hook, error)
-
-    def stopped(self, clock: Clock, hook: HookInChain, before: int, error: BaseException | None) -> bool:
-        """A hook's turn is over; whether it took too long."""
-        clock.turn(before)
-        alarm, expired = clock.alarm, clock.expired == hook.index
-        elsewhere = alarm is not None and alarm.settle(hook.index)
-        over = clock.is_over(hook.index)
-        if expired:
-            clock.expired = -1
-        if elsewhere and (over or not isinstance(error, asyncio.CancelledError)):
-            self.note(hook, "dropped", "cancelled")
-            raise asyncio.CancelledError  # swallowed by the hook, and not meant for it
-        if isinstance(error, asyncio.CancelledError):
-            return expired
-        return over and (error is None or isinstance(error, Exception))
-
-    def after_error(self, hook: HookInChain, error: BaseException) -> Any:
-        """A hook's handler raised: its own failure, or what somebody else did."""
-        if error is self.raised or (error is self.refusal and hook.kind == "around"):
-            self.note(hook, "ok")
-            raise error
-        if isinstance(error, asyncio.CancelledError) and own_cancellation():
-            error = HandlerCancelledError("it ended as cancelled although nobody had cancelled it")
-        if not isinstance(error, Exception):
-            self.note(hook, "dropped", "cancelled")
-            raise error
-        return self.failed(hook, error, "error")
-
-    def failed(self, hook: HookInChain, error: Exception, status: ExecutionStatus | None) -> Any:
-        """A hook has failed: the call is denied or goes on without it, as it was declared."""
-        problem = str(error) if isinstance(error, HookTimeoutError | HookReturnError) else described(error)
-        if status is not None:
-            self.note(hook, status, problem)
-        report_failure(hook.id, f"{hook.kind} {hook.point}", self.call.operation_id, error)
-        if self.refusal is not None:
-            raise self.refusal
-        if not hook.closed:
-            return FAILED
-        cause = HookExecutionError(hook.id, hook.point, hook.kind, problem)
-        cause.__cause__ = error
-        raise self.deny(hook, f"the hook failed, and it fails closed: {problem}", cause=cause)
+    started: Any = None
+    executions: Any = None
 
     def deny(
         self, hook: HookInChain, reason: str, *, stop: bool = False, cause: HookExecutionError | None = None
@@ -244,184 +192,11 @@ class Passage:
             self.refusal.__cause__ = cause
         return self.refusal
 
-    def too_long(self, hook: HookInChain) -> HookTimeoutError:
-        """The failure of a hook that took too long."""
-        clock = self.clock
-        if clock is not None and clock.spent[hook.index] <= clock.limits[hook.index] and clock.budget < math.inf:
-            return HookTimeoutError(hook.id, hook.point, min(hook.timeout, clock.budget / 1e9))
-        return HookTimeoutError(hook.id, hook.point, hook.timeout)
-
-    def wrong(self, hook: HookInChain, problem: str) -> HookReturnError:
-        """The failure of a hook that returned what it may not."""
-        return HookReturnError(hook.id, hook.point, problem)
-
-    # What its answer means.
-
-    def heed(self, hook: HookInChain, value: object, call: Any) -> Any:
-        """What a `before` said: the call to go on with, or the result that answers it."""
-        if value is None or value is FAILED:
-            if value is None:
-                self.note(hook, "ok")
-            return call
-        if isinstance(value, hook.call):
-            problem = check_changed(value, call)
-            if problem is None:
-                self.note(hook, "ok")
-                self.call = value
-                return value
-            self.failed(hook, self.wrong(hook, problem), "error")
-            return call
-        if isinstance(value, Respond):
-            answer = self.respond(hook, value)
-            return call if answer is FAILED else answer
-        self.judge(hook, value, "None, a changed call, Respond, Deny or Ask")
-        return call
-
-    def judge(self, hook: HookInChain, value: object, allowed: str) -> None:
-        """What a hook said that is neither a call nor a result: a refusal, or a mistake."""
-        if isinstance(value, Deny) and isinstance(value.reason, str):
-            self.note(hook, "denied", value.reason)
-            raise self.deny(hook, value.reason, stop=bool(value.stop))
-        if isinstance(value, Ask) and isinstance(value.prompt, str):
-            if self.control is not None and self.control.approved:
-                self.note(hook, "ok")
-                return  # a person has lifted it
-            self.note(hook, "denied", value.prompt)
-            if self.refusal is None and not self.reached and self.answered_by is None:
-                self.asked = value
-            raise self.deny(hook, value.prompt)
-        self.failed(hook, self.wrong(hook, f"returned {value!r:.200}; it may return {allowed}"), "error")
-
-    def judged(self, guard: HookInChain, value: object) -> None:
-        """What a guard said."""
-        if value is None:
-            self.note(guard, "ok")
-        elif value is not FAILED:
-            self.judge(guard, value, "None, Deny or Ask")
-
-    def respond(self, hook: HookInChain, value: Respond) -> Any:
-        """What a hook answers in the call's place.
-
-        Raises:
-            Exception: The answer itself, if it is one and the call has no result for that.
-        """
-        try:
-            answer = result_of(hook.result, value.answer)
-        except HookUsageError as error:
-            return self.failed(hook, error, "error")
-        self.note(hook, "mocked")
-        self.answered(hook, answer)
-        if isinstance(answer, Exception):
-            self.raised = answer
-            raise answer
-        return answer
-
-    def answered(self, hook: HookInChain, answer: Any) -> None:
-        """A hook answers the call; whoever answers first did it in the terminal's place."""
-        if not self.reached and self.answered_by is None:
-            self.answered_by, self.answer = hook.id, answer
-
-    async def returned(self, hook: HookInChain, position: int, value: Any, enter: Enter, call: Any) -> Any:
-        """What an `around` came to, whatever it returned."""
-        outcome = self.outcomes[position]
-        if self.refusal is not None:
-            self.note(hook, "denied" if isinstance(value, Deny | Ask) else "ok")
-            raise self.refusal
-        called = outcome is not None
-        if outcome is None:
-            self.outcomes[position] = CLOSED
-        if called and value is outcome:
-            self.note(hook, "ok")
-            return value
-        if isinstance(value, hook.result):
-            self.note(hook, "ok" if called else "mocked")
-            if not called:
-                self.answered(hook, value)
-            return value
-        if value is None and called and outcome is not RUNNING:
-            self.note(hook, "ok")
-        elif isinstance(value, Respond):
-            answer = self.respond(hook, value)
-            if answer is not FAILED:
-                return answer
-        elif value is not FAILED:
-            problem = "returned None without having called `call_next`" if value is None else None
-            if problem is not None:
-                self.failed(hook, self.wrong(hook, problem), "error")
-            else:
-                self.judge(hook, value, "a result, None after call_next, Respond, Deny or Ask")
-        return await self.downstream(position, enter, call)
-
-    async def downstream(self, position: int, enter: Enter, call: Any) -> Any:
-        """What an `around` that failed or changed nothing surrounds: run now if it was not yet, else its outcome."""
-        outcome = self.outcomes[position]
-        if outcome is CLOSED:
-            return await enter(self, call)
-        if outcome is RUNNING:
-            while self.outcomes[position] is RUNNING:
-                self.finished = self.finished or anyio.Event()
-                await self.finished.wait()
-            outcome = self.outcomes[position]
-        if isinstance(outcome, Raised):
-            raise outcome.error
-        return outcome
-
-    async def again(self, hook: HookInChain, position: int) -> Any:
-        """`call_next` once more: its first outcome."""
-        if self.outcomes[position] is CLOSED:
-            raise HookUsageError(f"`call_next` of hook {hook.id!r} was called after the hook had returned.")
-        return await self.downstream(position, _never, None)
-
-    def next_call(self, hook: HookInChain, call: Any) -> Any:
-        """The call that an `around` gives to `call_next`, checked."""
-        if call is self.call:
-            return call
-        if not isinstance(call, hook.call):
-            raise HookUsageError(
-                f"`call_next` takes the {hook.point}, changed or not; hook {hook.id!r} gave {call!r:.200}."
-            )
-        problem = check_changed(call, self.call)
-        if problem is not None:
-            raise HookUsageError(f"Hook {hook.id!r} {problem}.")
-        if self.control is not None and self.control.pinned:
-            return self.call
-        self.call = call
-        return call
-
-    def final(self, hook: HookInChain, value: object, result: Any) -> Any:
-        """What an `after` said: the result to go on with."""
-        if value is None or value is FAILED:
-            if value is None:
-                self.note(hook, "ok")
-            return result
-        if isinstance(value, hook.result):
-            self.note(hook, "ok")
-            return value
-        if isinstance(value, Continue) and hook.point == "AgentCall" and isinstance(value.input, str):
-            self.note(hook, "ok")
-            if value.input:
-                self.continues.append(value.input)
-            return result
-        allowed = "None, a changed result or Deny" + (", or Continue" if hook.point == "AgentCall" else "")
-        if isinstance(value, Ask):
-            self.failed(hook, self.wrong(hook, f"returned an Ask, but the call has happened; {allowed}"), "error")
-        else:
-            self.judge(hook, value, allowed)
-        return result
-
-    # Going on.
-
-    async def ask_person(self, call: Any) -> None:
-        """After the guards: whether a person must decide, although no hook said so."""
-        control = self.control
-        if control is None or control.approved:
-            return
-        asked = await control.asks(call)
-        if asked is not None:
-            self.asked = asked
-            self.denied = Denial(hook_id="", reason=asked.prompt)
-            self.refusal = HookDenied("", asked.prompt)
-            raise self.refusal
+    def settle(self, slot: int, outcome: Any) -> None:
+        """Note the outcome of a `call_next`, and wake whoever waits for it."""
+        self.outcomes[slot] = outcome
+        if self.finished is not None:
+            self.finished.set()
 
     def start(self, hook: HookInChain, *args: Any) -> None:
         """Start a hook that is not waited for."""
@@ -430,23 +205,6 @@ class Passage:
         elif self.spawn is not None:
             self.spawn(hook, args)
 
-    def is_late(self, hook: HookInChain) -> bool:
-        """Whether a hook asks for the rest of the chain although its time is over."""
-        clock = self.clock
-        if clock is None:
-            return False
-        clock.turn(clock.on)
-        return clock.is_over(hook.index)
-
-    async def go_on(self, enter: Enter, call: Any) -> Any:
-        """The rest of the chain, on behalf of an `around`."""
-        clock = self.clock
-        if clock is None or clock.stepping:
-            return await enter(self, call)
-        return await drive_elsewhere(clock, enter(self, call))
-
-    # Records.
-
     def note(
         self, hook: HookInChain, status: ExecutionStatus, error: str | None = None, *, duration_ms: float | None = None
     ) -> None:
@@ -454,7 +212,7 @@ class Passage:
         if not self.recording:
             return
         if duration_ms is None:
-            duration_ms = self.clock.spent[hook.index] / 1e6 if self.clock is not None else 0.0
+            duration_ms = self.clock.own(hook, perf_counter()) * 1e3 if self.clock is not None else 0.0
         self.executions[hook.index] = execution = HookExecution(
             hook_id=hook.id,
             hook_type=hook.point,
@@ -463,8 +221,4 @@ class Passage:
             duration_ms=duration_ms,
             error=error,
         )
-        announce_execution(execution, self.control.sender if self.control is not None else self)
-
-
-async def _never(passage: Passage, call: Any) -> Any:
-    raise AssertionError
+        announce_execution(execution, self.sender)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from hookline._hook_checks import shown
 from hookline.calls import AgentResult, Call, CompactResult, ModelResponse, ToolCall, ToolResult, as_tool_result
 from hookline.errors import HookUsageError
 
@@ -24,15 +25,16 @@ def check_changed(changed: Call, call: Call) -> str | None:
     Its `metadata` becomes the one that all hooks of the call share.
     """
     for name in _KEPT if not isinstance(call, ToolCall) else (*_KEPT, "tool_call_id", "call_index", "step_index"):
-        if getattr(changed, name) != getattr(call, name):
+        old, new = getattr(call, name), getattr(changed, name)
+        if new.__class__ is not old.__class__ or new != old:
             return (
-                f"changed `{name}` from {getattr(call, name)!r} to {getattr(changed, name)!r}, which says whose call "
-                "it is; change calls with msgspec.structs.replace, which keeps it"
+                f"changed `{name}` from {shown(old)} to {shown(new)}, which says whose call it is; change calls with "
+                "msgspec.structs.replace, which keeps it"
             )
     metadata: object = changed.metadata
     if metadata is not call.metadata:
         if not isinstance(metadata, Mapping):
-            return f"changed `metadata` to {metadata!r:.200}, which is no mapping"
+            return f"changed `metadata` to {shown(metadata)}, which is no mapping"
         call.metadata.update(metadata)
         msgspec.structs.force_setattr(changed, "metadata", call.metadata)
     return None
@@ -52,7 +54,7 @@ def result_of(kind: type[msgspec.Struct], answer: object) -> Any:
         return kind(**{_TEXT[kind]: answer})
     if isinstance(answer, Mapping):
         try:
-            return msgspec.convert(dict(answer), kind)
+            return msgspec.convert(dict(answer), kind, builtin_types=(bytes,))
         except (msgspec.ValidationError, TypeError) as error:
             raise HookUsageError(f"These are no fields of a {kind.__name__}: {error}.") from error
     text = ", a str" if kind in _TEXT else ""

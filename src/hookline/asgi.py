@@ -1,10 +1,4 @@
-"""ASGI: every HTTP request to an application goes through hooks, whatever framework it is made with.
-
-```
-app.add_middleware(HookMiddleware, hooks=[...])        # Starlette, FastAPI
-app = HookMiddleware(app, hooks=[...])                 # any ASGI application
-```
-"""
+"""ASGI: every HTTP request to an application goes through hooks, whatever framework the application is made with."""
 
 from __future__ import annotations
 
@@ -25,7 +19,7 @@ import msgspec
 
 from hookline._deadline import own_cancellation
 from hookline.calls import Denial, RequestCall, RequestResult
-from hookline.errors import HookDefinitionError, HookDenied, HookUsageError
+from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
 from hookline.interceptors import Chain, Outcome
 
@@ -36,7 +30,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Lines = Sequence[tuple[bytes, bytes]]
 
 _JOINTS = {"cookie": "; ", "set-cookie": "\n"}
 """Between several headers of one name, where a comma would be wrong."""
@@ -45,6 +38,8 @@ _JOINTS = {"cookie": "; ", "set-cookie": "\n"}
 class HookMiddleware:
     """Lead every HTTP request through the hooks for `RequestCall`; websockets and lifespans pass untouched.
 
+    `app.add_middleware(HookMiddleware, hooks=[...])` in Starlette and FastAPI, `HookMiddleware(app, [...])` elsewhere.
+
     `before`, `guard` and `around` see the request before the application does, and may change its method, path and
     headers. `after` and the way out of `around` see status and headers when the application begins its answer, before
     they go out. Bodies are never read or held back. A refused request is answered with problem details (RFC 9457): 403,
@@ -52,7 +47,8 @@ class HookMiddleware:
 
     The application runs in a task of its own, in a copy of the context in which the innermost `around` called
     `call_next`, and finds the call at `scope["state"]["hookline"]`. Its errors pass through the hooks to the server.
-    Hooks that are not waited for never delay an answer; the request's task ends when they have.
+    Hooks that are not waited for never delay an answer. The request's task ends when they have ended, and only then
+    does an error of the application reach the server.
 
     Args:
         app: The application.
@@ -88,8 +84,7 @@ class HookMiddleware:
             if not hook.wait:
                 lanes.setdefault(lane, []).append(hook)
         compiled = partial(Chain, budget=budget, hook_timeout=hook_timeout, record=False)
-        self.app = app
-        self.tenant = tenant
+        self.app, self.tenant = app, tenant
         self.hooked = bool(placed)
         self.chain = compiled([hook for hook, _ in placed if hook.wait])
         # `Chain.run` ends when its unwaited hooks have ended, and an answer must not wait for them: one more per lane.
@@ -114,7 +109,6 @@ class HookMiddleware:
         call = RequestCall(
             operation_id=given if re.fullmatch("[ -~]{1,128}", given) else os.urandom(16).hex(),
             tenant_id=tenant_id,
-            metadata={},
             method=scope["method"],
             path=scope["path"],
             headers=headers,
@@ -140,19 +134,17 @@ class _Exchange:
     def __init__(self, owner: HookMiddleware, scope: Scope, receive: Receive, send: Send) -> None:
         self.owner, self.scope, self.receive, self.send = owner, scope, receive, send
         self.since = perf_counter_ns()
-        self.life = anyio.CancelScope()
-        """The application's."""
-        self.begun = anyio.Event()
-        """The application has begun its answer, or ended."""
-        self.decided = anyio.Event()
-        """The hooks have, for good."""
+        self.life = anyio.CancelScope()  # the application's
+        self.begun = anyio.Event()  # the application has begun its answer, or ended
+        self.decided = anyio.Event()  # the hooks have looked at that, for good or bad
+        self.opened = anyio.Event()  # it has gone out, or never will
         self.start: Message | None = None
         """How the application begins its answer; once decided, as the hooks have changed it."""
         self.shown: RequestResult | None = None
         """The same, as the hooks were shown it."""
         self.result: RequestResult | None = None
-        self.reached = self.withheld = False
         self.error: BaseException | None = None
+        self.reached = self.withheld = False
 
     async def lead(self, call: RequestCall) -> None:
         self.call = call
@@ -202,22 +194,30 @@ class _Exchange:
 
     async def forward(self, message: Message) -> None:
         """The application's `send`. It holds nothing back but the start of the answer, until the hooks have decided."""
-        begins = self.start is None and message["type"] == "http.response.start"
-        if begins:
+        if self.start is None and message["type"] == "http.response.start":
             self.start = {**message}
             self.begun.set()
-        if self.start is not None and not self.decided.is_set():
-            await self.decided.wait()
+            try:
+                await self.decided.wait()
+                await self.pass_on(self.start)
+            finally:
+                self.opened.set()
+            return
+        if self.start is not None and not self.opened.is_set():
+            await self.opened.wait()  # the application sends from several tasks
+        await self.pass_on(message)
+
+    async def pass_on(self, message: Message) -> None:
         if self.withheld:
             await anyio.lowlevel.checkpoint()
         else:
-            await self.send(self.start if begins and self.start is not None else message)
+            await self.send(message)
 
     async def answer(self, outcome: Outcome) -> None:
         """Let the application's answer go out, or one in its place."""
-        denied, refusal = outcome.denied, outcome.refusal
-        result: RequestResult = outcome.result if denied is None else _problem(denied, refusal, self.call.operation_id)
+        denied = outcome.denied
         self.result = outcome.result
+        result: RequestResult = outcome.result if denied is None else _problem(denied, outcome)
         if self.shown is None:
             self.error = None  # of an application whose failure a hook has taken upon itself
         if not self.reached and denied is None:
@@ -256,9 +256,9 @@ class _Exchange:
             self.group.start_soon(run, chain)
 
 
-def _problem(denied: Denial, refusal: HookDenied | None, operation_id: str) -> RequestResult:
+def _problem(denied: Denial, outcome: Outcome) -> RequestResult:
     """A denial as problem details. What went wrong inside of a hook is for the log only."""
-    failed = refusal is not None and refusal.__cause__ is not None
+    failed = outcome.refusal is not None and outcome.refusal.__cause__ is not None
     status = HTTPStatus.INTERNAL_SERVER_ERROR if failed else HTTPStatus.FORBIDDEN
     problem = {
         "type": "about:blank",
@@ -266,7 +266,7 @@ def _problem(denied: Denial, refusal: HookDenied | None, operation_id: str) -> R
         "status": status.value,
         "detail": "A hook that had to judge this request failed." if failed else denied.reason,
         "hook": denied.hook_id,
-        "operation_id": operation_id,
+        "operation_id": outcome.call.operation_id,
     }
     headers = {"content-type": "application/problem+json"}
     return RequestResult(status=status.value, headers=headers, body=msgspec.json.encode(problem))
@@ -291,7 +291,7 @@ def _joined(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return headers
 
 
-def _lines(headers: Mapping[str, str], lines: Lines) -> list[tuple[bytes, bytes]]:
+def _lines(headers: Mapping[str, str], lines: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Headers on the wire: the lines that there were, without those of changed names, and the changed ones after them.
 
     Raises:

@@ -146,6 +146,10 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     finish_reason: str = "stop"
 
+    def __post_init__(self) -> None:
+        if isinstance(self.tool_calls, list):  # anything else is refused where the answer is used
+            freeze_list(self, "tool_calls", self.tool_calls)
+
 
 class ToolCall(Call, frozen=True, kw_only=True):
     """A tool is about to be called.

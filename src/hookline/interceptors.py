@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from time import perf_counter_ns
+from time import perf_counter
 from typing import Any
 
 import msgspec
 
 from hookline._background import run_beside
 from hookline._deadline import runs_on_asyncio
-from hookline._hook_checks import check_timeout
+from hookline._hook_checks import check_timeout, shown
 from hookline._onions import Onion, Placed
 from hookline._own_time import Clock, ScopedClock, drive
-from hookline._passages import Control, Passage, Terminal
+from hookline._passages import IDLE, Control, Passage, Terminal
 from hookline.calls import (
     CALLS,
     AgentCall,
@@ -133,7 +133,7 @@ class Chain:
             raise HookDefinitionError("Chain", "`hook_timeout` is a number of seconds, or math.inf for no limit")
         placed = _placed(hook_batch(hooks))
         self._record = record
-        self._budget = math.inf if budget is None else budget * 1e9
+        self._budget = math.inf if budget is None else float(budget)
         self._tenants = frozenset(hook.tenant_id for hook, _ in placed if hook.tenant_id)
         nobody = Onion((), hook_timeout=hook_timeout)
         self._onions: dict[tuple[type[Call], str], Onion] = {}
@@ -142,6 +142,9 @@ class Chain:
             for tenant in ("", *self._tenants):
                 theirs = [each for each in own if each[0].tenant_id in ("", tenant)]
                 self._onions[call, tenant] = Onion(theirs, hook_timeout=hook_timeout) if theirs else nobody
+        # The commonest shape gets the shortest way: no clock, no record, no tenant, nothing but async `around`s.
+        short = not (record or self._tenants or self._budget < math.inf)
+        self._plain = {call: self._onions[call, ""] for call in CALLS if short and self._onions[call, ""].plain}
 
     def __contains__(self, call: type[Call]) -> bool:
         """Whether any hook stands in the way of calls of that class."""
@@ -158,17 +161,28 @@ class Chain:
             HookUsageError: If that is no call.
             BaseException: What the terminal raises, unchanged.
         """
-        started = perf_counter_ns()
-        passage = await self._lead(call, terminal)
+        started = perf_counter()
+        onion = self._plain.get(call.__class__)
+        if onion is not None and not hook_executed.receivers:
+            passage = Passage(call, terminal, [IDLE] * (len(onion.hooks) + 1))
+            try:
+                result = await onion.plain(passage, call)  # type: ignore[misc]
+            except HookDenied as refusal:
+                if refusal is not passage.refusal:
+                    raise
+            else:
+                return Outcome(call=passage.call, result=result, duration_ms=(perf_counter() - started) * 1e3)
+        else:
+            passage = await self._lead(call, terminal)
         return Outcome(
             call=passage.call,
             result=passage.result,
             denied=passage.denied,
             asked=passage.asked,
             stop=passage.stop,
-            continues=passage.continues,
-            executions=[passage.executions[hook.index] for hook in passage.started],
-            duration_ms=(perf_counter_ns() - started) / 1e6,
+            continues=list(passage.continues),
+            executions=[passage.executions[hook.index] for hook in passage.started] if self._record else [],
+            duration_ms=(perf_counter() - started) * 1e3,
             refusal=passage.refusal,
         )
 
@@ -179,11 +193,14 @@ class Chain:
         except (KeyError, AttributeError, TypeError):
             raise HookUsageError(
                 f"A chain takes one of the eight calls, {', '.join(kind.__name__ for kind in CALLS)}; "
-                f"got {call!r:.200}."
+                f"got {shown(call)}."
             ) from None
-        passage = Passage(call, terminal, onion.arounds)
-        passage.control = control
-        passage.recording = bool(self._record or hook_executed.receivers)
+        passage = Passage(call, terminal, [IDLE] * onion.slots)
+        if control is not None or self._budget < math.inf:
+            passage.control, passage.watched = control, True
+        if self._record or hook_executed.receivers:
+            passage.recording, passage.started, passage.executions = True, [], {}
+            passage.sender = self if control is None else control.sender
         try:
             if onion.background and control is None:
                 passage.result = await run_beside(passage, self._through(onion, passage))
@@ -195,18 +212,23 @@ class Chain:
         return passage
 
     async def _through(self, onion: Onion, passage: Passage) -> Any:
-        if not onion.timed and not passage.recording and self._budget == math.inf:
-            result = await onion.enter(passage, passage.call)
-        elif runs_on_asyncio():
-            clock = passage.clock = Clock(onion.limits, self._budget)
-            result = await drive(clock, onion.enter(passage, passage.call))
+        """All the way in and out again, with a clock."""
+        if runs_on_asyncio():
+            clock = passage.clock = Clock(onion.hooks, onion.marks.copy(), self._budget)
+            coroutine = onion.enter(passage, passage.call)
+            try:
+                waits_for = coroutine.send(None)
+            except StopIteration as stop:
+                result = stop.value
+            else:
+                result = await drive(clock, coroutine, waits_for)
         else:
-            passage.clock = ScopedClock(onion.limits, self._budget)
+            passage.clock = ScopedClock(onion.hooks, onion.marks.copy(), self._budget)
             result = await onion.enter(passage, passage.call)
-        suspended = passage.control is not None and passage.control.suspended
-        for hook in onion.background_after if not suspended else ():
-            if hook.matches is None or hook.matches(passage.call):
-                passage.start(hook, passage.call, result)
+        if onion.background_after and not (passage.control is not None and passage.control.suspended):
+            for hook in onion.background_after:
+                if hook.matches is None or hook.matches(passage.call):
+                    passage.start(hook, passage.call, result)
         return result
 
 

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 import hookline
-from hookline import HookDispatcher, Hooks, HookType
+from hookline import HookDispatcher, Hooks, HookType, Phase
 
 from .markdown import PAGES, ROOT, anchors, blocks, code_spans, links, title
 
@@ -25,13 +25,18 @@ MODULES = [
         "hookline.calls",
         "hookline.errors",
         "hookline.events",
+        "hookline.hooks",
+        "hookline.interceptors",
+        "hookline.phases",
+        "hookline.asgi",
+        "hookline.ready",
         "hookline.runtime",
         "hookline.evals",
         "hookline.evals.errors",
     )
 ]
 OWNERS = {"hooks": Hooks, "dispatcher": HookDispatcher, "hookline": hookline}
-ELSEWHERE = {"TaskGroup", "CancelScope", "CancelledError", "StrEnum"}
+ELSEWHERE = {"TaskGroup", "CancelScope", "CancelledError", "StrEnum", "HookRunner"}
 """Names of others that the pages may mention."""
 
 
@@ -128,7 +133,20 @@ def names_defined_on(text: str) -> set[str]:
 
 
 def test_the_picture_of_the_order_names_all_sixteen_events() -> None:
-    picture = ElementTree.parse(ROOT / "docs" / "explanation" / "order-of-events.svg")
-    texts = {element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")}
+    assert {kind.value for kind in HookType} <= texts_of("order-of-events.svg")
 
-    assert {kind.value for kind in HookType} <= texts
+
+def test_the_picture_of_the_phases_names_all_thirteen() -> None:
+    assert {phase.value for phase in Phase} <= texts_of("phases.svg")
+
+
+def test_the_picture_of_the_onion_names_every_kind_of_interceptor() -> None:
+    assert {"before", "guard", "after", "around"} <= texts_of("onion.svg")
+
+
+def texts_of(name: str) -> set[str | None]:
+    """What a picture says, line by line; of a line in several fonts, each part."""
+    picture = ElementTree.parse(ROOT / "docs" / "explanation" / name)
+    return {
+        element.text for kind in ("text", "tspan") for element in picture.iter(f"{{http://www.w3.org/2000/svg}}{kind}")
+    }

@@ -310,9 +310,7 @@ async def test_an_after_hook_sees_the_call_as_it_really_ran() -> None:
 
 
 async def test_continues_hold_the_inputs_in_the_order_in_which_the_hooks_ran() -> None:
-    hooks = [
-        after(lambda call, result, n=n: Continue(f"input {n}"), call=AgentCall, priority=n) for n in range(3)
-    ]
+    hooks = [after(lambda call, result, n=n: Continue(f"input {n}"), call=AgentCall, priority=n) for n in range(3)]
     call, result = CALLS[0]
 
     outcome = await run([*hooks, after(lambda call, result: Continue(""), call=AgentCall)], call, Tool(result))

@@ -46,7 +46,7 @@ class Kept(Generic[T]):
             like: Another key; if that is known and `key` is not yet, both share one.
         """
         if key not in self._kept:
-            self._kept[key] = self._kept[like] if like in self._kept else self._make()
+            self._kept[key] = self._kept[like] if like is not None and like in self._kept else self._make()
             if len(self._kept) > MOST:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)

@@ -4,17 +4,25 @@ Tools are named by globs: `"search"` is the tool of that name wherever it comes 
 source, `"agent/<id>"` a sub-agent.
 """
 
+import contextlib
+import hashlib
+import json
+import math
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from threading import Lock
 from time import monotonic
 from typing import Any, Literal, TypeAlias, Unpack
 
 from msgspec.structs import replace
 
-from hookline.calls import Ask, Deny, ModelCall, SubAgentCall, ToolCall
+from hookline.calls import Ask, Call, Deny, ModelCall, SubAgentCall, ToolCall, ToolResult
 from hookline.errors import HookDefinitionError, HookDenied
+from hookline.events import AfterToolCall, BeforeToolCall
 from hookline.hooks import Hooks
 from hookline.ready._globs import Globs, name_of
-from hookline.ready._options import BundleOptions, with_defaults
+from hookline.ready._kept import Kept
+from hookline.ready._options import BundleOptions, check_number, with_defaults
 
 __all__ = ["Per", "allow_tools", "cache", "deny_tools", "limit_calls", "require_approval"]
 
@@ -127,52 +135,160 @@ def limit_calls(
 ) -> Hooks:
     """Deny tool and sub-agent calls beyond the first `n`.
 
-    A call counts when every other guard has let it through: priority 1000, the last guard. One that then has to wait
-    for a person counts when that person has approved it. Counts live in this process, and as long as the bundle.
+    What counts is a call that every other guard has let through: priority 1000, the last guard. One that has to wait
+    for a person counts when it goes on. Counts live in this process.
 
     Args:
         n: How many calls may happen.
         tool: Glob of the tools that count.
-        per: `"operation"`; `"tool"`, each tool of an operation for itself; `"tenant"`, all operations of a tenant
-            together; or seconds, so that no tenant has more than `n` calls in any window of that length.
-        clock: Seconds, for tests.
+        per: `"operation"`; `"tool"`, each tool of an operation for itself; `"tenant"`, all its operations together; or
+            seconds: no tenant has more than `n` calls in any span of that length.
+        clock: Tells seconds.
         **options: Of the bundle, see `BundleOptions`.
 
     Raises:
         HookDefinitionError: If a limit or an option cannot work.
     """
-    window = _window(n, per)
-    tallies = _Tallies(n, window, by_tool=per == "tool", clock=clock)
-    counted = Globs("limit_calls", (tool,))
-    hooks = Hooks(**with_defaults("limit_calls", 1000, options))
-    mark = f"hookline.limit_calls.{id(tallies)}"
-    unit = {"operation": "per operation", "tool": "of a tool per operation", "tenant": "per tenant"}
-    rule = f"the limit of {n} calls {unit.get(str(per), f'in {per} s')} ({tool}) is reached"
-
-    def scope(call: AnyToolCall) -> str:
-        return call.operation_id if per in ("operation", "tool") else call.tenant_id
-
-    def count(call: AnyToolCall) -> Deny | None:
-        if counted.match(*name_of(call)) is None:
-            return None
-        taken = tallies.take(scope(call), "/".join(name_of(call)))
-        if taken is None:
-            return Deny(rule)
-        call.metadata[mark] = taken
-        return None
+    hooks, tally = Hooks(**with_defaults("limit_calls", 1000, options)), _Tally(n, per, tool, clock)
 
     async def give_back(call: AnyToolCall, call_next: Callable[[AnyToolCall], Any]) -> Any:
         try:
             return await call_next(call)
-        except HookDenied:  # also when the call waits for a person: it is judged, and counted, when it goes on
-            taken = call.metadata.pop(mark, None)
-            if taken is not None:
-                tallies.give_back(scope(call), "/".join(name_of(call)), taken)
+        except HookDenied:
+            tally.give_back(call)
             raise
 
-    for kind in (ToolCall, SubAgentCall):
-        hooks.guard(kind, id=hooks.id)(count)
-        hooks.around(kind, id=hooks.id)(give_back)
-    if window is None:
-        tallies.kept.drop_on_complete(hooks)
+    hooks.guard(ToolCall, id=hooks.id)(tally.judge)
+    hooks.guard(SubAgentCall, id=hooks.id)(tally.judge)
+    hooks.around(ToolCall, id=hooks.id)(give_back)
+    hooks.around(SubAgentCall, id=hooks.id)(give_back)
+    if tally.per_operation:
+        tally.kept.drop_on_complete(hooks)
     return hooks
+
+
+class _Tally:
+    """When the calls that count have happened, per operation or tenant, and where wanted per tool."""
+
+    def __init__(self, n: int, per: Per, tool: str, clock: Callable[[], float]) -> None:
+        check_number("limit_calls", "n", n, least=1, whole=True)
+        if per not in _UNITS:
+            if isinstance(per, str):
+                known = ", ".join(map(repr, _UNITS))
+                raise HookDefinitionError("limit_calls", f"`per` is {known}, or a number of seconds; got {per!r}")
+            check_number("limit_calls", "per", per)
+        self.n, self.per, self.clock = n, per, clock
+        self.counted = Globs("limit_calls", (tool,))
+        self.window = math.inf if isinstance(per, str) else per
+        self.per_operation = per in ("operation", "tool")
+        self.mark = f"hookline.limit_calls.{id(self)}"
+        self.kept: Kept[defaultdict[str, deque[float]]] = Kept(lambda: defaultdict(deque))
+
+    def judge(self, call: AnyToolCall) -> Deny | None:
+        """Count a call, unless there were too many before it."""
+        if self.counted.match(*name_of(call)) is None:
+            return None
+        scope = call.operation_id if self.per_operation else call.tenant_id
+        tool = "/".join(name_of(call)) if self.per == "tool" else ""
+        now = self.clock()
+        with self.kept.lock:
+            times = self.kept.of(scope)[tool]
+            while times and times[0] <= now - self.window:
+                times.popleft()
+            if len(times) >= self.n:
+                unit = _UNITS.get(str(self.per), f"in {self.per} s")
+                return Deny(f"the limit of {self.n} calls {unit} is reached for tools that match {self.counted}")
+            times.append(now)
+        call.metadata[self.mark] = scope, tool, now
+        return None
+
+    def give_back(self, call: AnyToolCall) -> None:
+        """A call that was counted is denied after all, or waits for a person and will be judged again."""
+        scope, tool, then = call.metadata.pop(self.mark, ("", "", None))
+        if then is not None:
+            with self.kept.lock, contextlib.suppress(ValueError):
+                self.kept.of(scope)[tool].remove(then)
+
+
+_UNITS = {"operation": "per operation", "tool": "of one tool per operation", "tenant": "per tenant"}
+
+
+def cache(
+    call: type[Call],
+    *,
+    tools: str = "*",
+    ttl: float | None = None,
+    max_entries: int = 1000,
+    clock: Callable[[], float] = monotonic,
+    **options: Unpack[BundleOptions],
+) -> Hooks:
+    """Answer a repeated tool call with its first successful result, for tools that only read.
+
+    The answer comes where the tool would have run, as a mock: behind every guard, so that nobody reads what they may
+    not ask for. `afterToolCall` says `mocked=True`, and its metadata `cached: True`. Calls are equal when tenant, tool
+    and final arguments are. Failures are never kept. Equal calls at the same time all run: none waits for another.
+
+    Args:
+        call: `ToolCall`.
+        tools: Glob of the tools whose answers depend on their arguments alone.
+        ttl: Seconds after which the tool is asked again; `None` for never.
+        max_entries: Answers that are kept; the one that was longest unused goes first.
+        clock: Tells seconds.
+        **options: Of the bundle, see `BundleOptions`. Its priority means nothing here.
+
+    Raises:
+        HookDefinitionError: If the call is another one, or an option cannot work.
+    """
+    if call is not ToolCall:
+        raise HookDefinitionError("cache", f"only the answers of tools can be kept: give ToolCall; got {call!r}")
+    answers = _Answers(ttl, max_entries, Globs("cache", (tools,)), clock)
+    hooks = Hooks(**with_defaults("cache", 100, options))
+    hooks.on(BeforeToolCall, id=hooks.id)(answers.recall)
+    hooks.on(AfterToolCall, id=hooks.id)(answers.keep)
+    return hooks
+
+
+class _Answers:
+    """Results of tools by tenant, tool and arguments, the least recently used first."""
+
+    def __init__(self, ttl: float | None, most: int, tools: Globs, clock: Callable[[], float]) -> None:
+        check_number("cache", "max_entries", most, least=1, whole=True)
+        if ttl is not None:
+            check_number("cache", "ttl", ttl)
+        self.ttl, self.most, self.tools, self.clock = math.inf if ttl is None else ttl, most, tools, clock
+        self.kept: OrderedDict[bytes, tuple[float, ToolResult]] = OrderedDict()
+        self.lock = Lock()
+
+    def key(self, event: BeforeToolCall | AfterToolCall) -> bytes | None:
+        """One key for equal calls; `None` for calls that are never answered."""
+        if self.tools.match(event.identifier, event.api_name) is None:
+            return None
+        try:
+            said = json.dumps([event.tenant_id, event.identifier, event.api_name, event.args], sort_keys=True)
+        except (TypeError, ValueError, RecursionError):
+            return None  # a hook has put something into the arguments that JSON does not know
+        return hashlib.sha256(said.encode()).digest()
+
+    def recall(self, event: BeforeToolCall) -> None:
+        """Answer a call that was answered before."""
+        key = self.key(event)
+        with self.lock:
+            then, result = self.kept.get(key, (-math.inf, None)) if key else (-math.inf, None)
+            if key is None or result is None:
+                return
+            if then <= self.clock() - self.ttl:
+                del self.kept[key]
+                return
+            self.kept.move_to_end(key)
+        event.mock(result)
+
+    def keep(self, event: AfterToolCall) -> None:
+        """Keep the first answer that a tool gave itself."""
+        key = self.key(event) if event.success and not event.mocked else None
+        if key is None:
+            return
+        result = ToolResult(content=event.content, metadata={**event.metadata, "cached": True})
+        with self.lock:
+            self.kept.setdefault(key, (self.clock(), result))
+            if len(self.kept) > self.most:
+                self.kept.popitem(last=False)

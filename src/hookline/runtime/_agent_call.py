@@ -59,7 +59,9 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
         run.messages.extend(given)
 
 
-async def intercepted(run: Run, call: AgentCall, decisions: Sequence[Decision]) -> tuple[CompletionReason, list[str]]:
+async def intercepted(
+    run: Run, call: AgentCall, decisions: Sequence[Decision]
+) -> tuple[CompletionReason, Sequence[str]]:
     """One run of the chain; why the run ended, and what it is to be continued with."""
     control = RunControl(run, pinned=bool(decisions))
     reason: CompletionReason = "done"
@@ -78,7 +80,7 @@ async def intercepted(run: Run, call: AgentCall, decisions: Sequence[Decision]) 
         if passage.reached:
             run.restate(f"Withheld by hook {passage.denied.hook_id!r}: {passage.denied.reason}")
         run.last_content = ""
-        return "interrupted", []
+        return "interrupted", ()
     result: AgentResult = passage.result
     if not passage.reached:
         begin(run, call, passage.call)

@@ -1,0 +1,180 @@
+"""Law 5: `budget` bounds the sum of all hooks' own time, not the work that they surround."""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+from typing import Any
+
+import anyio
+import pytest
+
+from hookline.calls import Deny
+from hookline.errors import HookDefinitionError, HookDenied, HookExecutionError, HookTimeoutError
+from hookline.interceptors import Chain
+
+from .calls import Tool, after, around, before, guard, hook, keep_busy, run, statuses
+
+pytestmark = pytest.mark.anyio
+
+KINDS = ["before", "guard", "around", "after"]
+
+
+async def hang(*args: Any) -> None:
+    await anyio.sleep_forever()
+
+
+def sleeping(seconds: float) -> Any:
+    async def handler(*args: Any) -> None:
+        await anyio.sleep(seconds)
+
+    return handler
+
+
+async def through(call: Any, call_next: Any) -> Any:
+    return await call_next(call)
+
+
+async def test_the_budget_bounds_the_sum_of_all_hooks() -> None:
+    started = perf_counter()
+
+    outcome = await run([before(hang, on_error="open", timeout=0.5, id=f"{n}") for n in range(20)], budget=0.02)
+
+    assert perf_counter() - started < 0.5
+    assert outcome.denied is None
+    assert statuses(outcome) == [("0", "timeout")]
+
+
+async def test_hooks_that_are_each_quick_enough_may_be_too_slow_together() -> None:
+    outcome = await run([before(sleeping(0.03), timeout=1, id=f"{n}") for n in range(10)], budget=0.1)
+
+    assert outcome.denied is not None
+    assert len(outcome.executions) <= 4
+    assert [status for _, status in statuses(outcome)][:1] == ["ok"]
+    with pytest.raises(HookDenied) as caught:
+        outcome.unwrap()
+    cause = caught.value.__cause__
+    assert isinstance(cause, HookExecutionError)
+    assert isinstance(cause.__cause__, HookTimeoutError)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("on_error", ["open", "closed"])
+async def test_a_hook_is_not_started_when_the_budget_is_used_up(kind: str, on_error: str) -> None:
+    started: list[str] = []
+    tool = Tool()
+
+    def late(*args: Any) -> Any:
+        started.append("late")
+        return args[1](args[0]) if kind == "around" else None
+
+    greedy = after if kind == "after" else before
+    hooks = [
+        greedy(hang, id="greedy", on_error="open", priority=999 if kind == "after" else 0),
+        hook(kind, late, id="late", on_error=on_error, priority=500),
+    ]
+    outcome = await run(hooks, terminal=tool, budget=0.01)
+
+    assert started == []
+    assert statuses(outcome) == [("greedy", "timeout")]
+    assert len(tool.calls) == (on_error == "open" or kind == "after")
+    if on_error == "open":
+        assert outcome.result is tool.answer
+    else:
+        assert outcome.denied is not None
+        assert outcome.denied.hook_id == "late"
+        assert outcome.denied.reason.startswith("the hook failed, and it fails closed: ")
+        assert outcome.refusal is not None
+        assert outcome.refusal.__cause__ is not None
+        assert isinstance(outcome.refusal.__cause__.__cause__, HookTimeoutError)
+
+
+async def test_a_guard_is_not_skipped_because_the_budget_is_used_up() -> None:
+    tool = Tool()
+
+    outcome = await run(
+        [before(hang, on_error="open"), guard(lambda call: Deny("no"), id="judge")], terminal=tool, budget=0.01
+    )
+
+    assert tool.calls == []
+    assert outcome.denied is not None
+    assert outcome.denied.hook_id == "judge"
+
+
+async def test_plain_handlers_use_up_the_budget_too() -> None:
+    outcome = await run([before(lambda call: keep_busy(0.01), id=f"{n}") for n in range(9)], budget=0.025)
+
+    assert outcome.denied is not None
+    assert statuses(outcome)[0] == ("0", "ok")
+    assert statuses(outcome)[-1][1] == "timeout"
+    assert len(outcome.executions) <= 3
+
+
+async def test_the_work_that_hooks_surround_is_not_on_the_budget() -> None:
+    hooks = [around(through, priority=n) for n in range(5)]
+
+    outcome = await run([*hooks, before(lambda call: None), after(lambda call, result: None)], terminal=Tool(seconds=0.05), budget=0.03)  # fmt: skip
+
+    assert outcome.denied is None
+    assert [status for _, status in statuses(outcome)] == ["ok"] * 7
+
+
+async def test_nested_hooks_are_counted_once() -> None:
+    async def slow(call: Any, call_next: Any) -> Any:
+        await anyio.sleep(0.005)
+        return await call_next(call)
+
+    outcome = await run([around(slow, priority=n) for n in range(10)], budget=0.2)
+
+    assert outcome.denied is None
+
+
+async def test_a_hook_that_comes_back_when_others_used_up_the_budget_is_not_blamed() -> None:
+    tool = Tool()
+
+    outcome = await run(
+        [around(through, id="outer"), after(hang, id="greedy", on_error="open")], terminal=tool, budget=0.01
+    )
+
+    assert statuses(outcome) == [("outer", "ok"), ("greedy", "timeout")]
+    assert outcome.result is tool.answer
+
+
+@pytest.mark.parametrize("budget", [0.01, math.inf, None])
+async def test_the_shorter_of_timeout_and_budget_decides(budget: float | None) -> None:
+    outcome = await run([before(hang, timeout=0.02)], budget=budget)
+
+    assert statuses(outcome) == [("before", "timeout")]
+    assert outcome.refusal is not None
+    assert outcome.refusal.__cause__ is not None
+    cause = outcome.refusal.__cause__.__cause__
+    assert isinstance(cause, HookTimeoutError)
+    assert cause.timeout == (0.01 if budget == 0.01 else 0.02)
+
+
+async def test_the_budget_is_for_one_call_and_not_for_the_chain() -> None:
+    chain = Chain([before(sleeping(0.02))], budget=0.08)
+
+    from .calls import lead
+
+    for _ in range(5):
+        assert (await lead(chain)).denied is None
+
+
+async def test_the_budget_holds_where_hooks_have_no_limit_and_nobody_records() -> None:
+    outcome = await run([before(hang)], budget=0.01, hook_timeout=math.inf, record=False)
+
+    assert outcome.denied is not None
+    assert outcome.executions == []
+
+
+@pytest.mark.parametrize("budget", [0, -1, math.nan, "1", True, object(), 10**400])
+def test_a_budget_that_makes_no_sense_is_refused(budget: Any) -> None:
+    with pytest.raises(HookDefinitionError, match="budget"):
+        Chain([], budget=budget)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, math.nan, "1", True, None, object()])
+def test_a_hook_timeout_that_makes_no_sense_is_refused(timeout: Any) -> None:
+    with pytest.raises(HookDefinitionError, match="hook_timeout"):
+        Chain([], hook_timeout=timeout)

@@ -1,0 +1,227 @@
+"""Law 10 and the records: one per hook that ran, in order of start, own time each; and on the signal, from the chain."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+import pytest
+
+from hookline.calls import Ask, Deny, Respond, ToolResult
+from hookline.errors import HookDenied
+from hookline.interceptors import Chain
+from hookline.signals import HookExecution, hook_executed
+
+from .calls import (
+    Tool,
+    after,
+    around,
+    before,
+    guard,
+    hook,
+    keep_busy,
+    lead,
+    recorded,
+    run,
+    statuses,
+    tool_call,
+)
+
+pytestmark = pytest.mark.anyio
+
+KINDS = ["before", "guard", "around", "after"]
+
+
+async def through(call: Any, call_next: Any) -> Any:
+    return await call_next(call)
+
+
+def saying(value: Any) -> Any:
+    async def handler(*args: Any) -> Any:
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    return handler
+
+
+async def test_executions_list_every_hook_that_ran_in_the_order_of_its_start() -> None:
+    hooks = [
+        after(lambda call, result: None, id="after outer", priority=1),
+        around(through, id="around outer", priority=2),
+        before(lambda call: None, id="before", priority=3),
+        around(through, id="around inner", priority=4),
+        after(lambda call, result: None, id="after inner", priority=5),
+        guard(lambda call: None, id="guard"),
+        before(lambda call: None, id="before bg", wait=False),
+        after(lambda call, result: None, id="after bg", wait=False),
+    ]
+
+    outcome = await run(hooks)
+
+    started = [each.hook_id for each in outcome.executions]
+    assert [each for each in started if "bg" not in each] == [
+        *("around outer", "before", "around inner", "guard", "after inner", "after outer"),
+    ]
+    assert started.index("before bg") > started.index("guard")
+    assert started[-1] == "after bg"
+
+
+async def test_a_hook_that_never_ran_has_no_record() -> None:
+    hooks = [
+        before(lambda call: None, id="other tool", tool="*/other"),
+        before(lambda call: None, id="other tenant", tenant_id="other"),
+        before(lambda call: Deny("no"), id="judge"),
+        before(lambda call: None, id="too late", priority=999),
+        guard(lambda call: None, id="guard"),
+        after(lambda call, result: None, id="after"),
+    ]
+
+    outcome = await run(hooks)
+
+    assert statuses(outcome) == [("judge", "denied")]
+
+
+STATUSES: list[tuple[str, Any, str]] = [
+    *((kind, None, "ok") for kind in ("before", "guard", "after")),
+    *((kind, Deny("no"), "denied") for kind in KINDS),
+    *((kind, Ask("?"), "denied") for kind in ("before", "guard", "around")),
+    *((kind, Respond("x"), "mocked") for kind in ("before", "around")),
+    ("around", ToolResult(content="x"), "mocked"),
+    ("around", None, "error"),
+    ("after", ToolResult(content="x"), "ok"),
+    ("before", tool_call(), "ok"),
+    *((kind, "wrong", "error") for kind in KINDS),
+    *((kind, ValueError("x"), "error") for kind in KINDS),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "status"), STATUSES, ids=lambda value: str(value)[:20])
+async def test_a_record_says_how_a_hook_ended(kind: str, value: Any, status: str) -> None:
+    with recorded() as records:
+        outcome = await run([hook(kind, saying(value), id="it")])
+
+    (execution,) = outcome.executions
+    assert execution.status == status
+    assert (execution.hook_id, execution.hook_type, execution.operation_id) == ("it", "ToolCall", "op")
+    assert execution.duration_ms >= 0
+    assert bool(execution.error) == (status in ("error", "denied"))
+    assert records == outcome.executions
+
+
+async def test_a_wrong_value_after_a_denial_is_recorded_as_an_error() -> None:
+    async def confused(call: Any, call_next: Any) -> Any:
+        with pytest.raises(HookDenied):
+            await call_next(call)
+        return 42
+
+    outcome = await run([around(confused, id="confused"), guard(lambda call: Deny("no"), id="judge")])
+
+    assert statuses(outcome) == [("confused", "error"), ("judge", "denied")]
+
+
+@pytest.mark.parametrize("value", [None, Deny("no"), ValueError("x")], ids=["ok", "denied", "error"])
+async def test_without_record_executions_are_empty(value: Any) -> None:
+    outcome = await run([before(saying(value)), around(through), before(lambda call: None, wait=False)], record=False)
+
+    assert outcome.executions == []
+
+
+async def test_without_record_executions_are_empty_even_while_somebody_listens() -> None:
+    with recorded() as records:
+        outcome = await run([before(lambda call: None), around(through)], record=False)
+
+    assert outcome.executions == []
+    assert len(records) == 2
+
+
+async def test_own_times_are_those_of_each_hook_alone() -> None:
+    async def slow(call: Any, call_next: Any) -> Any:
+        await anyio.sleep(0.02)
+        return await call_next(call)
+
+    hooks = [around(through, id="quick", priority=1), around(slow, id="slow", priority=2), before(lambda call: keep_busy(0.01), id="busy")]  # fmt: skip
+    outcome = await run(hooks, terminal=Tool(seconds=0.03))
+
+    own = {each.hook_id: each.duration_ms for each in outcome.executions}
+    assert own["quick"] < 15 < own["slow"]
+    assert own["busy"] >= 9
+    assert sum(own.values()) < outcome.duration_ms
+
+
+async def test_the_duration_of_an_outcome_includes_the_call_itself() -> None:
+    outcome = await run([], terminal=Tool(seconds=0.02))
+
+    assert outcome.duration_ms > 15
+
+
+async def test_records_are_sent_with_the_chain_as_sender() -> None:
+    chain, other = Chain([around(through, id="it")]), Chain([around(through, id="other")])
+
+    with recorded(sender=chain) as records:
+        await lead(chain)
+        await lead(other)
+
+    assert [each.hook_id for each in records] == ["it"]
+
+
+async def test_records_of_background_hooks_are_sent_with_the_chain_as_sender() -> None:
+    senders: list[Any] = []
+
+    def receive(sender: object, execution: HookExecution) -> None:
+        senders.append(sender)
+
+    chain = Chain([before(lambda call: None, wait=False), guard(lambda call: None)])
+    hook_executed.connect(receive)
+    try:
+        await lead(chain)
+    finally:
+        hook_executed.disconnect(receive)
+
+    assert senders == [chain, chain]
+
+
+async def test_a_receiver_that_raises_is_logged_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(sender: object, execution: HookExecution) -> None:
+        raise ValueError("receiver")
+
+    hook_executed.connect(broken)
+    try:
+        with recorded() as records:
+            outcome = await run([before(lambda call: None), around(through)])
+    finally:
+        hook_executed.disconnect(broken)
+
+    assert outcome.unwrap().content == "result"
+    assert [status for _, status in statuses(outcome)] == ["ok", "ok"]
+    assert len(records) == 2
+    assert all(record.levelno == logging.ERROR for record in caplog.records)
+
+
+async def test_a_receiver_that_comes_or_goes_in_the_middle_of_a_call_harms_nobody() -> None:
+    seen: list[str] = []
+
+    def receive(sender: object, execution: HookExecution) -> None:
+        seen.append(execution.hook_id)
+
+    hooks = [
+        around(through, id="outer"),
+        before(lambda call: hook_executed.connect(receive) and None, id="connects"),
+        before(lambda call: hook_executed.disconnect(receive), id="disconnects", priority=200),
+    ]
+    for options in ({}, {"record": False}):
+        outcome = await run(hooks, **options)
+        assert outcome.denied is None
+
+    assert "outer" not in seen
+
+
+async def test_the_records_of_one_outcome_are_not_those_of_the_next() -> None:
+    chain = Chain([before(lambda call: None)])
+
+    first = await lead(chain, tool_call(operation_id="first"))
+    second = await lead(chain, tool_call(operation_id="second"))
+
+    assert [each.operation_id for each in first.executions] == ["first"]
+    assert [each.operation_id for each in second.executions] == ["second"]
