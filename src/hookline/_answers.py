@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
+from hookline._deadline import own_cancellation, runs_on_asyncio
 from hookline._hook_checks import shown
 from hookline._passages import ABSENT, CLOSED, FAILED, IDLE, RUNNING, Enter, HookInChain, Passage, Raised
 from hookline._records import report_failure
@@ -13,6 +15,7 @@ from hookline._turns import after_error, fail_closed, failed, stopped, too_long
 from hookline._verdicts import check_changed, result_of
 from hookline.calls import Ask, Continue, Denial, Deny, Respond
 from hookline.errors import HookDenied, HookReturnError, HookUsageError
+from hookline.signals import ExecutionStatus
 
 __all__ = ["again", "ask_person", "ended", "final", "heed", "judged", "next_call", "returned"]
 
@@ -36,6 +39,19 @@ def heed(passage: Passage, hook: HookInChain, value: object, call: Any) -> Any:
         return call if answer is FAILED else answer
     judge(passage, hook, value, "None, a changed call, Respond, Deny or Ask")
     return call
+
+
+async def notice_cancellation(error: BaseException) -> None:
+    """A hook swallowed the cancellation of what it surrounds, which may have been its own doing.
+
+    Raises:
+        BaseException: The cancellation, if the caller is cancelled.
+    """
+    if runs_on_asyncio():
+        if not own_cancellation():
+            raise error
+    else:
+        await anyio.lowlevel.checkpoint_if_cancelled()
 
 
 def judge(passage: Passage, hook: HookInChain, value: object, allowed: str) -> None:
@@ -93,8 +109,12 @@ async def returned(passage: Passage, hook: HookInChain, slot: int, value: Any, c
     if left_running:
         outcome = await outcome_of(passage, slot)
     if passage.refusal is not None:
-        passage.note(hook, "denied" if isinstance(value, Deny | Ask) else "ok")
+        fine = value is None or value is FAILED or isinstance(value, hook.result | Respond | Deny | Ask)
+        status: ExecutionStatus = "denied" if isinstance(value, Deny | Ask) else "ok" if fine else "error"
+        passage.note(hook, status, None if fine else f"returned {shown(value)} after a denial")
         raise passage.refusal
+    if isinstance(outcome, Raised) and isinstance(outcome.error, anyio.get_cancelled_exc_class()):
+        await notice_cancellation(outcome.error)
     called = outcome is not IDLE
     if not called:
         passage.outcomes[slot] = CLOSED

@@ -65,8 +65,8 @@ class HookTimeoutError(HookError, TimeoutError):
     def __str__(self) -> str:
         if self.of_chain:
             return (
-                f"Hook {self.hook_id!r} on {self.point}: the {self.timeout:g} s are used up that all hooks of the chain "
-                "have together; give the chain a larger `budget`"
+                f"Hook {self.hook_id!r} on {self.point}: the {self.timeout:g} s are used up that all hooks of the "
+                "chain have together; give the chain a larger `budget`"
             )
         return (
             f"Hook {self.hook_id!r} on {self.point} took more than the {self.timeout:g} s of its own time that it had; "

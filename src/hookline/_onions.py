@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from hookline._answers import again, ask_person, ended, final, heed, judged, next_call, returned
 from hookline._observers import awaiting, is_async_handler, matcher
-from hookline._own_time import NOBODY, Clock, drive_elsewhere
+from hookline._own_time import NOBODY, drive_elsewhere
 from hookline._passages import ABSENT, CLOSED, FAILED, IDLE, RUNNING, Enter, HookInChain, Passage, Raised
+from hookline._short_ways import Around, come_back, short_way
 from hookline._turns import admits, ask, too_late
 from hookline.calls import CALLS, Call
 from hookline.errors import HookDefinitionError
@@ -37,7 +38,8 @@ class Onion:
     Attributes:
         hooks: In order of priority, guards last.
         enter: The way through all of them.
-        plain: A shorter way, where there is no clock, no record and no run to look after; `None` if there is none.
+        plain: A shorter way on asyncio, where there is no record, no budget and no run to look after; `None` if there
+            is none.
         slots: How many outcomes a passage keeps.
         marks: What a clock begins with.
         timed: Whether any of them is limited.
@@ -75,21 +77,23 @@ class Onion:
             arounds[-1].index if arounds else NOBODY,
         )
         self.enter = self._fold(onion, innermost)
-        simple = not guards and not unwaited and not self.timed and len(arounds) == len(onion)
+        simple = not guards and not unwaited and len(arounds) == len(onion)
         simple = simple and all(hook.is_async and hook.matches is None for hook in onion)
-        self.plain = _fold_plain(onion) if simple else None
+        self.plain = short_way(arounds, timed=self.timed) if simple else None
+        if simple:
+            self.slots = len(arounds) + 1
 
     def _fold(self, onion: Sequence[HookInChain], innermost: Enter) -> Enter:
         """From the inside to the outside."""
         enter = innermost
-        inside: _Around | None = None
+        inside: Around | None = None
         for kind, group in itertools.groupby(reversed(onion), key=lambda hook: hook.kind):
             inwards = tuple(group)
             if kind == "around":
                 for hook in inwards:
                     slot = self._slot()
                     call_next = _into(inside, hook, slot) if inside else _call_next(hook, slot, enter)
-                    inside = _Around(hook, slot, call_next)
+                    inside = Around(hook, slot, call_next)
                 continue
             if inside is not None:
                 enter, inside = _into(inside, None, self._slot()), None
@@ -99,22 +103,6 @@ class Onion:
     def _slot(self) -> int:
         self.slots += 1
         return self.slots - 1
-
-
-class _Around(NamedTuple):
-    hook: HookInChain
-    slot: int
-    """Where the outcome of its `call_next` is kept."""
-    call_next: Enter
-
-
-def _fold_plain(onion: Sequence[HookInChain]) -> Enter:
-    """The same for nothing but async `around`s: slot 0 is the terminal's, and each hook has the next one."""
-    enter = _plain_innermost(onion[-1] if onion else None)
-    for slot in range(len(onion)):
-        hook, outer = onion[-1 - slot], onion[-2 - slot] if slot + 1 < len(onion) else None
-        enter = _plain_into(_Around(hook, slot, enter), outer, slot + 1)
-    return enter
 
 
 class _Places(NamedTuple):
@@ -259,7 +247,7 @@ def _call_next(hook: HookInChain, slot: int, inner: Enter) -> Enter:
     return call_next
 
 
-def _into(around: _Around, outer: HookInChain | None, slot: int) -> Enter:
+def _into(around: Around, outer: HookInChain | None, slot: int) -> Enter:
     """The way into an `around`, which is at the same time the `call_next` of the one right outside of it, if any.
 
     One frame for both, and the commonest case of everything in line, because frames are most of what a chain costs.
@@ -312,7 +300,7 @@ def _into(around: _Around, outer: HookInChain | None, slot: int) -> Enter:
                         result = await ended(passage, hook, error, result, inner_slot)
                 elif error is not None:
                     result = await ended(passage, hook, error, result, inner_slot)
-                if result is not outcomes[inner_slot] or passage.refusal is not None:
+                if result is not outcomes[inner_slot]:
                     result = await returned(passage, hook, inner_slot, result, call_next)
                 elif passage.recording:
                     passage.note(hook, "ok")
@@ -328,69 +316,6 @@ def _into(around: _Around, outer: HookInChain | None, slot: int) -> Enter:
                 come_back(clock, outer)
             else:
                 marks[leave] = perf_counter() if passage.recording else now
-        if passage.finished is not None:
-            passage.finished.set()
-        return result
-
-    return enter
-
-
-def come_back(clock: Clock | None, hook: HookInChain | None) -> None:
-    """The `call_next` of an `around` is over, and its own time goes on."""
-    if clock is not None and hook is not None:
-        clock.marks[hook.leave] = perf_counter()
-        clock.on = hook.index
-        clock.resume(hook.index)
-
-
-def _plain_into(around: _Around, outer: HookInChain | None, slot: int) -> Enter:
-    """As `_into`, for an async `around` of every call, without a clock, a record and a run to look after."""
-    hook, inner_slot, call_next = around
-    handler = hook.handler
-
-    async def enter(passage: Passage, call: Any) -> Any:
-        outcomes = passage.outcomes
-        if outcomes[slot] is not IDLE and outcomes[slot] is not ABSENT:
-            return await again(passage, outer, slot)
-        if call is not passage.call:
-            call = next_call(passage, outer, call)
-        outcomes[slot] = RUNNING
-        try:
-            try:
-                result = await handler(call, MethodType(call_next, passage))
-            except BaseException as error:
-                result = await ended(passage, hook, error, FAILED, inner_slot)
-            if result is not outcomes[inner_slot] or passage.refusal is not None:
-                result = await returned(passage, hook, inner_slot, result, call_next)
-        except BaseException as error:
-            if outcomes[inner_slot] is IDLE:
-                outcomes[inner_slot] = CLOSED
-            passage.settle(slot, Raised(error))
-            raise
-        outcomes[slot] = result
-        if passage.finished is not None:
-            passage.finished.set()
-        return result
-
-    return enter
-
-
-def _plain_innermost(outer: HookInChain | None) -> Enter:
-    async def enter(passage: Passage, call: Any) -> Any:
-        outcomes = passage.outcomes
-        if outcomes[0] is not IDLE and outcomes[0] is not ABSENT:
-            return await again(passage, outer, 0)
-        if call is not passage.call:
-            call = next_call(passage, outer, call)
-        outcomes[0] = RUNNING
-        passage.reached = True
-        try:
-            result = await passage.terminal(call)
-        except BaseException as error:
-            passage.raised = error
-            passage.settle(0, Raised(error))
-            raise
-        outcomes[0] = result
         if passage.finished is not None:
             passage.finished.set()
         return result

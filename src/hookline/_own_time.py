@@ -155,8 +155,12 @@ class ScopedClock(Clock):
         with anyio.CancelScope(deadline=self._deadline(index)) as scope:
             self.scopes[index] = scope
             try:
-                result = await work
-                await anyio.lowlevel.checkpoint_if_cancelled()  # in case that the hook swallowed it
+                try:
+                    result = await work
+                except Exception:
+                    await anyio.lowlevel.checkpoint_if_cancelled()  # in case that the hook turned that into an error
+                    raise
+                await anyio.lowlevel.checkpoint_if_cancelled()  # in case that it swallowed it
                 return result
             finally:
                 del self.scopes[index]

@@ -138,12 +138,13 @@ def too_long(passage: Passage, hook: HookInChain) -> HookTimeoutError:
 
 
 def from_inside(passage: Passage, error: BaseException) -> BaseException | None:
-    """What the terminal raised, or the denial, if the error is that, or a task group's wrapping of that alone."""
-    while error is not passage.raised and error is not passage.refusal:
-        if not isinstance(error, BaseExceptionGroup) or len(error.exceptions) != 1:
-            return None
-        error = error.exceptions[0]
-    return error
+    """What the terminal raised, or the denial, if the error is that, or a task group's wrapping of nothing else."""
+    if error is passage.raised or error is passage.refusal:
+        return error
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    theirs = [from_inside(passage, each) for each in error.exceptions]
+    return theirs[0] if all(each is not None for each in theirs) else None
 
 
 def too_late(hook: HookInChain | None) -> HookTimeoutError:

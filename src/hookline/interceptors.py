@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from time import perf_counter
 from typing import Any
@@ -142,7 +143,7 @@ class Chain:
             for tenant in ("", *self._tenants):
                 theirs = [each for each in own if each[0].tenant_id in ("", tenant)]
                 self._onions[call, tenant] = Onion(theirs, hook_timeout=hook_timeout) if theirs else nobody
-        # The commonest shape gets the shortest way: no clock, no record, no tenant, nothing but async `around`s.
+        # The commonest shape gets the shortest way: no record, no budget, no tenant, nothing but async `around`s.
         short = not (record or self._tenants or self._budget < math.inf)
         self._plain = {call: self._onions[call, ""] for call in CALLS if short and self._onions[call, ""].plain}
 
@@ -163,17 +164,27 @@ class Chain:
         """
         started = perf_counter()
         onion = self._plain.get(call.__class__)
-        if onion is not None and not hook_executed.receivers:
-            passage = Passage(call, terminal, [IDLE] * (len(onion.hooks) + 1))
+        if onion is None or hook_executed.receivers or ("trio" in sys.modules and not runs_on_asyncio()):
+            passage = await self._lead(call, terminal)
+        else:
+            clock = Clock(onion.hooks, onion.marks.copy(), math.inf) if onion.timed else None
+            passage = Passage(call, terminal, [IDLE] * onion.slots, clock)
+            coroutine = onion.plain(passage, call)  # type: ignore[misc]
             try:
-                result = await onion.plain(passage, call)  # type: ignore[misc]
+                if clock is None:
+                    result = await coroutine
+                else:
+                    try:
+                        waits_for = coroutine.send(None)
+                    except StopIteration as stop:
+                        result = stop.value
+                    else:
+                        result = await drive(clock, coroutine, waits_for)
             except HookDenied as refusal:
                 if refusal is not passage.refusal:
                     raise
             else:
                 return Outcome(call=passage.call, result=result, duration_ms=(perf_counter() - started) * 1e3)
-        else:
-            passage = await self._lead(call, terminal)
         return Outcome(
             call=passage.call,
             result=passage.result,

@@ -90,8 +90,9 @@ WRONG = [(kind, name) for kind in KINDS for name in (*ANYTHING, *ALSO_WRONG[kind
 
 
 @pytest.mark.parametrize(("kind", "name"), WRONG)
-@pytest.mark.parametrize("on_error", ["open", "closed"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("on_error", "is_async"), [("open", True), ("closed", False)], ids=["async open", "sync closed"]
+)
 async def test_a_wrong_return_value_is_a_failure_of_that_hook(
     kind: str, name: str, on_error: str, *, is_async: bool
 ) -> None:

@@ -27,6 +27,7 @@ from hookline import (
     Respond,
     StepCall,
     ToolCall,
+    exec_agent,
     resume_agent,
     tool,
 )
@@ -45,6 +46,7 @@ from .interception import (
     JsonStore,
     World,
     after,
+    around,
     before,
     contents,
     guard,
@@ -238,8 +240,6 @@ async def test_what_a_hook_says_in_place_of_a_denied_answer_does_not_overwrite_t
 async def test_a_paused_task_that_a_hook_answers_on_resume_does_not_lose_the_history() -> None:
     async def cached(made: Any, call_next: Any) -> Any:
         return Respond("cached")
-
-    from .interception import around
 
     async with session_of(paying([], says("one"), calls(pay()), says(), needs_approval=True)) as session:
         await session.run("a")
@@ -610,6 +610,33 @@ async def test_an_operation_that_somebody_else_has_finished_does_not_block_the_s
     assert result.reason == "done"
 
 
+async def test_a_resume_that_is_cancelled_before_it_has_begun_leaves_the_task_waiting() -> None:
+    class Claiming(JsonStore):
+        hanging: Hanging | None = None
+
+        async def save(self, state: OperationState, *, expected_version: int | None) -> None:
+            if self.hanging is not None and state.status == "running":
+                await self.hanging.forever()
+            await super().save(state, expected_version=expected_version)
+
+    store = Claiming()
+    agent = paying([], calls(pay()), says("bought"), needs_approval=True)
+    async with session_of(agent, store=store) as session:
+        await session.run("buy")
+        store.hanging = Hanging()
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.resume, [Approve("p1")])
+            await store.hanging.begun.wait()
+            group.cancel_scope.cancel()
+        store.hanging = None
+        assert session.phase is Phase.IDLE
+        assert session.pending is not None
+
+        result = await session.resume([Approve("p1")])
+
+    assert (result.reason, result.output) == ("done", "bought")
+
+
 async def test_a_pause_is_not_forgotten_when_its_task_is_cancelled_on_its_way_to_idle() -> None:
     begun = anyio.Event()
     slow = Hooks("slow")
@@ -767,8 +794,6 @@ async def test_hooks_of_the_memory_know_the_session_the_operation_and_the_tenant
 
 
 async def test_a_plain_run_writes_no_memory() -> None:
-    from hookline import exec_agent
-
     seen: list[Any] = []
 
     await exec_agent(agent_of(says()), "go", hooks=[before(MemoryCall, seen.append)])
@@ -808,15 +833,17 @@ async def test_leaving_while_a_task_is_only_being_started_interrupts_it_too() ->
         await turns(20)
 
     results: list[Any] = []
-    with anyio.fail_after(3):
-        async with anyio.create_task_group() as group:
-            async with AgentSession(Agent(id="a", model=model), hooks=[hooks]) as session:
+    with anyio.fail_after(2):
+        async with (
+            anyio.create_task_group() as group,
+            AgentSession(Agent(id="a", model=model), hooks=[hooks]) as session,
+        ):
 
-                async def run() -> None:
-                    results.append(await session.run("go"))
+            async def run() -> None:
+                results.append(await session.run("go"))
 
-                group.start_soon(run)
-                await starting.wait()
+            group.start_soon(run)
+            await starting.wait()
 
     assert results[0].reason == "interrupted"
     assert session.phase is Phase.SHUTDOWN_COMPLETE

@@ -654,7 +654,8 @@ class Life:
             assert rounds < 20, "a session that nobody can get out of its pause"
             assert session.phase is Phase.IDLE
             if result is None and rounds == 1:
-                return await self.drop()
+                await self.drop()
+                break
             pending = result.pending if result is not None else pending  # cancelled before it had begun to go on
             kind = task["decisions"][rounds % len(task["decisions"])]
             call_id = pending[0].tool_call_id
@@ -664,6 +665,7 @@ class Life:
                 result = await session.resume([decision], hooks=self.hooks())
         self.scope = None
         assert session.phase is Phase.IDLE
+        assert session.pending is None
         assert not session.interrupt()
         if result is not None:
             assert "PhaseTransitionError" not in repr(result.error)
@@ -699,9 +701,11 @@ async def test_the_end_of_a_session_is_announced_while_its_task_is_stopped() -> 
     model = HangingModel()
     moves: list[str] = []
     with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            async with AgentSession(Agent(id="a", model=model), hooks=[noting_phases(moves)]) as session:
-                group.start_soon(session.run, "go")
-                await model.hanging.begun.wait()
+        async with (
+            anyio.create_task_group() as group,
+            AgentSession(Agent(id="a", model=model), hooks=[noting_phases(moves)]) as session,
+        ):
+            group.start_soon(session.run, "go")
+            await model.hanging.begun.wait()
 
     assert path(moves) == "none boot idle input model idle closing closed"

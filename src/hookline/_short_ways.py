@@ -1,0 +1,210 @@
+"""The short ways through a chain of nothing but async `around`s, on asyncio and without a record, a budget or a run.
+
+They do what `_onions` does, with every line left out that such a chain does not need: it is what a chain's price is
+measured by, and half of that price is frames, the other half the lines in them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from time import perf_counter
+from types import MethodType
+from typing import Any, NamedTuple
+
+from hookline._answers import again, ended, next_call, returned
+from hookline._own_time import NOBODY, Clock, drive_elsewhere
+from hookline._passages import ABSENT, CLOSED, FAILED, IDLE, RUNNING, Enter, HookInChain, Passage, Raised
+from hookline._turns import too_late
+
+__all__ = ["Around", "come_back", "short_way"]
+
+
+class Around(NamedTuple):
+    hook: HookInChain
+    slot: int
+    """Where the outcome of its `call_next` is kept."""
+    call_next: Enter
+
+
+def short_way(arounds: Sequence[HookInChain], *, timed: bool) -> Enter:
+    """The way through these hooks: slot 0 holds the outcome of the terminal, and each hook's has the next one.
+
+    Args:
+        arounds: From the outside to the inside, each async and for every call.
+        timed: Whether any of them has a limit, so that passages have a clock.
+    """
+    into = _timed if timed else _untimed
+    innermost = arounds[-1] if arounds else None
+    enter = _timed_innermost(innermost) if timed and innermost is not None else _untimed_innermost(innermost)
+    for slot, hook in enumerate(reversed(arounds)):
+        outer = arounds[-2 - slot] if slot + 1 < len(arounds) else None
+        enter = into(Around(hook, slot, enter), outer, slot + 1)
+    return enter
+
+
+def come_back(clock: Clock | None, hook: HookInChain | None) -> None:
+    """The `call_next` of an `around` is over, and its own time goes on."""
+    if clock is not None and hook is not None:
+        clock.marks[hook.leave] = perf_counter()
+        clock.on = hook.index
+        clock.resume(hook.index)
+
+
+def _timed(around: Around, outer: HookInChain | None, slot: int) -> Enter:
+    """The way into an `around`, which is at the same time the `call_next` of the one right outside of it."""
+    hook, inner_slot, call_next = around
+    index, handler, limit, start, end, on_return = (
+        hook.index,
+        hook.handler,
+        hook.timeout,
+        hook.start,
+        hook.end,
+        hook.outer,
+    )
+    outer_limit = outer.timeout if outer is not None else math.inf
+    outer_start, leave = (outer.start, outer.leave) if outer is not None else (start, hook.leave)
+
+    async def enter(passage: Passage, call: Any) -> Any:
+        clock: Clock = passage.clock  # type: ignore[assignment]
+        outcomes, marks, now = passage.outcomes, clock.marks, perf_counter()
+        state = outcomes[slot]
+        if state is not IDLE and state is not ABSENT:
+            return await again(passage, outer, slot)
+        if now - marks[outer_start] > outer_limit and state is IDLE:
+            raise too_late(outer)
+        if not clock.stepping:
+            return await drive_elsewhere(clock, enter(passage, call))
+        marks[start] = now
+        clock.on = index
+        if call is not passage.call:
+            call = next_call(passage, outer, call)
+        outcomes[slot] = RUNNING
+        try:
+            try:
+                result = await handler(call, MethodType(call_next, passage))
+            except BaseException as error:
+                result = await failed_in_time(passage, hook, error, inner_slot)
+            else:
+                marks[end] = now = perf_counter()
+                clock.on = on_return
+                if clock.special or now - marks[start] > limit:
+                    result = await ended(passage, hook, None, result, inner_slot)
+            if result is not outcomes[inner_slot]:
+                result = await returned(passage, hook, inner_slot, result, call_next)
+        except BaseException as error:
+            if outcomes[inner_slot] is IDLE:
+                outcomes[inner_slot] = CLOSED
+            come_back(clock, outer)
+            passage.settle(slot, Raised(error))
+            raise
+        outcomes[slot] = result
+        if clock.special:
+            come_back(clock, outer)
+        else:
+            marks[leave] = now
+        if passage.finished is not None:
+            passage.finished.set()
+        return result
+
+    return enter
+
+
+async def failed_in_time(passage: Passage, hook: HookInChain, error: BaseException, slot: int) -> Any:
+    """The end of such an `around` that raised."""
+    clock = passage.clock
+    if clock is not None:
+        clock.marks[hook.end] = perf_counter()
+        clock.on = hook.outer
+    return await ended(passage, hook, error, FAILED, slot)
+
+
+def _timed_innermost(outer: HookInChain) -> Enter:
+    limit, start, inside, leave, index = outer.timeout, outer.start, outer.inside, outer.leave, outer.index
+
+    async def enter(passage: Passage, call: Any) -> Any:
+        clock: Clock = passage.clock  # type: ignore[assignment]
+        outcomes, marks, now = passage.outcomes, clock.marks, perf_counter()
+        state = outcomes[0]
+        if state is not IDLE and state is not ABSENT:
+            return await again(passage, outer, 0)
+        if now - marks[start] > limit and state is IDLE:
+            raise too_late(outer)
+        if not clock.stepping:
+            return await drive_elsewhere(clock, enter(passage, call))
+        marks[inside] = now
+        clock.on = NOBODY
+        if call is not passage.call:
+            call = next_call(passage, outer, call)
+        outcomes[0] = RUNNING
+        passage.reached = True
+        try:
+            result = await passage.terminal(call)
+        except BaseException as error:
+            passage.raised = error
+            come_back(clock, outer)
+            passage.settle(0, Raised(error))
+            raise
+        marks[leave] = perf_counter()
+        clock.on = index
+        outcomes[0] = result
+        if passage.finished is not None:
+            passage.finished.set()
+        return result
+
+    return enter
+
+
+def _untimed(around: Around, outer: HookInChain | None, slot: int) -> Enter:
+    """As `_timed`, where no hook has a limit."""
+    hook, inner_slot, call_next = around
+    handler = hook.handler
+
+    async def enter(passage: Passage, call: Any) -> Any:
+        outcomes = passage.outcomes
+        if outcomes[slot] is not IDLE and outcomes[slot] is not ABSENT:
+            return await again(passage, outer, slot)
+        if call is not passage.call:
+            call = next_call(passage, outer, call)
+        outcomes[slot] = RUNNING
+        try:
+            try:
+                result = await handler(call, MethodType(call_next, passage))
+            except BaseException as error:
+                result = await ended(passage, hook, error, FAILED, inner_slot)
+            if result is not outcomes[inner_slot]:
+                result = await returned(passage, hook, inner_slot, result, call_next)
+        except BaseException as error:
+            if outcomes[inner_slot] is IDLE:
+                outcomes[inner_slot] = CLOSED
+            passage.settle(slot, Raised(error))
+            raise
+        outcomes[slot] = result
+        if passage.finished is not None:
+            passage.finished.set()
+        return result
+
+    return enter
+
+
+def _untimed_innermost(outer: HookInChain | None) -> Enter:
+    async def enter(passage: Passage, call: Any) -> Any:
+        outcomes = passage.outcomes
+        if outcomes[0] is not IDLE and outcomes[0] is not ABSENT:
+            return await again(passage, outer, 0)
+        if call is not passage.call:
+            call = next_call(passage, outer, call)
+        outcomes[0] = RUNNING
+        passage.reached = True
+        try:
+            result = await passage.terminal(call)
+        except BaseException as error:
+            passage.raised = error
+            passage.settle(0, Raised(error))
+            raise
+        outcomes[0] = result
+        if passage.finished is not None:
+            passage.finished.set()
+        return result
+
+    return enter
