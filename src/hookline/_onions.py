@@ -38,18 +38,18 @@ class Onion:
     Attributes:
         hooks: In order of priority, guards last.
         enter: The way through all of them.
-        plain: A shorter way on asyncio, where there is no record, no budget and no run to look after; `None` if there
+        plain: A shorter way on asyncio, where there is no budget and no run to look after; `None` if there
             is none.
         slots: How many outcomes a passage keeps.
         marks: What a clock begins with.
-        timed: Whether any of them is limited.
+        timed: Whether their times matter: one of them is limited, or they are to be recorded.
         background: Whether any of them is not waited for.
         background_after: The `after` hooks that are not waited for.
     """
 
     __slots__ = ("background", "background_after", "enter", "hooks", "marks", "plain", "slots", "timed")
 
-    def __init__(self, placed: Sequence[Placed], *, hook_timeout: float) -> None:
+    def __init__(self, placed: Sequence[Placed], *, hook_timeout: float, record: bool = False) -> None:
         ordered = sorted(placed, key=lambda each: (each[0].kind == "guard", each[0].priority, each[0].tenant_id != ""))
         places = _places([hook for hook, _ in ordered])
         self.hooks = tuple(
@@ -60,7 +60,7 @@ class Onion:
         unwaited = [hook for hook in self.hooks if hook not in waited]
         self.background = bool(unwaited)
         self.background_after = tuple(hook for hook in reversed(unwaited) if hook.kind == "after")
-        self.timed = any(hook.timeout < math.inf for hook in self.hooks)
+        self.timed = record or any(hook.timeout < math.inf for hook in self.hooks)
         guards = tuple(hook for hook in waited if hook.kind == "guard")
         onion = [hook for hook in waited if hook.kind != "guard"]
         arounds = [hook for hook in onion if hook.kind == "around"]

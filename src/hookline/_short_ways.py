@@ -1,4 +1,4 @@
-"""The short ways through a chain of nothing but async `around`s, on asyncio and without a record, a budget or a run.
+"""The short ways through a chain of nothing but async `around`s, on asyncio and without a budget or a run.
 
 They do what `_onions` does, with every line left out that such a chain does not need: it is what a chain's price is
 measured by, and half of that price is frames, the other half the lines in them.
@@ -16,8 +16,9 @@ from hookline._answers import again, ended, next_call, returned
 from hookline._own_time import NOBODY, Clock, drive_elsewhere
 from hookline._passages import ABSENT, CLOSED, FAILED, IDLE, RUNNING, Enter, HookInChain, Passage, Raised
 from hookline._turns import too_late
+from hookline.signals import HookExecution
 
-__all__ = ["Around", "come_back", "short_way"]
+__all__ = ["Around", "come_back", "executions_of", "short_way"]
 
 
 class Around(NamedTuple):
@@ -41,6 +42,28 @@ def short_way(arounds: Sequence[HookInChain], *, timed: bool) -> Enter:
         outer = arounds[-2 - slot] if slot + 1 < len(arounds) else None
         enter = into(Around(hook, slot, enter), outer, slot + 1)
     return enter
+
+
+def executions_of(passage: Passage, arounds: Sequence[HookInChain]) -> list[HookExecution]:
+    """What each hook did: where nothing special was noted of it, it is in the marks."""
+    marks = passage.clock.marks if passage.clock is not None else ()
+    noted: dict[int, HookExecution] = passage.executions
+    operation_id = passage.call.operation_id
+    executions = []
+    for hook in arounds:
+        start, end, inside = marks[hook.start], marks[hook.end], marks[hook.inside]
+        execution = noted.get(hook.index) if noted else None
+        if execution is None and start and end:
+            execution = HookExecution(
+                hook_id=hook.id,
+                hook_type=hook.point,
+                operation_id=operation_id,
+                status="ok",
+                duration_ms=(end - start - (marks[hook.leave] - inside if inside else 0.0)) * 1e3,
+            )
+        if execution is not None:
+            executions.append(execution)
+    return executions
 
 
 def come_back(clock: Clock | None, hook: HookInChain | None) -> None:

@@ -90,10 +90,19 @@ def stopped(passage: Passage, hook: HookInChain, error: BaseException | None) ->
         clock.expired = NO_ONE
     if elsewhere and (over or not isinstance(error, asyncio.CancelledError)):
         passage.note(hook, "dropped", "cancelled")
-        raise asyncio.CancelledError
+        raise swallowed(passage, error)
     if isinstance(error, asyncio.CancelledError):
         return expired
     return over and (error is None or isinstance(error, Exception))
+
+
+def swallowed(passage: Passage, error: BaseException | None) -> asyncio.CancelledError:
+    """The cancellation that a hook swallowed, itself if it can be found: a cancel scope knows its own by its text."""
+    while error is not None:
+        if isinstance(error, asyncio.CancelledError):
+            return error
+        error = error.__context__
+    return passage.raised if isinstance(passage.raised, asyncio.CancelledError) else asyncio.CancelledError()
 
 
 def after_error(passage: Passage, hook: HookInChain, error: BaseException) -> Any:

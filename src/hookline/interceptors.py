@@ -16,6 +16,7 @@ from hookline._hook_checks import check_timeout, shown
 from hookline._onions import Onion, Placed
 from hookline._own_time import Clock, ScopedClock, drive
 from hookline._passages import IDLE, Control, Passage, Terminal
+from hookline._short_ways import executions_of
 from hookline.calls import (
     CALLS,
     AgentCall,
@@ -136,15 +137,16 @@ class Chain:
         self._record = record
         self._budget = math.inf if budget is None else float(budget)
         self._tenants = frozenset(hook.tenant_id for hook, _ in placed if hook.tenant_id)
-        nobody = Onion((), hook_timeout=hook_timeout)
+        nobody = Onion((), hook_timeout=hook_timeout, record=record)
         self._onions: dict[tuple[type[Call], str], Onion] = {}
         for call in CALLS:
             own = [each for each in placed if each[0].call is call]
             for tenant in ("", *self._tenants):
                 theirs = [each for each in own if each[0].tenant_id in ("", tenant)]
-                self._onions[call, tenant] = Onion(theirs, hook_timeout=hook_timeout) if theirs else nobody
-        # The commonest shape gets the shortest way: no record, no budget, no tenant, nothing but async `around`s.
-        short = not (record or self._tenants or self._budget < math.inf)
+                own_onion = Onion(theirs, hook_timeout=hook_timeout, record=record) if theirs else nobody
+                self._onions[call, tenant] = own_onion
+        # The commonest shape gets the shortest way: no budget, no tenant, nothing but async `around`s.
+        short = not (self._tenants or self._budget < math.inf)
         self._plain = {call: self._onions[call, ""] for call in CALLS if short and self._onions[call, ""].plain}
 
     def __contains__(self, call: type[Call]) -> bool:
@@ -166,25 +168,30 @@ class Chain:
         onion = self._plain.get(call.__class__)
         if onion is None or hook_executed.receivers or ("trio" in sys.modules and not runs_on_asyncio()):
             passage = await self._lead(call, terminal)
-        else:
+            executions = [passage.executions[hook.index] for hook in passage.started] if self._record else []
+        else:  # here, because one frame more is a twentieth of what a chain costs
             clock = Clock(onion.hooks, onion.marks.copy(), math.inf) if onion.timed else None
             passage = Passage(call, terminal, [IDLE] * onion.slots, clock)
+            if self._record:
+                passage.recording, passage.executions, passage.sender = True, {}, self
             coroutine = onion.plain(passage, call)  # type: ignore[misc]
             try:
                 if clock is None:
-                    result = await coroutine
+                    passage.result = await coroutine
                 else:
                     try:
                         waits_for = coroutine.send(None)
                     except StopIteration as stop:
-                        result = stop.value
+                        passage.result = stop.value
                     else:
-                        result = await drive(clock, coroutine, waits_for)
+                        passage.result = await drive(clock, coroutine, waits_for)
             except HookDenied as refusal:
                 if refusal is not passage.refusal:
                     raise
-            else:
-                return Outcome(call=passage.call, result=result, duration_ms=(perf_counter() - started) * 1e3)
+            executions = executions_of(passage, onion.hooks) if self._record else []
+        duration_ms = (perf_counter() - started) * 1e3
+        if passage.refusal is None and not passage.continues:
+            return Outcome(call=passage.call, result=passage.result, executions=executions, duration_ms=duration_ms)
         return Outcome(
             call=passage.call,
             result=passage.result,
@@ -192,8 +199,8 @@ class Chain:
             asked=passage.asked,
             stop=passage.stop,
             continues=list(passage.continues),
-            executions=[passage.executions[hook.index] for hook in passage.started] if self._record else [],
-            duration_ms=(perf_counter() - started) * 1e3,
+            executions=executions,
+            duration_ms=duration_ms,
             refusal=passage.refusal,
         )
 
