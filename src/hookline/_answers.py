@@ -12,7 +12,7 @@ from hookline._hook_checks import shown
 from hookline._passages import ABSENT, CLOSED, FAILED, IDLE, RUNNING, Enter, HookInChain, Passage, Raised
 from hookline._records import report_failure
 from hookline._turns import after_error, fail_closed, failed, stopped, too_long
-from hookline._verdicts import check_changed, result_of
+from hookline._verdicts import check_changed, check_result, result_of
 from hookline.calls import Ask, Continue, Denial, Deny, Respond
 from hookline.errors import HookDenied, HookReturnError, HookUsageError
 from hookline.signals import ExecutionStatus
@@ -118,11 +118,18 @@ async def returned(passage: Passage, hook: HookInChain, slot: int, value: Any, c
     called = outcome is not IDLE
     if not called:
         passage.outcomes[slot] = CLOSED
-    if isinstance(value, hook.result) or (called and value is outcome):
-        passage.note(hook, "ok" if called else "mocked")
-        if not called:
-            answered(passage, hook, value)
+    if called and value is outcome:
+        passage.note(hook, "ok")
         return value
+    if isinstance(value, hook.result):
+        problem = check_result(value)
+        if problem is None:
+            passage.note(hook, "ok" if called else "mocked")
+            if not called:
+                answered(passage, hook, value)
+            return value
+        failed(passage, hook, wrong(hook, problem), "error")
+        value = FAILED
     if isinstance(value, Respond):
         answer = respond(passage, hook, value)
         if answer is not FAILED:
@@ -216,8 +223,12 @@ def final(passage: Passage, hook: HookInChain, value: object, result: Any) -> An
             passage.note(hook, "ok")
         return result
     if isinstance(value, hook.result):
-        passage.note(hook, "ok")
-        return value
+        problem = None if value is result else check_result(value)
+        if problem is None:
+            passage.note(hook, "ok")
+            return value
+        failed(passage, hook, wrong(hook, problem), "error")
+        return result
     if isinstance(value, Continue) and hook.point == "AgentCall" and isinstance(value.input, str):
         passage.note(hook, "ok")
         if value.input:
@@ -234,7 +245,11 @@ def final(passage: Passage, hook: HookInChain, value: object, result: Any) -> An
 async def ask_person(passage: Passage, call: Any) -> None:
     """After the guards: whether a person must decide, although no hook said so."""
     control = passage.control
-    if control is None or control.approved:
+    if control is None:
+        return
+    if control.interrupted:
+        await control.stop()
+    if control.approved:
         return
     asked = await control.asks(call)
     if asked is not None:

@@ -158,11 +158,13 @@ def _innermost(guards: Sequence[HookInChain], background: Sequence[HookInChain],
         for guard in guards:
             if guard.matches is None or guard.matches(call):
                 judged(passage, guard, await ask(passage, guard, call))
-        if passage.control is not None:
+        control = passage.control
+        if control is not None:
             await ask_person(passage, call)
-        for hook in background:
-            if hook.matches is None or hook.matches(call):
-                passage.start(hook, call)
+        if control is None or not control.resumed:
+            for hook in background:
+                if hook.matches is None or hook.matches(call):
+                    passage.start(hook, call)
         clock = passage.clock
         if clock is not None:
             clock.on = NOBODY

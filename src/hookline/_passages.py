@@ -73,6 +73,7 @@ class Control(Protocol):
         pinned: Whether nothing may rewrite the call: it was on its way before, and waited for a person.
         approved: Whether a person has let it through, so that no `Ask` is asked again.
         suspended: Whether the call goes on at another time, so that no `after` runs yet.
+        resumed: Whether it went on at another time before, so that what starts beside it has started already.
         sender: Of the records.
     """
 
@@ -85,7 +86,13 @@ class Control(Protocol):
     @property
     def suspended(self) -> bool: ...
     @property
+    def resumed(self) -> bool: ...
+    @property
     def sender(self) -> object: ...
+
+    async def stop(self) -> None:
+        """Raise the cancellation of a run that was interrupted."""
+        ...
 
     async def asks(self, call: Any) -> Ask | None:
         """Whether a person must be asked about the final call, although no hook said so."""
@@ -201,7 +208,8 @@ class Passage(msgspec.Struct, eq=False):
     def start(self, hook: HookInChain, *args: Any) -> None:
         """Start a hook that is not waited for."""
         if self.control is not None:
-            self.control.background(hook, args)
+            if not self.control.interrupted:
+                self.control.background(hook, args)
         elif self.spawn is not None:
             self.spawn(hook, args)
 

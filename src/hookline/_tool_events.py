@@ -41,7 +41,8 @@ class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeTool
     """
 
     # The answer is no field: it must not travel with the event, and it lives for one dispatch only. It sits in the
-    # instance's __dict__ as `answer` (a ToolResult) and `sealed` (the dispatch is over).
+    # instance's __dict__ as `answer` (a ToolResult) and `sealed` (the dispatch is over). `standing` says beforehand
+    # that no answer will be taken, because an interceptor has answered or refused already.
     hook_type: ClassVar[HookType] = HookType.BEFORE_TOOL_CALL
 
     def mock(self, answer: object) -> bool:

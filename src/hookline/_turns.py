@@ -7,9 +7,6 @@ import math
 from time import perf_counter
 from typing import Any
 
-import anyio
-import anyio.lowlevel
-
 from hookline._deadline import HandlerCancelledError, own_cancellation
 from hookline._own_time import NO_ONE
 from hookline._passages import FAILED, HookInChain, Passage
@@ -66,7 +63,7 @@ async def admits(passage: Passage, hook: HookInChain) -> bool:
         BaseException: The cancellation, if the run was interrupted.
     """
     if passage.control is not None and passage.control.interrupted:
-        await anyio.lowlevel.checkpoint()
+        await passage.control.stop()
     clock = passage.clock
     if clock is None or clock.budget == math.inf or clock.spent(perf_counter()) < clock.budget:
         return True

@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from hookline._hook_checks import shown
-from hookline.calls import AgentResult, Call, CompactResult, ModelResponse, ToolCall, ToolResult, as_tool_result
+from hookline.calls import (
+    AgentCall,
+    AgentResult,
+    Call,
+    CompactResult,
+    MemoryCall,
+    MemoryResult,
+    Message,
+    ModelCall,
+    ModelResponse,
+    RequestCall,
+    RequestResult,
+    StepResult,
+    SubAgentCall,
+    ToolCall,
+    ToolCalling,
+    ToolResult,
+    ToolSpec,
+    Usage,
+    as_tool_result,
+)
 from hookline.errors import HookUsageError
 
-__all__ = ["check_changed", "result_of"]
+__all__ = ["check_changed", "check_result", "result_of"]
 
 _TEXT: dict[type, str] = {AgentResult: "output", ModelResponse: "content", CompactResult: "summary"}
 """The field that a text answers."""
 
-_KEPT = ("operation_id", "tenant_id")
+_FIELDS: dict[type, dict[str, type]] = {
+    AgentCall: {"instructions": str},
+    ModelCall: {"model": str},
+    ToolCall: {"identifier": str, "api_name": str},
+    SubAgentCall: {"callee_id": str, "instruction": str},
+    RequestCall: {"method": str, "path": str},
+    MemoryCall: {"key": str},
+    AgentResult: {"output": str, "reason": str},
+    StepResult: {"should_continue": bool, "content": str},
+    ModelResponse: {"content": str, "reasoning": str, "usage": Usage, "finish_reason": str},
+    CompactResult: {"summary": str},
+    RequestResult: {"status": int, "body": bytes},
+    MemoryResult: {"stored": bool},
+}
+"""What structs do not check by themselves, and everything that comes later relies on."""
+
+_KEPT = ("operation_id", "agent_id", "user_id", "tenant_id")
 
 
 def check_changed(changed: Call, call: Call) -> str | None:
@@ -31,6 +67,9 @@ def check_changed(changed: Call, call: Call) -> str | None:
                 f"changed `{name}` from {shown(old)} to {shown(new)}, which says whose call it is; change calls with "
                 "msgspec.structs.replace, which keeps it"
             )
+    problem = check_fields(changed)
+    if problem is not None:
+        return problem
     metadata: object = changed.metadata
     if metadata is not call.metadata:
         if not isinstance(metadata, Mapping):
@@ -38,6 +77,42 @@ def check_changed(changed: Call, call: Call) -> str | None:
         call.metadata.update(metadata)
         msgspec.structs.force_setattr(changed, "metadata", call.metadata)
     return None
+
+
+def check_result(result: object) -> str | None:
+    """What is wrong with the fields of a result that a hook gives; `None` if nothing is."""
+    if isinstance(result, ToolResult):
+        try:
+            as_tool_result(result)
+        except HookUsageError as error:
+            return f"gave a result that cannot be used: {error}"
+        return None
+    for name, kind in _FIELDS.get(type(result), {}).items():
+        value = getattr(result, name)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            return f"gave a {type(result).__name__} whose `{name}` is {shown(value)}"
+    if isinstance(result, ModelResponse) and not _all(result.tool_calls, ToolCalling, "api_name"):
+        return f"gave a ModelResponse whose `tool_calls` are {shown(result.tool_calls)}"
+    return None
+
+
+def check_fields(call: Call) -> str | None:
+    """What is wrong with the fields of a changed call; `None` if nothing is."""
+    for name, kind in _FIELDS.get(type(call), {}).items():
+        if not isinstance(getattr(call, name), kind):
+            return f"changed `{name}` to {shown(getattr(call, name))}"
+    messages = call.input if isinstance(call, AgentCall) else getattr(call, "messages", ())
+    if not _all(messages, Message, "content"):
+        return "changed the messages to something that holds no messages"
+    if not _all(getattr(call, "tools", ()), ToolSpec, "name"):
+        return "changed `tools` to something that holds no tools"
+    return None
+
+
+def _all(values: object, kind: type, text: str) -> bool:
+    return isinstance(values, Sequence) and all(
+        isinstance(value, kind) and isinstance(getattr(value, text), str) for value in values
+    )
 
 
 def result_of(kind: type[msgspec.Struct], answer: object) -> Any:
@@ -48,7 +123,12 @@ def result_of(kind: type[msgspec.Struct], answer: object) -> Any:
     """
     if kind is ToolResult:
         return as_tool_result(answer)
-    if isinstance(answer, kind | Exception):
+    if isinstance(answer, kind):
+        problem = check_result(answer)
+        if problem is not None:
+            raise HookUsageError(f"The hook {problem}.")
+        return answer
+    if isinstance(answer, Exception):
         return answer
     if isinstance(answer, str) and kind in _TEXT:
         return kind(**{_TEXT[kind]: answer})

@@ -47,11 +47,15 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         operation_id: The run.
-        tenant_id: Whose run it is.
+        agent_id: Who runs.
+        user_id: The user for whom it runs.
+        tenant_id: The tenant for whom it runs.
         metadata: Shared by every hook of this call, before and after; the one thing that may be changed in place.
     """
 
     operation_id: str = ""
+    agent_id: str = ""
+    user_id: str = ""
     tenant_id: str = ""
     metadata: dict[str, Any] = {}
 
@@ -116,12 +120,14 @@ class ModelCall(Call, frozen=True, kw_only=True):
         tools: The tools that it may call.
         model: The model's name.
         settings: What the model's adapter should set (temperature and the like).
+        step_index: The step that it belongs to, from 0.
     """
 
     messages: list[Message]
     tools: list[ToolSpec] = msgspec.field(default_factory=no_list)
     model: str = ""
     settings: dict[str, Any] = {}
+    step_index: int = 0
 
     def __post_init__(self) -> None:
         freeze_list(self, "messages", self.messages)
@@ -172,6 +178,10 @@ class ToolCall(Call, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         freeze_dict(self, "args", self.args)
+
+    def with_args(self, **changed: Any) -> "ToolCall":
+        """This call with some arguments changed, and the others as they are."""
+        return msgspec.structs.replace(self, args={**self.args, **changed})
 
 
 class CompactCall(Call, frozen=True, kw_only=True):

@@ -131,7 +131,10 @@ async def ask(
     """Await every observer of a tool call in order, in the agent's own task; each may answer with `event.mock`."""
     state = event.__dict__
     if state:
+        standing = "standing" in state
         state.clear()
+        if standing:
+            state["sealed"] = True
     stepwise = bounded is bounded_asyncio and not hook_executed.receivers
     try:
         for handler, timeout, observer in askable:

@@ -35,12 +35,13 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
             input=given,
             instructions=run.instructions,
             tools=run.specs,
-            operation_id=run.operation_id,
-            tenant_id=run.tenant_id,
+            metadata=run.metadata if decisions else {},
+            **run.call_ids,
         )
+        run.metadata = call.metadata
         reason, continues = await intercepted(run, call, decisions)
         decisions = ()
-        if reason != "done" or not continues:
+        if reason != "done" or not continues or run.interrupted:
             return reason
         if run.continues >= run.agent.max_continues:
             logger.warning(
@@ -57,6 +58,7 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
         given = [Message(role="user", content="\n\n".join(continues))]
         run.history = len(run.messages)
         run.messages.extend(given)
+        run.said_from = len(run.messages)
 
 
 async def intercepted(
@@ -78,12 +80,14 @@ async def intercepted(
     if passage.denied is not None:
         run.denied = passage.denied
         if passage.reached:
-            run.restate(f"Withheld by hook {passage.denied.hook_id!r}: {passage.denied.reason}")
-        run.last_content = ""
+            run.withhold(passage.denied)
         return "interrupted", ()
     result: AgentResult = passage.result
     if not passage.reached:
-        begin(run, call, passage.call)
+        if decisions:
+            run.close_step("Not run, because a hook answered in place of the run.")
+        else:
+            begin(run, call, passage.call)
         run.messages.append(Message(role="assistant", content=result.output))
         run.last_content = result.output
     elif result.output != run.last_content and not control.suspended:
@@ -103,6 +107,7 @@ def begin(run: Run, given: AgentCall, final: AgentCall) -> None:
             before.insert(0, Message(role="system", content=final.instructions))
         run.instructions = final.instructions
     run.messages = [*before, *final.input]
+    run.said_from = len(run.messages)
 
 
 def resumed_input(run: Run) -> list[Message]:

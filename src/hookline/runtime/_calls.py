@@ -12,12 +12,14 @@ import msgspec
 
 from hookline._frozen import ReadOnlyDict, read_only
 from hookline._passages import Passage
-from hookline.calls import Ask, Denial, ToolCall, ToolCalling, ToolResult, tool_failure
+from hookline.calls import Ask, ToolCall, ToolCalling, ToolResult, tool_failure
 from hookline.errors import ToolArgumentsError, UnknownToolError
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, PendingTool, ToolOutcome
-from hookline.runtime._control import RunControl, lead
+from hookline.runtime._control import RunControl, lead, told
+from hookline.runtime._offer import jsonable
 from hookline.runtime._result import Step
 from hookline.runtime._run import Run
+from hookline.runtime._state import WaitingCall
 from hookline.runtime._tools import Tool, as_result
 
 __all__ = [
@@ -69,6 +71,7 @@ def shown_args(args: object) -> dict[str, Any] | str:
 def call_of(run: Run, step: Step, calling: ToolCalling, tool: Tool | None) -> tuple[ToolCall, str | None]:
     """The call that is about to happen, and what is wrong with its arguments."""
     args, problem = parsed_args(calling)
+    waiting = run.waiting.pop(calling.tool_call_id, None)
     identifier = tool.identifier if tool else calling.identifier
     api_name = tool.name if tool else calling.api_name
     call = ToolCall(
@@ -76,10 +79,10 @@ def call_of(run: Run, step: Step, calling: ToolCalling, tool: Tool | None) -> tu
         api_name=api_name,
         args=args,
         tool_call_id=calling.tool_call_id,
-        call_index=run.reserved.pop(calling.tool_call_id, 0) or run.call_indices.get(f"{identifier}/{api_name}", 0) + 1,
+        call_index=waiting.call_index if waiting else run.call_indices.get(f"{identifier}/{api_name}", 0) + 1,
         step_index=step.index,
-        operation_id=run.operation_id,
-        tenant_id=run.tenant_id,
+        metadata=dict(waiting.metadata) if waiting else {},
+        **run.call_ids,
     )
     return call, problem
 
@@ -132,21 +135,24 @@ async def answer_intercepted(
 
     async def terminal(final: ToolCall) -> ToolResult:
         run.tool_calls += 1
-        return await call_tool(run, step, counted(run, final, call), problem if final.args is call.args else None)
+        return await call_tool(run, step, counted(run, final, call), still(problem, final))
 
     async def asks(final: ToolCall) -> Ask | None:
-        return Ask("") if await must_ask(run, final, problem) else None
+        return Ask("") if await must_ask(run, final, still(problem, final)) else None
+
+    def still(problem: str | None, final: ToolCall) -> str | None:
+        return problem if final.args is call.args else None  # a hook may have mended the arguments
 
     passage = await lead(run, call, terminal, RunControl(run, pinned=approved, approved=approved, asks=asks))
-    final: ToolCall = passage.call
+    final: ToolCall = passage.call if passage.reached else counted(run, passage.call, call)
     if passage.asked is not None:
-        run.reserved[calling.tool_call_id] = final.call_index
+        run.waiting[calling.tool_call_id] = WaitingCall(call_index=final.call_index, metadata=jsonable(final.metadata))
         step.asked[calling.tool_call_id] = as_pending(final, passage.asked.prompt)
         return
     if passage.denied is not None and passage.stop:
         run.denied = passage.denied
     if passage.reached:
-        result = passage.result if passage.denied is None else withheld(passage.denied)
+        result = passage.result if passage.denied is None else withheld(passage.denied.hook_id, told(passage))
     else:
         run.tool_calls += 1
         result = await tell_unrun(run, step, final, passage)
@@ -185,11 +191,9 @@ def as_pending(call: ToolCall, prompt: str = "") -> PendingTool:
     )
 
 
-def withheld(denial: Denial) -> ToolResult:
+def withheld(hook_id: str, reason: str) -> ToolResult:
     """What the model is told of a call whose result it may not see."""
-    return ToolResult(
-        content=f"The tool ran, but hook {denial.hook_id!r} withheld its result: {denial.reason}", success=False
-    )
+    return ToolResult(content=f"The tool ran, but hook {hook_id!r} withheld its result: {reason}", success=False)
 
 
 async def tell_unrun(run: Run, step: Step, call: ToolCall, passage: Passage) -> ToolResult:
@@ -200,16 +204,22 @@ async def tell_unrun(run: Run, step: Step, call: ToolCall, passage: Passage) -> 
     """
     await run.executing(step)
     started = perf_counter_ns()
-    if run.hooked(BeforeToolCall):
-        # Observers see the call; the answer that stands is the interceptor's.
-        await run.dispatcher.dispatch_before_tool_call(BeforeToolCall(**run.ids, **_of(call)))
+    answer: ToolResult = passage.answer
+    answered_by = passage.answered_by
     if passage.denied is not None:
-        denied = ToolResult(content=passage.denied.reason, success=False)
-        tell_result(run, call, denied, started, answered_by=passage.denied.hook_id, mocked=False)
-        return denied
-    tell_result(run, call, passage.answer, started, answered_by=passage.answered_by, mocked=True)
-    told: ToolResult = passage.result
-    return told
+        answer = ToolResult(content=passage.denied.reason, success=False)
+        answered_by = passage.denied.hook_id
+    try:
+        if run.hooked(BeforeToolCall):
+            event = BeforeToolCall(**run.ids, **_of(call))
+            event.__dict__["standing"] = True  # observers see the call, but the interceptor's word stands
+            await run.dispatcher.dispatch_before_tool_call(event)
+    finally:
+        tell_result(run, call, answer, started, answered_by=answered_by, mocked=passage.denied is None)
+    if passage.denied is not None:
+        return ToolResult(content=told(passage), success=False)
+    result: ToolResult = passage.result
+    return result
 
 
 def keep(run: Run, step: Step, calling: ToolCalling, call: ToolCall, result: ToolResult) -> None:

@@ -38,7 +38,7 @@ async def compact_if_needed(run: Run, step: Step) -> None:
         return
     if run.hooked(BeforeCompact):
         run.tell(BeforeCompact(**run.ids, step_index=step.index, message_count=len(run.messages), token_count=tokens))
-    call = CompactCall(messages=removed, token_count=tokens, operation_id=run.operation_id, tenant_id=run.tenant_id)
+    call = CompactCall(messages=removed, token_count=tokens, **run.call_ids)
     try:
         result = await compact(run, policy, call)
     except Exception as error:
@@ -49,6 +49,8 @@ async def compact_if_needed(run: Run, step: Step) -> None:
         raise
     before = len(run.messages)
     run.messages = joined(kept, result.summary)
+    run.said_from = min(run.said_from, len(run.messages))
+    run.history = min(run.history, len(run.messages))
     run.last_input_tokens = 0
     if run.hooked(AfterCompact):
         run.tell(

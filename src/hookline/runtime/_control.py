@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Any
 
+import anyio.lowlevel
 import msgspec
 
 from hookline._observers import Observer
@@ -14,13 +15,21 @@ from hookline.calls import Ask, Call
 from hookline.execution import refuse_awaitable
 from hookline.runtime._run import Run
 
-__all__ = ["RunControl", "lead"]
+__all__ = ["RunControl", "lead", "told"]
 
 
 async def lead(run: Run, call: Call, terminal: Terminal, control: RunControl | None = None) -> Passage:
     """Lead a call of a run through its interceptors; callers ask `run.intercepted` first."""
     assert run.chain is not None
     return await run.chain._lead(call, terminal, control or RunControl(run))
+
+
+def told(passage: Passage) -> str:
+    """Why a call was denied, for a model: what went wrong inside of a hook is none of its business."""
+    assert passage.refusal is not None
+    if passage.refusal.__cause__ is not None:
+        return "The hook that judges it failed, so it was not allowed."
+    return passage.refusal.reason
 
 
 class RunControl:
@@ -47,6 +56,8 @@ class RunControl:
         self.pinned = pinned
         self.approved = approved
         self.sender = run.dispatcher
+        self.resumed = pinned and not approved
+        """Whether the call has begun in an earlier segment."""
         self.suspended = False
         """Whether the call goes on in another segment: no `after` runs yet."""
         self._asks = asks
@@ -56,6 +67,11 @@ class RunControl:
     def interrupted(self) -> bool:
         """Whether no further hook may start."""
         return not self._at_end and self.run.interrupted
+
+    async def stop(self) -> None:
+        """Raise the cancellation of a run that was interrupted."""
+        self.run.cancel()
+        await anyio.lowlevel.checkpoint()
 
     async def asks(self, call: Any) -> Ask | None:
         """Whether a person must be asked about the final call."""

@@ -272,31 +272,46 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
     reason: CompletionReason = "error"
     try:
         if error is None:
-            with run.scope:
-                reason = await run_agent(run, decisions)
-            if run.scope.cancel_called:
-                reason = "interrupted"
-            await _remember(run, reason)
-    except Exception as raised:
-        if run.scope.cancel_called:
-            reason = "interrupted"  # a model or a store that turned its cancellation into an error
-        else:
-            error = raised
+            reason, error = await _guarded(run, decisions)
+            reason, error = await _remembered(run, reason, error)
     except BaseException:
         # Cancelled from outside (or worse): say so and clean up, then let it go on.
         with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(LAST_SAVE_SECONDS), contextlib.suppress(Exception):
-                await _remember(run, "interrupted")
+            with anyio.move_on_after(LAST_SAVE_SECONDS):
+                await _remembered(run, "interrupted", None)
             await _finish(run, "interrupted", None, save_timeout=LAST_SAVE_SECONDS)
         raise
     return await _finish(run, reason, error)
 
 
-async def _remember(run: Run, reason: CompletionReason) -> None:
-    """Let the session keep the conversation, once the operation has ended."""
-    if run.remember is not None and reason != "waiting_for_human":
-        run.close_step(INTERRUPTED)
-        await run.remember(run)
+async def _guarded(run: Run, decisions: Sequence[Decision]) -> tuple[CompletionReason, Exception | None]:
+    """Run until it ends; why, and what was raised."""
+    try:
+        with run.scope:
+            reason = await run_agent(run, decisions)
+            return ("interrupted" if run.stopped else reason), None
+    except Exception as error:
+        # An interrupted model or store may have turned its cancellation into an error.
+        return ("interrupted", None) if run.stopped else ("error", error)
+    return "interrupted", None
+
+
+async def _remembered(
+    run: Run, reason: CompletionReason, error: Exception | None
+) -> tuple[CompletionReason, Exception | None]:
+    """Let the session keep the conversation, once the operation has ended; that can be interrupted too."""
+    if run.remember is None or reason == "waiting_for_human":
+        return reason, error
+    run.close_step(INTERRUPTED)
+    stopped, run.stopped = run.stopped, False
+    try:
+        with anyio.CancelScope() as run.scope:
+            await run.remember(run)
+    except Exception as unsaved:
+        return ("interrupted", None) if run.stopped and not error else ("error", error or unsaved)
+    finally:
+        stopped_meanwhile, run.stopped = run.stopped, run.stopped or stopped
+    return ("interrupted", None) if stopped_meanwhile else (reason, error)
 
 
 async def _finish(

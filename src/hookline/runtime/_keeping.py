@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hookline.calls import ToolSpec
 from hookline.errors import StaleStateError
 from hookline.events import CompletionReason
+from hookline.runtime._offer import jsonable, kept
 from hookline.runtime._run import Run
 from hookline.runtime._state import OperationState
 
@@ -39,8 +39,10 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         last_content=run.last_content,
         instructions=run.instructions if run.instructions != run.agent.instructions else None,
         continues=run.continues,
-        reserved=dict(run.reserved),
-        offered=[as_spec(tool) for tool in run.offered] if run.offered is not None else None,
+        waiting=dict(run.waiting),
+        metadata=jsonable(run.metadata),
+        offered=kept(run.agent, run.offered) if run.offered is not None else None,
+        said_from=run.said_from,
         active_ms=run.active_ms(),
         version=(expected or 0) + 1,
     )
@@ -63,8 +65,3 @@ async def look_up(run: Run, attempted: OperationState) -> None:
     finished = attempted.status not in ("running", "waiting_for_human")
     if stored == attempted or (finished and stored.status == attempted.status):
         run.version = attempted.version
-
-
-def as_spec(tool: ToolSpec) -> ToolSpec:
-    """What can be stored of a tool: not its function."""
-    return ToolSpec(identifier=tool.identifier, name=tool.name, description=tool.description, schema=tool.schema)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hookline.calls import Message, ModelCall, ModelResponse, StepCall, StepResult, ToolCall, ToolCalling
+from hookline.calls import Message, ModelCall, ModelResponse, StepCall, StepResult, ToolCall, ToolCalling, Usage
 from hookline.events import BeforeHumanIntervention, CompletionReason
 from hookline.phases import Phase
 from hookline.runtime._agent import Agent
@@ -20,7 +20,7 @@ from hookline.runtime._control import lead
 from hookline.runtime._keeping import save
 from hookline.runtime._models import ModelRetry, respond
 from hookline.runtime._result import Step
-from hookline.runtime._resume import resume_step
+from hookline.runtime._resume import note_decisions, resume_step
 from hookline.runtime._run import Run
 from hookline.runtime._state import Decision
 from hookline.runtime._sub_agents import sub_agent_job
@@ -59,6 +59,8 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
     reason: CompletionReason | None = "error"
     try:
         await run.take_turn()
+        if decisions:
+            note_decisions(run, step, decisions)
         if StepCall in run.intercepted:
             reason = await intercepted_step(run, step, decisions)
         else:
@@ -81,17 +83,20 @@ async def intercepted_step(run: Run, step: Step, decisions: Sequence[Decision]) 
 
     async def terminal(call: StepCall) -> StepResult:
         nonlocal reason
-        reason = await step_body(run, step, decisions)
+        reason = await step_body(run, step, decisions) or limit_reached(run)
         return StepResult(should_continue=reason is None, content=step.content)
 
-    call = StepCall(step_index=step.index, operation_id=run.operation_id, tenant_id=run.tenant_id)
-    passage = await lead(run, call, terminal)
+    passage = await lead(run, StepCall(step_index=step.index, **run.call_ids), terminal)
     if passage.denied is not None:
         run.denied = passage.denied
         run.close_step(f"Not run, because a hook denied the step: {passage.denied.reason}")
+        if passage.reached:
+            run.withhold(passage.denied)
+            step.content = ""
         return "interrupted"
     result: StepResult = passage.result
     if not passage.reached:
+        run.close_step("Not run, because a hook answered the step.")
         run.messages.append(Message(role="assistant", content=result.content))
         run.last_content = step.content = result.content
         return None if result.should_continue else "done"
@@ -110,8 +115,8 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
         messages=run.messages,
         tools=run.specs,
         model=getattr(run.agent.model, "name", ""),
-        operation_id=run.operation_id,
-        tenant_id=run.tenant_id,
+        step_index=step.index,
+        **run.call_ids,
     )
     await run.awaiting_model()
     response = await ask_model(run, call)
@@ -147,20 +152,27 @@ async def ask_person(run: Run, step: Step) -> CompletionReason:
 
 async def ask_model(run: Run, call: ModelCall) -> ModelResponse | None:
     """The seam around one model call; `None` if a hook denied it, which ends the run."""
+    spent = Usage()
 
     async def terminal(final: ModelCall) -> ModelResponse:
+        nonlocal spent
         retry = final.metadata.get(RETRY)
+        response = await respond(run.agent.model, final, retry if isinstance(retry, ModelRetry) else run.agent.retry)
         run.llm_calls += 1
-        return await respond(run.agent.model, final, retry if isinstance(retry, ModelRetry) else run.agent.retry)
+        spent = response.usage
+        return response
 
     if ModelCall not in run.intercepted:
         response = await respond(run.agent.model, call, run.agent.retry)
         run.llm_calls += 1
         return response
     passage = await lead(run, call, terminal)
-    run.denied = passage.denied or run.denied
-    answer: ModelResponse | None = passage.result
-    return answer if passage.denied is None else None
+    if passage.denied is not None:
+        run.denied = passage.denied
+        run.usage += spent  # an answer that was withheld is paid for all the same
+        return None
+    answer: ModelResponse = passage.result
+    return answer
 
 
 async def job_of(run: Run, step: Step, calling: ToolCalling) -> Job | None:

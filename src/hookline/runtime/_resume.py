@@ -19,16 +19,20 @@ from hookline.runtime._run import Run
 from hookline.runtime._state import Decision, Reject
 from hookline.runtime._tools import Tool
 
-__all__ = ["resume_step"]
+__all__ = ["note_decisions", "resume_step"]
 
 
-async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:
-    """A step that takes a person's decisions in place of a model call."""
+def note_decisions(run: Run, step: Step, decisions: Sequence[Decision]) -> None:
+    """Take the decisions, and tell of each."""
     step.type = "request_human_approve"
     for decision in decisions:
         run.decisions[decision.tool_call_id] = decision
         if run.hooked(AfterHumanIntervention):
             run.tell(decided(run, decision))
+
+
+async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:
+    """A step that takes a person's decisions in place of a model call."""
     stopped_by = next((each for each in decisions if isinstance(each, Reject) and not each.and_continue), None)
     if stopped_by is not None:
         await run.move(Phase.TOOL_DENIED)

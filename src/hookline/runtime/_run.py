@@ -11,7 +11,6 @@ from time import perf_counter_ns
 from typing import Any
 
 import anyio
-import anyio.from_thread
 import anyio.lowlevel
 import msgspec
 
@@ -33,8 +32,9 @@ from hookline.hooks import AnyHook, Hooks, Interceptor
 from hookline.interceptors import Chain
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
+from hookline.runtime._offer import as_calling, offered_again
 from hookline.runtime._result import OperationResult, Step
-from hookline.runtime._state import Decision, OperationState, OperationStore
+from hookline.runtime._state import Decision, OfferedTool, OperationState, OperationStore, WaitingCall
 from hookline.runtime._tools import Tool
 
 __all__ = ["Run", "new_operation_id"]
@@ -87,6 +87,10 @@ class Run:
         self.store = store
         self.drain_timeout = drain_timeout
         self.scope = anyio.CancelScope()
+        self.stopped = False
+        """Whether somebody asked for its end; the scope may hear of it a moment later."""
+        self.said_from = len(state.messages) if state.said_from is None else state.said_from
+        """Where in the conversation begins what this operation has said."""
         self.claimed = False
         self.finishing = False
         self.task = asyncio.current_task() if runs_on_asyncio() else None
@@ -107,6 +111,12 @@ class Run:
             "tenant_id": state.tenant_id,
             "parent_operation_id": state.parent_operation_id,
         }
+        self.call_ids: dict[str, Any] = {
+            "operation_id": state.operation_id,
+            "agent_id": agent.id,
+            "user_id": state.user_id,
+            "tenant_id": state.tenant_id,
+        }
         self.version = version
         self.attempted: OperationState | None = None
         self.earlier_ms = state.active_ms
@@ -124,8 +134,9 @@ class Run:
         self.last_content = state.last_content
         self.instructions = agent.instructions if state.instructions is None else state.instructions
         self.continues = state.continues
-        self.reserved: dict[str, int] = dict(state.reserved)
-        self.offered: list[ToolSpec] | None = state.offered
+        self.waiting: dict[str, WaitingCall] = dict(state.waiting)
+        self.metadata: dict[str, Any] = dict(state.metadata)
+        self.offered: list[ToolSpec] | None = offered_again(agent, state.offered)
         self.denied: Denial | None = None
 
     # What the model may call.
@@ -141,7 +152,9 @@ class Run:
             return self.agent.find(calling)
         for spec in self.offered:
             if spec.name == calling.api_name and calling.identifier in (spec.identifier, "local"):
-                return spec if isinstance(spec, Tool) else self.agent.find(as_calling(spec))
+                if isinstance(spec, Tool):
+                    return spec
+                return self.agent.find(as_calling(spec)) if not isinstance(spec, OfferedTool) or spec.own else None
             if calling.api_name == f"{AGENT_IDENTIFIER}/{spec.name}" and spec.identifier == AGENT_IDENTIFIER:
                 return self.agent.find(calling)
         return None
@@ -156,7 +169,9 @@ class Run:
     async def awaiting_model(self) -> None:
         """Go on to the model, from wherever the last step ended."""
         if self.phases is not None:
-            if self.phases.phase is Phase.ANALYZING_LLM_RESPONSE:
+            if self.phases.phase is Phase.AWAITING_TOOL_APPROVAL:
+                await self.phases.move(Phase.TOOL_DENIED)
+            if self.phases.phase in (Phase.ANALYZING_LLM_RESPONSE, Phase.TOOL_DENIED):
                 await self.phases.move(Phase.PROCESSING_USER_INPUT)
             await self.phases.move(Phase.AWAITING_LLM_RESPONSE)
 
@@ -268,16 +283,24 @@ class Run:
     @property
     def interrupted(self) -> bool:
         """Whether somebody has stopped this run, or one that called it."""
-        return self.scope.cancel_called or (self.parent is not None and self.parent.interrupted)
+        return self.stopped or self.scope.cancel_called or (self.parent is not None and self.parent.interrupted)
 
     def interrupt(self) -> None:
-        """Cancel the segment's scope, from whatever thread."""
+        """Cancel the segment's scope, from whatever thread, without waiting for that."""
+        self.stopped = True
         if threading.get_ident() == self.thread:
-            self.scope.cancel()
+            self.cancel()
         elif self.task is not None:
-            self.task.get_loop().call_soon_threadsafe(self.scope.cancel)
-        else:
-            anyio.from_thread.run_sync(self.scope.cancel, token=self.token)
+            self.task.get_loop().call_soon_threadsafe(self.cancel)
+        elif self.token is not None:
+            self.token.native_token.run_sync_soon(self.cancel)
+
+    def cancel(self) -> None:
+        """In its own thread: cancel whatever scope it is in, if somebody asked for its end."""
+        if self.parent is not None:
+            self.parent.cancel()
+        if self.stopped:
+            self.scope.cancel()
 
     # Counting.
 
@@ -336,11 +359,17 @@ class Run:
     def restate(self, content: str) -> None:
         """Hooks have changed what the agent said last; nobody is to see the old text."""
         self.last_content = content
-        for at in range(len(self.messages) - 1, -1, -1):
+        for at in range(len(self.messages) - 1, self.said_from - 1, -1):
             message = self.messages[at]
             if message.role == "assistant":
                 self.messages[at] = msgspec.structs.replace(message, content=content)
                 return
+        self.messages.append(Message(role="assistant", content=content))
+
+    def withhold(self, denial: Denial) -> None:
+        """A hook does not let the agent's last words be seen."""
+        self.restate(f"Withheld by hook {denial.hook_id!r}: {denial.reason}")
+        self.last_content = ""
 
     def undecided(self) -> list[PendingTool]:
         """The calls that still wait for a person."""
@@ -385,11 +414,6 @@ def chain_of(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chai
 
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
-
-
-def as_calling(spec: ToolSpec) -> ToolCalling:
-    """A model's call of a tool, to look it up by."""
-    return ToolCalling(identifier=spec.identifier, api_name=spec.name, tool_call_id="")
 
 
 def system_message(instructions: str) -> Message:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
 import anyio
 
+from hookline._hook_checks import shown
 from hookline.calls import MemoryCall, MemoryResult, Message
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import HookUsageError
+from hookline.errors import HookUsageError, OperationFinishedError, OperationNotFoundError
 from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent
@@ -24,7 +26,6 @@ from hookline.runtime._exec import (
     conversation,
     exec_child,
     exec_run,
-    interrupt,
     waiting_state,
 )
 from hookline.runtime._memory import InMemoryHistory, SessionMemory
@@ -94,7 +95,8 @@ class AgentSession:
         self._stack = contextlib.AsyncExitStack()
         self._dispatcher: HookDispatcher | None = None
         self._task_over: anyio.Event | None = None
-        self._operation_id: str | None = None
+        self._run: Run | None = None
+        self._leaving = False
 
     def __repr__(self) -> str:
         return f"AgentSession({self.id!r}, agent={self.agent.id!r}, phase={self.phase.value!r})"
@@ -108,33 +110,48 @@ class AgentSession:
         if not (self.phase is Phase.UNINITIALIZED or self.phase.is_terminal):
             raise HookUsageError(f"Session {self.id!r} has been entered already.")
         await self._phases.move(Phase.UNINITIALIZED)
-        try:
-            with self._phases.hooked([self.hooks]):
+        self._leaving = False
+        with self._phases.hooked([self.hooks]):
+            try:
                 await self._phases.move(Phase.BOOTSTRAPPING)
                 self._stack = contextlib.AsyncExitStack()
                 self._dispatcher = self._shared_dispatcher or await self._stack.enter_async_context(HookDispatcher())
-                self.history = list(await self._memory.load(self.id) or self.history)
+                self.history = messages_of(await self._memory.load(self.id) or self.history)
                 await self._phases.move(Phase.IDLE)
-        except BaseException as error:
-            await self._fail(error)
-            raise
+            except BaseException as error:
+                with anyio.CancelScope(shield=True):
+                    await self._phases.move(Phase.ERROR, reason=f"{type(error).__name__}: {error}")
+                self._dispatcher = None
+                await self._stack.__aexit__(type(error), error, error.__traceback__)
+                raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
+        self._leaving = True
         self.interrupt()
         try:
             if self._task_over is not None:
                 await self._task_over.wait()
         finally:
-            with self._phases.hooked([self.hooks]):
-                for phase in (Phase.SHUTTING_DOWN, Phase.SHUTDOWN_COMPLETE):
-                    with anyio.move_on_after(SHUTDOWN_SECONDS, shield=True) if error else contextlib.nullcontext():
-                        await self._phases.move(phase)
-            self._dispatcher = None
-            swallowed = await self._stack.__aexit__(kind, error, trace)
+            try:
+                await self._shut_down(shield=error is not None)
+            finally:
+                self._dispatcher = None
+                swallowed = await self._stack.__aexit__(kind, error, trace)
         return swallowed
+
+    async def _shut_down(self, *, shield: bool) -> None:
+        """The last two moves, whatever becomes of their hooks."""
+        with self._phases.hooked([self.hooks]):
+            limit = SHUTDOWN_SECONDS if shield else math.inf
+            try:
+                with anyio.move_on_after(limit, shield=shield):
+                    await self._phases.move(Phase.SHUTTING_DOWN)
+            finally:
+                with anyio.move_on_after(limit, shield=shield):
+                    await self._phases.move(Phase.SHUTDOWN_COMPLETE)
 
     async def run(
         self, prompt: str | Sequence[Message], *, hooks: Iterable[AnyHook] = (), operation_id: str | None = None
@@ -170,7 +187,8 @@ class AgentSession:
             tenant_id=self._tenant_id,
             messages=[*system, *self.history, *given],
         )
-        return await self._task(state, (), own, Phase.PROCESSING_USER_INPUT, len(system) + len(self.history))
+        with self._claimed():
+            return await self._task(state, (), own, Phase.PROCESSING_USER_INPUT, len(system) + len(self.history))
 
     async def resume(self, decisions: Sequence[Approve | Reject], *, hooks: Iterable[AnyHook] = ()) -> OperationResult:
         """Go on with the task that waits for a person.
@@ -187,9 +205,14 @@ class AgentSession:
         self._check_idle()
         if self.pending is None:
             raise HookUsageError(f"No task of session {self.id!r} waits for a person.")
-        state = await waiting_state(self.agent, self.pending, self._store)
-        checked = checked_decisions(state, decisions)
-        return await self._task(state, checked, own, Phase.AWAITING_TOOL_APPROVAL, 0)
+        with self._claimed():
+            try:
+                state = await waiting_state(self.agent, self.pending, self._store)
+            except (OperationFinishedError, OperationNotFoundError):
+                self.pending = None  # somebody else has seen to it
+                raise
+            checked = checked_decisions(state, decisions)
+            return await self._task(state, checked, own, Phase.AWAITING_TOOL_APPROVAL, 0)
 
     def interrupt(self) -> bool:
         """Stop the task that is running; it returns with reason `"interrupted"`.
@@ -197,7 +220,21 @@ class AgentSession:
         Returns:
             Whether there was one.
         """
-        return self._operation_id is not None and interrupt(self._operation_id)
+        run = self._run
+        if run is None or run.finishing:
+            return False
+        run.interrupt()
+        return True
+
+    @contextlib.contextmanager
+    def _claimed(self) -> Iterator[None]:
+        """One task at a time, from its first moment on."""
+        over = self._task_over = anyio.Event()
+        try:
+            yield
+        finally:
+            self._task_over = None
+            over.set()
 
     async def _task(
         self,
@@ -209,34 +246,38 @@ class AgentSession:
     ) -> OperationResult:
         """One segment of one task, from idle to idle."""
         assert self._dispatcher is not None
-        over = self._task_over = anyio.Event()
-        self._operation_id = self._phases.operation_id = state.operation_id
-        try:
-            with self._phases.hooked([self.hooks, *hooks]):
+        self._phases.operation_id = state.operation_id
+        run = self._run = Run(
+            self.agent,
+            state,
+            version=state.version if decisions else None,
+            hooks=[*self._given, self.hooks, *hooks],
+            dispatcher=self._dispatcher,
+            store=self._store,
+            drain_timeout=self._drain_timeout,
+            exec_child=exec_child,
+            phases=self._phases,
+            history=history,
+            remember=self._remember,
+        )
+        if self._leaving:
+            run.interrupt()
+        with self._phases.hooked([self.hooks, *hooks]):
+            try:
+                await self._phases.move(phase)
+                result = await exec_run(run, decisions)
+                self.pending = result.operation_id if result.reason == "waiting_for_human" else None
+            except BaseException:
+                if run.claimed:
+                    self.pending = None
+                raise
+            finally:
+                self._run = None
                 try:
-                    await self._phases.move(phase)
-                    run = Run(
-                        self.agent,
-                        state,
-                        version=state.version if decisions else None,
-                        hooks=[*self._given, self.hooks, *hooks],
-                        dispatcher=self._dispatcher,
-                        store=self._store,
-                        drain_timeout=self._drain_timeout,
-                        exec_child=exec_child,
-                        phases=self._phases,
-                        history=history,
-                        remember=self._remember,
-                    )
-                    result = await exec_run(run, decisions)
-                finally:
                     if self.phase.is_processing:
                         await self._phases.move(Phase.IDLE)
-        finally:
-            self._operation_id = self._task_over = None
-            self._phases.operation_id = ""
-            over.set()
-        self.pending = result.operation_id if result.reason == "waiting_for_human" else None
+                finally:
+                    self._phases.operation_id = ""
         return result
 
     async def _remember(self, run: Run) -> None:
@@ -244,23 +285,17 @@ class AgentSession:
         said = run.messages[1:] if run.messages[:1] == [system_message(run.instructions)] else run.messages
 
         async def write(call: MemoryCall) -> MemoryResult:
-            await self._memory.save(call.key, call.value)
+            await self._memory.save(call.key, messages_of(call.value))
             return MemoryResult()
 
-        call = MemoryCall(key=self.id, value=said, operation_id=run.operation_id, tenant_id=run.tenant_id)
+        call = MemoryCall(key=self.id, value=said, **run.call_ids)
         if MemoryCall not in run.intercepted:
             await write(call)
-            self.history = list(call.value)
+            self.history = messages_of(call.value)
             return
         passage = await lead(run, call, write, RunControl(run, at_end=True))
         if passage.denied is None and passage.result.stored:
-            self.history = list(passage.call.value)
-
-    async def _fail(self, error: BaseException) -> None:
-        """The session itself cannot go on."""
-        with anyio.CancelScope(shield=True):
-            await self._phases.move(Phase.ERROR, reason=f"{type(error).__name__}: {error}")
-            await self._stack.__aexit__(type(error), error, error.__traceback__)
+            self.history = messages_of(passage.call.value)
 
     def _check_idle(self) -> None:
         if self._dispatcher is None:
@@ -270,3 +305,14 @@ class AgentSession:
                 f"Session {self.id!r} is {self.phase.value}: it works on one task at a time. Wait for it, or open "
                 "another session."
             )
+
+
+def messages_of(value: object) -> list[Message]:
+    """A conversation that was kept, or is to be kept.
+
+    Raises:
+        HookUsageError: If it is no list of messages.
+    """
+    if not isinstance(value, Sequence) or not all(isinstance(message, Message) for message in value):
+        raise HookUsageError(f"The history of a session is a list of Messages; got {shown(value)}.")
+    return list(value)

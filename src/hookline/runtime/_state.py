@@ -1,6 +1,6 @@
 """The state of an operation as one serialisable struct, where it is kept, and what a person decides about it."""
 
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -38,6 +38,30 @@ class Reject(msgspec.Struct, frozen=True, tag="reject", rename="camel"):
 Decision = Approve | Reject
 
 
+class WaitingCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is kept of a call that hooks have seen and that waits for a person.
+
+    Attributes:
+        call_index: Its index, which nobody else gets.
+        metadata: What hooks have noted, as far as JSON can carry it.
+    """
+
+    call_index: int
+    metadata: dict[str, Any] = {}
+
+
+class OfferedTool(ToolSpec, frozen=True, kw_only=True):
+    """A tool that hooks have offered or changed, as it is kept over a pause.
+
+    Attributes:
+        needs_approval: Whether a call of it may need a person's approval.
+        own: Whether what runs is the agent's own tool or sub-agent of that name.
+    """
+
+    needs_approval: bool = False
+    own: bool = True
+
+
 class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All that is known of an operation between two steps: JSON and back, so that another process can resume it.
 
@@ -62,8 +86,10 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         last_content: What the model said last.
         instructions: The system message, where hooks have changed it.
         continues: How often hooks have continued it.
-        reserved: The `call_index` of calls that wait for a person and that hooks have seen, by tool call id.
+        waiting: Calls that wait for a person and that hooks have seen already, by tool call id.
+        metadata: What hooks of the `AgentCall` have noted, as far as JSON can carry it.
         offered: The tools that the model is offered, where hooks have changed them.
+        said_from: Where in `messages` begins what the operation itself has said.
         active_ms: How long its segments took.
         version: Counts the writes; a store refuses one that does not follow on the version that it holds.
         format: Version of this layout.
@@ -89,8 +115,10 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     last_content: str = ""
     instructions: str | None = None
     continues: int = 0
-    reserved: dict[str, int] = {}
-    offered: list[ToolSpec] | None = None
+    waiting: dict[str, WaitingCall] = {}
+    metadata: dict[str, Any] = {}
+    offered: list[OfferedTool] | None = None
+    said_from: int | None = None
     active_ms: float = 0.0
     version: int = 1
     format: int = 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from hookline._passages import Passage
-from hookline.calls import AgentResult, Denial, SubAgentCall, ToolCalling
+from hookline.calls import AgentResult, SubAgentCall, ToolCalling
 from hookline.errors import ToolArgumentsError, UnknownToolError, message_of
 from hookline.events import AfterCallAgent, BeforeCallAgent, OnCallAgentError, ToolOutcome
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._calls import Job, parsed_args
-from hookline.runtime._control import lead
+from hookline.runtime._control import lead, told
 from hookline.runtime._result import OperationResult, Step
 from hookline.runtime._run import Run, new_operation_id
 
@@ -31,8 +31,7 @@ async def answer(run: Run, step: Step, calling: ToolCalling, agent: Agent) -> No
     call = SubAgentCall(
         callee_id=agent.id,
         instruction=instruction if isinstance(instruction, str) else "",
-        operation_id=run.operation_id,
-        tenant_id=run.tenant_id,
+        **run.call_ids,
     )
     await run.executing(step)
     if SubAgentCall in run.intercepted:
@@ -54,13 +53,17 @@ async def intercepted(run: Run, call: SubAgentCall, problem: str | None) -> Agen
     async def terminal(final: SubAgentCall) -> AgentResult:
         return await call_sub_agent(run, final, problem if final.instruction == call.instruction else None)
 
-    passage = await lead(run, call, terminal)
+    try:
+        passage = await lead(run, call, terminal)
+    except Exception as error:  # the terminal raises none: a hook has answered with it
+        return tell_failed(run, call, error)
     if passage.denied is not None and passage.stop:
         run.denied = passage.denied
     if not passage.reached:
         return tell_unrun(run, passage)
     if passage.denied is not None:
-        return AgentResult(output=withheld(passage.denied), reason="interrupted")
+        output = f"The agent ran, but hook {passage.denied.hook_id!r} withheld its answer: {told(passage)}"
+        return AgentResult(output=output, reason="interrupted")
     result: AgentResult = passage.result
     return result
 
@@ -73,15 +76,25 @@ def tell_unrun(run: Run, passage: Passage) -> AgentResult:
     if passage.denied is not None:
         if run.hooked(OnCallAgentError):
             run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=passage.denied.reason))
-        return AgentResult(output=passage.denied.reason, reason="interrupted")
+        return AgentResult(output=told(passage), reason="interrupted")
     answer: AgentResult = passage.result
     tell_completed(run, call, "", success=answer.reason == "done")
     return answer
 
 
-def withheld(denial: Denial) -> str:
-    """What the model is told of a sub-agent whose answer it may not see."""
-    return f"The agent ran, but hook {denial.hook_id!r} withheld its answer: {denial.reason}"
+def tell_failed(run: Run, call: SubAgentCall, error: Exception) -> AgentResult:
+    """The pair of events of a call that a hook answered with an exception."""
+    if run.hooked(BeforeCallAgent):
+        run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
+    return failed(run, call, error)
+
+
+def failed(run: Run, call: SubAgentCall, error: Exception) -> AgentResult:
+    """A sub-agent has failed: the hooks and the model are told."""
+    if run.hooked(OnCallAgentError):
+        run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=message_of(error)))
+    output = f"The agent {call.callee_id!r} failed: {type(error).__name__}: {message_of(error)}"
+    return AgentResult(output=output, reason="error")
 
 
 async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None) -> AgentResult:
@@ -101,10 +114,7 @@ async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None) -> A
         if result.reason == "error":
             raise result.error or RuntimeError("unknown error")
     except Exception as error:
-        if run.hooked(OnCallAgentError):
-            run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=message_of(error)))
-        output = f"The agent {call.callee_id!r} failed: {type(error).__name__}: {message_of(error)}"
-        return AgentResult(output=output, reason="error")
+        return failed(run, call, error)
     except BaseException:
         tell_completed(run, call, child_id, success=False)
         raise

@@ -1,0 +1,71 @@
+"""Tools that hooks have changed, over a pause: what is kept of them, and what they are afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from hookline.calls import ToolCalling, ToolSpec
+from hookline.runtime._agent import Agent
+from hookline.runtime._state import OfferedTool
+from hookline.runtime._tools import Tool
+
+__all__ = ["as_calling", "jsonable", "kept", "offered_again"]
+
+
+def kept(agent: Agent, offered: Sequence[ToolSpec]) -> list[OfferedTool]:
+    """What can be stored of the tools that hooks have left: not their functions."""
+    return [
+        OfferedTool(
+            identifier=tool.identifier,
+            name=tool.name,
+            description=tool.description,
+            schema=tool.schema,
+            needs_approval=isinstance(tool, Tool) and tool.needs_approval is not False,
+            own=not isinstance(tool, Tool) or _runs(agent.find(as_calling(tool))) == tool.run,
+        )
+        for tool in offered
+    ]
+
+
+def offered_again(agent: Agent, offered: Sequence[OfferedTool] | None) -> list[ToolSpec] | None:
+    """The tools of an operation that goes on, with the agent's functions.
+
+    One whose function is not the agent's is only a name then: the model is told that it is unknown, rather than that
+    another function is run in its place. One that needed approval needs it again.
+    """
+    if offered is None:
+        return None
+    tools: list[ToolSpec] = []
+    for spec in offered:
+        found = agent.find(as_calling(spec))
+        if not spec.own or not isinstance(found, Tool):
+            tools.append(spec)
+            continue
+        approval = found.needs_approval if found.needs_approval is not False else spec.needs_approval
+        tools.append(
+            msgspec.structs.replace(found, description=spec.description, schema=spec.schema, needs_approval=approval)
+        )
+    return tools
+
+
+def as_calling(spec: ToolSpec) -> ToolCalling:
+    """A model's call of a tool, to look it up by."""
+    return ToolCalling(identifier=spec.identifier, api_name=spec.name, tool_call_id="")
+
+
+def jsonable(metadata: dict[str, Any]) -> dict[str, Any]:
+    """What JSON can carry of what hooks have noted."""
+    carried = {}
+    for key, value in metadata.items():
+        try:
+            carried[key] = msgspec.json.decode(msgspec.json.encode({key: value}))[key]
+        except (TypeError, ValueError, RecursionError, KeyError):
+            continue
+    return carried
+
+
+def _runs(found: object) -> object:
+    return found.run if isinstance(found, Tool) else None
