@@ -153,6 +153,16 @@ class Chain:
         """Whether any hook stands in the way of calls of that class."""
         return any(onion.hooks for (kind, _), onion in self._onions.items() if kind is call)
 
+    def order(self, call: type[Call], *, tenant_id: str = "") -> list[str]:
+        """Ids of the hooks of a class of calls, from the outside to the inside, guards last.
+
+        Args:
+            call: The class of the calls.
+            tenant_id: Whose call it is.
+        """
+        onion = self._onions.get((call, tenant_id if tenant_id in self._tenants else ""))
+        return [hook.id for hook in onion.hooks] if onion is not None else []
+
     async def run(self, call: Call, terminal: Terminal) -> Outcome:
         """Lead a call through the hooks.
 

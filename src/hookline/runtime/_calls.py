@@ -12,10 +12,10 @@ import msgspec
 
 from hookline._frozen import ReadOnlyDict, read_only
 from hookline._passages import Passage
-from hookline.calls import Ask, ToolCall, ToolCalling, ToolResult, tool_failure
+from hookline.calls import Ask, Denial, ToolCall, ToolCalling, ToolResult, tool_failure
 from hookline.errors import ToolArgumentsError, UnknownToolError
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, PendingTool, ToolOutcome
-from hookline.runtime._control import RunControl, lead, told
+from hookline.runtime._control import RunControl, lead
 from hookline.runtime._offer import jsonable
 from hookline.runtime._result import Step
 from hookline.runtime._run import Run
@@ -152,7 +152,7 @@ async def answer_intercepted(
     if passage.denied is not None and passage.stop:
         run.denied = passage.denied
     if passage.reached:
-        result = passage.result if passage.denied is None else withheld(passage.denied.hook_id, told(passage))
+        result = passage.result if passage.denied is None else withheld(passage.denied)
     else:
         run.tool_calls += 1
         result = await tell_unrun(run, step, final, passage)
@@ -191,9 +191,11 @@ def as_pending(call: ToolCall, prompt: str = "") -> PendingTool:
     )
 
 
-def withheld(hook_id: str, reason: str) -> ToolResult:
+def withheld(denial: Denial) -> ToolResult:
     """What the model is told of a call whose result it may not see."""
-    return ToolResult(content=f"The tool ran, but hook {hook_id!r} withheld its result: {reason}", success=False)
+    return ToolResult(
+        content=f"The tool ran, but hook {denial.hook_id!r} withheld its result: {denial.reason}", success=False
+    )
 
 
 async def tell_unrun(run: Run, step: Step, call: ToolCall, passage: Passage) -> ToolResult:
@@ -216,9 +218,7 @@ async def tell_unrun(run: Run, step: Step, call: ToolCall, passage: Passage) -> 
             await run.dispatcher.dispatch_before_tool_call(event)
     finally:
         tell_result(run, call, answer, started, answered_by=answered_by, mocked=passage.denied is None)
-    if passage.denied is not None:
-        return ToolResult(content=told(passage), success=False)
-    result: ToolResult = passage.result
+    result: ToolResult = answer if passage.denied is not None else passage.result
     return result
 
 

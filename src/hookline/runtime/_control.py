@@ -15,21 +15,13 @@ from hookline.calls import Ask, Call
 from hookline.execution import refuse_awaitable
 from hookline.runtime._run import Run
 
-__all__ = ["RunControl", "lead", "told"]
+__all__ = ["RunControl", "lead"]
 
 
 async def lead(run: Run, call: Call, terminal: Terminal, control: RunControl | None = None) -> Passage:
     """Lead a call of a run through its interceptors; callers ask `run.intercepted` first."""
     assert run.chain is not None
     return await run.chain._lead(call, terminal, control or RunControl(run))
-
-
-def told(passage: Passage) -> str:
-    """Why a call was denied, for a model: what went wrong inside of a hook is none of its business."""
-    assert passage.refusal is not None
-    if passage.refusal.__cause__ is not None:
-        return "The hook that judges it failed, so it was not allowed."
-    return passage.refusal.reason
 
 
 class RunControl:

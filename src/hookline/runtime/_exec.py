@@ -27,6 +27,7 @@ from hookline.runtime._agent import Agent
 from hookline.runtime._agent_call import run_agent
 from hookline.runtime._calls import INTERRUPTED
 from hookline.runtime._keeping import save
+from hookline.runtime._offer import keep_here
 from hookline.runtime._result import OperationResult
 from hookline.runtime._run import Run, new_operation_id, system_message
 from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
@@ -320,6 +321,7 @@ async def _finish(
     """The end of a segment: state saved, end announced, hooks gone."""
     run.finishing = True
     run.ended = perf_counter_ns()
+    keep_here(run.operation_id, run.offered, waiting=reason == "waiting_for_human")
     if reason != "waiting_for_human":
         run.close_step(INTERRUPTED)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from hookline.runtime._agent import Agent
 from hookline.runtime._state import OfferedTool
 from hookline.runtime._tools import Tool
 
-__all__ = ["as_calling", "jsonable", "kept", "offered_again"]
+__all__ = ["as_calling", "jsonable", "keep_here", "kept", "offered_again"]
 
 
 def kept(agent: Agent, offered: Sequence[ToolSpec]) -> list[OfferedTool]:
@@ -30,14 +31,36 @@ def kept(agent: Agent, offered: Sequence[ToolSpec]) -> list[OfferedTool]:
     ]
 
 
-def offered_again(agent: Agent, offered: Sequence[OfferedTool] | None) -> list[ToolSpec] | None:
-    """The tools of an operation that goes on, with the agent's functions.
+_here: OrderedDict[str, list[ToolSpec]] = OrderedDict()
+"""The tools that hooks gave to operations which wait for a person, as long as this process lives: functions do not
+travel with the state."""
 
-    One whose function is not the agent's is only a name then: the model is told that it is unknown, rather than that
-    another function is run in its place. One that needed approval needs it again.
+REMEMBERED = 1000
+"""Of how many operations that is kept."""
+
+
+def keep_here(operation_id: str, offered: list[ToolSpec] | None, *, waiting: bool) -> None:
+    """Remember the tools of an operation while it waits."""
+    if offered is None or not waiting:
+        _here.pop(operation_id, None)
+    else:
+        _here[operation_id] = offered
+        while len(_here) > REMEMBERED:
+            _here.popitem(last=False)
+
+
+def offered_again(agent: Agent, operation_id: str, offered: Sequence[OfferedTool] | None) -> list[ToolSpec] | None:
+    """The tools of an operation that goes on.
+
+    In another process than the one that paused it, one whose function is not the agent's is only a name: the model is
+    told that it is unknown, rather than that another function is run in its place. One that needed approval needs it
+    again.
     """
     if offered is None:
         return None
+    here = _here.get(operation_id)
+    if here is not None:
+        return here
     tools: list[ToolSpec] = []
     for spec in offered:
         found = agent.find(as_calling(spec))

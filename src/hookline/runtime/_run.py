@@ -8,7 +8,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -136,7 +136,7 @@ class Run:
         self.continues = state.continues
         self.waiting: dict[str, WaitingCall] = dict(state.waiting)
         self.metadata: dict[str, Any] = dict(state.metadata)
-        self.offered: list[ToolSpec] | None = offered_again(agent, state.offered)
+        self.offered: list[ToolSpec] | None = offered_again(agent, state.operation_id, state.offered)
         self.denied: Denial | None = None
 
     # What the model may call.
@@ -293,7 +293,7 @@ class Run:
         elif self.task is not None:
             self.task.get_loop().call_soon_threadsafe(self.cancel)
         elif self.token is not None:
-            self.token.native_token.run_sync_soon(self.cancel)
+            cast(Any, self.token.native_token).run_sync_soon(self.cancel)
 
     def cancel(self) -> None:
         """In its own thread: cancel whatever scope it is in, if somebody asked for its end."""

@@ -10,7 +10,7 @@ from hookline.errors import ToolArgumentsError, UnknownToolError, message_of
 from hookline.events import AfterCallAgent, BeforeCallAgent, OnCallAgentError, ToolOutcome
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._calls import Job, parsed_args
-from hookline.runtime._control import lead, told
+from hookline.runtime._control import lead
 from hookline.runtime._result import OperationResult, Step
 from hookline.runtime._run import Run, new_operation_id
 
@@ -62,7 +62,7 @@ async def intercepted(run: Run, call: SubAgentCall, problem: str | None) -> Agen
     if not passage.reached:
         return tell_unrun(run, passage)
     if passage.denied is not None:
-        output = f"The agent ran, but hook {passage.denied.hook_id!r} withheld its answer: {told(passage)}"
+        output = f"The agent ran, but hook {passage.denied.hook_id!r} withheld its answer: {passage.denied.reason}"
         return AgentResult(output=output, reason="interrupted")
     result: AgentResult = passage.result
     return result
@@ -76,7 +76,7 @@ def tell_unrun(run: Run, passage: Passage) -> AgentResult:
     if passage.denied is not None:
         if run.hooked(OnCallAgentError):
             run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=passage.denied.reason))
-        return AgentResult(output=told(passage), reason="interrupted")
+        return AgentResult(output=passage.denied.reason, reason="interrupted")
     answer: AgentResult = passage.result
     tell_completed(run, call, "", success=answer.reason == "done")
     return answer
