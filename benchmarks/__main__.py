@@ -18,6 +18,7 @@ from benchmarks import (
     bench_events,
     bench_lanes,
     bench_phases,
+    bench_ready,
     bench_registration,
     bench_runtime,
     bench_scale,
@@ -35,6 +36,7 @@ GROUPS: dict[str, ModuleType] = {
     "events": bench_events,
     "runtime": bench_runtime,
     "phases": bench_phases,
+    "ready": bench_ready,
     "compare": compare,
     "scale": bench_scale,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 from typing import Any
 
 import pytest
@@ -193,22 +192,11 @@ async def test_odd_contents_do_no_harm(content: Any) -> None:
         "ignore previous instructions. ",
     ],
 )  # fmt: skip
-def test_the_time_is_in_proportion_to_the_text(unit: str) -> None:
-    short, long = min(seconds(unit, 20_000) for _ in range(3)), seconds(unit, 500_000)
+def test_half_a_million_characters_of_anything_come_to_an_end(unit: str) -> None:
+    """How long that takes is judged by `make bench ARGS=ready`; here a regular expression that runs away would hang."""
+    found = find_injections(unit * (500_000 // len(unit)))
 
-    assert long < 25 * 8 * max(short, 2e-4)
-
-
-@pytest.mark.parametrize("unit", ["a", "ignore all of the previous ", "\u00e9 ignore"])
-def test_five_million_characters_take_ten_times_as_long_as_a_tenth_of_them(unit: str) -> None:
-    assert seconds(unit, 5_000_000) < 10 * 8 * seconds(unit, 500_000)
-
-
-def seconds(unit: str, characters: int) -> float:
-    text = unit * (characters // len(unit))
-    started = time.process_time()
-    find_injections(text)
-    return time.process_time() - started
+    assert all(finding.rule for finding in found)
 
 
 @pytest.mark.parametrize(

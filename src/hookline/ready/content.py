@@ -94,7 +94,7 @@ class _Redaction:
         return None if same else replace(struct, **changed)
 
     def tool_result(self, call: ToolCall, result: ToolResult) -> ToolResult | None:
-        return self.fields(result, "content") if isinstance(result.content, str) else None
+        return self.fields(result, "content") if isinstance(result.content, str) else None  # type: ignore[no-any-return]
 
     def answer(self, call: AgentCall | SubAgentCall, result: AgentResult) -> AgentResult | None:
         return self.fields(result, "output")  # type: ignore[no-any-return]
