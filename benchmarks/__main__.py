@@ -14,6 +14,7 @@ from time import perf_counter
 from types import ModuleType
 
 from benchmarks import (
+    bench_chains,
     bench_dispatch,
     bench_events,
     bench_lanes,
@@ -37,10 +38,11 @@ GROUPS: dict[str, ModuleType] = {
     "runtime": bench_runtime,
     "phases": bench_phases,
     "ready": bench_ready,
+    "chains": bench_chains,
     "compare": compare,
     "scale": bench_scale,
 }
-LIBRARIES = ("hookline", "msgspec", "anyio", "blinker", "pyee", "pluggy")
+LIBRARIES = ("hookline", "msgspec", "anyio", "blinker", "pyee", "pluggy", "agent-hooks-sdk")
 
 
 def main() -> int:

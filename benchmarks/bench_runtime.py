@@ -1,4 +1,4 @@
-"""A whole run: a model asks for one async tool and then answers, with and without hooks.
+"""A whole run: a model asks for one async tool and then answers, with and without hooks and interceptors.
 
 The goal is a number of `create_task + await`, so that it means the same on any machine.
 """
@@ -10,11 +10,17 @@ import asyncio
 from benchmarks.harness import Row, Samples, interleave, statement
 from hookline import (
     Agent,
+    AgentCall,
+    AgentSession,
+    CompactCall,
     HookDispatcher,
     Hooks,
     ModelCall,
     ModelResponse,
     ScriptedModel,
+    StepCall,
+    SubAgentCall,
+    ToolCall,
     ToolCalling,
     exec_agent,
     tool,
@@ -27,6 +33,8 @@ REFERENCE_US = 4.0
 
 ASKS = ModelResponse(tool_calls=[ToolCalling(api_name="search", args={"query": "hooks"}, tool_call_id="call_1")])
 ANSWERS = ModelResponse(content="42 results")
+LED = (AgentCall, StepCall, ModelCall, ToolCall, CompactCall, SubAgentCall)
+"""The calls of a run; the last two do not occur in this one."""
 
 
 def play(call: ModelCall) -> ModelResponse:
@@ -40,6 +48,10 @@ async def search(query: str) -> str:
 
 
 async def bench(rounds: int) -> list[Row]:
+    return [*await observed(rounds), *await intercepted(rounds), *await in_a_session(rounds)]
+
+
+async def observed(rounds: int) -> list[Row]:
     agent = Agent(id="searcher", model=ScriptedModel(play), tools=[search])
     one, observers, queued = Hooks("one"), Hooks("observers"), Hooks("queued")
     for event in EVENTS.values():
@@ -63,6 +75,44 @@ async def bench(rounds: int) -> list[Row]:
         rows += scaled(samples, f"exec_agent [{name}]", goals.get(name))
         rows.append(samples.row(f"exec_agent [{name}, shared dispatcher]", TASK))
     return rows
+
+
+async def intercepted(rounds: int) -> list[Row]:
+    """With hooks in the way of its calls that let them pass."""
+    agent = Agent(id="searcher", model=ScriptedModel(play), tools=[search])
+    one, all_six, five = Hooks("one"), Hooks("all six"), Hooks("five")
+    one.guard(ToolCall)(make_async())
+    for call in LED:
+        all_six.guard(call)(make_async())
+    for _ in range(5):
+        five.around(ToolCall)(make_around())
+    given = {
+        "no hooks": (),
+        "one guard(ToolCall)": [one],
+        "a guard of each of the six calls": [all_six],
+        "five arounds(ToolCall)": [five],
+    }
+    cases = {TASK: statement("await create_task(nothing())", create_task=asyncio.create_task, nothing=nothing)}
+    async with HookDispatcher() as dispatcher:
+        for name, hooks in given.items():
+            cases[f"exec_agent [{name}]"] = run_of(agent, hooks, dispatcher)
+        samples = await interleave(cases, rounds)
+    bare, *hooked = (f"exec_agent [{name}]" for name in given)
+    return [samples.row(bare, TASK), *(samples.row(case, against) for case in hooked for against in (TASK, bare))]
+
+
+async def in_a_session(rounds: int) -> list[Row]:
+    """As a task of a session, whose conversation is cleared before each, so that all tasks are alike."""
+    agent = Agent(id="searcher", model=ScriptedModel(play), tools=[search])
+    async with HookDispatcher() as dispatcher, AgentSession(agent, dispatcher=dispatcher) as session:
+        cases = {
+            "exec_agent [as a task]": run_of(agent, (), dispatcher),
+            "session.run": statement(
+                "session.history.clear(); await session.run('How many?')", session=session, unroll=1
+            ),
+        }
+        samples = await interleave(cases, rounds)
+    return [samples.row("session.run", "exec_agent [as a task]")]
 
 
 def scaled(samples: Samples, case: str, goal_us: float | None) -> list[Row]:
@@ -112,5 +162,12 @@ def make_plain():
 def make_async():
     async def handler(event: object) -> None:
         pass
+
+    return handler
+
+
+def make_around():
+    async def handler(call: object, call_next) -> object:
+        return await call_next(call)
 
     return handler

@@ -190,7 +190,19 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = frozenset(
-    {"calls", "dispatcher", "errors", "events", "hooks", "interceptors", "phases", "runtime", "signals"}
+    {
+        "asgi",
+        "calls",
+        "dispatcher",
+        "errors",
+        "events",
+        "hooks",
+        "interceptors",
+        "phases",
+        "ready",
+        "runtime",
+        "signals",
+    }
 )
 
 if not TYPE_CHECKING:

@@ -25,8 +25,8 @@ from hookline.hooks import Interceptor
 
 __all__ = ["Onion", "Placed"]
 
-MAX_AROUNDS = 150
-"""Each takes up to four frames, and Python's stack has a thousand."""
+MAX_AROUNDS = 100
+"""Each takes up to seven frames, with a `before` and an `after` between two of them, and Python's stack has a thousand."""
 
 Placed = tuple[Interceptor, object]
 """An interceptor and the lane of its bundle."""
@@ -252,20 +252,18 @@ def _call_next(hook: HookInChain, slot: int, inner: Enter) -> Enter:
 def _into(around: Around, outer: HookInChain | None, slot: int) -> Enter:
     """The way into an `around`, which is at the same time the `call_next` of the one right outside of it, if any.
 
-    One frame for both, and the commonest case of everything in line, because frames are most of what a chain costs.
+    One frame for both, because frames are most of what a chain costs.
     """
     hook, inner_slot, call_next = around
-    index, handler, matches, limit, is_async = hook.index, hook.handler, hook.matches, hook.timeout, hook.is_async
-    start, end, on_return = hook.start, hook.end, hook.outer
+    matches, start, on_return = hook.matches, hook.start, hook.outer
     outer_limit = outer.timeout if outer is not None else math.inf
-    outer_start, leave = (outer.start, outer.leave) if outer is not None else (start, start + 2)
+    outer_start = outer.start if outer is not None else start
 
     async def enter(passage: Passage, call: Any) -> Any:
         outcomes, clock = passage.outcomes, passage.clock
         state = outcomes[slot]
         if state is not IDLE and state is not ABSENT:
             return await again(passage, outer, slot)
-        now = 0.0
         if clock is not None:
             marks, now = clock.marks, perf_counter()
             if outer is not None and state is IDLE:
@@ -283,43 +281,45 @@ def _into(around: Around, outer: HookInChain | None, slot: int) -> Enter:
             if (matches is not None and not matches(call)) or (passage.watched and not await admits(passage, hook)):
                 result = await call_next(passage, call)
             else:
-                error: BaseException | None = None
-                if passage.recording:
-                    passage.started.append(hook)
-                try:
-                    result = handler(call, MethodType(call_next, passage))
-                    if clock is not None:
-                        clock.on = index
-                        result = await (result if is_async and not clock.scoped else clock.bounded(index, result))
-                    elif is_async or isawaitable(result):
-                        result = await result
-                except BaseException as raised:
-                    error, result = raised, FAILED
-                if clock is not None:
-                    marks[end] = now = perf_counter()
-                    clock.on = on_return
-                    if error is not None or clock.special or now - marks[start] > limit:
-                        result = await ended(passage, hook, error, result, inner_slot)
-                elif error is not None:
-                    result = await ended(passage, hook, error, result, inner_slot)
-                if result is not outcomes[inner_slot]:
-                    result = await returned(passage, hook, inner_slot, result, call_next)
-                elif passage.recording:
-                    passage.note(hook, "ok")
+                result = await _run_around(passage, around, call)
         except BaseException as raised:
             if outcomes[inner_slot] is IDLE:
                 outcomes[inner_slot] = CLOSED
             come_back(clock, outer)
             passage.settle(slot, Raised(raised))
             raise
-        outcomes[slot] = result
-        if clock is not None and outer is not None:
-            if clock.special:
-                come_back(clock, outer)
-            else:
-                marks[leave] = perf_counter() if passage.recording else now
-        if passage.finished is not None:
-            passage.finished.set()
+        come_back(clock, outer)
+        passage.settle(slot, result)
         return result
 
     return enter
+
+
+async def _run_around(passage: Passage, around: Around, call: Any) -> Any:
+    """An `around` itself, and what it came to."""
+    hook, slot, call_next = around
+    clock = passage.clock
+    result: Any = FAILED
+    error: BaseException | None = None
+    if passage.recording:
+        passage.started.append(hook)
+    try:
+        result = hook.handler(call, MethodType(call_next, passage))
+        if clock is not None:
+            clock.on = hook.index
+            result = await (result if hook.is_async and not clock.scoped else clock.bounded(hook.index, result))
+        elif isawaitable(result):
+            result = await result
+    except BaseException as raised:
+        error, result = raised, FAILED
+    late = False
+    if clock is not None:
+        clock.marks[hook.end] = now = perf_counter()
+        clock.on = hook.outer
+        late = clock.special or now - clock.marks[hook.start] > hook.timeout
+    if late or error is not None:
+        result = await ended(passage, hook, error, result, slot)
+    if result is not passage.outcomes[slot]:
+        return await returned(passage, hook, slot, result, call_next)
+    passage.note(hook, "ok")
+    return result

@@ -333,13 +333,13 @@ async def test_300_hooks_stand_in_one_chain(kind: str) -> None:
 @pytest.mark.parametrize("suspends", [False, True])
 @pytest.mark.parametrize("options", [{}, {"record": False, "hook_timeout": math.inf}], ids=["timed", "bare"])
 @pytest.mark.parametrize("between", ["nothing", "before", "after", "everything"])
-async def test_150_arounds_stand_in_one_chain(between: str, options: Any, *, suspends: bool) -> None:
+async def test_100_arounds_stand_in_one_chain(between: str, options: Any, *, suspends: bool) -> None:
     tool = Tool(seconds=0.001 if suspends else 0)
-    hooks = [around(through, priority=n) for n in range(150)]
+    hooks = [around(through, priority=n) for n in range(100)]
     if between in ("before", "everything"):
-        hooks += [before(lambda call: None, priority=n) for n in range(150)]
+        hooks += [before(lambda call: None, priority=n) for n in range(100)]
     if between in ("after", "everything"):
-        hooks += [after(lambda call, result: None, priority=n) for n in range(150)]
+        hooks += [after(lambda call, result: None, priority=n) for n in range(100)]
 
     outcome = await run(hooks, terminal=tool, **options)
 

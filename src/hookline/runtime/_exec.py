@@ -31,6 +31,7 @@ from hookline.runtime._offer import keep_here
 from hookline.runtime._result import OperationResult
 from hookline.runtime._run import Run, new_operation_id, system_message
 from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
+from hookline.runtime._telling import complete
 
 __all__ = [
     "check_ids",
@@ -339,7 +340,7 @@ async def _finish(
             await save(run, reason)
     finally:
         try:
-            run.complete(reason, error)
+            complete(run, reason, error)
         finally:
             await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
     return run.result(reason, error)

@@ -24,6 +24,7 @@ from hookline.runtime._resume import note_decisions, resume_step
 from hookline.runtime._run import Run
 from hookline.runtime._state import Decision
 from hookline.runtime._sub_agents import sub_agent_job
+from hookline.runtime._telling import after_step, before_step
 
 __all__ = ["limit_reached", "run_segment"]
 
@@ -55,7 +56,7 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
     Returns:
         Why the run ends here, or `None` if another step follows.
     """
-    step = run.before_step()
+    step = before_step(run)
     reason: CompletionReason | None = "error"
     try:
         await run.take_turn()
@@ -67,7 +68,7 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
             reason = await step_body(run, step, decisions)
         reason = reason or limit_reached(run)
     finally:
-        run.after_step(step, should_continue=reason is None)
+        after_step(run, step, should_continue=reason is None)
     run.step_index = None
     return reason
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, cast
@@ -17,14 +16,9 @@ import msgspec
 from hookline._deadline import runs_on_asyncio
 from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolSpec, Usage
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import message_of
 from hookline.events import (
-    AfterStep,
-    BeforeStep,
     CompletionReason,
     Event,
-    OnComplete,
-    OnError,
     PendingTool,
     ToolOutcome,
 )
@@ -38,9 +32,6 @@ from hookline.runtime._state import Decision, OfferedTool, OperationState, Opera
 from hookline.runtime._tools import Tool
 
 __all__ = ["Run", "new_operation_id"]
-
-DETAIL_CHARACTERS = 8_000
-"""How much of a traceback `OnError.error_detail` carries, counted from its end."""
 
 
 def new_operation_id() -> str:
@@ -101,23 +92,27 @@ class Run:
         self.ended: int | None = None
         self.step_index: int | None = None
 
+        self.version = version
+        self._take_up(state)
+
+    def _take_up(self, state: OperationState) -> None:
+        """What is known of the operation so far."""
         self.operation_id = state.operation_id
         self.tenant_id = state.tenant_id
         self.user_id = state.user_id
         self.ids: dict[str, Any] = {
             "operation_id": state.operation_id,
-            "agent_id": agent.id,
+            "agent_id": self.agent.id,
             "user_id": state.user_id,
             "tenant_id": state.tenant_id,
             "parent_operation_id": state.parent_operation_id,
         }
         self.call_ids: dict[str, Any] = {
             "operation_id": state.operation_id,
-            "agent_id": agent.id,
+            "agent_id": self.agent.id,
             "user_id": state.user_id,
             "tenant_id": state.tenant_id,
         }
-        self.version = version
         self.attempted: OperationState | None = None
         self.earlier_ms = state.active_ms
         self.messages: list[Message] = list(state.messages)
@@ -132,11 +127,11 @@ class Run:
         self.call_indices: dict[str, int] = dict(state.call_indices)
         self.last_input_tokens = state.last_input_tokens
         self.last_content = state.last_content
-        self.instructions = agent.instructions if state.instructions is None else state.instructions
+        self.instructions = self.agent.instructions if state.instructions is None else state.instructions
         self.continues = state.continues
         self.waiting: dict[str, WaitingCall] = dict(state.waiting)
         self.metadata: dict[str, Any] = dict(state.metadata)
-        self.offered: list[ToolSpec] | None = offered_again(agent, state.operation_id, state.offered)
+        self.offered: list[ToolSpec] | None = offered_again(self.agent, state.operation_id, state.offered)
         self.denied: Denial | None = None
 
     # What the model may call.
@@ -190,71 +185,6 @@ class Run:
     def tell(self, event: Event) -> None:
         """Dispatch an event."""
         self.dispatcher.dispatch(event)
-
-    def before_step(self) -> Step:
-        """Start a step."""
-        step = Step(self.steps)
-        self.step_index = step.index
-        self.steps += 1
-        if self.hooked(BeforeStep):
-            self.tell(BeforeStep(**self.ids, step_index=step.index))
-        return step
-
-    def after_step(self, step: Step, *, should_continue: bool) -> None:
-        """End a step, whatever happened in it."""
-        if not self.hooked(AfterStep):
-            return
-        now = perf_counter_ns()
-        self.tell(
-            AfterStep(
-                **self.ids,
-                step_index=step.index,
-                step_type=step.type,
-                content=step.content,
-                reasoning=step.reasoning,
-                tools_calling=step.calling,
-                tools_result=step.results(),
-                should_continue=should_continue,
-                execution_time_ms=(now - step.started) / 1e6,
-                elapsed_ms=self.active_ms(),
-                step_cost_usd=step.cost_usd,
-                total_cost_usd=self.usage.cost_usd,
-                total_input_tokens=self.usage.input_tokens,
-                total_output_tokens=self.usage.output_tokens,
-                total_steps=self.steps,
-                total_tool_calls=self.tool_calls,
-            )
-        )
-
-    def complete(self, reason: CompletionReason, error: BaseException | None) -> None:
-        """End the segment: `onComplete`, then `onError` if it failed."""
-        failed = reason == "error" and error is not None
-        if self.hooked(OnComplete):
-            self.tell(
-                OnComplete(
-                    **self.ids,
-                    reason=reason,
-                    steps=self.steps,
-                    llm_calls=self.llm_calls,
-                    tool_calls=self.tool_calls,
-                    total_tokens=self.usage.input_tokens + self.usage.output_tokens,
-                    cost_usd=self.usage.cost_usd,
-                    duration_ms=self.active_ms(),
-                    last_assistant_content=self.last_content,
-                    error_type=type(error).__name__ if failed else None,
-                    error_message=message_of(error) if failed and error else None,
-                )
-            )
-        if failed and error is not None and self.hooked(OnError):
-            self.tell(
-                OnError(
-                    **self.ids,
-                    error_message=message_of(error),
-                    error_type=type(error).__name__,
-                    error_detail="".join(traceback.format_exception(error))[-DETAIL_CHARACTERS:],
-                    step_index=self.step_index,
-                )
-            )
 
     async def take_turn(self) -> None:
         """Let other tasks run even if model and tools never wait, and take note of an interrupt or a cancellation.
