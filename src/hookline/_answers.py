@@ -86,7 +86,7 @@ def respond(passage: Passage, hook: HookInChain, value: Respond) -> Any:
     """
     try:
         answer = result_of(hook.result, value.answer)
-    except HookUsageError as error:
+    except Exception as error:
         return failed(passage, hook, error, "error")
     passage.note(hook, "mocked")
     answered(passage, hook, answer)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import msgspec
+from msgspec.structs import force_setattr
 
 __all__ = [
     "ReadOnlyDict",
@@ -14,6 +15,7 @@ __all__ = [
     "check_finite",
     "freeze_dict",
     "freeze_list",
+    "no_dict",
     "no_list",
     "read_only",
     "read_only_list",
@@ -107,11 +109,17 @@ def read_only_list(value: Sequence[Any]) -> ReadOnlyList:
 
 
 _NO_LIST = ReadOnlyList()
+_NO_DICT = ReadOnlyDict()
 
 
 def no_list() -> ReadOnlyList:
     """The empty list that all structs share."""
     return _NO_LIST
+
+
+def no_dict() -> ReadOnlyDict:
+    """The empty dict that all structs share."""
+    return _NO_DICT
 
 
 def freeze_dict(struct: msgspec.Struct, name: str, value: object) -> None:
@@ -120,10 +128,11 @@ def freeze_dict(struct: msgspec.Struct, name: str, value: object) -> None:
     Raises:
         TypeError: If it is no mapping.
     """
-    if value.__class__ is not ReadOnlyDict:
-        if not isinstance(value, Mapping):
+    kind = value.__class__
+    if kind is not ReadOnlyDict:
+        if kind is not dict and not isinstance(value, Mapping):
             raise TypeError(f"`{name}` of a {type(struct).__name__} is a mapping; got {value!r:.200}")
-        msgspec.structs.force_setattr(struct, name, read_only(value))
+        force_setattr(struct, name, read_only(cast("Mapping[str, Any]", value)) if value else _NO_DICT)
 
 
 def freeze_list(struct: msgspec.Struct, name: str, value: object) -> None:
@@ -132,10 +141,11 @@ def freeze_list(struct: msgspec.Struct, name: str, value: object) -> None:
     Raises:
         TypeError: If it is no sequence.
     """
-    if value.__class__ is not ReadOnlyList:
-        if not isinstance(value, Sequence) or isinstance(value, str):
+    kind = value.__class__
+    if kind is not ReadOnlyList:
+        if kind is not list and (not isinstance(value, Sequence) or isinstance(value, str)):
             raise TypeError(f"`{name}` of a {type(struct).__name__} is a list; got {value!r:.200}")
-        msgspec.structs.force_setattr(struct, name, ReadOnlyList(value))
+        force_setattr(struct, name, ReadOnlyList(cast("Sequence[Any]", value)))
 
 
 def check_finite(path: str, value: object) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from inspect import isawaitable
 from time import perf_counter
 from types import MethodType
@@ -23,10 +24,10 @@ from hookline.calls import CALLS, Call
 from hookline.errors import HookDefinitionError
 from hookline.hooks import Interceptor
 
-__all__ = ["Onion", "Placed"]
+__all__ = ["Onion", "Placed", "check_depth"]
 
 MAX_AROUNDS = 100
-"""Each takes up to seven frames, with a `before` and an `after` between two of them, and Python's stack has a thousand."""
+"""Each takes up to seven frames (with a `before` and an `after` between two of them), and Python has a thousand."""
 
 Placed = tuple[Interceptor, object]
 """An interceptor and the lane of its bundle."""
@@ -56,20 +57,15 @@ class Onion:
             _compile(index, *ordered[index], places[index], hook_timeout=hook_timeout) for index in range(len(ordered))
         )
         self.marks = [0.0] * (4 * len(ordered))
-        waited = [hook for hook, (given, _) in zip(self.hooks, ordered, strict=True) if given.wait]
-        unwaited = [hook for hook in self.hooks if hook not in waited]
+        pairs = list(zip(self.hooks, ordered, strict=True))
+        waited = [hook for hook, (given, _) in pairs if given.wait]
+        unwaited = [hook for hook, (given, _) in pairs if not given.wait]
         self.background = bool(unwaited)
         self.background_after = tuple(hook for hook in reversed(unwaited) if hook.kind == "after")
         self.timed = record or any(hook.timeout < math.inf for hook in self.hooks)
         guards = tuple(hook for hook in waited if hook.kind == "guard")
         onion = [hook for hook in waited if hook.kind != "guard"]
         arounds = [hook for hook in onion if hook.kind == "around"]
-        if len(arounds) > MAX_AROUNDS:
-            raise HookDefinitionError(
-                f"Chain for {arounds[0].point}",
-                f"more than {MAX_AROUNDS} `around` hooks: they are nested calls, and Python's stack ends; use "
-                "`before`, `guard` and `after`, of which there may be many more",
-            )
         self.slots = 0
         innermost = _innermost(
             guards,
@@ -132,6 +128,22 @@ def _places(ordered: Sequence[Interceptor]) -> list[_Places]:
         if around:
             outer = index
     return places
+
+
+def check_depth(hooks: Iterable[Interceptor]) -> None:
+    """Refuse more `around`s around one call than Python's stack holds.
+
+    Raises:
+        HookDefinitionError: That names the class of calls.
+    """
+    counts = Counter((hook.call, hook.tenant_id) for hook in hooks if hook.kind == "around")
+    for call, tenant in counts:
+        if counts[call, tenant] + (counts[call, ""] if tenant else 0) > MAX_AROUNDS:
+            raise HookDefinitionError(
+                f"Chain for {call.__name__}",
+                f"more than {MAX_AROUNDS} `around` hooks: they are nested calls, and Python's stack ends; use "
+                "`before`, `guard` and `after`, of which there may be many more",
+            )
 
 
 def _compile(index: int, hook: Interceptor, lane: object, places: _Places, *, hook_timeout: float) -> HookInChain:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from hookline._error_root import message_of
-from hookline._frozen import freeze_dict
+from hookline._frozen import ReadOnlyDict, freeze_dict, no_dict
 from hookline.errors import HookUsageError
 
 __all__ = ["ToolResult", "as_tool_result", "tool_failure"]
@@ -25,11 +25,12 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     content: str
     success: bool = True
     error_type: str | None = None
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = msgspec.field(default_factory=no_dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.metadata, Mapping):  # anything else is refused where the result is used
-            freeze_dict(self, "metadata", self.metadata)
+        kind = self.metadata.__class__
+        if kind is not ReadOnlyDict and (kind is dict or isinstance(self.metadata, Mapping)):
+            freeze_dict(self, "metadata", self.metadata)  # anything else is refused where the result is used
 
 
 def as_tool_result(answer: object) -> ToolResult:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from hookline._hook_checks import shown
+from hookline._records import described
 from hookline.calls import (
     AgentCall,
     AgentResult,
@@ -60,6 +61,13 @@ def check_changed(changed: Call, call: Call) -> str | None:
 
     Its `metadata` becomes the one that all hooks of the call share.
     """
+    try:
+        return _changed(changed, call)
+    except Exception as error:
+        return f"changed the call to something that cannot be used: {described(error)}"
+
+
+def _changed(changed: Call, call: Call) -> str | None:
     for name in _KEPT if not isinstance(call, ToolCall) else (*_KEPT, "tool_call_id", "call_index", "step_index"):
         old, new = getattr(call, name), getattr(changed, name)
         if new.__class__ is not old.__class__ or new != old:

@@ -5,7 +5,15 @@ from typing import Any
 
 import msgspec
 
-from hookline._frozen import freeze_dict, freeze_list, no_list, read_only_value
+from hookline._frozen import (
+    ReadOnlyDict,
+    ReadOnlyList,
+    freeze_dict,
+    freeze_list,
+    no_dict,
+    no_list,
+    read_only_value,
+)
 from hookline._messages import Message, ToolCalling, ToolSpec, Usage
 from hookline._tool_result import ToolResult, as_tool_result, tool_failure
 
@@ -18,7 +26,6 @@ __all__ = [
     "CompactCall",
     "CompactResult",
     "Continue",
-    "Decision",
     "Denial",
     "Deny",
     "MemoryCall",
@@ -126,13 +133,15 @@ class ModelCall(Call, frozen=True, kw_only=True):
     messages: list[Message]
     tools: list[ToolSpec] = msgspec.field(default_factory=no_list)
     model: str = ""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = msgspec.field(default_factory=no_dict)
     step_index: int = 0
 
     def __post_init__(self) -> None:
         freeze_list(self, "messages", self.messages)
-        freeze_list(self, "tools", self.tools)
-        freeze_dict(self, "settings", self.settings)
+        if self.tools.__class__ is not ReadOnlyList:
+            freeze_list(self, "tools", self.tools)
+        if self.settings.__class__ is not ReadOnlyDict:
+            freeze_dict(self, "settings", self.settings)
 
 
 class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +186,8 @@ class ToolCall(Call, frozen=True, kw_only=True):
     step_index: int = 0
 
     def __post_init__(self) -> None:
-        freeze_dict(self, "args", self.args)
+        if self.args.__class__ is not ReadOnlyDict:
+            freeze_dict(self, "args", self.args)
 
     def with_args(self, **changed: Any) -> "ToolCall":
         """This call with some arguments changed, and the others as they are."""
@@ -335,9 +345,6 @@ class Continue(msgspec.Struct, frozen=True):
     """
 
     input: str
-
-
-Decision = Deny | Respond | Ask | Continue
 
 
 class Denial(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from hookline._hook_checks import check_id, check_priority, check_tenant, name_of
+from hookline._hook_checks import check_id, check_priority, check_tenant, name_of, shown
 from hookline._hook_records import (
     EventClass,
     Hook,
@@ -300,8 +300,10 @@ def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
     Raises:
         HookDefinitionError: That says which entry is wrong and how to fix it.
     """
-    if isinstance(hooks, Hooks | Hook | Interceptor | PhaseHook | str | bytes) or not isinstance(hooks, Iterable):
-        raise HookDefinitionError("hooks", f"give a list of `Hooks` and `Hook`s; got {hooks!r}")
+    if hooks.__class__ not in (list, tuple) and (
+        isinstance(hooks, Hooks | Hook | Interceptor | PhaseHook | str | bytes) or not isinstance(hooks, Iterable)
+    ):
+        raise HookDefinitionError("hooks", f"give a list of bundles and single hooks; got {shown(hooks)}")
     batch = list(hooks)
     for position, entry in enumerate(batch):
         if isinstance(entry, Hook):

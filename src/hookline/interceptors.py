@@ -13,7 +13,7 @@ import msgspec
 from hookline._background import run_beside
 from hookline._deadline import runs_on_asyncio
 from hookline._hook_checks import check_timeout, shown
-from hookline._onions import Onion, Placed
+from hookline._onions import Onion, Placed, check_depth
 from hookline._own_time import Clock, ScopedClock, drive
 from hookline._passages import IDLE, Control, Passage, Terminal
 from hookline._short_ways import executions_of
@@ -134,24 +134,35 @@ class Chain:
         if hook_timeout is None:
             raise HookDefinitionError("Chain", "`hook_timeout` is a number of seconds, or math.inf for no limit")
         placed = _placed(hook_batch(hooks))
-        self._record = record
+        self._record = bool(record)
         self._budget = math.inf if budget is None else float(budget)
         self._tenants = frozenset(hook.tenant_id for hook, _ in placed if hook.tenant_id)
-        nobody = Onion((), hook_timeout=hook_timeout, record=record)
+        check_depth(hook for hook, _ in placed)
+        self._hook_timeout = hook_timeout
+        self._placed: dict[type[Call], list[Placed]] = {call: [] for call in CALLS}
+        for each in placed:
+            self._placed[each[0].call].append(each)
         self._onions: dict[tuple[type[Call], str], Onion] = {}
-        for call in CALLS:
-            own = [each for each in placed if each[0].call is call]
-            for tenant in ("", *self._tenants):
-                theirs = [each for each in own if each[0].tenant_id in ("", tenant)]
-                own_onion = Onion(theirs, hook_timeout=hook_timeout, record=record) if theirs else nobody
-                self._onions[call, tenant] = own_onion
         # The commonest shape gets the shortest way: no budget, no tenant, nothing but async `around`s.
         short = not (self._tenants or self._budget < math.inf)
-        self._plain = {call: self._onions[call, ""] for call in CALLS if short and self._onions[call, ""].plain}
+        onions = {call: self._onion(call, "") for call in CALLS}
+        self._plain = {call: onion for call, onion in onions.items() if short and onion.plain}
+
+    def _onion(self, call: type[Call], tenant_id: str) -> Onion:
+        """The hooks of a class of calls and a tenant, compiled when they are first needed."""
+        key = (call, tenant_id if tenant_id in self._tenants else "")
+        onion = self._onions.get(key)
+        if onion is None:
+            theirs = [each for each in self._placed[call] if each[0].tenant_id in ("", key[1])]
+            onion = _NO_HOOKS[self._record]
+            if theirs:
+                onion = Onion(theirs, hook_timeout=self._hook_timeout, record=self._record)
+            self._onions[key] = onion
+        return onion
 
     def __contains__(self, call: type[Call]) -> bool:
         """Whether any hook stands in the way of calls of that class."""
-        return any(onion.hooks for (kind, _), onion in self._onions.items() if kind is call)
+        return bool(self._placed.get(call))
 
     def order(self, call: type[Call], *, tenant_id: str = "") -> list[str]:
         """Ids of the hooks of a class of calls, from the outside to the inside, guards last.
@@ -160,8 +171,7 @@ class Chain:
             call: The class of the calls.
             tenant_id: Whose call it is.
         """
-        onion = self._onions.get((call, tenant_id if tenant_id in self._tenants else ""))
-        return [hook.id for hook in onion.hooks] if onion is not None else []
+        return [hook.id for hook in self._onion(call, tenant_id).hooks] if call in self._placed else []
 
     async def run(self, call: Call, terminal: Terminal) -> Outcome:
         """Lead a call through the hooks.
@@ -217,7 +227,7 @@ class Chain:
     async def _lead(self, call: Call, terminal: Terminal, control: Control | None = None) -> Passage:
         """As `run`, for a run of an agent too, which adds its own control."""
         try:
-            onion = self._onions[call.__class__, call.tenant_id if call.tenant_id in self._tenants else ""]
+            onion = self._onion(call.__class__, call.tenant_id)
         except (KeyError, AttributeError, TypeError):
             raise HookUsageError(
                 f"A chain takes one of the eight calls, {', '.join(kind.__name__ for kind in CALLS)}; "
@@ -258,6 +268,9 @@ class Chain:
                 if hook.matches is None or hook.matches(passage.call):
                     passage.start(hook, passage.call, result)
         return result
+
+
+_NO_HOOKS = {record: Onion((), hook_timeout=math.inf, record=record) for record in (False, True)}
 
 
 def _placed(batch: Iterable[AnyHook]) -> list[Placed]:

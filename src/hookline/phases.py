@@ -32,9 +32,6 @@ from hookline.signals import announce, hook_executed, phase_changed
 
 __all__ = ["TRANSITIONS", "Phase", "PhaseHook", "PhaseMachine", "PhaseTransition"]
 
-HOOK_TIMEOUT = 30.0
-"""Seconds that an async handler may take unless its hook says otherwise."""
-
 
 class PhaseMachine:
     """Where one agent is in its life, and the only way to another phase: `move`.
@@ -46,17 +43,25 @@ class PhaseMachine:
         hooks: Bundles and `PhaseHook`s, in the order in which they run; hooks of other kinds are ignored.
         operation_id: The run that the next moves belong to; an attribute, to be set anew for each run.
         tenant_id: The agent's tenant: bundles of another one are ignored.
+        hook_timeout: Seconds an async handler may take unless its hook says otherwise.
 
     Raises:
         HookDefinitionError: That says which hook is wrong and how to fix it.
     """
 
     def __init__(
-        self, agent_id: str, hooks: Iterable[AnyHook] = (), *, operation_id: str = "", tenant_id: str = ""
+        self,
+        agent_id: str,
+        hooks: Iterable[AnyHook] = (),
+        *,
+        operation_id: str = "",
+        tenant_id: str = "",
+        hook_timeout: float = 30.0,
     ) -> None:
         self.agent_id = agent_id
         self.operation_id = operation_id
         self.tenant_id = tenant_id
+        self.hook_timeout = hook_timeout
         self._phase = Phase.UNINITIALIZED
         self._hooks = _compiled(hooks, tenant_id)
         self._matching: dict[tuple[Phase, Phase], tuple[Observer, ...]] = {}
@@ -144,7 +149,7 @@ class PhaseMachine:
     async def _run(self, hooks: Iterable[Observer], transition: PhaseTransition) -> None:
         bounded: Bounded | None = None
         for hook in hooks:
-            timeout = hook.timeout or HOOK_TIMEOUT
+            timeout = hook.timeout or self.hook_timeout
             started = perf_counter_ns()
             try:
                 if hook.is_async:

@@ -56,20 +56,24 @@ async def test_a_timed_out_hook_does_not_keep_running() -> None:
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-async def test_an_abort_does_not_wait_for_a_hook_and_nothing_starts_after_it(hangs: bool) -> None:
+@pytest.mark.parametrize("kind", ["before", "guard", "after"])
+async def test_an_abort_does_not_wait_for_a_hook_and_nothing_starts_after_it(kind: str, hangs: bool) -> None:
     """Kibana 2: an abort was looked at between hooks only, and background hooks started after it."""
     started: list[str] = []
     hooks = Hooks("h")
 
-    @hooks.before(ToolCall)
-    async def aborts(call: ToolCall) -> None:
+    @getattr(hooks, kind)(ToolCall)
+    async def aborts(call: ToolCall, *result: Any) -> None:
+        started.clear()
         assert interrupt(call.operation_id)
-        await anyio.sleep(math.inf if hangs else 0)
+        if hangs:
+            await anyio.sleep_forever()
 
-    hooks.before(ToolCall, wait=False)(lambda call: started.append("background"))
     hooks.guard(ToolCall)(lambda call: started.append("guard"))
+    beside = hooks.after if kind == "after" else hooks.before
+    beside(ToolCall, wait=False)(lambda *given: started.append("background"))
     with anyio.fail_after(5):
-        result = await exec_agent(paying(started, calls(pay()), says()), "go", hooks=[hooks])
+        result = await exec_agent(paying([], calls(pay()), says()), "go", hooks=[hooks])
 
     assert (result.reason, started) == ("interrupted", [])
 

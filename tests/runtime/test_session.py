@@ -222,7 +222,7 @@ async def test_a_task_that_did_not_finish_leaves_a_conversation_that_the_next_ca
         second = await session.run("second")
 
     assert second.reason == "done"
-    assert asked[-1][0] == "first"
+    assert asked[-1][0] == ("second" if end == "denied run" else "first"), "what was refused is read by nobody"
     assert asked[-1][-1] == "second"
 
 

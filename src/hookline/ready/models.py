@@ -9,11 +9,9 @@ from hookline.hooks import Hooks
 from hookline.ready._kept import Kept
 from hookline.ready._options import BundleOptions, check_number, with_defaults
 from hookline.runtime import ModelRetry
+from hookline.runtime._models import RETRY
 
 __all__ = ["budget", "retry"]
-
-RETRY_KEY = "hookline.retry"
-"""Where the runtime looks for a model call's own `ModelRetry`, in `call.metadata`."""
 
 
 class _Purse:
@@ -109,7 +107,7 @@ def retry(
 
     @hooks.before(ModelCall, id=hooks.id)
     def advise(call: ModelCall) -> None:
-        call.metadata[RETRY_KEY] = policy
+        call.metadata[RETRY] = policy
 
     return hooks
 

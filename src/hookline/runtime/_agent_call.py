@@ -81,6 +81,8 @@ async def intercepted(
         run.denied = passage.denied
         if passage.reached:
             run.withhold(passage.denied)
+        elif not decisions:
+            del run.messages[run.first_input() :]  # nobody is to read what was refused, in the next task of a session
         return "interrupted", ()
     result: AgentResult = passage.result
     if not passage.reached:

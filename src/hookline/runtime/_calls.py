@@ -28,8 +28,8 @@ __all__ = [
     "answer_calls",
     "as_pending",
     "call_of",
+    "intercepted_job",
     "job",
-    "must_ask",
     "parsed_args",
     "shown_args",
 ]
@@ -103,10 +103,25 @@ async def answer_calls(jobs: list[Job]) -> None:
         raise
 
 
-def job(
+def job(run: Run, step: Step, calling: ToolCalling, call: ToolCall, tool: Tool | None, problem: str | None) -> Job:
+    """One tool call of a step that no hook stands in the way of.
+
+    Args:
+        run: The run.
+        step: The step.
+        calling: The call as the model asked for it.
+        call: The call as it will run.
+        tool: The tool, if there is one.
+        problem: What is wrong with its arguments.
+    """
+    run.count_call(call)
+    return partial(answer, run, step, calling, call, tool, problem)
+
+
+def intercepted_job(
     run: Run, step: Step, calling: ToolCalling, call: ToolCall, problem: str | None, *, approved: bool = False
 ) -> Job:
-    """One tool call of a step.
+    """One tool call of a step, where hooks stand in its way.
 
     Args:
         run: The run.
@@ -116,16 +131,15 @@ def job(
         problem: What is wrong with its arguments.
         approved: Whether a person has let it through.
     """
-    if ToolCall in run.intercepted:
-        run.reserve(call)
-        return partial(answer_intercepted, run, step, calling, call, problem, approved=approved)
-    run.count_call(call)
-    return partial(answer, run, step, calling, call, problem)
+    run.reserve(call)
+    return partial(answer_intercepted, run, step, calling, call, problem, approved=approved)
 
 
-async def answer(run: Run, step: Step, calling: ToolCalling, call: ToolCall, problem: str | None) -> None:
+async def answer(
+    run: Run, step: Step, calling: ToolCalling, call: ToolCall, tool: Tool | None, problem: str | None
+) -> None:
     """A tool call that no hook stands in the way of."""
-    keep(run, step, calling, call, await call_tool(run, step, call, problem))
+    keep(run, step, calling, call, await call_tool(run, step, call, tool, problem))
 
 
 async def answer_intercepted(
@@ -135,7 +149,9 @@ async def answer_intercepted(
 
     async def terminal(final: ToolCall) -> ToolResult:
         run.tool_calls += 1
-        return await call_tool(run, step, counted(run, final, call), still(problem, final))
+        found = run.find(final)
+        tool = found if isinstance(found, Tool) else None
+        return await call_tool(run, step, counted(run, final, call), tool, still(problem, final))
 
     async def asks(final: ToolCall) -> Ask | None:
         return Ask("") if await must_ask(run, final, still(problem, final)) else None
@@ -234,9 +250,10 @@ def keep(run: Run, step: Step, calling: ToolCalling, call: ToolCall, result: Too
     )
 
 
-async def call_tool(run: Run, step: Step, call: ToolCall, problem: str | None) -> ToolResult:
+async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
     """One tool call, innermost: `beforeToolCall` → mock or tool → `afterToolCall` or `onToolCallError`."""
-    await run.executing(step)
+    if not step.ran:
+        await run.executing(step)
     started = perf_counter_ns()
     event: BeforeToolCall | None = None
     try:
@@ -246,7 +263,7 @@ async def call_tool(run: Run, step: Step, call: ToolCall, problem: str | None) -
             result = await run.dispatcher.dispatch_before_tool_call(event)
         if result is None:
             event = None
-            result = await run_tool(run, call, problem)
+            result = await run_tool(run, call, tool, problem)
     except BaseException as error:
         interrupted = ToolResult(content=INTERRUPTED, success=False, error_type="Interrupted")
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
@@ -257,11 +274,10 @@ async def call_tool(run: Run, step: Step, call: ToolCall, problem: str | None) -
     return result
 
 
-async def run_tool(run: Run, call: ToolCall, problem: str | None) -> ToolResult:
+async def run_tool(run: Run, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
     """The tool itself. Whatever `Exception` it raises is its result."""
     try:
-        tool = run.find(call)
-        if not isinstance(tool, Tool):
+        if tool is None:
             raise UnknownToolError(
                 f"{call.identifier}/{call.api_name}", [f"{spec.identifier}/{spec.name}" for spec in run.specs]
             )

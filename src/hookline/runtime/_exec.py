@@ -322,7 +322,7 @@ async def _finish(
     """The end of a segment: state saved, end announced, hooks gone."""
     run.finishing = True
     run.ended = perf_counter_ns()
-    keep_here(run.operation_id, run.offered, waiting=reason == "waiting_for_human")
+    keep_here(run.store, run.tenant_id, run.operation_id, run.offered, waiting=reason == "waiting_for_human")
     if reason != "waiting_for_human":
         run.close_step(INTERRUPTED)
     try:

@@ -14,11 +14,20 @@ from hookline.calls import Message, ModelCall, ModelResponse, StepCall, StepResu
 from hookline.events import BeforeHumanIntervention, CompletionReason
 from hookline.phases import Phase
 from hookline.runtime._agent import Agent
-from hookline.runtime._calls import INTERRUPTED, Job, answer_calls, as_pending, call_of, job, must_ask, shown_args
+from hookline.runtime._calls import (
+    INTERRUPTED,
+    Job,
+    answer_calls,
+    as_pending,
+    call_of,
+    intercepted_job,
+    job,
+    shown_args,
+)
 from hookline.runtime._compaction import compact_if_needed
 from hookline.runtime._control import lead
 from hookline.runtime._keeping import save
-from hookline.runtime._models import ModelRetry, respond
+from hookline.runtime._models import RETRY, ModelRetry, respond
 from hookline.runtime._result import Step
 from hookline.runtime._resume import note_decisions, resume_step
 from hookline.runtime._run import Run
@@ -27,9 +36,6 @@ from hookline.runtime._sub_agents import sub_agent_job
 from hookline.runtime._telling import after_step, before_step
 
 __all__ = ["limit_reached", "run_segment"]
-
-RETRY = "hookline.retry"
-"""The key of `ModelCall.metadata` under which a hook puts a `ModelRetry` that takes the place of the agent's."""
 
 
 async def run_segment(run: Run, decisions: Sequence[Decision] = ()) -> CompletionReason:
@@ -119,11 +125,13 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
         step_index=step.index,
         **run.call_ids,
     )
-    await run.awaiting_model()
+    if run.phases is not None:
+        await run.awaiting_model()
     response = await ask_model(run, call)
     if response is None:
         return "interrupted"
-    await run.move(Phase.ANALYZING_LLM_RESPONSE)
+    if run.phases is not None:
+        await run.move(Phase.ANALYZING_LLM_RESPONSE)
     run.count(step, response)
     step.calling = with_own_ids(response.tool_calls)
     run.messages.append(Message(role="assistant", content=response.content, tool_calls=step.calling))
@@ -131,8 +139,13 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
         return "done"
     step.type = "call_tool"
     run.open_calls = step.calling
-    await answer_calls([made for calling in step.calling if (made := await job_of(run, step, calling)) is not None])
-    if step.ran:
+    jobs: list[Job] = []
+    for calling in step.calling:
+        work = await job_of(run, step, calling)
+        if work is not None:
+            jobs.append(work)
+    await answer_calls(jobs)
+    if step.ran and run.phases is not None:
         await run.move(Phase.PROCESSING_TOOL_RESULT)
     if run.denied is not None or not step.asked:
         run.close_step(INTERRUPTED if run.denied is None else "Not run, because a hook stopped the run.")
@@ -153,6 +166,10 @@ async def ask_person(run: Run, step: Step) -> CompletionReason:
 
 async def ask_model(run: Run, call: ModelCall) -> ModelResponse | None:
     """The seam around one model call; `None` if a hook denied it, which ends the run."""
+    if ModelCall not in run.intercepted:
+        response = await respond(run.agent.model, call, run.agent.retry)
+        run.llm_calls += 1
+        return response
     spent = Usage()
 
     async def terminal(final: ModelCall) -> ModelResponse:
@@ -163,10 +180,6 @@ async def ask_model(run: Run, call: ModelCall) -> ModelResponse | None:
         spent = response.usage
         return response
 
-    if ModelCall not in run.intercepted:
-        response = await respond(run.agent.model, call, run.agent.retry)
-        run.llm_calls += 1
-        return response
     passage = await lead(run, call, terminal)
     if passage.denied is not None:
         run.denied = passage.denied
@@ -182,10 +195,12 @@ async def job_of(run: Run, step: Step, calling: ToolCalling) -> Job | None:
     if isinstance(found, Agent):
         return sub_agent_job(run, step, calling, found)
     call, problem = call_of(run, step, calling, found)
-    if ToolCall not in run.intercepted and await must_ask(run, call, problem):
+    if ToolCall in run.intercepted:
+        return intercepted_job(run, step, calling, call, problem)
+    if found is not None and problem is None and found.needs_approval is not False and await found.asks_first(call):
         step.asked[calling.tool_call_id] = as_pending(call)
         return None
-    return job(run, step, calling, call, problem)
+    return job(run, step, calling, call, found, problem)
 
 
 def limit_reached(run: Run) -> CompletionReason | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,10 @@ from hookline.calls import ModelCall, ModelResponse, ToolCalling, Usage
 from hookline.errors import HookUsageError, ModelAnswerError, ModelError, TransientModelError
 
 __all__ = ["Model", "ModelRetry", "ScriptedModel"]
+
+
+RETRY = "hookline.retry"
+"""The key of `ModelCall.metadata` under which a hook puts a `ModelRetry` that takes the place of the agent's."""
 
 
 class Model(Protocol):
@@ -133,10 +138,10 @@ async def respond(model: Model, call: ModelCall, retry: ModelRetry) -> ModelResp
 
 def _own_copy(call: ModelCall) -> ModelCall:
     """A call whose lists the model may edit: nobody else sees them."""
-    copy = msgspec.structs.replace(call)
-    msgspec.structs.force_setattr(copy, "messages", list(call.messages))
-    msgspec.structs.force_setattr(copy, "tools", list(call.tools))
-    return copy
+    own = copy.copy(call)
+    msgspec.structs.force_setattr(own, "messages", list(call.messages))
+    msgspec.structs.force_setattr(own, "tools", list(call.tools))
+    return own
 
 
 def _checked(model: Model, answer: object) -> ModelResponse:

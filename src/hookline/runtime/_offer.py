@@ -31,7 +31,7 @@ def kept(agent: Agent, offered: Sequence[ToolSpec]) -> list[OfferedTool]:
     ]
 
 
-_here: OrderedDict[str, list[ToolSpec]] = OrderedDict()
+_here: OrderedDict[tuple[int, str, str], tuple[object, list[ToolSpec]]] = OrderedDict()
 """The tools that hooks gave to operations which wait for a person, as long as this process lives: functions do not
 travel with the state."""
 
@@ -39,17 +39,22 @@ REMEMBERED = 1000
 """Of how many operations that is kept."""
 
 
-def keep_here(operation_id: str, offered: list[ToolSpec] | None, *, waiting: bool) -> None:
-    """Remember the tools of an operation while it waits."""
+def keep_here(
+    store: object, tenant_id: str, operation_id: str, offered: list[ToolSpec] | None, *, waiting: bool
+) -> None:
+    """Remember the tools of an operation while it waits. The store is kept too, so that its identity stays its own."""
+    key = (id(store), tenant_id, operation_id)
     if offered is None or not waiting:
-        _here.pop(operation_id, None)
+        _here.pop(key, None)
     else:
-        _here[operation_id] = offered
+        _here[key] = (store, offered)
         while len(_here) > REMEMBERED:
             _here.popitem(last=False)
 
 
-def offered_again(agent: Agent, operation_id: str, offered: Sequence[OfferedTool] | None) -> list[ToolSpec] | None:
+def offered_again(
+    agent: Agent, store: object, tenant_id: str, operation_id: str, offered: Sequence[OfferedTool] | None
+) -> list[ToolSpec] | None:
     """The tools of an operation that goes on.
 
     In another process than the one that paused it, one whose function is not the agent's is only a name: the model is
@@ -58,9 +63,9 @@ def offered_again(agent: Agent, operation_id: str, offered: Sequence[OfferedTool
     """
     if offered is None:
         return None
-    here = _here.get(operation_id)
+    here = _here.get((id(store), tenant_id, operation_id))
     if here is not None:
-        return here
+        return here[1]
     tools: list[ToolSpec] = []
     for spec in offered:
         found = agent.find(as_calling(spec))
@@ -81,6 +86,8 @@ def as_calling(spec: ToolSpec) -> ToolCalling:
 
 def jsonable(metadata: dict[str, Any]) -> dict[str, Any]:
     """What JSON can carry of what hooks have noted."""
+    if not metadata:
+        return {}
     carried = {}
     for key, value in metadata.items():
         try:

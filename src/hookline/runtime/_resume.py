@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hookline.calls import ToolCalling
+from hookline.calls import ToolCall, ToolCalling
 from hookline.events import (
     AfterHumanIntervention,
     CompletionReason,
@@ -13,7 +13,7 @@ from hookline.events import (
     ToolOutcome,
 )
 from hookline.phases import Phase
-from hookline.runtime._calls import INTERRUPTED, Job, answer_calls, call_of, job
+from hookline.runtime._calls import INTERRUPTED, Job, answer_calls, call_of, intercepted_job, job
 from hookline.runtime._result import Step
 from hookline.runtime._run import Run
 from hookline.runtime._state import Decision, Reject
@@ -52,8 +52,12 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
             run.outcomes[pending.tool_call_id] = step.outcomes[pending.tool_call_id] = refused
             continue
         found = run.find(calling)
-        call, problem = call_of(run, step, calling, found if isinstance(found, Tool) else None)
-        jobs.append(job(run, step, calling, call, problem, approved=True))
+        tool = found if isinstance(found, Tool) else None
+        call, problem = call_of(run, step, calling, tool)
+        if ToolCall in run.intercepted:
+            jobs.append(intercepted_job(run, step, calling, call, problem, approved=True))
+        else:
+            jobs.append(job(run, step, calling, call, tool, problem))
     await answer_calls(jobs)
     if step.ran:
         await run.move(Phase.PROCESSING_TOOL_RESULT)

@@ -131,7 +131,9 @@ class Run:
         self.continues = state.continues
         self.waiting: dict[str, WaitingCall] = dict(state.waiting)
         self.metadata: dict[str, Any] = dict(state.metadata)
-        self.offered: list[ToolSpec] | None = offered_again(self.agent, state.operation_id, state.offered)
+        self.offered: list[ToolSpec] | None = offered_again(
+            self.agent, self.store, state.tenant_id, state.operation_id, state.offered
+        )
         self.denied: Denial | None = None
 
     # What the model may call.
@@ -320,7 +322,7 @@ class Run:
             outcome = self.outcomes.get(call.tool_call_id)
             content = outcome.content if outcome is not None else unanswered
             self.messages.append(Message(role="tool", content=content, tool_call_id=call.tool_call_id))
-        self.open_calls, self.outcomes, self.pending, self.decisions = [], {}, [], {}
+        self.open_calls, self.outcomes, self.pending, self.decisions, self.waiting = [], {}, [], {}, {}
 
 
 def tool_message(outcome: ToolOutcome) -> Message:

@@ -91,7 +91,12 @@ class AgentSession:
         self._store = store or default_store()
         self._memory = memory or InMemoryHistory()
         self._drain_timeout = drain_timeout
-        self._phases = PhaseMachine(agent.id, self._given, tenant_id=tenant_id)
+        self._phases = PhaseMachine(
+            agent.id,
+            self._given,
+            tenant_id=tenant_id,
+            hook_timeout=dispatcher.hook_timeout if dispatcher is not None else 30.0,
+        )
         self._stack = contextlib.AsyncExitStack()
         self._dispatcher: HookDispatcher | None = None
         self._task_over: anyio.Event | None = None
