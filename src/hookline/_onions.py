@@ -18,7 +18,7 @@ from hookline._answers import again, ask_person, ended, final, heed, judged, nex
 from hookline._observers import awaiting, is_async_handler, matcher
 from hookline._own_time import NOBODY, drive_elsewhere
 from hookline._passages import ABSENT, CLOSED, FAILED, IDLE, RUNNING, Enter, HookInChain, Passage, Raised
-from hookline._short_ways import Around, come_back, short_way
+from hookline._short_ways import Around, Outermost, come_back, short_way
 from hookline._turns import admits, ask, too_late
 from hookline.calls import CALLS, Call
 from hookline.errors import HookDefinitionError
@@ -41,14 +41,27 @@ class Onion:
         enter: The way through all of them.
         plain: A shorter way on asyncio, where there is no budget and no run to look after; `None` if there
             is none.
-        slots: How many outcomes a passage keeps.
+        outermost: The first hook of that way: itself, its handler, and the slot and the way of its `call_next`.
+        slots: How many outcomes a passage keeps; the first is the terminal's.
+        idle: The outcomes that a passage begins with.
         marks: What a clock begins with.
         timed: Whether their times matter: one of them is limited, or they are to be recorded.
         background: Whether any of them is not waited for.
         background_after: The `after` hooks that are not waited for.
     """
 
-    __slots__ = ("background", "background_after", "enter", "hooks", "marks", "plain", "slots", "timed")
+    __slots__ = (
+        "background",
+        "background_after",
+        "enter",
+        "hooks",
+        "idle",
+        "marks",
+        "outermost",
+        "plain",
+        "slots",
+        "timed",
+    )
 
     def __init__(self, placed: Sequence[Placed], *, hook_timeout: float, record: bool = False) -> None:
         ordered = sorted(placed, key=lambda each: (each[0].kind == "guard", each[0].priority, each[0].tenant_id != ""))
@@ -66,7 +79,7 @@ class Onion:
         guards = tuple(hook for hook in waited if hook.kind == "guard")
         onion = [hook for hook in waited if hook.kind != "guard"]
         arounds = [hook for hook in onion if hook.kind == "around"]
-        self.slots = 0
+        self.slots = 1  # the first is for the terminal
         innermost = _innermost(
             guards,
             tuple(hook for hook in unwaited if hook.kind == "before"),
@@ -75,9 +88,11 @@ class Onion:
         self.enter = self._fold(onion, innermost)
         simple = not guards and not unwaited and len(arounds) == len(onion)
         simple = simple and all(hook.is_async and hook.matches is None for hook in onion)
-        self.plain = short_way(arounds, timed=self.timed) if simple else None
+        self.plain: Enter | None = None
+        self.outermost: Outermost | None = None
         if simple:
-            self.slots = len(arounds) + 1
+            self.plain, self.outermost = short_way(arounds, timed=self.timed)
+        self.idle = [IDLE] * self.slots
 
     def _fold(self, onion: Sequence[HookInChain], innermost: Enter) -> Enter:
         """From the inside to the outside."""
@@ -180,7 +195,7 @@ def _innermost(guards: Sequence[HookInChain], background: Sequence[HookInChain],
         clock = passage.clock
         if clock is not None:
             clock.on = NOBODY
-        passage.reached = True
+        passage.outcomes[0] = RUNNING
         try:
             result = await passage.terminal(call)
         except BaseException as error:

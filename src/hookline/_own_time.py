@@ -113,6 +113,11 @@ class Clock:
         last = self.marks[hook.end] - max(self.marks[hook.start], back)
         return 0.0 < self.spent(now) - self.budget < last
 
+    def disturbed(self, index: int) -> bool:
+        """Whether a hook that has ended was stopped, or the task has been cancelled since its chain suspended."""
+        alarm = self.alarm
+        return alarm is None or self.expired == index or alarm.task.cancelling() > alarm.pending
+
     async def bounded(self, index: int, work: Any) -> Any:
         """What an async hook comes to, stopped in time; what a plain one gave is itself."""
         return await work if isawaitable(work) else work

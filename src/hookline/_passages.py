@@ -142,7 +142,7 @@ class Passage(msgspec.Struct, eq=False):
     Attributes:
         call: The call as it is now.
         terminal: What the chain surrounds.
-        outcomes: What each `call_next` came to.
+        outcomes: What the terminal, first, and each `call_next` came to.
         clock: Whose time it is, where that matters.
         control: The run that the call belongs to.
         watched: Whether a hook may find that it must not start: its run was interrupted, or the budget is gone.
@@ -152,7 +152,6 @@ class Passage(msgspec.Struct, eq=False):
         stop: Whether the denial asks for the end of the run.
         asked: What a person is to be asked.
         raised: What the terminal raised: nobody's failure.
-        reached: Whether the terminal was called.
         answered_by: The hook that answered in the terminal's place.
         answer: Its answer.
         result: What came out at the end.
@@ -177,7 +176,6 @@ class Passage(msgspec.Struct, eq=False):
     stop: bool = False
     asked: Ask | None = None
     raised: BaseException | None = None
-    reached: bool = False
     answered_by: str | None = None
     answer: Any = None
     result: Any = None
@@ -187,6 +185,12 @@ class Passage(msgspec.Struct, eq=False):
     spawn: Callable[[HookInChain, tuple[Any, ...]], None] | None = None
     started: Any = None
     executions: Any = None
+
+    @property
+    def reached(self) -> bool:
+        """Whether the terminal was called."""
+        outcome = self.outcomes[0]
+        return outcome is not IDLE and outcome is not CLOSED and outcome is not ABSENT
 
     def deny(
         self, hook: HookInChain, reason: str, *, stop: bool = False, cause: HookExecutionError | None = None

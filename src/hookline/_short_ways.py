@@ -7,7 +7,7 @@ measured by, and half of that price is frames, the other half the lines in them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from types import MethodType
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from hookline._passages import ABSENT, CLOSED, FAILED, IDLE, RUNNING, Enter, Hoo
 from hookline._turns import too_late
 from hookline.signals import HookExecution
 
-__all__ = ["Around", "come_back", "executions_of", "short_way"]
+__all__ = ["Around", "Outermost", "come_back", "executions_of", "short_way"]
 
 
 class Around(NamedTuple):
@@ -28,20 +28,30 @@ class Around(NamedTuple):
     call_next: Enter
 
 
-def short_way(arounds: Sequence[HookInChain], *, timed: bool) -> Enter:
+Outermost = tuple[HookInChain, Callable[..., Any], int, Enter]
+"""A hook, its handler, and the slot and the way of its `call_next`; plain, because a named tuple unpacks slowly."""
+
+
+def short_way(arounds: Sequence[HookInChain], *, timed: bool) -> tuple[Enter, Outermost | None]:
     """The way through these hooks: slot 0 holds the outcome of the terminal, and each hook's has the next one.
 
     Args:
         arounds: From the outside to the inside, each async and for every call.
         timed: Whether any of them has a limit, so that passages have a clock.
+
+    Returns:
+        The whole way, which leaves the result in the passage if it is timed; and the outermost hook, for whoever calls
+        that himself.
     """
     into = _timed if timed else _untimed
     innermost = arounds[-1] if arounds else None
     enter = _timed_innermost(innermost) if timed and innermost is not None else _untimed_innermost(innermost)
+    outermost: Outermost | None = None
     for slot, hook in enumerate(reversed(arounds)):
         outer = arounds[-2 - slot] if slot + 1 < len(arounds) else None
+        outermost = (hook, hook.handler, slot, enter)
         enter = into(Around(hook, slot, enter), outer, slot + 1)
-    return enter
+    return enter, outermost
 
 
 def executions_of(passage: Passage, arounds: Sequence[HookInChain]) -> list[HookExecution]:
@@ -77,14 +87,8 @@ def come_back(clock: Clock | None, hook: HookInChain | None) -> None:
 def _timed(around: Around, outer: HookInChain | None, slot: int) -> Enter:
     """The way into an `around`, which is at the same time the `call_next` of the one right outside of it."""
     hook, inner_slot, call_next = around
-    index, handler, limit, start, end, on_return = (
-        hook.index,
-        hook.handler,
-        hook.timeout,
-        hook.start,
-        hook.end,
-        hook.outer,
-    )
+    index, handler, limit, on_return = hook.index, hook.handler, hook.timeout, hook.outer
+    start, end = hook.start, hook.end
     outer_limit = outer.timeout if outer is not None else math.inf
     outer_start, leave = (outer.start, outer.leave) if outer is not None else (start, hook.leave)
 
@@ -108,10 +112,11 @@ def _timed(around: Around, outer: HookInChain | None, slot: int) -> Enter:
                 result = await handler(call, MethodType(call_next, passage))
             except BaseException as error:
                 result = await failed_in_time(passage, hook, error, inner_slot)
+                now = perf_counter()
             else:
                 marks[end] = now = perf_counter()
                 clock.on = on_return
-                if clock.special or now - marks[start] > limit:
+                if now - marks[start] > limit or (clock.special and clock.disturbed(index)):
                     result = await ended(passage, hook, None, result, inner_slot)
             if result is not outcomes[inner_slot]:
                 result = await returned(passage, hook, inner_slot, result, call_next)
@@ -121,6 +126,9 @@ def _timed(around: Around, outer: HookInChain | None, slot: int) -> Enter:
             come_back(clock, outer)
             passage.settle(slot, Raised(error))
             raise
+        if outer is None:
+            passage.result = result
+            return None
         outcomes[slot] = result
         if clock.special:
             come_back(clock, outer)
@@ -160,7 +168,6 @@ def _timed_innermost(outer: HookInChain) -> Enter:
         if call is not passage.call:
             call = next_call(passage, outer, call)
         outcomes[0] = RUNNING
-        passage.reached = True
         try:
             result = await passage.terminal(call)
         except BaseException as error:
@@ -218,7 +225,6 @@ def _untimed_innermost(outer: HookInChain | None) -> Enter:
         if call is not passage.call:
             call = next_call(passage, outer, call)
         outcomes[0] = RUNNING
-        passage.reached = True
         try:
             result = await passage.terminal(call)
         except BaseException as error:

@@ -6,16 +6,18 @@ import math
 import sys
 from collections.abc import Iterable
 from time import perf_counter
+from types import MethodType
 from typing import Any
 
 import msgspec
 
+from hookline._answers import ended, returned
 from hookline._background import run_beside
 from hookline._deadline import runs_on_asyncio
 from hookline._hook_checks import check_timeout, shown
 from hookline._onions import Onion, Placed, check_depth
 from hookline._own_time import Clock, ScopedClock, drive
-from hookline._passages import IDLE, Control, Passage, Terminal
+from hookline._passages import CLOSED, FAILED, IDLE, Control, Passage, Terminal
 from hookline._short_ways import executions_of
 from hookline.calls import (
     CALLS,
@@ -70,6 +72,10 @@ __all__ = [
     "ToolCall",
     "ToolResult",
 ]
+
+
+ENDED = object()
+"""What the first step of a coroutine gives if it ended there; a `StopIteration` would be a thirtieth of the price."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,27 +194,60 @@ class Chain:
         onion = self._plain.get(call.__class__)
         if onion is None or hook_executed.receivers or ("trio" in sys.modules and not runs_on_asyncio()):
             passage = await self._lead(call, terminal)
-            executions = [passage.executions[hook.index] for hook in passage.started] if self._record else []
-        else:  # here, because one frame more is a twentieth of what a chain costs
-            clock = Clock(onion.hooks, onion.marks.copy(), math.inf) if onion.timed else None
-            passage = Passage(call, terminal, [IDLE] * onion.slots, clock)
+            return self._outcome(passage, None, started)
+        if not onion.hooks:
+            result = await terminal(call)
+            return Outcome(call=call, result=result, duration_ms=(perf_counter() - started) * 1e3)
+        if not onion.timed:  # the outermost hook is run here, because one frame more is a twentieth of it all
+            outcomes = onion.idle.copy()
+            passage = Passage(call, terminal, outcomes)
+            hook, handler, slot, call_next = onion.outermost  # type: ignore[misc]
+            try:
+                try:
+                    result = await handler(call, MethodType(call_next, passage))
+                except BaseException as error:
+                    result = await ended(passage, hook, error, FAILED, slot)
+                if result is not outcomes[slot]:
+                    result = await returned(passage, hook, slot, result, call_next)
+                if passage.refusal is None:
+                    return Outcome(call=passage.call, result=result, duration_ms=(perf_counter() - started) * 1e3)
+                passage.result = result
+            except BaseException as error:
+                if outcomes[slot] is IDLE:
+                    outcomes[slot] = CLOSED
+                if error is not passage.refusal:
+                    raise
+        else:
+            clock = Clock(onion.hooks, onion.marks.copy(), math.inf)
             if self._record:
-                passage.recording, passage.executions, passage.sender = True, {}, self
+                passage = Passage(call, terminal, onion.idle.copy(), clock, recording=True, sender=self, executions={})
+            else:
+                passage = Passage(call, terminal, onion.idle.copy(), clock)
             coroutine = onion.plain(passage, call)  # type: ignore[misc]
             try:
-                if clock is None:
-                    passage.result = await coroutine
-                else:
-                    try:
-                        waits_for = coroutine.send(None)
-                    except StopIteration as stop:
-                        passage.result = stop.value
-                    else:
-                        passage.result = await drive(clock, coroutine, waits_for)
+                waits_for = next(coroutine.__await__(), ENDED)
+                if waits_for is not ENDED:
+                    await drive(clock, coroutine, waits_for)
             except HookDenied as refusal:
                 if refusal is not passage.refusal:
                     raise
-            executions = executions_of(passage, onion.hooks) if self._record else []
+        return self._outcome(passage, onion, started)
+
+    def _outcome(self, passage: Passage, short: Onion | None, started: float) -> Outcome:
+        """What came out.
+
+        Args:
+            passage: The call at the end of its way.
+            short: The onion whose short way it took.
+            started: When, by `perf_counter`.
+        """
+        executions: list[HookExecution] = []
+        if self._record:
+            executions = (
+                executions_of(passage, short.hooks)
+                if short is not None
+                else [passage.executions[hook.index] for hook in passage.started]
+            )
         duration_ms = (perf_counter() - started) * 1e3
         if passage.refusal is None and not passage.continues:
             return Outcome(call=passage.call, result=passage.result, executions=executions, duration_ms=duration_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import time
 from time import perf_counter
 from typing import Any
 
@@ -800,3 +801,29 @@ async def test_a_chain_is_not_held_up_by_timers_of_hooks_that_have_ended() -> No
         await run([before(short, timeout=60), after(lambda call, result: replace(result, content="x"))])
 
     assert perf_counter() - started < 4
+
+
+async def test_what_the_outermost_hook_does_after_call_next_is_its_own_time_too() -> None:
+    async def blocking_late(call: Any, call_next: Any) -> Any:
+        result = await call_next(call)
+        time.sleep(0.02)
+        return result
+
+    outcome = await Chain([around(blocking_late), around(blocking_late, priority=200)]).run(tool_call(), Tool())
+
+    assert [execution.duration_ms >= 20 for execution in outcome.executions] == [True, True]
+
+
+async def test_an_inner_hook_that_blocks_and_raises_is_not_blamed_on_the_outer_one() -> None:
+    async def blocking(call: Any, call_next: Any) -> Any:
+        time.sleep(0.03)
+        raise ValueError
+
+    async def outer(call: Any, call_next: Any) -> Any:
+        return await call_next(call)
+
+    hooks = [around(outer, timeout=0.02, id="outer"), around(blocking, priority=200, on_error="open", id="inner")]
+    outcome = await Chain(hooks).run(tool_call(), Tool())
+
+    assert outcome.denied is None
+    assert [execution.status for execution in outcome.executions] == ["ok", "error"]

@@ -82,7 +82,7 @@ async def intercepted(
         if passage.reached:
             run.withhold(passage.denied)
         elif not decisions:
-            del run.messages[run.first_input() :]  # nobody is to read what was refused, in the next task of a session
+            run.refused_from = run.first_input()
         return "interrupted", ()
     result: AgentResult = passage.result
     if not passage.reached:

@@ -135,6 +135,8 @@ class Run:
             self.agent, self.store, state.tenant_id, state.operation_id, state.offered
         )
         self.denied: Denial | None = None
+        self.refused_from: int | None = None
+        """Where input begins that hooks have refused: a session does not keep it, so that no later task reads it."""
 
     # What the model may call.
 

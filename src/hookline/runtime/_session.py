@@ -287,7 +287,8 @@ class AgentSession:
 
     async def _remember(self, run: Run) -> None:
         """Keep the conversation of a task that has ended, as the hooks of `MemoryCall` leave it."""
-        said = run.messages[1:] if run.messages[:1] == [system_message(run.instructions)] else run.messages
+        said = run.messages[: run.refused_from]
+        said = said[1:] if said[:1] == [system_message(run.instructions)] else said
 
         async def write(call: MemoryCall) -> MemoryResult:
             await self._memory.save(call.key, messages_of(call.value))
