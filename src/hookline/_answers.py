@@ -17,7 +17,7 @@ from hookline.calls import Ask, Continue, Denial, Deny, Respond
 from hookline.errors import HookDenied, HookReturnError, HookUsageError
 from hookline.signals import ExecutionStatus
 
-__all__ = ["again", "ask_person", "ended", "final", "heed", "judged", "next_call", "returned"]
+__all__ = ["again", "ask_person", "ended", "final", "heed", "judged", "next_call", "object_to", "returned"]
 
 
 def heed(passage: Passage, hook: HookInChain, value: object, call: Any) -> Any:
@@ -54,6 +54,14 @@ async def notice_cancellation(error: BaseException) -> None:
         await anyio.lowlevel.checkpoint_if_cancelled()
 
 
+def object_to(passage: Passage, hook: HookInChain, value: object) -> None:
+    """What a `before` said of a call that a person has let through already: only a refusal counts."""
+    if isinstance(value, Deny):
+        judge(passage, hook, value, "Deny")
+    elif value is not FAILED:
+        passage.note(hook, "ok")
+
+
 def judge(passage: Passage, hook: HookInChain, value: object, allowed: str) -> None:
     """What a hook said that is neither a call nor a result: a refusal, or a mistake."""
     if isinstance(value, Deny) and isinstance(value.reason, str):
@@ -65,7 +73,7 @@ def judge(passage: Passage, hook: HookInChain, value: object, allowed: str) -> N
             return  # a person has lifted it
         passage.note(hook, "denied", value.prompt)
         if passage.refusal is None and not passage.reached and passage.answered_by is None:
-            passage.asked = value
+            passage.asked, passage.asked_by = value, hook
         raise passage.deny(hook, value.prompt)
     failed(passage, hook, wrong(hook, f"returned {shown(value)}; it may return {allowed}"), "error")
 

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hookline._frozen import ReadOnlyList, freeze_dict, freeze_list, no_list
+from hookline._frozen import freeze_dict
 
 __all__ = ["Message", "ToolCalling", "ToolSpec", "Usage"]
 
@@ -62,12 +62,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
-    tool_calls: list[ToolCalling] = msgspec.field(default_factory=no_list)
+    tool_calls: list[ToolCalling] = []
     tool_call_id: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.tool_calls.__class__ is not ReadOnlyList:
-            freeze_list(self, "tool_calls", self.tool_calls)
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from time import perf_counter
 from types import MethodType
 from typing import Any, NamedTuple
 
-from hookline._answers import again, ask_person, ended, final, heed, judged, next_call, returned
+from hookline._answers import again, ask_person, ended, final, heed, judged, next_call, object_to, returned
 from hookline._observers import awaiting, is_async_handler, matcher
 from hookline._own_time import NOBODY, drive_elsewhere
 from hookline._passages import ABSENT, CLOSED, FAILED, IDLE, RUNNING, Enter, HookInChain, Passage, Raised
@@ -212,14 +212,19 @@ def _innermost(guards: Sequence[HookInChain], background: Sequence[HookInChain],
 def _through_befores(hooks: Sequence[HookInChain], inner: Enter) -> Enter:
     async def enter(passage: Passage, call: Any) -> Any:
         control = passage.control
-        if control is None or not control.pinned:
-            for hook in hooks:
-                if hook.matches is not None and not hook.matches(call):
-                    continue
-                said = heed(passage, hook, await ask(passage, hook, call), call)
-                if not isinstance(said, Call):
-                    return said
-                call = said
+        pinned = control is not None and control.pinned
+        for hook in hooks:
+            if hook.matches is not None and not hook.matches(call):
+                continue
+            if pinned:
+                # What a person approved is not rewritten; but who was not heard before may still refuse it.
+                if passage.unheard_from is not None and hook.index >= passage.unheard_from:
+                    object_to(passage, hook, await ask(passage, hook, call))
+                continue
+            said = heed(passage, hook, await ask(passage, hook, call), call)
+            if not isinstance(said, Call):
+                return said
+            call = said
         return await inner(passage, call)
 
     return enter

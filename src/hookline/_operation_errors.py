@@ -68,7 +68,10 @@ class OperationBusyError(OperationError):
     """Somebody is running or resuming the operation at this moment."""
 
     def __str__(self) -> str:
-        return f"Operation {self.operation_id!r} is being run or resumed already; wait for that to return."
+        return (
+            f"Operation {self.operation_id!r} is being run or resumed already; wait for that to return. If the process "
+            "that did it has died, store its state once more with status='waiting_for_human' to resume it."
+        )
 
 
 class OperationMismatchError(OperationError):

@@ -73,6 +73,7 @@ class Control(Protocol):
         pinned: Whether nothing may rewrite the call: it was on its way before, and waited for a person.
         approved: Whether a person has let it through, so that no `Ask` is asked again.
         suspended: Whether the call goes on at another time, so that no `after` runs yet.
+        asked_by: Id of the hook that had the person asked before hooks further inside were heard; `""` if all were.
         resumed: Whether it went on at another time before, so that what starts beside it has started already.
         sender: Of the records.
     """
@@ -83,6 +84,8 @@ class Control(Protocol):
     def pinned(self) -> bool: ...
     @property
     def approved(self) -> bool: ...
+    @property
+    def asked_by(self) -> str: ...
     @property
     def suspended(self) -> bool: ...
     @property
@@ -151,6 +154,7 @@ class Passage(msgspec.Struct, eq=False):
         denied: By whom, and why.
         stop: Whether the denial asks for the end of the run.
         asked: What a person is to be asked.
+        asked_by: The hook that asks.
         raised: What the terminal raised: nobody's failure.
         answered_by: The hook that answered in the terminal's place.
         answer: Its answer.
@@ -175,6 +179,9 @@ class Passage(msgspec.Struct, eq=False):
     denied: Denial | None = None
     stop: bool = False
     asked: Ask | None = None
+    asked_by: HookInChain | None = None
+    unheard_from: int | None = None
+    """On a resume: the index of the first hook that had not spoken when the person was asked."""
     raised: BaseException | None = None
     answered_by: str | None = None
     answer: Any = None

@@ -53,6 +53,7 @@ _FIELDS: dict[type, dict[str, type]] = {
 }
 """What structs do not check by themselves, and everything that comes later relies on."""
 
+_ROLES = ("system", "user", "assistant", "tool")
 _KEPT = ("operation_id", "agent_id", "user_id", "tenant_id")
 
 
@@ -101,6 +102,10 @@ def check_result(result: object) -> str | None:
             return f"gave a {type(result).__name__} whose `{name}` is {shown(value)}"
     if isinstance(result, ModelResponse) and not _all(result.tool_calls, ToolCalling, "api_name"):
         return f"gave a ModelResponse whose `tool_calls` are {shown(result.tool_calls)}"
+    if isinstance(result, ModelResponse) and not all(
+        isinstance(number, int | float) for number in msgspec.structs.astuple(result.usage)
+    ):
+        return f"gave a ModelResponse whose `usage` is {shown(result.usage)}"
     return None
 
 
@@ -110,7 +115,7 @@ def check_fields(call: Call) -> str | None:
         if not isinstance(getattr(call, name), kind):
             return f"changed `{name}` to {shown(getattr(call, name))}"
     messages = call.input if isinstance(call, AgentCall) else getattr(call, "messages", ())
-    if not _all(messages, Message, "content"):
+    if not (_all(messages, Message, "content") and all(message.role in _ROLES for message in messages)):
         return "changed the messages to something that holds no messages"
     if not _all(getattr(call, "tools", ()), ToolSpec, "name"):
         return "changed `tools` to something that holds no tools"

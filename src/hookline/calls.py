@@ -49,6 +49,14 @@ __all__ = [
 ]
 
 
+def freeze_messages(struct: msgspec.Struct, name: str, messages: object) -> None:
+    """Inside of `__post_init__`: make a list of messages read-only, with the lists of tool calls that they hold."""
+    freeze_list(struct, name, messages)
+    for message in getattr(struct, name):
+        if isinstance(message, Message) and message.tool_calls.__class__ is not ReadOnlyList:
+            freeze_list(message, "tool_calls", message.tool_calls)
+
+
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """What is about to happen. A hook changes it with `msgspec.structs.replace`; its values are read-only.
 
@@ -81,7 +89,7 @@ class AgentCall(Call, frozen=True, kw_only=True):
     tools: list[ToolSpec] = msgspec.field(default_factory=no_list)
 
     def __post_init__(self) -> None:
-        freeze_list(self, "input", self.input)
+        freeze_messages(self, "input", self.input)
         freeze_list(self, "tools", self.tools)
 
 
@@ -137,7 +145,7 @@ class ModelCall(Call, frozen=True, kw_only=True):
     step_index: int = 0
 
     def __post_init__(self) -> None:
-        freeze_list(self, "messages", self.messages)
+        freeze_messages(self, "messages", self.messages)
         if self.tools.__class__ is not ReadOnlyList:
             freeze_list(self, "tools", self.tools)
         if self.settings.__class__ is not ReadOnlyDict:
@@ -206,7 +214,7 @@ class CompactCall(Call, frozen=True, kw_only=True):
     token_count: int
 
     def __post_init__(self) -> None:
-        freeze_list(self, "messages", self.messages)
+        freeze_messages(self, "messages", self.messages)
 
 
 class CompactResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -146,7 +146,9 @@ class HookDispatcher:
 
         Args:
             operation_id: The run.
-            hooks: Bundles, and plain hooks, which form one bundle together. Nothing changes unless all are valid.
+            hooks: Bundles, and plain hooks, which form one bundle together. Nothing changes unless all are valid. Their
+                observers are registered; interceptors and phase hooks are a run's, and are called only where
+                `exec_agent` or a session was given them.
 
         Raises:
             HookDefinitionError: That says which entry is wrong and how to fix it.
@@ -218,7 +220,7 @@ class HookDispatcher:
 
         Args:
             operation_id: The run.
-            event: Only hooks of this event; `None` for any, of whatever kind.
+            event: Only hooks of this event; `None` for any event. Interceptors do not count.
         """
         try:
             return operation_id in self._gates[event]

@@ -63,7 +63,7 @@ class Hooks:
         """The plain records behind `on_phase`."""
         self.lane = object()
         """Key of the bundle's lanes. Not the bundle itself, so that what is compiled from it does not refer to it."""
-        # Filled by the dispatcher. It sits here, not in a table of the dispatcher, so that it dies with the bundle.
+        # Filled by `_plans.compiled`. It sits here, not in a table of a dispatcher, so that it dies with the bundle.
         self._compiled: Any = None
 
     def __repr__(self) -> str:
@@ -121,6 +121,9 @@ class Hooks:
         id: str | None = None,  # noqa: A002
     ) -> Callable[[Callable[[C], R]], Callable[[C], R]]:
         """Call the decorated function before a call happens: `(call)`.
+
+        What must hold even after a person has approved the call is for a `guard`: an approved call does not meet
+        `before` hooks again, nor those that an `Ask` further out kept it from.
 
         It returns `None`, a changed call, `Respond(answer)`, `Deny(reason)` or `Ask(prompt)`.
 

@@ -265,16 +265,18 @@ class Chain:
 
     async def _lead(self, call: Call, terminal: Terminal, control: Control | None = None) -> Passage:
         """As `run`, for a run of an agent too, which adds its own control."""
-        try:
-            onion = self._onion(call.__class__, call.tenant_id)
-        except (KeyError, AttributeError, TypeError):
+        if call.__class__ not in self._placed:
             raise HookUsageError(
                 f"A chain takes one of the eight calls, {', '.join(kind.__name__ for kind in CALLS)}; "
                 f"got {shown(call)}."
-            ) from None
+            )
+        onion = self._onion(call.__class__, call.tenant_id)
         passage = Passage(call, terminal, [IDLE] * onion.slots)
         if control is not None or self._budget < math.inf:
             passage.control, passage.watched = control, True
+            if control is not None and control.asked_by:
+                askers = [hook.index for hook in onion.hooks if hook.id == control.asked_by]
+                passage.unheard_from = askers[0] + 1 if askers else 0
         if self._record or hook_executed.receivers:
             passage.recording, passage.started, passage.executions = True, [], {}
             passage.sender = self if control is None else control.sender

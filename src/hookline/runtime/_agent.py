@@ -51,6 +51,7 @@ class Agent:
         cost_limit_usd: US dollars after which a run ends with reason `"cost_limit"`; `None` for no limit.
         hooks: Hooks of every run of this agent.
         retry: How often a model is asked again that failed for a passing reason.
+        specs: Its tools and sub-agents as a model sees them.
 
     Raises:
         AgentDefinitionError: If a part cannot work.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 
 from hookline.calls import AgentCall, AgentResult, Message
@@ -18,7 +19,7 @@ logger = logging.getLogger("hookline")
 
 
 async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionReason:
-    """Run a segment, and go on with more input as long as hooks give it.
+    """Run a segment whose `AgentCall` has hooks, and go on with more input as long as they give it.
 
     Args:
         run: The segment.
@@ -27,8 +28,6 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
     Returns:
         Why it ended.
     """
-    if AgentCall not in run.intercepted:
-        return await run_segment(run, decisions)
     given = resumed_input(run) if decisions else run.messages[run.first_input() :]
     while True:
         call = AgentCall(
@@ -100,7 +99,7 @@ async def intercepted(
 def begin(run: Run, given: AgentCall, final: AgentCall) -> None:
     """Take what hooks made of the input, the instructions and the tools into the conversation."""
     if final.tools is not given.tools and final.tools != given.tools:
-        run.offered = list(final.tools)
+        run.offered, run.offer = list(final.tools), os.urandom(16).hex()
     before = run.messages[: run.first_input()]
     if final.instructions != given.instructions:
         system = Message(role="system", content=given.instructions)

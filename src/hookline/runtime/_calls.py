@@ -119,7 +119,14 @@ def job(run: Run, step: Step, calling: ToolCalling, call: ToolCall, tool: Tool |
 
 
 def intercepted_job(
-    run: Run, step: Step, calling: ToolCalling, call: ToolCall, problem: str | None, *, approved: bool = False
+    run: Run,
+    step: Step,
+    calling: ToolCalling,
+    call: ToolCall,
+    problem: str | None,
+    *,
+    approved: bool = False,
+    asked_by: str = "",
 ) -> Job:
     """One tool call of a step, where hooks stand in its way.
 
@@ -130,9 +137,10 @@ def intercepted_job(
         call: The call as it is now.
         problem: What is wrong with its arguments.
         approved: Whether a person has let it through.
+        asked_by: The hook that had the person asked, where others were not heard before.
     """
     run.reserve(call)
-    return partial(answer_intercepted, run, step, calling, call, problem, approved=approved)
+    return partial(answer_intercepted, run, step, calling, call, problem, approved=approved, asked_by=asked_by)
 
 
 async def answer(
@@ -143,7 +151,14 @@ async def answer(
 
 
 async def answer_intercepted(
-    run: Run, step: Step, calling: ToolCalling, call: ToolCall, problem: str | None, *, approved: bool
+    run: Run,
+    step: Step,
+    calling: ToolCalling,
+    call: ToolCall,
+    problem: str | None,
+    *,
+    approved: bool,
+    asked_by: str,
 ) -> None:
     """A tool call with hooks in its way: it is run, changed, answered, denied, or shown to a person."""
 
@@ -159,10 +174,17 @@ async def answer_intercepted(
     def still(problem: str | None, final: ToolCall) -> str | None:
         return problem if final.args is call.args else None  # a hook may have mended the arguments
 
-    passage = await lead(run, call, terminal, RunControl(run, pinned=approved, approved=approved, asks=asks))
+    control = RunControl(run, pinned=approved, approved=approved, asked_by=asked_by, asks=asks)
+    passage = await lead(run, call, terminal, control)
     final: ToolCall = passage.call if passage.reached else counted(run, passage.call, call)
     if passage.asked is not None:
-        run.waiting[calling.tool_call_id] = WaitingCall(call_index=final.call_index, metadata=jsonable(final.metadata))
+        asker = passage.asked_by
+        early = asker is not None and asker.kind in ("before", "around")
+        run.waiting[calling.tool_call_id] = WaitingCall(
+            call_index=final.call_index,
+            metadata=jsonable(final.metadata),
+            asked_by=asker.id if asker is not None and early else "",
+        )
         step.asked[calling.tool_call_id] = as_pending(final, passage.asked.prompt)
         return
     if passage.denied is not None and passage.stop:
@@ -202,7 +224,7 @@ def as_pending(call: ToolCall, prompt: str = "") -> PendingTool:
         identifier=call.identifier,
         api_name=call.api_name,
         tool_call_id=call.tool_call_id,
-        args=call.args,
+        args=jsonable(call.args),  # as every store keeps them: what a person sees is what runs
         prompt=prompt,
     )
 

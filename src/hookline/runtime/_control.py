@@ -31,6 +31,7 @@ class RunControl:
         run: The run.
         pinned: Whether the call was on its way before: it waited for a person, so nothing rewrites it.
         approved: Whether a person has let it through, so that no `Ask` is asked again.
+        asked_by: Id of the hook that had the person asked before hooks further inside were heard.
         asks: Whether a person must be asked about the final call, although no hook said so.
         at_end: Whether the call comes after the run, so that an interrupt of the run is none of its business.
     """
@@ -41,12 +42,14 @@ class RunControl:
         *,
         pinned: bool = False,
         approved: bool = False,
+        asked_by: str = "",
         asks: Callable[[Any], Awaitable[Ask | None]] | None = None,
         at_end: bool = False,
     ) -> None:
         self.run = run
         self.pinned = pinned
         self.approved = approved
+        self.asked_by = asked_by
         self.sender = run.dispatcher
         self.resumed = pinned and not approved
         """Whether the call has begun in an earlier segment."""

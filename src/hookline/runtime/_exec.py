@@ -9,7 +9,7 @@ from time import perf_counter_ns
 
 import anyio
 
-from hookline.calls import Message
+from hookline.calls import AgentCall, Message
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import (
     DecisionError,
@@ -27,6 +27,7 @@ from hookline.runtime._agent import Agent
 from hookline.runtime._agent_call import run_agent
 from hookline.runtime._calls import INTERRUPTED
 from hookline.runtime._keeping import save
+from hookline.runtime._loop import run_segment
 from hookline.runtime._offer import keep_here
 from hookline.runtime._result import OperationResult
 from hookline.runtime._run import Run, new_operation_id, system_message
@@ -274,35 +275,31 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
     reason: CompletionReason = "error"
     try:
         if error is None:
-            reason, error = await _guarded(run, decisions)
+            try:
+                with run.scope:
+                    reason = await (run_agent if AgentCall in run.intercepted else run_segment)(run, decisions)
+            except Exception as raised:
+                error = raised
+            if run.stopped:  # a model or a store may have turned its cancellation into an error
+                reason, error = "interrupted", None
+        if run.remember is not None:
             reason, error = await _remembered(run, reason, error)
     except BaseException:
         # Cancelled from outside (or worse): say so and clean up, then let it go on.
         with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(LAST_SAVE_SECONDS):
-                await _remembered(run, "interrupted", None)
+            if run.remember is not None:
+                with anyio.move_on_after(LAST_SAVE_SECONDS):
+                    await _remembered(run, "interrupted", None)
             await _finish(run, "interrupted", None, save_timeout=LAST_SAVE_SECONDS)
         raise
     return await _finish(run, reason, error)
-
-
-async def _guarded(run: Run, decisions: Sequence[Decision]) -> tuple[CompletionReason, Exception | None]:
-    """Run until it ends; why, and what was raised."""
-    try:
-        with run.scope:
-            reason = await run_agent(run, decisions)
-            return ("interrupted" if run.stopped else reason), None
-    except Exception as error:
-        # An interrupted model or store may have turned its cancellation into an error.
-        return ("interrupted", None) if run.stopped else ("error", error)
-    return "interrupted", None
 
 
 async def _remembered(
     run: Run, reason: CompletionReason, error: Exception | None
 ) -> tuple[CompletionReason, Exception | None]:
     """Let the session keep the conversation, once the operation has ended; that can be interrupted too."""
-    if run.remember is None or reason == "waiting_for_human":
+    if run.remember is None or reason == "waiting_for_human" or not run.claimed:
         return reason, error
     run.close_step(INTERRUPTED)
     stopped, run.stopped = run.stopped, False
@@ -322,7 +319,8 @@ async def _finish(
     """The end of a segment: state saved, end announced, hooks gone."""
     run.finishing = True
     run.ended = perf_counter_ns()
-    keep_here(run.store, run.tenant_id, run.operation_id, run.offered, waiting=reason == "waiting_for_human")
+    if run.offered is not None:
+        keep_here(run.offer, run.offered, waiting=reason == "waiting_for_human")
     if reason != "waiting_for_human":
         run.close_step(INTERRUPTED)
     try:

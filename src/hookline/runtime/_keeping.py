@@ -42,6 +42,7 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         waiting=dict(run.waiting),
         metadata=jsonable(run.metadata),
         offered=kept(run.agent, run.offered) if run.offered is not None else None,
+        offer=run.offer,
         said_from=run.said_from,
         active_ms=run.active_ms(),
         version=(expected or 0) + 1,

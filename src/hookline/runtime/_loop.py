@@ -7,9 +7,12 @@ resuming have files of their own. Each seam is one function, which leads its cal
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
+from msgspec.structs import force_setattr
 
+from hookline._frozen import no_list
 from hookline.calls import Message, ModelCall, ModelResponse, StepCall, StepResult, ToolCall, ToolCalling, Usage
 from hookline.events import BeforeHumanIntervention, CompletionReason
 from hookline.phases import Phase
@@ -27,7 +30,7 @@ from hookline.runtime._calls import (
 from hookline.runtime._compaction import compact_if_needed
 from hookline.runtime._control import lead
 from hookline.runtime._keeping import save
-from hookline.runtime._models import RETRY, ModelRetry, respond
+from hookline.runtime._models import RETRY, ModelRetry, own_copy, respond
 from hookline.runtime._result import Step
 from hookline.runtime._resume import note_decisions, resume_step
 from hookline.runtime._run import Run
@@ -36,6 +39,8 @@ from hookline.runtime._sub_agents import sub_agent_job
 from hookline.runtime._telling import after_step, before_step
 
 __all__ = ["limit_reached", "run_segment"]
+
+NO_LIST = no_list()
 
 
 async def run_segment(run: Run, decisions: Sequence[Decision] = ()) -> CompletionReason:
@@ -71,17 +76,12 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
         if StepCall in run.intercepted:
             reason = await intercepted_step(run, step, decisions)
         else:
-            reason = await step_body(run, step, decisions)
+            reason = await (resume_step(run, step, decisions) if decisions else model_step(run, step))
         reason = reason or limit_reached(run)
     finally:
         after_step(run, step, should_continue=reason is None)
     run.step_index = None
     return reason
-
-
-async def step_body(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:
-    """What a step does: ask the model, or take a person's decisions."""
-    return await (resume_step(run, step, decisions) if decisions else model_step(run, step))
 
 
 async def intercepted_step(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:
@@ -90,7 +90,8 @@ async def intercepted_step(run: Run, step: Step, decisions: Sequence[Decision]) 
 
     async def terminal(call: StepCall) -> StepResult:
         nonlocal reason
-        reason = await step_body(run, step, decisions) or limit_reached(run)
+        reason = await (resume_step(run, step, decisions) if decisions else model_step(run, step))
+        reason = reason or limit_reached(run)
         return StepResult(should_continue=reason is None, content=step.content)
 
     passage = await lead(run, StepCall(step_index=step.index, **run.call_ids), terminal)
@@ -118,16 +119,9 @@ async def intercepted_step(run: Run, step: Step, decisions: Sequence[Decision]) 
 async def model_step(run: Run, step: Step) -> CompletionReason | None:
     """A step that asks the model, and does what it asks for."""
     await compact_if_needed(run, step)
-    call = ModelCall(
-        messages=run.messages,
-        tools=run.specs,
-        model=getattr(run.agent.model, "name", ""),
-        step_index=step.index,
-        **run.call_ids,
-    )
     if run.phases is not None:
         await run.awaiting_model()
-    response = await ask_model(run, call)
+    response = await ask_model(run, step)
     if response is None:
         return "interrupted"
     if run.phases is not None:
@@ -164,29 +158,44 @@ async def ask_person(run: Run, step: Step) -> CompletionReason:
     return "waiting_for_human"
 
 
-async def ask_model(run: Run, call: ModelCall) -> ModelResponse | None:
+async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     """The seam around one model call; `None` if a hook denied it, which ends the run."""
+    model, retry = run.agent.model, run.agent.retry
     if ModelCall not in run.intercepted:
-        response = await respond(run.agent.model, call, run.agent.retry)
+        response = await respond(model, partial(model_call, run, step), retry)
         run.llm_calls += 1
         return response
     spent = Usage()
 
     async def terminal(final: ModelCall) -> ModelResponse:
         nonlocal spent
-        retry = final.metadata.get(RETRY)
-        response = await respond(run.agent.model, final, retry if isinstance(retry, ModelRetry) else run.agent.retry)
+        own = final.metadata.get(RETRY)
+        response = await respond(model, partial(own_copy, final), own if isinstance(own, ModelRetry) else retry)
         run.llm_calls += 1
         spent = response.usage
         return response
 
-    passage = await lead(run, call, terminal)
+    passage = await lead(run, msgspec.structs.replace(model_call(run, step)), terminal)
     if passage.denied is not None:
         run.denied = passage.denied
         run.usage += spent  # an answer that was withheld is paid for all the same
         return None
     answer: ModelResponse = passage.result
     return answer
+
+
+def model_call(run: Run, step: Step) -> ModelCall:
+    """What the model is to be asked, with lists that are its own to edit; `replace` makes them read-only."""
+    call = ModelCall(
+        messages=NO_LIST,
+        tools=NO_LIST,
+        model=getattr(run.agent.model, "name", ""),
+        step_index=step.index,
+        **run.call_ids,
+    )
+    force_setattr(call, "messages", list(run.messages))
+    force_setattr(call, "tools", list(run.specs))
+    return call
 
 
 async def job_of(run: Run, step: Step, calling: ToolCalling) -> Job | None:

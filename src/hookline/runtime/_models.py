@@ -15,7 +15,7 @@ from hookline._deadline import own_cancellation
 from hookline.calls import ModelCall, ModelResponse, ToolCalling, Usage
 from hookline.errors import HookUsageError, ModelAnswerError, ModelError, TransientModelError
 
-__all__ = ["Model", "ModelRetry", "ScriptedModel"]
+__all__ = ["RETRY", "Model", "ModelRetry", "ScriptedModel", "own_copy", "respond"]
 
 
 RETRY = "hookline.retry"
@@ -109,8 +109,13 @@ class ScriptedModel:
         return turn
 
 
-async def respond(model: Model, call: ModelCall, retry: ModelRetry) -> ModelResponse:
+async def respond(model: Model, make: Callable[[], ModelCall], retry: ModelRetry) -> ModelResponse:
     """Ask a model until it answers or fails for good.
+
+    Args:
+        model: Who is asked.
+        make: Makes the call anew for each attempt: a model may edit its lists.
+        retry: How often.
 
     Raises:
         ModelAnswerError: If it answers with something else than a `ModelResponse`.
@@ -119,7 +124,7 @@ async def respond(model: Model, call: ModelCall, retry: ModelRetry) -> ModelResp
     attempt = 1
     while True:
         try:
-            answer: object = model.respond(_own_copy(call))
+            answer: object = model.respond(make())
             if inspect.isawaitable(answer):
                 answer = await answer
             return _checked(model, answer)
@@ -136,7 +141,7 @@ async def respond(model: Model, call: ModelCall, retry: ModelRetry) -> ModelResp
             raise
 
 
-def _own_copy(call: ModelCall) -> ModelCall:
+def own_copy(call: ModelCall) -> ModelCall:
     """A call whose lists the model may edit: nobody else sees them."""
     own = copy.copy(call)
     msgspec.structs.force_setattr(own, "messages", list(call.messages))

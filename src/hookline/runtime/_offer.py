@@ -31,30 +31,25 @@ def kept(agent: Agent, offered: Sequence[ToolSpec]) -> list[OfferedTool]:
     ]
 
 
-_here: OrderedDict[tuple[int, str, str], tuple[object, list[ToolSpec]]] = OrderedDict()
-"""The tools that hooks gave to operations which wait for a person, as long as this process lives: functions do not
-travel with the state."""
+_here: OrderedDict[str, list[ToolSpec]] = OrderedDict()
+"""The tools that hooks gave to operations which wait for a person, by the name that the state has for them, as long as
+this process lives: functions do not travel with the state."""
 
 REMEMBERED = 1000
 """Of how many operations that is kept."""
 
 
-def keep_here(
-    store: object, tenant_id: str, operation_id: str, offered: list[ToolSpec] | None, *, waiting: bool
-) -> None:
-    """Remember the tools of an operation while it waits. The store is kept too, so that its identity stays its own."""
-    key = (id(store), tenant_id, operation_id)
-    if offered is None or not waiting:
-        _here.pop(key, None)
+def keep_here(offer: str, offered: list[ToolSpec], *, waiting: bool) -> None:
+    """Remember the tools of an operation while it waits."""
+    if not waiting:
+        _here.pop(offer, None)
     else:
-        _here[key] = (store, offered)
+        _here[offer] = offered
         while len(_here) > REMEMBERED:
             _here.popitem(last=False)
 
 
-def offered_again(
-    agent: Agent, store: object, tenant_id: str, operation_id: str, offered: Sequence[OfferedTool] | None
-) -> list[ToolSpec] | None:
+def offered_again(agent: Agent, offer: str, offered: Sequence[OfferedTool] | None) -> list[ToolSpec] | None:
     """The tools of an operation that goes on.
 
     In another process than the one that paused it, one whose function is not the agent's is only a name: the model is
@@ -63,9 +58,9 @@ def offered_again(
     """
     if offered is None:
         return None
-    here = _here.get((id(store), tenant_id, operation_id))
+    here = _here.get(offer)
     if here is not None:
-        return here[1]
+        return here
     tools: list[ToolSpec] = []
     for spec in offered:
         found = agent.find(as_calling(spec))

@@ -53,9 +53,11 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
             continue
         found = run.find(calling)
         tool = found if isinstance(found, Tool) else None
+        waiting = run.waiting.get(calling.tool_call_id)
+        asked_by = waiting.asked_by if waiting is not None else ""
         call, problem = call_of(run, step, calling, tool)
         if ToolCall in run.intercepted:
-            jobs.append(intercepted_job(run, step, calling, call, problem, approved=True))
+            jobs.append(intercepted_job(run, step, calling, call, problem, approved=True, asked_by=asked_by))
         else:
             jobs.append(job(run, step, calling, call, tool, problem))
     await answer_calls(jobs)

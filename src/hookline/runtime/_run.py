@@ -131,9 +131,8 @@ class Run:
         self.continues = state.continues
         self.waiting: dict[str, WaitingCall] = dict(state.waiting)
         self.metadata: dict[str, Any] = dict(state.metadata)
-        self.offered: list[ToolSpec] | None = offered_again(
-            self.agent, self.store, state.tenant_id, state.operation_id, state.offered
-        )
+        self.offered: list[ToolSpec] | None = offered_again(self.agent, state.offer, state.offered)
+        self.offer = state.offer
         self.denied: Denial | None = None
         self.refused_from: int | None = None
         """Where input begins that hooks have refused: a session does not keep it, so that no later task reads it."""

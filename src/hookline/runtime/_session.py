@@ -251,7 +251,6 @@ class AgentSession:
     ) -> OperationResult:
         """One segment of one task, from idle to idle."""
         assert self._dispatcher is not None
-        self._phases.operation_id = state.operation_id
         run = self._run = Run(
             self.agent,
             state,
@@ -267,6 +266,7 @@ class AgentSession:
         )
         if self._leaving:
             run.interrupt()
+        self._phases.operation_id = state.operation_id
         with self._phases.hooked([self.hooks, *hooks]):
             try:
                 await self._phases.move(phase)

@@ -44,10 +44,12 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         call_index: Its index, which nobody else gets.
         metadata: What hooks have noted, as far as JSON can carry it.
+        asked_by: Id of the hook that had the person asked before hooks further inside were heard; `""` if all were.
     """
 
     call_index: int
     metadata: dict[str, Any] = {}
+    asked_by: str = ""
 
 
 class OfferedTool(ToolSpec, frozen=True, kw_only=True):
@@ -89,6 +91,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         waiting: Calls that wait for a person and that hooks have seen already, by tool call id.
         metadata: What hooks of the `AgentCall` have noted, as far as JSON can carry it.
         offered: The tools that the model is offered, where hooks have changed them.
+        offer: Names `offered`, so that it is not taken for that of another operation.
         said_from: Where in `messages` begins what the operation itself has said.
         active_ms: How long its segments took.
         version: Counts the writes; a store refuses one that does not follow on the version that it holds.
@@ -118,6 +121,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     waiting: dict[str, WaitingCall] = {}
     metadata: dict[str, Any] = {}
     offered: list[OfferedTool] | None = None
+    offer: str = ""
     said_from: int | None = None
     active_ms: float = 0.0
     version: int = 1

@@ -78,7 +78,10 @@ def tell_unrun(run: Run, passage: Passage) -> AgentResult:
             run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=passage.denied.reason))
         return AgentResult(output=passage.denied.reason, reason="interrupted")
     answer: AgentResult = passage.result
-    tell_completed(run, call, "", success=answer.reason == "done")
+    if answer.reason != "error":
+        tell_completed(run, call, "", success=answer.reason == "done")
+    elif run.hooked(OnCallAgentError):
+        run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=answer.output))
     return answer
 
 
