@@ -10,13 +10,13 @@ import msgspec
 from msgspec.structs import force_setattr
 
 __all__ = [
+    "NO_DICT",
+    "NO_LIST",
     "ReadOnlyDict",
     "ReadOnlyList",
     "check_finite",
     "freeze_dict",
     "freeze_list",
-    "no_dict",
-    "no_list",
     "read_only",
     "read_only_list",
     "read_only_value",
@@ -108,18 +108,9 @@ def read_only_list(value: Sequence[Any]) -> ReadOnlyList:
     return value if value.__class__ is ReadOnlyList else ReadOnlyList(value)
 
 
-_NO_LIST = ReadOnlyList()
-_NO_DICT = ReadOnlyDict()
-
-
-def no_list() -> ReadOnlyList:
-    """The empty list that all structs share."""
-    return _NO_LIST
-
-
-def no_dict() -> ReadOnlyDict:
-    """The empty dict that all structs share."""
-    return _NO_DICT
+NO_LIST = ReadOnlyList()
+NO_DICT = ReadOnlyDict()
+"""Defaults that all structs share."""
 
 
 def freeze_dict(struct: msgspec.Struct, name: str, value: object) -> None:
@@ -132,7 +123,7 @@ def freeze_dict(struct: msgspec.Struct, name: str, value: object) -> None:
     if kind is not ReadOnlyDict:
         if kind is not dict and not isinstance(value, Mapping):
             raise TypeError(f"`{name}` of a {type(struct).__name__} is a mapping; got {value!r:.200}")
-        force_setattr(struct, name, read_only(cast("Mapping[str, Any]", value)) if value else _NO_DICT)
+        force_setattr(struct, name, read_only(cast("Mapping[str, Any]", value)) if value else NO_DICT)
 
 
 def freeze_list(struct: msgspec.Struct, name: str, value: object) -> None:

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hookline._frozen import freeze_dict
+from hookline._frozen import NO_LIST, freeze_dict
 
 __all__ = ["Message", "ToolCalling", "ToolSpec", "Usage"]
 
@@ -62,7 +62,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
-    tool_calls: list[ToolCalling] = []
+    tool_calls: list[ToolCalling] = NO_LIST
     tool_call_id: str | None = None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from hookline._error_root import message_of
-from hookline._frozen import ReadOnlyDict, freeze_dict, no_dict
+from hookline._frozen import NO_DICT, ReadOnlyDict, freeze_dict
 from hookline.errors import HookUsageError
 
 __all__ = ["ToolResult", "as_tool_result", "tool_failure"]
@@ -25,7 +25,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     content: str
     success: bool = True
     error_type: str | None = None
-    metadata: dict[str, Any] = msgspec.field(default_factory=no_dict)
+    metadata: dict[str, Any] = NO_DICT
 
     def __post_init__(self) -> None:
         kind = self.metadata.__class__

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from hookline._frozen import (
+    NO_DICT,
+    NO_LIST,
     ReadOnlyDict,
     ReadOnlyList,
     freeze_dict,
     freeze_list,
-    no_dict,
-    no_list,
     read_only_value,
 )
 from hookline._messages import Message, ToolCalling, ToolSpec, Usage
@@ -86,7 +86,7 @@ class AgentCall(Call, frozen=True, kw_only=True):
 
     input: list[Message]
     instructions: str = ""
-    tools: list[ToolSpec] = msgspec.field(default_factory=no_list)
+    tools: list[ToolSpec] = NO_LIST
 
     def __post_init__(self) -> None:
         freeze_messages(self, "input", self.input)
@@ -139,9 +139,9 @@ class ModelCall(Call, frozen=True, kw_only=True):
     """
 
     messages: list[Message]
-    tools: list[ToolSpec] = msgspec.field(default_factory=no_list)
+    tools: list[ToolSpec] = NO_LIST
     model: str = ""
-    settings: dict[str, Any] = msgspec.field(default_factory=no_dict)
+    settings: dict[str, Any] = NO_DICT
     step_index: int = 0
 
     def __post_init__(self) -> None:
@@ -164,7 +164,7 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     content: str = ""
-    tool_calls: list[ToolCalling] = msgspec.field(default_factory=no_list)
+    tool_calls: list[ToolCalling] = NO_LIST
     reasoning: str = ""
     usage: Usage = Usage()
     finish_reason: str = "stop"

@@ -8,7 +8,7 @@ from hookline.errors import StaleStateError
 from hookline.events import CompletionReason
 from hookline.runtime._offer import jsonable, kept
 from hookline.runtime._run import Run
-from hookline.runtime._state import OperationState
+from hookline.runtime._state import OperationState, Steering
 
 __all__ = ["save"]
 
@@ -37,13 +37,7 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         call_indices=dict(run.call_indices),
         last_input_tokens=run.last_input_tokens,
         last_content=run.last_content,
-        instructions=run.instructions if run.instructions != run.agent.instructions else None,
-        continues=run.continues,
-        waiting=dict(run.waiting),
-        metadata=jsonable(run.metadata),
-        offered=kept(run.agent, run.offered) if run.offered is not None else None,
-        offer=run.offer,
-        said_from=run.said_from,
+        steering=steering(run) if run.steered else None,
         active_ms=run.active_ms(),
         version=(expected or 0) + 1,
     )
@@ -66,3 +60,16 @@ async def look_up(run: Run, attempted: OperationState) -> None:
     finished = attempted.status not in ("running", "waiting_for_human")
     if stored == attempted or (finished and stored.status == attempted.status):
         run.version = attempted.version
+
+
+def steering(run: Run) -> Steering:
+    """What hooks have made of a run."""
+    return Steering(
+        instructions=run.instructions if run.instructions != run.agent.instructions else None,
+        continues=run.continues,
+        waiting=dict(run.waiting),
+        metadata=jsonable(run.metadata),
+        offered=kept(run.agent, run.offered) if run.offered is not None else None,
+        offer=run.offer,
+        said_from=run.said_from,
+    )

@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import force_setattr
 
-from hookline._frozen import no_list
+from hookline._frozen import NO_LIST
 from hookline.calls import Message, ModelCall, ModelResponse, StepCall, StepResult, ToolCall, ToolCalling, Usage
 from hookline.events import BeforeHumanIntervention, CompletionReason
 from hookline.phases import Phase
@@ -39,8 +39,6 @@ from hookline.runtime._sub_agents import sub_agent_job
 from hookline.runtime._telling import after_step, before_step
 
 __all__ = ["limit_reached", "run_segment"]
-
-NO_LIST = no_list()
 
 
 async def run_segment(run: Run, decisions: Sequence[Decision] = ()) -> CompletionReason:

@@ -28,7 +28,7 @@ from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._offer import as_calling, offered_again
 from hookline.runtime._result import OperationResult, Step
-from hookline.runtime._state import Decision, OfferedTool, OperationState, OperationStore, WaitingCall
+from hookline.runtime._state import Decision, OfferedTool, OperationState, OperationStore, Steering, WaitingCall
 from hookline.runtime._tools import Tool
 
 __all__ = ["Run", "new_operation_id"]
@@ -43,6 +43,9 @@ ExecChild = Callable[["Run", Agent, str, str], Awaitable[OperationResult]]
 """Runs a sub-agent: parent run, sub-agent, instruction, operation id."""
 
 Remember = Callable[["Run"], Awaitable[None]]
+
+
+UNSTEERED = Steering()
 
 
 class Run:
@@ -80,8 +83,6 @@ class Run:
         self.scope = anyio.CancelScope()
         self.stopped = False
         """Whether somebody asked for its end; the scope may hear of it a moment later."""
-        self.said_from = len(state.messages) if state.said_from is None else state.said_from
-        """Where in the conversation begins what this operation has said."""
         self.claimed = False
         self.finishing = False
         self.task = asyncio.current_task() if runs_on_asyncio() else None
@@ -127,12 +128,16 @@ class Run:
         self.call_indices: dict[str, int] = dict(state.call_indices)
         self.last_input_tokens = state.last_input_tokens
         self.last_content = state.last_content
-        self.instructions = self.agent.instructions if state.instructions is None else state.instructions
-        self.continues = state.continues
-        self.waiting: dict[str, WaitingCall] = dict(state.waiting)
-        self.metadata: dict[str, Any] = dict(state.metadata)
-        self.offered: list[ToolSpec] | None = offered_again(self.agent, state.offer, state.offered)
-        self.offer = state.offer
+        steering = state.steering or UNSTEERED
+        self.steered = self.chain is not None or state.steering is not None
+        self.instructions = self.agent.instructions if steering.instructions is None else steering.instructions
+        self.continues = steering.continues
+        self.waiting: dict[str, WaitingCall] = dict(steering.waiting)
+        self.metadata: dict[str, Any] = dict(steering.metadata)
+        self.offered: list[ToolSpec] | None = offered_again(self.agent, steering.offer, steering.offered)
+        self.offer = steering.offer
+        self.said_from = len(state.messages) if steering.said_from is None else steering.said_from
+        """Where in the conversation begins what this operation has said."""
         self.denied: Denial | None = None
         self.refused_from: int | None = None
         """Where input begins that hooks have refused: a session does not keep it, so that no later task reads it."""

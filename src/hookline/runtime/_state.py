@@ -64,6 +64,28 @@ class OfferedTool(ToolSpec, frozen=True, kw_only=True):
     own: bool = True
 
 
+class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What hooks have made of an operation.
+
+    Attributes:
+        instructions: The system message, where hooks have changed it.
+        continues: How often hooks have continued it.
+        waiting: Calls that wait for a person and that hooks have seen already, by tool call id.
+        metadata: What hooks of the `AgentCall` have noted, as far as JSON can carry it.
+        offered: The tools that the model is offered, where hooks have changed them.
+        offer: Names `offered`, so that it is not taken for that of another operation.
+        said_from: Where in `messages` begins what the operation itself has said.
+    """
+
+    instructions: str | None = None
+    continues: int = 0
+    waiting: dict[str, WaitingCall] = {}
+    metadata: dict[str, Any] = {}
+    offered: list[OfferedTool] | None = None
+    offer: str = ""
+    said_from: int | None = None
+
+
 class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All that is known of an operation between two steps: JSON and back, so that another process can resume it.
 
@@ -86,13 +108,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         call_indices: Calls so far by `identifier/api_name`.
         last_input_tokens: Input tokens of the last model call.
         last_content: What the model said last.
-        instructions: The system message, where hooks have changed it.
-        continues: How often hooks have continued it.
-        waiting: Calls that wait for a person and that hooks have seen already, by tool call id.
-        metadata: What hooks of the `AgentCall` have noted, as far as JSON can carry it.
-        offered: The tools that the model is offered, where hooks have changed them.
-        offer: Names `offered`, so that it is not taken for that of another operation.
-        said_from: Where in `messages` begins what the operation itself has said.
+        steering: What hooks have made of it, where they have.
         active_ms: How long its segments took.
         version: Counts the writes; a store refuses one that does not follow on the version that it holds.
         format: Version of this layout.
@@ -116,13 +132,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     call_indices: dict[str, int] = {}
     last_input_tokens: int = 0
     last_content: str = ""
-    instructions: str | None = None
-    continues: int = 0
-    waiting: dict[str, WaitingCall] = {}
-    metadata: dict[str, Any] = {}
-    offered: list[OfferedTool] | None = None
-    offer: str = ""
-    said_from: int | None = None
+    steering: Steering | None = None
     active_ms: float = 0.0
     version: int = 1
     format: int = 1
