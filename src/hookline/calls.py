@@ -51,6 +51,8 @@ __all__ = [
 
 def freeze_messages(struct: msgspec.Struct, name: str, messages: object) -> None:
     """Inside of `__post_init__`: make a list of messages read-only, with the lists of tool calls that they hold."""
+    if messages is NO_LIST:
+        return
     freeze_list(struct, name, messages)
     for message in getattr(struct, name):
         if isinstance(message, Message) and message.tool_calls.__class__ is not ReadOnlyList:
@@ -145,7 +147,8 @@ class ModelCall(Call, frozen=True, kw_only=True):
     step_index: int = 0
 
     def __post_init__(self) -> None:
-        freeze_messages(self, "messages", self.messages)
+        if self.messages is not NO_LIST:
+            freeze_messages(self, "messages", self.messages)
         if self.tools.__class__ is not ReadOnlyList:
             freeze_list(self, "tools", self.tools)
         if self.settings.__class__ is not ReadOnlyDict:

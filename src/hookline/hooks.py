@@ -65,6 +65,7 @@ class Hooks:
         """Key of the bundle's lanes. Not the bundle itself, so that what is compiled from it does not refer to it."""
         # Filled by `_plans.compiled`. It sits here, not in a table of a dispatcher, so that it dies with the bundle.
         self._compiled: Any = None
+        self._chain: Any = None
 
     def __repr__(self) -> str:
         return (
@@ -283,6 +284,7 @@ class Hooks:
             )
             check_interceptor(hook, f"Interceptor {name!r} of {self.id!r}")
             self.interceptors = (*self.interceptors, hook)
+            self._chain = None
             return handler
 
         return register

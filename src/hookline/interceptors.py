@@ -148,6 +148,7 @@ class Chain:
         self._placed: dict[type[Call], list[Placed]] = {call: [] for call in CALLS}
         for each in placed:
             self._placed[each[0].call].append(each)
+        self._calls = frozenset(call for call, hooks in self._placed.items() if hooks)
         self._onions: dict[tuple[type[Call], str], Onion] = {}
         # The commonest shape gets the shortest way: no budget, no tenant, nothing but async `around`s.
         short = not (self._tenants or self._budget < math.inf)
@@ -166,9 +167,14 @@ class Chain:
             self._onions[key] = onion
         return onion
 
+    @property
+    def calls(self) -> frozenset[type[Call]]:
+        """The classes of calls that any hook stands in the way of."""
+        return self._calls
+
     def __contains__(self, call: type[Call]) -> bool:
         """Whether any hook stands in the way of calls of that class."""
-        return bool(self._placed.get(call))
+        return call in self._calls
 
     def order(self, call: type[Call], *, tenant_id: str = "") -> list[str]:
         """Ids of the hooks of a class of calls, from the outside to the inside, guards last.

@@ -71,7 +71,7 @@ def shown_args(args: object) -> dict[str, Any] | str:
 def call_of(run: Run, step: Step, calling: ToolCalling, tool: Tool | None) -> tuple[ToolCall, str | None]:
     """The call that is about to happen, and what is wrong with its arguments."""
     args, problem = parsed_args(calling)
-    waiting = run.waiting.pop(calling.tool_call_id, None)
+    waiting = run.waiting.pop(calling.tool_call_id, None) if run.waiting else None
     identifier = tool.identifier if tool else calling.identifier
     api_name = tool.name if tool else calling.api_name
     call = ToolCall(
@@ -274,8 +274,9 @@ def keep(run: Run, step: Step, calling: ToolCalling, call: ToolCall, result: Too
 
 async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
     """One tool call, innermost: `beforeToolCall` → mock or tool → `afterToolCall` or `onToolCallError`."""
-    if not step.ran:
+    if run.phases is not None:
         await run.executing(step)
+    step.ran = True
     started = perf_counter_ns()
     event: BeforeToolCall | None = None
     try:

@@ -51,6 +51,64 @@ UNSTEERED = Steering()
 class Run:
     """One segment of an operation: from `exec_agent` or `resume_agent` to its return."""
 
+    # Slots, because a run has more attributes than Python shares the keys of.
+    __slots__ = (
+        "__weakref__",
+        "agent",
+        "attempted",
+        "call_ids",
+        "call_indices",
+        "cancellations",
+        "chain",
+        "claimed",
+        "continues",
+        "decisions",
+        "denied",
+        "dispatcher",
+        "drain_timeout",
+        "earlier_ms",
+        "ended",
+        "exec_child",
+        "finishing",
+        "history",
+        "hooks",
+        "ids",
+        "instructions",
+        "intercepted",
+        "last_content",
+        "last_input_tokens",
+        "llm_calls",
+        "messages",
+        "metadata",
+        "offer",
+        "offered",
+        "open_calls",
+        "operation_id",
+        "outcomes",
+        "parent",
+        "pending",
+        "phases",
+        "refused_from",
+        "remember",
+        "said_from",
+        "scope",
+        "started",
+        "steered",
+        "step_index",
+        "steps",
+        "stopped",
+        "store",
+        "task",
+        "tenant_id",
+        "thread",
+        "token",
+        "tool_calls",
+        "usage",
+        "user_id",
+        "version",
+        "waiting",
+    )
+
     def __init__(
         self,
         agent: Agent,
@@ -249,7 +307,7 @@ class Run:
 
     def count_call(self, call: ToolCall) -> None:
         """Take a tool call that will now happen into the totals."""
-        self.reserve(call)
+        self.call_indices[f"{call.identifier}/{call.api_name}"] = call.call_index
         self.tool_calls += 1
 
     def reserve(self, call: ToolCall) -> None:
@@ -338,17 +396,22 @@ def tool_message(outcome: ToolOutcome) -> Message:
 
 def chain_of(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chain | None, frozenset[type[Call]]]:
     """The chain of a run, and the calls that it has hooks for."""
-    calls: set[type[Call]] = set()
-    for entry in hooks:
-        if isinstance(entry, Hooks):
-            if entry.interceptors:
-                calls.update(hook.call for hook in entry.interceptors)
-        elif isinstance(entry, Interceptor):
-            calls.add(entry.call)
-    if not calls:
+    owners = [
+        entry for entry in hooks if isinstance(entry, Interceptor) or (isinstance(entry, Hooks) and entry.interceptors)
+    ]
+    if not owners:
         return None, _NO_CALLS
-    chain = Chain(hooks, budget=dispatcher.chain_budget, hook_timeout=dispatcher.hook_timeout, record=False)
-    return chain, frozenset(calls)
+    budget, hook_timeout = dispatcher.chain_budget, dispatcher.hook_timeout
+    if len(owners) > 1 or not isinstance(only := owners[0], Hooks):
+        chain = Chain(owners, budget=budget, hook_timeout=hook_timeout, record=False)
+        return chain, chain.calls
+    # A bundle keeps its own chain, which dies with it. Of several together nobody may keep it: one of them may be of
+    # this run alone.
+    key = (only.interceptors, budget, hook_timeout)
+    if only._chain is None or only._chain[0] != key:
+        only._chain = (key, Chain([only], budget=budget, hook_timeout=hook_timeout, record=False))
+    kept: Chain = only._chain[1]
+    return kept, kept.calls
 
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
