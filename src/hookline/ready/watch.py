@@ -1,5 +1,6 @@
 """What happened to every call of many runs: numbers, and a log of who decided what."""
 
+import abc
 import inspect
 import logging
 import math
@@ -66,7 +67,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class _Watch(Hooks):
+class _Watch(Hooks, abc.ABC):
     """Sees how every call ends: outermost around everything that other hooks do to it, and failing open."""
 
     def __init__(self, id: str, priority: int, options: BundleOptions) -> None:  # noqa: A002
@@ -95,8 +96,9 @@ class _Watch(Hooks):
             await self._note(_record(final, began, duration_ms, outcome, error))
         return result
 
+    @abc.abstractmethod
     async def _note(self, record: AuditRecord) -> None:
-        raise NotImplementedError
+        """A call has ended."""
 
 
 def _record(call: Call, began: int, duration_ms: float, outcome: AuditOutcome, error: Exception | None) -> AuditRecord:

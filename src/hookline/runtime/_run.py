@@ -14,7 +14,7 @@ import anyio.lowlevel
 import msgspec
 
 from hookline._deadline import runs_on_asyncio
-from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolSpec, Usage
+from hookline.calls import Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolSpec, Usage
 from hookline.dispatcher import HookDispatcher
 from hookline.events import (
     CompletionReason,
@@ -22,10 +22,10 @@ from hookline.events import (
     PendingTool,
     ToolOutcome,
 )
-from hookline.hooks import AnyHook, Hooks, Interceptor
-from hookline.interceptors import Chain
+from hookline.hooks import AnyHook
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
+from hookline.runtime._chain import chain_of
 from hookline.runtime._offer import as_calling, offered_again
 from hookline.runtime._result import OperationResult, Step
 from hookline.runtime._state import Decision, OfferedTool, OperationState, OperationStore, Steering, WaitingCall
@@ -392,29 +392,6 @@ class Run:
 def tool_message(outcome: ToolOutcome) -> Message:
     """The message that tells a model what a tool call came to."""
     return Message(role="tool", content=outcome.content, tool_call_id=outcome.tool_call_id)
-
-
-def chain_of(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chain | None, frozenset[type[Call]]]:
-    """The chain of a run, and the calls that it has hooks for."""
-    owners = [
-        entry for entry in hooks if isinstance(entry, Interceptor) or (isinstance(entry, Hooks) and entry.interceptors)
-    ]
-    if not owners:
-        return None, _NO_CALLS
-    budget, hook_timeout = dispatcher.chain_budget, dispatcher.hook_timeout
-    if len(owners) > 1 or not isinstance(only := owners[0], Hooks):
-        chain = Chain(owners, budget=budget, hook_timeout=hook_timeout, record=False)
-        return chain, chain.calls
-    # A bundle keeps its own chain, which dies with it. Of several together nobody may keep it: one of them may be of
-    # this run alone.
-    key = (only.interceptors, budget, hook_timeout)
-    if only._chain is None or only._chain[0] != key:
-        only._chain = (key, Chain([only], budget=budget, hook_timeout=hook_timeout, record=False))
-    kept: Chain = only._chain[1]
-    return kept, kept.calls
-
-
-_NO_CALLS: frozenset[type[Call]] = frozenset()
 
 
 def system_message(instructions: str) -> Message:
