@@ -106,7 +106,11 @@ def own_cancellation() -> bool:
 
     Only asyncio lets code raise it by itself, by awaiting a future that somebody else cancelled, for instance.
     """
-    return runs_on_asyncio() and not cast("asyncio.Task[Any]", asyncio.current_task()).cancelling()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False  # another backend, or no event loop at all
+    return task is not None and not task.cancelling()
 
 
 def raise_unless_cancelled() -> None:
