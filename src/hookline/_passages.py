@@ -1,4 +1,4 @@
-"""One call on its way through a chain: what each hook said, what that means, and who is to blame for what."""
+"""A hook as a chain runs it, and a passage: one call on its way through a chain, with all that is known of it."""
 
 from __future__ import annotations
 
