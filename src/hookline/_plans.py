@@ -9,7 +9,7 @@ from typing import Any
 from hookline._observers import Observer, compile_observer
 from hookline.events import BeforeToolCall, Event
 from hookline.execution import compile_askable, compile_inline
-from hookline.hooks import AnyHook, Hook, Hooks
+from hookline.hooks import AnyHook, Hook, Hooks, Interceptor
 
 __all__ = ["Entry", "Plan", "Run", "compile_batch", "compiled", "merged"]
 
@@ -24,9 +24,13 @@ and whose it is, so that the commonest case costs one frame less."""
 class Plan:
     """One bundle (or the plain hooks of one call) compiled: per event class, what to run."""
 
-    __slots__ = ("askable", "entries", "events")
+    __slots__ = ("askable", "entries", "events", "left_out")
 
-    def __init__(self, sections: Iterable[tuple[tuple[Observer, type[Event]], object]]) -> None:
+    def __init__(
+        self, sections: Iterable[tuple[tuple[Observer, type[Event]], object]], left_out: tuple[str, ...] = ()
+    ) -> None:
+        self.left_out = left_out
+        """Ids of the interceptors that came along, which only a run can call."""
         by_event: dict[type[Event], list[tuple[Observer, object]]] = {}
         for (observer, event), lane in sections:
             by_event.setdefault(event, []).append((observer, lane))
@@ -42,14 +46,15 @@ def compile_batch(batch: Sequence[AnyHook]) -> tuple[Plan, ...]:
     if len(bundles) == len(batch) == len(set(bundles)):
         return tuple(compiled(entry) for entry in bundles)
     lane = object()
-    return (Plan(section for entry in batch for section in _sections(entry, lane)),)
+    left_out = tuple(hook_id for entry in batch for hook_id in _left_out(entry))
+    return (Plan((section for entry in batch for section in _sections(entry, lane)), left_out),)
 
 
 def compiled(bundle: Hooks) -> Plan:
     """The plan of a bundle, which all operations with this bundle share."""
     plan: Plan | None = bundle._compiled
     if plan is None:
-        plan = bundle._compiled = Plan(_sections(bundle, bundle.lane))
+        plan = bundle._compiled = Plan(_sections(bundle, bundle.lane), _left_out(bundle))
     return plan
 
 
@@ -59,6 +64,12 @@ def _sections(entry: AnyHook, lane: object) -> list[tuple[tuple[Observer, type[E
     if not isinstance(entry, Hooks):
         return []  # interceptors and phase hooks: the chains and the phase machine of a run are theirs
     return [((compile_observer(hook, entry.tenant_id), hook.event), entry.lane) for hook in entry.observers]
+
+
+def _left_out(entry: AnyHook) -> tuple[str, ...]:
+    if isinstance(entry, Hooks):
+        return tuple(hook.id for hook in entry.interceptors)
+    return (entry.id,) if isinstance(entry, Interceptor) else ()
 
 
 def _compile_entry(entries: list[tuple[Observer, object]]) -> Entry:

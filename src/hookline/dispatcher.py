@@ -148,7 +148,8 @@ class HookDispatcher:
             operation_id: The run.
             hooks: Bundles, and plain hooks, which form one bundle together. Nothing changes unless all are valid. Their
                 observers are registered; interceptors and phase hooks are a run's, and are called only where
-                `exec_agent` or a session was given them.
+                `exec_agent` or a session was given them. A run of an operation for which interceptors were registered
+                here is refused, rather than run without them.
 
         Raises:
             HookDefinitionError: That says which entry is wrong and how to fix it.
@@ -318,6 +319,10 @@ class HookDispatcher:
             table.clear()
             table.update(kept)
         self._host.shrink()
+
+    def _left_out(self, operation_id: str) -> list[str]:
+        """Ids of the interceptors that were registered for an operation, and that nobody calls here."""
+        return [hook_id for each in self._of(operation_id) for plan in each.plans() for hook_id in plan.left_out]
 
     def _forget(self, operation_id: str) -> None:
         self._askable.pop(operation_id, None)

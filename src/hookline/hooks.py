@@ -284,7 +284,7 @@ class Hooks:
             )
             check_interceptor(hook, f"Interceptor {name!r} of {self.id!r}")
             self.interceptors = (*self.interceptors, hook)
-            self._chain = None
+            self._chain = self._compiled = None
             return handler
 
         return register

@@ -12,6 +12,7 @@ from hookline import (
     AfterCallAgent,
     AfterStep,
     AfterToolCall,
+    Agent,
     AgentCall,
     Approve,
     Ask,
@@ -30,6 +31,7 @@ from hookline import (
     OnCompactError,
     OnToolCallError,
     Respond,
+    ScriptedModel,
     StepCall,
     StepResult,
     SubAgentCall,
@@ -40,6 +42,7 @@ from hookline import (
     resume_agent,
     tool,
 )
+from hookline.errors import HookUsageError
 
 from .interception import (
     POINTS,
@@ -947,3 +950,20 @@ async def test_a_call_that_no_tool_can_take_is_judged_all_the_same() -> None:
     await play(agent, guard(ToolCall, lambda c: judged.append((c.api_name, dict(c.args)))))
 
     assert sorted(judged) == [("pay", {}), ("unknown", {})]
+
+
+async def test_a_guard_that_was_only_registered_with_the_dispatcher_is_no_silent_permit() -> None:
+    hooks = Hooks("safety")
+    hooks.guard(ToolCall, id="no-tools")(lambda call: Deny("no"))
+    asked: list[Any] = []
+    agent = Agent(id="a", model=ScriptedModel(lambda call: asked.append(call) or says("never")))
+
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [hooks])
+        with pytest.raises(HookUsageError, match=r"no-tools.*hooks=\[\.\.\.\]"):
+            await exec_agent(agent, "go", operation_id="op", dispatcher=dispatcher)
+        await dispatcher.unregister("op")
+        result = await exec_agent(agent, "go", operation_id="op", dispatcher=dispatcher, hooks=[hooks])
+
+    assert result.reason == "done"
+    assert len(asked) == 1

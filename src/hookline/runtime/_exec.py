@@ -238,6 +238,12 @@ async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
     if operation_id in _live:
         raise OperationBusyError(operation_id) if run.version is not None else OperationExistsError(operation_id)
     run.dispatcher.has_hooks(operation_id)  # raises if the dispatcher is not open, while nothing is stored yet
+    left_out = run.dispatcher._left_out(operation_id)
+    if left_out:  # rather than a run without its guards
+        raise HookUsageError(
+            f"The interceptors {', '.join(left_out)} of operation {operation_id!r} were given to the dispatcher, which "
+            "calls observers only. Give their bundle to the run, in `hooks=[...]`."
+        )
     _live[operation_id] = None
     try:
         failed_at_start = await _claim(run)
