@@ -73,7 +73,8 @@ class Control(Protocol):
         pinned: Whether nothing may rewrite the call: it was on its way before, and waited for a person.
         approved: Whether a person has let it through, so that no `Ask` is asked again.
         suspended: Whether the call goes on at another time, so that no `after` runs yet.
-        asked_by: Id of the hook that had the person asked before hooks further inside were heard; `""` if all were.
+        asked_by: Who had the person asked before hooks further inside were heard, if not all were: its id, and how many
+            hooks of that id stand before it.
         resumed: Whether it went on at another time before, so that what starts beside it has started already.
         sender: Of the records.
     """
@@ -85,7 +86,7 @@ class Control(Protocol):
     @property
     def approved(self) -> bool: ...
     @property
-    def asked_by(self) -> str: ...
+    def asked_by(self) -> tuple[str, int] | None: ...
     @property
     def suspended(self) -> bool: ...
     @property
@@ -155,6 +156,7 @@ class Passage(msgspec.Struct, eq=False):
         stop: Whether the denial asks for the end of the run.
         asked: What a person is to be asked.
         asked_by: The hook that asks.
+        asked_nth: How many hooks of the same id stand before it.
         raised: What the terminal raised: nobody's failure.
         answered_by: The hook that answered in the terminal's place.
         answer: Its answer.
@@ -180,6 +182,7 @@ class Passage(msgspec.Struct, eq=False):
     stop: bool = False
     asked: Ask | None = None
     asked_by: HookInChain | None = None
+    asked_nth: int = 0
     unheard_from: int | None = None
     """On a resume: the index of the first hook that had not spoken when the person was asked."""
     raised: BaseException | None = None

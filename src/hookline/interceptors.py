@@ -281,8 +281,9 @@ class Chain:
         if control is not None or self._budget < math.inf:
             passage.control, passage.watched = control, True
             if control is not None and control.asked_by:
-                askers = [hook.index for hook in onion.hooks if hook.id == control.asked_by]
-                passage.unheard_from = askers[0] + 1 if askers else 0
+                asked_by, nth = control.asked_by
+                askers = [hook.index for hook in onion.hooks if hook.id == asked_by][: nth + 1]
+                passage.unheard_from = askers[-1] + 1 if askers else 0
         if self._record or hook_executed.receivers:
             passage.recording, passage.started, passage.executions = True, [], {}
             passage.sender = self if control is None else control.sender
@@ -294,6 +295,9 @@ class Chain:
         except HookDenied as refusal:
             if refusal is not passage.refusal:
                 raise
+        asker = passage.asked_by
+        if asker is not None:  # ids need not be unique
+            passage.asked_nth = sum(hook.id == asker.id for hook in onion.hooks[: asker.index])
         return passage
 
     async def _through(self, onion: Onion, passage: Passage) -> Any:

@@ -517,3 +517,54 @@ async def test_a_hook_that_rewrites_after_a_pause_in_the_next_step_is_free_again
     await resume_agent(paying(paid, calls(pay(8, "p2")), says()), "op", [Approve("p1")], hooks=hooks, store=store)
 
     assert paid == [3, 3]
+
+
+# A hook that asks before others further inside were heard.
+
+
+@pytest.mark.parametrize("kind", ["before", "around"])
+async def test_an_approval_does_not_silence_a_before_that_was_not_heard_when_the_person_was_asked(kind: str) -> None:
+    heard: list[str] = []
+
+    async def asks(made: ToolCall, call_next: Any = None) -> Ask:
+        heard.append("asks")
+        return Ask("ok?")
+
+    def refuses(made: ToolCall) -> Deny:
+        heard.append("refuses")
+        return Deny("destructive")
+
+    outer = before(ToolCall, asks, priority=100) if kind == "before" else around(ToolCall, asks, priority=100)
+    office = Office(outer, before(ToolCall, refuses, priority=200))
+    await office.start()
+    assert heard == ["asks"]
+
+    result = await office.resume(Approve("p1"))
+
+    assert office.paid == []
+    assert told(result.messages)["p1"] == "destructive"
+    assert heard.count("refuses") == 1
+
+
+async def test_each_before_is_heard_once_over_the_pause_and_none_rewrites_after_it() -> None:
+    heard: list[int] = []
+
+    def rewrites(to: int, *, asks: bool = False) -> Any:
+        def handler(made: ToolCall) -> Any:
+            heard.append(to)
+            return Ask("ok?") if asks else replace(made, args={"amount": to})
+
+        return handler
+
+    office = Office(
+        before(ToolCall, rewrites(1), priority=100),
+        before(ToolCall, rewrites(2, asks=True), priority=200),
+        before(ToolCall, rewrites(3), priority=300),
+    )
+    result = await office.start()
+    assert result.pending[0].args == {"amount": 1}
+
+    await office.resume(Approve("p1"))
+
+    assert heard == [1, 2, 3]
+    assert office.paid == [1]

@@ -126,7 +126,7 @@ def intercepted_job(
     problem: str | None,
     *,
     approved: bool = False,
-    asked_by: str = "",
+    asked_by: tuple[str, int] | None = None,
 ) -> Job:
     """One tool call of a step, where hooks stand in its way.
 
@@ -158,7 +158,7 @@ async def answer_intercepted(
     problem: str | None,
     *,
     approved: bool,
-    asked_by: str,
+    asked_by: tuple[str, int] | None,
 ) -> None:
     """A tool call with hooks in its way: it is run, changed, answered, denied, or shown to a person."""
 
@@ -183,7 +183,7 @@ async def answer_intercepted(
         run.waiting[calling.tool_call_id] = WaitingCall(
             call_index=final.call_index,
             metadata=jsonable(final.metadata),
-            asked_by=asker.id if asker is not None and early else "",
+            asked_by=(asker.id, passage.asked_nth) if asker is not None and early else None,
         )
         step.asked[calling.tool_call_id] = as_pending(final, passage.asked.prompt)
         return

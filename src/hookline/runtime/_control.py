@@ -31,7 +31,7 @@ class RunControl:
         run: The run.
         pinned: Whether the call was on its way before: it waited for a person, so nothing rewrites it.
         approved: Whether a person has let it through, so that no `Ask` is asked again.
-        asked_by: Id of the hook that had the person asked before hooks further inside were heard.
+        asked_by: Who had the person asked before hooks further inside were heard; see `WaitingCall`.
         asks: Whether a person must be asked about the final call, although no hook said so.
         at_end: Whether the call comes after the run, so that an interrupt of the run is none of its business.
     """
@@ -42,7 +42,7 @@ class RunControl:
         *,
         pinned: bool = False,
         approved: bool = False,
-        asked_by: str = "",
+        asked_by: tuple[str, int] | None = None,
         asks: Callable[[Any], Awaitable[Ask | None]] | None = None,
         at_end: bool = False,
     ) -> None:

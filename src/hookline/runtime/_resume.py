@@ -54,7 +54,7 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
         found = run.find(calling)
         tool = found if isinstance(found, Tool) else None
         waiting = run.waiting.get(calling.tool_call_id)
-        asked_by = waiting.asked_by if waiting is not None else ""
+        asked_by = waiting.asked_by if waiting is not None else None
         call, problem = call_of(run, step, calling, tool)
         if ToolCall in run.intercepted:
             jobs.append(intercepted_job(run, step, calling, call, problem, approved=True, asked_by=asked_by))

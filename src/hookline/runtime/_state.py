@@ -44,12 +44,13 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         call_index: Its index, which nobody else gets.
         metadata: What hooks have noted, as far as JSON can carry it.
-        asked_by: Id of the hook that had the person asked before hooks further inside were heard; `""` if all were.
+        asked_by: Who had the person asked before hooks further inside were heard, if not all were: its id, and how many
+            hooks of that id stand before it.
     """
 
     call_index: int
     metadata: dict[str, Any] = {}
-    asked_by: str = ""
+    asked_by: tuple[str, int] | None = None
 
 
 class OfferedTool(ToolSpec, frozen=True, kw_only=True):
