@@ -369,8 +369,8 @@ CHAIN_LAWS: dict[str, str] = {
     ),
     "What a person approved is what runs.": (
         "When the call goes on, no `before` is asked again, and what an `around` changes is ignored. A `before` "
-        "further in than the hook that asked was not heard yet; it is heard now, and only its `Deny` counts. Guards are "
-        "asked, and may still deny it."
+        "further in than the hook that asked was not heard yet; it is heard now, and only its `Deny` counts. Guards "
+        "are asked, and may still deny it."
     ),
     "There is one record per hook that ran.": (
         "In the order of the start, with its own time: `ok`, `denied`, `mocked` for an answer, `error`, `timeout`, "
