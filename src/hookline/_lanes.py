@@ -206,6 +206,10 @@ class LaneHost:
             return
         lane.queue.append(item)
 
+    def lengths(self) -> list[int]:
+        """How many events wait in each lane; a copy, so that other threads may ask."""
+        return [len(lane.queue) for lane in list(self._active)]
+
     def shrink(self) -> None:
         """Give back the memory of lanes that are gone."""
         if not self.lanes:

@@ -24,6 +24,7 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         is_async: Decided once, when the hook is registered.
         timeout: Seconds; `None` for the dispatcher's.
         matches: Whether an event is for this hook; `None` if every one is.
+        recorded: Whether its runs are announced to whoever watches hooks.
     """
 
     id: str
@@ -31,9 +32,10 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     is_async: bool
     timeout: float | None = None
     matches: Callable[[Any], object] | None = None
+    recorded: bool = True
 
 
-def compile_observer(hook: Hook, tenant_id: str = "") -> Observer:
+def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True) -> Observer:
     """Decide everything about a hook that can be decided before an event comes."""
     handler = cast("Callable[[Any], Any]", hook.handler)
     is_async = is_async_handler(handler)
@@ -43,6 +45,7 @@ def compile_observer(hook: Hook, tenant_id: str = "") -> Observer:
         is_async=is_async,
         timeout=hook.timeout,
         matches=matcher(hook.tool, tenant_id),
+        recorded=recorded,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from time import perf_counter
+from time import perf_counter, time_ns
 from typing import Any, Protocol
 
 import anyio
@@ -233,8 +233,10 @@ class Passage(msgspec.Struct, eq=False):
         """Record how a hook's run has ended."""
         if not self.recording:
             return
+        now, clock = perf_counter(), self.clock
+        began = (clock.marks[hook.start] if clock is not None else 0.0) or now
         if duration_ms is None:
-            duration_ms = self.clock.own(hook, perf_counter()) * 1e3 if self.clock is not None else 0.0
+            duration_ms = clock.own(hook, now) * 1e3 if clock is not None else 0.0
         self.executions[hook.index] = execution = HookExecution(
             hook_id=hook.id,
             hook_type=hook.point,
@@ -242,5 +244,8 @@ class Passage(msgspec.Struct, eq=False):
             status=status,
             duration_ms=duration_ms,
             error=error,
+            time_unix_nano=time_ns() - int((now - began) * 1e9),
+            step_index=getattr(self.call, "step_index", None),
+            tool_call_id=getattr(self.call, "tool_call_id", None),
         )
         announce_execution(execution, self.sender)

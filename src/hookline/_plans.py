@@ -63,7 +63,10 @@ def _sections(entry: AnyHook, lane: object) -> list[tuple[tuple[Observer, type[E
         return [((compile_observer(entry), entry.event), lane)]
     if not isinstance(entry, Hooks):
         return []  # interceptors and phase hooks: the chains and the phase machine of a run are theirs
-    return [((compile_observer(hook, entry.tenant_id), hook.event), entry.lane) for hook in entry.observers]
+    return [
+        ((compile_observer(hook, entry.tenant_id, recorded=entry.recorded), hook.event), entry.lane)
+        for hook in entry.observers
+    ]
 
 
 def _left_out(entry: AnyHook) -> tuple[str, ...]:

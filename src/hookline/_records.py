@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 
 from hookline._deadline import HandlerCancelledError, HandlerTimeoutError
 from hookline._observers import Observer
@@ -30,7 +30,8 @@ def record_dropped(observers: Sequence[Observer], event: Event, sender: object, 
     )
     if hook_executed.receivers:
         for observer in observers:
-            _announce(observer, event, sender, "dropped", 0.0, why)
+            if observer.recorded:
+                _announce(observer, event, sender, "dropped", 0, why)
 
 
 def report(observer: Observer, event: Event, error: Exception, timeout: float = math.inf) -> None:
@@ -86,15 +87,15 @@ def record(
     mocked: bool = False,
 ) -> None:
     """Tell whoever listens how a handler run that began at `started` (`perf_counter_ns`) has ended."""
-    duration_ms = (perf_counter_ns() - started) / 1e6
+    duration_ns = perf_counter_ns() - started
     status: ExecutionStatus = "mocked" if mocked else "ok"
     if isinstance(failure, HandlerTimeoutError):
         status = "timeout"
     elif failure is not None and not mocked:
         status = "error"
-    elif not observer.is_async and observer.timeout is not None and duration_ms > observer.timeout * 1e3:
+    elif not observer.is_async and observer.timeout is not None and duration_ns > observer.timeout * 1e9:
         status = "timeout"  # nobody could interrupt it; it is told apart from a quiet success
-    _announce(observer, event, sender, status, duration_ms, described(failure) if failure is not None else None)
+    _announce(observer, event, sender, status, duration_ns, described(failure) if failure is not None else None)
 
 
 def _announce(
@@ -102,7 +103,7 @@ def _announce(
     event: Event | PhaseTransition,
     sender: object,
     status: ExecutionStatus,
-    duration_ms: float,
+    duration_ns: int,
     error: str | None,
 ) -> None:
     execution = HookExecution(
@@ -110,7 +111,10 @@ def _announce(
         hook_type=str(event.hook_type),
         operation_id=event.operation_id,
         status=status,
-        duration_ms=duration_ms,
+        duration_ms=duration_ns / 1e6,
         error=error,
+        time_unix_nano=time_ns() - duration_ns,
+        step_index=getattr(event, "step_index", None),
+        tool_call_id=getattr(event, "tool_call_id", None),
     )
     announce(hook_executed, sender, execution=execution)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from time import perf_counter, perf_counter_ns, time_ns
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -58,7 +58,9 @@ def executions_of(passage: Passage, arounds: Sequence[HookInChain]) -> list[Hook
     """What each hook did: where nothing special was noted of it, it is in the marks."""
     marks = passage.clock.marks if passage.clock is not None else ()
     noted: dict[int, HookExecution] = passage.executions
-    operation_id = passage.call.operation_id
+    call, epoch = passage.call, time_ns() - perf_counter_ns()
+    operation_id, step_index = call.operation_id, getattr(call, "step_index", None)
+    tool_call_id = getattr(call, "tool_call_id", None)
     executions = []
     for hook in arounds:
         start, end, inside = marks[hook.start], marks[hook.end], marks[hook.inside]
@@ -70,6 +72,9 @@ def executions_of(passage: Passage, arounds: Sequence[HookInChain]) -> list[Hook
                 operation_id=operation_id,
                 status="ok",
                 duration_ms=(end - start - (marks[hook.leave] - inside if inside else 0.0)) * 1e3,
+                time_unix_nano=epoch + int(start * 1e9),
+                step_index=step_index,
+                tool_call_id=tool_call_id,
             )
         if execution is not None:
             executions.append(execution)

@@ -216,6 +216,10 @@ class HookDispatcher:
         delivered, dropped = await self._host.drain(operation_id, drain_timeout)
         return DrainReport(delivered=delivered, dropped=dropped)
 
+    def lane_lengths(self) -> list[int]:
+        """How many events wait in each lane that is not empty; may be called from any thread."""
+        return self._host.lengths()
+
     def has_hooks(self, operation_id: str, event: type[Event] | HookType | None = None) -> bool:
         """Whether anybody would be called: the cheap gate for a caller that would have to build the event first.
 

@@ -115,7 +115,7 @@ async def run_queued(
     except Exception as error:
         failure = error
         report(observer, event, error, timeout)
-    if hook_executed.receivers:
+    if hook_executed.receivers and observer.recorded:
         record(observer, event, sender, started, failure)
 
 
@@ -188,7 +188,7 @@ async def _ask_one(
     except Exception as error:
         failure = error
         report(observer, event, error, timeout)
-    if hook_executed.receivers:
+    if hook_executed.receivers and observer.recorded:
         record(observer, event, sender, started, failure, mocked=event.mocked and not mocked)
 
 
@@ -201,7 +201,7 @@ def _run_sync(observer: Observer, event: Event, sender: object) -> None:
     except Exception as error:
         failure = error
         report(observer, event, error)
-    if hook_executed.receivers:
+    if hook_executed.receivers and observer.recorded:
         record(observer, event, sender, started, failure)
 
 

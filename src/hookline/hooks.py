@@ -48,6 +48,9 @@ class Hooks:
         HookDefinitionError: If an argument makes no sense.
     """
 
+    recorded = True
+    """Whether runs of its observers are announced to whoever watches hooks."""
+
     def __init__(self, id: str, *, priority: int = 100, tenant_id: str = "", inherit: bool = False) -> None:  # noqa: A002
         check_id(id, "Hooks")
         check_priority(priority, f"Hooks {id!r}")

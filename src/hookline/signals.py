@@ -28,7 +28,10 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         operation_id: The run.
         status: How it ended. `dropped`: it never ran, or was cancelled with its lane.
         duration_ms: Time spent in the handler itself.
-        error: What it raised, where it did.
+        error: What it raised, where it did; the reason of a denial.
+        time_unix_nano: When it began, in nanoseconds since 1970.
+        step_index: The step that its event or call is of, where that says so.
+        tool_call_id: The tool call that it is about, if it is about one.
     """
 
     hook_id: str
@@ -37,6 +40,9 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     status: ExecutionStatus
     duration_ms: float
     error: str | None = None
+    time_unix_nano: int = 0
+    step_index: int | None = None
+    tool_call_id: str | None = None
 
 
 _signals = blinker.Namespace()

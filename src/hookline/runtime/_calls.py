@@ -16,6 +16,7 @@ from hookline.calls import Ask, Denial, ToolCall, ToolCalling, ToolResult, tool_
 from hookline.errors import ToolArgumentsError, UnknownToolError
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, PendingTool, ToolOutcome
 from hookline.runtime._control import RunControl, lead
+from hookline.runtime._enclosing import enclosed
 from hookline.runtime._offer import jsonable
 from hookline.runtime._result import Step
 from hookline.runtime._run import Run
@@ -286,7 +287,8 @@ async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, pro
             result = await run.dispatcher.dispatch_before_tool_call(event)
         if result is None:
             event = None
-            result = await run_tool(run, call, tool, problem)
+            work = run_tool(run, call, tool, problem)
+            result = await (enclosed(run, call, work) if run.enclosing else work)
     except BaseException as error:
         interrupted = ToolResult(content=INTERRUPTED, success=False, error_type="Interrupted")
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 
 import anyio
 
@@ -14,6 +13,7 @@ from hookline.errors import message_of
 from hookline.events import AfterCompact, BeforeCompact, OnCompactError
 from hookline.runtime._agent import Compaction
 from hookline.runtime._control import lead
+from hookline.runtime._enclosing import enclosed
 from hookline.runtime._result import Step
 from hookline.runtime._run import Run
 
@@ -71,9 +71,14 @@ async def compact(run: Run, policy: Compaction, call: CompactCall) -> CompactRes
     Raises:
         HookDenied: If a hook refused it.
     """
+
+    async def terminal(final: CompactCall) -> CompactResult:
+        work = summarized(policy, final)
+        return await (enclosed(run, final, work) if run.enclosing else work)
+
     if CompactCall not in run.intercepted:
-        return await summarized(policy, call)
-    passage = await lead(run, call, partial(summarized, policy))
+        return await terminal(call)
+    passage = await lead(run, call, terminal)
     if passage.refusal is not None:
         raise passage.refusal
     result: CompactResult = passage.result

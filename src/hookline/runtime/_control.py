@@ -21,7 +21,12 @@ __all__ = ["RunControl", "lead"]
 async def lead(run: Run, call: Call, terminal: Terminal, control: RunControl | None = None) -> Passage:
     """Lead a call of a run through its interceptors; callers ask `run.intercepted` first."""
     assert run.chain is not None
-    return await run.chain._lead(call, terminal, control or RunControl(run))
+    passage = await run.chain._lead(call, terminal, control or RunControl(run))
+    if passage.denied is not None:
+        cause = passage.refusal.__cause__ if passage.refusal is not None else None
+        for hooks in run.enclosing:
+            hooks.refused(passage.call, passage.denied, cause=cause, ran=passage.reached, stop=passage.stop)
+    return passage
 
 
 class RunControl:

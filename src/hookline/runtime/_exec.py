@@ -12,7 +12,6 @@ import anyio
 from hookline.calls import AgentCall, Message
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import (
-    DecisionError,
     HookUsageError,
     OperationBusyError,
     OperationExistsError,
@@ -26,19 +25,17 @@ from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime._agent import Agent
 from hookline.runtime._agent_call import run_agent
 from hookline.runtime._calls import INTERRUPTED
+from hookline.runtime._enclosing import begin_enclosing, end_enclosing
+from hookline.runtime._given import check_ids, checked_decisions, checked_id, conversation
 from hookline.runtime._keeping import save
 from hookline.runtime._loop import run_segment
 from hookline.runtime._offer import keep_here
 from hookline.runtime._result import OperationResult
-from hookline.runtime._run import Run, new_operation_id, system_message
+from hookline.runtime._run import Run
 from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
 from hookline.runtime._telling import complete
 
 __all__ = [
-    "check_ids",
-    "checked_decisions",
-    "checked_id",
-    "conversation",
     "exec_agent",
     "exec_child",
     "exec_run",
@@ -247,11 +244,22 @@ async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
     _live[operation_id] = None
     try:
         failed_at_start = await _claim(run)
-        run.dispatcher.register(operation_id, run.hooks)
-        _live[operation_id] = run
-        return await _run_and_finish(run, decisions, failed_at_start)
+        if not run.enclosing:
+            return await _registered(run, run.hooks, decisions, failed_at_start)
+        try:
+            return await _registered(run, begin_enclosing(run), decisions, failed_at_start)
+        finally:
+            end_enclosing(run)
     finally:
         del _live[operation_id]
+
+
+async def _registered(
+    run: Run, hooks: Sequence[AnyHook], decisions: Sequence[Decision], error: Exception | None
+) -> OperationResult:
+    run.dispatcher.register(run.operation_id, hooks)
+    _live[run.operation_id] = run
+    return await _run_and_finish(run, decisions, error)
 
 
 async def _claim(run: Run) -> Exception | None:
@@ -348,49 +356,3 @@ async def _finish(
         finally:
             await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
     return run.result(reason, error)
-
-
-def conversation(agent: Agent, prompt: str | Sequence[Message]) -> list[Message]:
-    given: object = prompt
-    if isinstance(given, str):
-        messages = [Message(role="user", content=given)]
-    elif isinstance(given, Sequence) and given and all(isinstance(message, Message) for message in given):
-        messages = list(given)
-    else:
-        raise HookUsageError(f"A prompt is text, or a non-empty list of Messages; got {given!r:.200}.")
-    system = system_message(agent.instructions)
-    return [system, *messages] if agent.instructions and system not in messages else messages
-
-
-def checked_id(operation_id: str | None) -> str:
-    if operation_id is None:
-        return new_operation_id()
-    if not isinstance(operation_id, str) or not operation_id:
-        raise HookUsageError(f"`operation_id` is a non-empty string or None; got {operation_id!r}.")
-    return operation_id
-
-
-def check_ids(**ids: object) -> None:
-    for name, value in ids.items():
-        if not isinstance(value, str):
-            raise HookUsageError(f"`{name}` is a string; got {value!r}.")
-
-
-def checked_decisions(state: OperationState, decisions: Sequence[Approve | Reject]) -> list[Decision]:
-    open_ids = [call.tool_call_id for call in state.pending if call.tool_call_id not in state.decisions]
-    if isinstance(decisions, Approve | Reject) or not isinstance(decisions, Iterable):
-        raise DecisionError(
-            state.operation_id, f"`decisions` is a list of Approve and Reject; got {decisions!r}", open_ids
-        )
-    checked: list[Decision] = []
-    for decision in decisions:
-        if not isinstance(decision, Approve | Reject):
-            raise DecisionError(state.operation_id, f"a decision is an Approve or a Reject; got {decision!r}", open_ids)
-        if decision.tool_call_id not in open_ids:
-            raise DecisionError(state.operation_id, f"no call {decision.tool_call_id!r} is pending", open_ids)
-        if any(other.tool_call_id == decision.tool_call_id for other in checked):
-            raise DecisionError(state.operation_id, f"two decisions about {decision.tool_call_id!r}", open_ids)
-        checked.append(decision)
-    if not checked:
-        raise DecisionError(state.operation_id, "no decision was given", open_ids)
-    return checked

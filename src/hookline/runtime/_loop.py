@@ -6,8 +6,10 @@ resuming have files of their own. Each seam is one function, which leads its cal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
+from time import time_ns
+from typing import Any
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -29,6 +31,7 @@ from hookline.runtime._calls import (
 )
 from hookline.runtime._compaction import compact_if_needed
 from hookline.runtime._control import lead
+from hookline.runtime._enclosing import enclosed, enclosed_step
 from hookline.runtime._keeping import save
 from hookline.runtime._models import RETRY, ModelRetry, own_copy, respond
 from hookline.runtime._result import Step
@@ -71,15 +74,19 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
         await run.take_turn()
         if decisions:
             note_decisions(run, step, decisions)
-        if StepCall in run.intercepted:
-            reason = await intercepted_step(run, step, decisions)
-        else:
-            reason = await (resume_step(run, step, decisions) if decisions else model_step(run, step))
-        reason = reason or limit_reached(run)
+        work = work_of(run, step, decisions)
+        reason = await (enclosed_step(run, step.index, work) if run.enclosing else work) or limit_reached(run)
     finally:
         after_step(run, step, should_continue=reason is None)
     run.step_index = None
     return reason
+
+
+def work_of(run: Run, step: Step, decisions: Sequence[Decision]) -> Coroutine[Any, Any, CompletionReason | None]:
+    """What happens between the two events of a step."""
+    if StepCall in run.intercepted:
+        return intercepted_step(run, step, decisions)
+    return resume_step(run, step, decisions) if decisions else model_step(run, step)
 
 
 async def intercepted_step(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:
@@ -149,6 +156,7 @@ async def ask_person(run: Run, step: Step) -> CompletionReason:
     """Pause, because a person must decide about some of the step's calls."""
     step.type = "request_human_approve"
     run.pending = [step.asked[calling.tool_call_id] for calling in step.calling if calling.tool_call_id in step.asked]
+    run.waiting_since_unix_nano = time_ns()
     if not step.ran:
         await run.move(Phase.AWAITING_TOOL_APPROVAL)
     if run.hooked(BeforeHumanIntervention):
@@ -160,7 +168,8 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     """The seam around one model call; `None` if a hook denied it, which ends the run."""
     model, retry = run.agent.model, run.agent.retry
     if ModelCall not in run.intercepted:
-        response = await respond(model, partial(model_call, run, step), retry)
+        answer = respond(model, partial(model_call, run, step), retry)
+        response = await (enclosed(run, model_call(run, step), answer) if run.enclosing else answer)
         run.llm_calls += 1
         return response
     spent = Usage()
@@ -168,7 +177,8 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     async def terminal(final: ModelCall) -> ModelResponse:
         nonlocal spent
         own = final.metadata.get(RETRY)
-        response = await respond(model, partial(own_copy, final), own if isinstance(own, ModelRetry) else retry)
+        answer = respond(model, partial(own_copy, final), own if isinstance(own, ModelRetry) else retry)
+        response = await (enclosed(run, final, answer) if run.enclosing else answer)
         run.llm_calls += 1
         spent = response.usage
         return response
@@ -178,8 +188,8 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
         run.denied = passage.denied
         run.usage += spent  # an answer that was withheld is paid for all the same
         return None
-    answer: ModelResponse = passage.result
-    return answer
+    given: ModelResponse = passage.result
+    return given
 
 
 def model_call(run: Run, step: Step) -> ModelCall:

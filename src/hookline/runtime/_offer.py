@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from hookline.calls import ToolCalling, ToolSpec
-from hookline.runtime._agent import Agent
+from hookline.calls import ToolCall, ToolCalling, ToolSpec
+from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._state import OfferedTool
 from hookline.runtime._tools import Tool
 
-__all__ = ["as_calling", "jsonable", "keep_here", "kept", "offered_again"]
+__all__ = ["as_calling", "found_offered", "jsonable", "keep_here", "kept", "offered_again"]
 
 
 def kept(agent: Agent, offered: Sequence[ToolSpec]) -> list[OfferedTool]:
@@ -72,6 +72,18 @@ def offered_again(agent: Agent, offer: str, offered: Sequence[OfferedTool] | Non
             msgspec.structs.replace(found, description=spec.description, schema=spec.schema, needs_approval=approval)
         )
     return tools
+
+
+def found_offered(agent: Agent, offered: Sequence[ToolSpec], calling: ToolCalling | ToolCall) -> Tool | Agent | None:
+    """The tool or sub-agent that is to be called, if hooks have left it among what the model is offered."""
+    for spec in offered:
+        if spec.name == calling.api_name and calling.identifier in (spec.identifier, "local"):
+            if isinstance(spec, Tool):
+                return spec
+            return agent.find(as_calling(spec)) if not isinstance(spec, OfferedTool) or spec.own else None
+        if calling.api_name == f"{AGENT_IDENTIFIER}/{spec.name}" and spec.identifier == AGENT_IDENTIFIER:
+            return agent.find(calling)
+    return None
 
 
 def as_calling(spec: ToolSpec) -> ToolCalling:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter_ns
@@ -14,6 +13,7 @@ import anyio.lowlevel
 import msgspec
 
 from hookline._deadline import runs_on_asyncio
+from hookline._enclosing import EnclosingHooks
 from hookline.calls import Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolSpec, Usage
 from hookline.dispatcher import HookDispatcher
 from hookline.events import (
@@ -24,19 +24,15 @@ from hookline.events import (
 )
 from hookline.hooks import AnyHook
 from hookline.phases import Phase, PhaseMachine
-from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
+from hookline.runtime._agent import Agent
 from hookline.runtime._chain import chain_of
-from hookline.runtime._offer import as_calling, offered_again
+from hookline.runtime._given import system_message
+from hookline.runtime._offer import found_offered, offered_again
 from hookline.runtime._result import OperationResult, Step
-from hookline.runtime._state import Decision, OfferedTool, OperationState, OperationStore, Steering, WaitingCall
+from hookline.runtime._state import Decision, OperationState, OperationStore, Steering, WaitingCall
 from hookline.runtime._tools import Tool
 
-__all__ = ["Run", "new_operation_id"]
-
-
-def new_operation_id() -> str:
-    """An id that no other operation has."""
-    return f"op_{os.urandom(16).hex()}"
+__all__ = ["Run", "tool_message"]
 
 
 ExecChild = Callable[["Run", Agent, str, str], Awaitable[OperationResult]]
@@ -56,17 +52,20 @@ class Run:
         "__weakref__",
         "agent",
         "attempted",
+        "begun",
         "call_ids",
         "call_indices",
         "cancellations",
         "chain",
         "claimed",
         "continues",
+        "conversation_id",
         "decisions",
         "denied",
         "dispatcher",
         "drain_timeout",
         "earlier_ms",
+        "enclosing",
         "ended",
         "exec_child",
         "finishing",
@@ -103,10 +102,12 @@ class Run:
         "thread",
         "token",
         "tool_calls",
+        "traceparents",
         "usage",
         "user_id",
         "version",
         "waiting",
+        "waiting_since_unix_nano",
     )
 
     def __init__(
@@ -124,6 +125,7 @@ class Run:
         phases: PhaseMachine | None = None,
         history: int = 0,
         remember: Remember | None = None,
+        conversation_id: str | None = None,
     ) -> None:
         self.agent = agent
         self.parent = parent
@@ -133,6 +135,10 @@ class Run:
         self.history = history
         """How many of the first messages are no input of this run: a session's conversation so far."""
         self.chain, self.intercepted = chain_of(hooks, dispatcher)
+        self.enclosing = [entry for entry in hooks if isinstance(entry, EnclosingHooks)] if hooks else []
+        """The bundles that stand around its work."""
+        self.begun: list[tuple[EnclosingHooks, Any]] = []
+        self.conversation_id = conversation_id
         self.exec_child = exec_child
         self.hooks = hooks
         self.dispatcher = dispatcher
@@ -186,6 +192,8 @@ class Run:
         self.call_indices: dict[str, int] = dict(state.call_indices)
         self.last_input_tokens = state.last_input_tokens
         self.last_content = state.last_content
+        self.traceparents = tuple(state.traceparents)
+        self.waiting_since_unix_nano = state.waiting_since_unix_nano
         steering = state.steering or UNSTEERED
         self.steered = self.chain is not None or state.steering is not None
         self.instructions = self.agent.instructions if steering.instructions is None else steering.instructions
@@ -209,16 +217,7 @@ class Run:
 
     def find(self, calling: ToolCalling | ToolCall) -> Tool | Agent | None:
         """The tool or sub-agent that is to be called, if the model was offered it."""
-        if self.offered is None:
-            return self.agent.find(calling)
-        for spec in self.offered:
-            if spec.name == calling.api_name and calling.identifier in (spec.identifier, "local"):
-                if isinstance(spec, Tool):
-                    return spec
-                return self.agent.find(as_calling(spec)) if not isinstance(spec, OfferedTool) or spec.own else None
-            if calling.api_name == f"{AGENT_IDENTIFIER}/{spec.name}" and spec.identifier == AGENT_IDENTIFIER:
-                return self.agent.find(calling)
-        return None
+        return self.agent.find(calling) if self.offered is None else found_offered(self.agent, self.offered, calling)
 
     # Phases, for the run of a session.
 
@@ -387,13 +386,9 @@ class Run:
             content = outcome.content if outcome is not None else unanswered
             self.messages.append(Message(role="tool", content=content, tool_call_id=call.tool_call_id))
         self.open_calls, self.outcomes, self.pending, self.decisions, self.waiting = [], {}, [], {}, {}
+        self.waiting_since_unix_nano = None
 
 
 def tool_message(outcome: ToolOutcome) -> Message:
     """The message that tells a model what a tool call came to."""
     return Message(role="tool", content=outcome.content, tool_call_id=outcome.tool_call_id)
-
-
-def system_message(instructions: str) -> Message:
-    """An agent's instructions as the message that a model reads."""
-    return Message(role="system", content=instructions)

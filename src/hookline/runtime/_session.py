@@ -19,18 +19,11 @@ from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent
 from hookline.runtime._control import RunControl, lead
-from hookline.runtime._exec import (
-    check_ids,
-    checked_decisions,
-    checked_id,
-    conversation,
-    exec_child,
-    exec_run,
-    waiting_state,
-)
+from hookline.runtime._exec import exec_child, exec_run, waiting_state
+from hookline.runtime._given import check_ids, checked_decisions, checked_id, conversation, system_message
 from hookline.runtime._memory import InMemoryHistory, SessionMemory
 from hookline.runtime._result import OperationResult
-from hookline.runtime._run import Run, system_message
+from hookline.runtime._run import Run
 from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
 
 __all__ = ["AgentSession"]
@@ -263,6 +256,7 @@ class AgentSession:
             phases=self._phases,
             history=history,
             remember=self._remember,
+            conversation_id=self.id,
         )
         if self._leaving:
             run.interrupt()

@@ -11,8 +11,10 @@ from hookline.events import AfterCallAgent, BeforeCallAgent, OnCallAgentError, T
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._calls import Job, parsed_args
 from hookline.runtime._control import lead
+from hookline.runtime._enclosing import enclosed
+from hookline.runtime._given import new_operation_id
 from hookline.runtime._result import OperationResult, Step
-from hookline.runtime._run import Run, new_operation_id
+from hookline.runtime._run import Run
 
 __all__ = ["sub_agent_job"]
 
@@ -102,9 +104,15 @@ def failed(run: Run, call: SubAgentCall, error: Exception) -> AgentResult:
 
 async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None) -> AgentResult:
     """One sub-agent call, innermost: `beforeCallAgent` → child → `afterCallAgent` or `onCallAgentError`."""
-    child_id = new_operation_id()
     if run.hooked(BeforeCallAgent):
         run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
+    work = answer_of_call(run, call, problem)
+    return await (enclosed(run, call, work) if run.enclosing else work)
+
+
+async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None) -> AgentResult:
+    """The sub-agent itself, and the second event of the pair."""
+    child_id = new_operation_id()
     try:
         if problem is not None:
             raise ToolArgumentsError(f"{AGENT_IDENTIFIER}/{call.callee_id}", problem)

@@ -1,0 +1,109 @@
+"""Bundles that not only observe a run but stand around its own work: telemetry.
+
+Observers are told what happened, in whatever context the run is in. Whoever wants code inside of a tool or a model call
+to find something in that context (the current span) must set it in the run's own task, around that work, and take it
+away in the same place. That is what a run does for the bundles of this kind.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from hookline.calls import Call, Denial, Message, ToolSpec
+from hookline.hooks import Hooks
+
+__all__ = ["EnclosingHooks", "Segment"]
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a segment of a run when it begins.
+
+    Attributes:
+        operation_id: The run.
+        agent_id: The agent that runs.
+        user_id: The user for whom it runs.
+        tenant_id: The tenant for whom it runs.
+        parent_operation_id: The run that called this one as a sub-agent.
+        conversation_id: The session that it is a task of.
+        model: Name of the agent's model.
+        provider: Who runs that.
+        resumed: Whether the operation waited for a person before.
+        traceparents: Of the operation's first and latest segments, where they were traced.
+        waiting_since_unix_nano: When it began to wait for a person.
+        llm_calls: Model calls in earlier segments.
+        tool_calls: Tool calls in earlier segments.
+        input_tokens: Tokens read in earlier segments.
+        output_tokens: Tokens written in earlier segments.
+        input: What the segment was given to work on; nothing on a resume.
+        instructions: The system message.
+        tools: What the model may call.
+        dispatcher: Whose lanes the run's async observers are in.
+    """
+
+    operation_id: str
+    agent_id: str
+    user_id: str = ""
+    tenant_id: str = ""
+    parent_operation_id: str | None = None
+    conversation_id: str | None = None
+    model: str = ""
+    provider: str = ""
+    resumed: bool = False
+    traceparents: tuple[str, ...] = ()
+    waiting_since_unix_nano: int | None = None
+    llm_calls: int = 0
+    tool_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input: Sequence[Message] = ()
+    instructions: str = ""
+    tools: Sequence[ToolSpec] = ()
+    dispatcher: Any = None
+
+
+class EnclosingHooks(Hooks):
+    """A bundle that stands around a run's own work as well.
+
+    None of these methods may raise, wait, or take long. Each pair is called in one task and one context. The bundle's
+    own handlers leave no `HookExecution`: what watches hooks does not watch itself.
+    """
+
+    recorded = False
+
+    def begin(self, segment: Segment) -> tuple[Any, bool]:
+        """A segment begins; nothing of it was dispatched yet.
+
+        Returns:
+            What `end` is given, and whether the bundle wants to hear anything of this segment.
+        """
+        return None, True
+
+    def end(self, begun: Any) -> None:
+        """The segment is over, its lanes are drained."""
+
+    def carried(self, begun: Any) -> str | None:
+        """What is stored of this segment, for later ones to link to: a W3C `traceparent`."""
+        return None
+
+    def enter(self, call: Call) -> Any:
+        """The run's own work for a call begins: a step, a model call, a tool, a sub-agent, a compaction.
+
+        Returns:
+            What `leave` is given.
+        """
+        return None
+
+    def leave(self, entered: Any, result: object, error: BaseException | None) -> None:
+        """That work has ended, with a result or an exception."""
+
+    def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
+        """A hook has denied a call; events that tell of it follow.
+
+        Args:
+            call: The call.
+            denial: By whom, and why.
+            cause: The failure of the hook, if it did not decide but fail.
+            ran: Whether the call has happened all the same, and only its result is withheld.
+            stop: Whether the run ends because of it.
+        """

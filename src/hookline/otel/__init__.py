@@ -1,0 +1,7 @@
+"""Runs in OpenTelemetry: spans, metrics, and logs that say which run they are from."""
+
+from hookline.otel.logs import RunContextFilter
+from hookline.otel.metrics import MetricsHooks
+from hookline.otel.tracing import TracingHooks
+
+__all__ = ["MetricsHooks", "RunContextFilter", "TracingHooks"]

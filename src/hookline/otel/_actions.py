@@ -1,0 +1,330 @@
+"""The sixteen events as spans: one function for each, in the order of a run.
+
+Times come from the events. A denial, a rejection, an interrupt and a pause are no errors: the status stays unset, and
+an attribute says what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hookline.calls import Call, CompactCall, Denial, SubAgentCall, ToolCall
+from hookline.events import (
+    AfterCallAgent,
+    AfterCompact,
+    AfterHumanIntervention,
+    AfterStep,
+    AfterToolCall,
+    BeforeCallAgent,
+    BeforeCompact,
+    BeforeHumanIntervention,
+    BeforeStep,
+    BeforeToolCall,
+    Event,
+    OnCallAgentError,
+    OnCompactError,
+    OnStopByHumanIntervention,
+    OnToolCallError,
+)
+from hookline.otel import _attributes as names
+from hookline.otel._content import Content
+from hookline.otel._context import CALL, get_value
+from hookline.otel._spans import OpenSpan, OperationSpans
+from hookline.otel._text import clean
+
+__all__ = ["ACTIONS", "denial_attributes", "tool_key"]
+
+INTERRUPTED = "Interrupted"
+"""`error_type` of a tool that was stopped with its run."""
+
+
+def before_step(spans: OperationSpans, event: BeforeStep, content: Content) -> None:
+    key = ("step", event.step_index)
+    attributes = {names.OPERATION_ID: spans.id, names.STEP_INDEX: event.step_index}
+    step = spans.begin(key, names.AGENT_STEP, names.AGENT_STEP, spans.root, event.time_unix_nano, attributes)
+    spans.step = step or spans.step
+
+
+def after_step(spans: OperationSpans, event: AfterStep, content: Content) -> None:
+    spans.input_tokens = event.total_input_tokens - spans.totals_from[0]
+    spans.output_tokens = event.total_output_tokens - spans.totals_from[1]
+    step = spans.open.get(("step", event.step_index))
+    if step is None:
+        return
+    at = spans.at(event.time_unix_nano)
+    if len(spans.open) > 1:
+        for child in spans.children(step):
+            if child.kind == names.HUMAN_INTERVENTION:
+                spans.end(child, at, {names.OUTCOME: "waiting_for_human"})
+            else:
+                spans.cut(child, at, "step_ended")
+    spans.end(
+        step,
+        at,
+        {
+            names.STEP_TYPE: event.step_type,
+            names.STEP_SHOULD_CONTINUE: event.should_continue,
+            names.STEP_TOOL_CALLS: len(event.tools_calling),
+        },
+    )
+
+
+def tool_key(event: BeforeToolCall | AfterToolCall | OnToolCallError) -> tuple[object, ...]:
+    """A tool call's place in the table; its id, where it has one."""
+    if event.tool_call_id:
+        return ("tool", event.tool_call_id)
+    return ("tool", event.identifier, event.api_name, event.call_index)
+
+
+def before_tool_call(spans: OperationSpans, event: BeforeToolCall, content: Content) -> None:
+    name = clean(event.api_name)
+    attributes: dict[str, Any] = {
+        names.OPERATION_ID: spans.id,
+        names.TOOL_IDENTIFIER: clean(event.identifier),
+        names.TOOL_CALL_ID: clean(event.tool_call_id),
+        names.AGENT_NAME: spans.agent,
+        names.TOOL_TYPE: "function",
+        names.TOOL_NAME: name,
+        names.OPERATION_NAME: names.EXECUTE_TOOL,
+    }
+    description = spans.descriptions.get(event.api_name)
+    if description:
+        attributes[names.TOOL_DESCRIPTION] = description
+    if content.on_spans:
+        content.put(attributes, names.EXECUTE_TOOL, names.TOOL_CALL_ARGUMENTS, event.args)
+    step = spans.step_of(event.step_index)
+    spans.begin(
+        tool_key(event), names.EXECUTE_TOOL, f"{names.EXECUTE_TOOL} {name}", step, event.time_unix_nano, attributes
+    )
+
+
+def after_tool_call(spans: OperationSpans, event: AfterToolCall, content: Content) -> None:
+    opened = spans.open.get(tool_key(event))
+    if opened is None:
+        return
+    attributes = answered(event)
+    denied = event.answered_by is not None and not event.mocked
+    if denied:
+        told = Denial(hook_id=event.answered_by or "", reason=event.content)
+        denial, cause = spans.denials.pop(event.tool_call_id, (told, None))
+        attributes[names.TOOL_OUTCOME] = "denied"
+        attributes |= denial_attributes(names.EXECUTE_TOOL, ToolCall, denial, cause, content)
+    elif content.on_spans:
+        content.put(attributes, names.EXECUTE_TOOL, names.TOOL_CALL_RESULT, event.content)
+    failed = not event.success and not denied
+    spans.end(opened, event.time_unix_nano, attributes, error_type="tool_error" if failed else None)
+
+
+def on_tool_call_error(spans: OperationSpans, event: OnToolCallError, content: Content) -> None:
+    opened = spans.open.get(tool_key(event))
+    if opened is None:
+        return
+    attributes = answered(event)
+    if event.error_type == INTERRUPTED:
+        attributes[names.TOOL_OUTCOME] = "interrupted"
+        spans.end(opened, event.time_unix_nano, attributes)
+        return
+    message = content.message(names.EXECUTE_TOOL, names.ERROR_MESSAGE, event.error)
+    error_type = clean(event.error_type) or names.OTHER
+    spans.end(opened, event.time_unix_nano, attributes, error_type=error_type, message=message)
+
+
+def answered(event: AfterToolCall | OnToolCallError) -> dict[str, Any]:
+    """Whether and by whom a call was answered in the tool's place."""
+    if not event.mocked:
+        return {}
+    return {names.MOCKED: True, names.ANSWERED_BY: clean(event.answered_by or "")}
+
+
+def before_human_intervention(spans: OperationSpans, event: BeforeHumanIntervention, content: Content) -> None:
+    attributes = {
+        names.OPERATION_ID: spans.id,
+        names.HUMAN_KIND: "tool_approval",
+        names.PENDING_COUNT: len(event.pending_tools),
+    }
+    kind = names.HUMAN_INTERVENTION
+    spans.begin(
+        ("human", event.step_index), kind, kind, spans.step_of(event.step_index), event.time_unix_nano, attributes
+    )
+
+
+def after_human_intervention(spans: OperationSpans, event: AfterHumanIntervention, content: Content) -> None:
+    decided(spans, event, content, event.action)
+
+
+def on_stop_by_human_intervention(spans: OperationSpans, event: OnStopByHumanIntervention, content: Content) -> None:
+    if event.tool_call_id not in spans.decided:  # its decision was told already
+        decided(spans, event, content, "reject")
+
+
+def decided(
+    spans: OperationSpans, event: AfterHumanIntervention | OnStopByHumanIntervention, content: Content, decision: str
+) -> None:
+    """A person's decision: the end of a wait in this process, or a moment in the segment that goes on after it."""
+    spans.decided.add(event.tool_call_id)
+    attributes: dict[str, Any] = {names.HUMAN_DECISION: decision}
+    if event.tool_call_id:
+        attributes[names.TOOL_CALL_ID] = clean(event.tool_call_id)
+    if content.on_spans and event.rejection_reason:
+        content.put(attributes, names.HUMAN_INTERVENTION, names.HUMAN_REASON, event.rejection_reason)
+    waited = next((each for each in spans.open.values() if each.kind == names.HUMAN_INTERVENTION), None)
+    since = waited.began if waited is not None else spans.waiting_since
+    if since is not None:
+        attributes[names.HUMAN_WAIT] = max(0, event.time_unix_nano - since) / 1e9
+    if waited is not None:
+        spans.end(waited, event.time_unix_nano, attributes)
+        return
+    attributes = {names.OPERATION_ID: spans.id, names.HUMAN_KIND: "tool_approval", **attributes}
+    kind = names.HUMAN_INTERVENTION
+    moment = spans.begin(
+        ("decision", event.tool_call_id),
+        kind,
+        kind,
+        spans.current_step(),
+        event.time_unix_nano,
+        attributes,
+        links=spans.previous,
+    )
+    if moment is not None:
+        spans.end(moment, event.time_unix_nano)
+
+
+def before_compact(spans: OperationSpans, event: BeforeCompact, content: Content) -> None:
+    attributes = {
+        names.OPERATION_ID: spans.id,
+        names.MESSAGES_BEFORE: event.message_count,
+        names.TOKENS_BEFORE: event.token_count,
+    }
+    kind = names.COMPACT_CONTEXT
+    spans.begin(
+        ("compact", event.step_index), kind, kind, spans.step_of(event.step_index), event.time_unix_nano, attributes
+    )
+
+
+def after_compact(spans: OperationSpans, event: AfterCompact, content: Content) -> None:
+    spans.compacted = True
+    opened = spans.open.get(("compact", event.step_index))
+    if opened is None:
+        return
+    attributes: dict[str, Any] = {names.MESSAGES_AFTER: event.messages_after}
+    if content.on_spans:
+        content.put(attributes, names.COMPACT_CONTEXT, names.SUMMARY, event.summary)
+    spans.end(opened, event.time_unix_nano, attributes)
+
+
+def on_compact_error(spans: OperationSpans, event: OnCompactError, content: Content) -> None:
+    opened = spans.open.get(("compact", event.step_index))
+    denied = spans.denials.pop(CompactCall, None)
+    if opened is None:
+        return
+    if denied is not None:
+        attributes = denial_attributes(names.COMPACT_CONTEXT, CompactCall, *denied, content)
+        spans.end(opened, event.time_unix_nano, attributes)
+    elif opened.outcome is not None:
+        spans.end(opened, event.time_unix_nano, {names.OUTCOME: opened.outcome})
+    else:
+        message = content.message(names.COMPACT_CONTEXT, names.ERROR_MESSAGE, event.error)
+        spans.end(opened, event.time_unix_nano, error_type=opened.error_type or names.OTHER, message=message)
+
+
+def before_call_agent(spans: OperationSpans, event: BeforeCallAgent, content: Content) -> None:
+    callee = clean(event.callee_id)
+    attributes: dict[str, Any] = {names.OPERATION_ID: spans.id, names.CALLEE: callee}
+    if content.on_spans:
+        content.put(attributes, names.CALL_AGENT, names.INSTRUCTION, event.instruction)
+    last = next(reversed(spans.open.values()), None)
+    if (
+        last is not None
+        and last.kind == names.CALL_AGENT
+        and (last.callee, last.began) == (event.callee_id, event.time_unix_nano)
+    ):
+        return  # the same event again
+    spans.next_call += 1
+    opened = spans.begin(
+        ("call", spans.next_call),
+        names.CALL_AGENT,
+        f"{names.CALL_AGENT} {callee}",
+        spans.current_step(),
+        event.time_unix_nano,
+        attributes,
+    )
+    if opened is not None:
+        opened.callee = event.callee_id
+
+
+def after_call_agent(spans: OperationSpans, event: AfterCallAgent, content: Content) -> None:
+    opened = call_of(spans, event.callee_id, event.sub_operation_id)
+    if opened is None:
+        return
+    attributes: dict[str, Any] = {}
+    if event.sub_operation_id:
+        attributes[names.SUB_OPERATION_ID] = clean(event.sub_operation_id)
+    if opened.outcome is not None:
+        attributes[names.OUTCOME] = opened.outcome
+    failed = not event.success and opened.outcome in (None, "error")
+    spans.end(opened, event.time_unix_nano, attributes, error_type="agent_error" if failed else None)
+
+
+def on_call_agent_error(spans: OperationSpans, event: OnCallAgentError, content: Content) -> None:
+    opened = call_of(spans, event.callee_id, None)
+    denied = spans.denials.pop(SubAgentCall, None)
+    if opened is None:
+        return
+    if denied is not None:
+        attributes = denial_attributes(names.CALL_AGENT, SubAgentCall, *denied, content)
+        spans.end(opened, event.time_unix_nano, attributes)
+        return
+    message = content.message(names.CALL_AGENT, names.ERROR_MESSAGE, event.error)
+    attributes = {names.SUB_OPERATION_ID: clean(opened.child)} if opened.child else {}
+    error_type = opened.error_type or names.OTHER
+    spans.end(opened, event.time_unix_nano, attributes, error_type=error_type, message=message)
+
+
+def call_of(spans: OperationSpans, callee_id: str, child: str | None) -> OpenSpan | None:
+    """The call of a sub-agent that an event speaks of.
+
+    In a run of this package the context says so: the event is dispatched inside of the call. Elsewhere the child's
+    operation id does; and where there is none, it is the call whose child has failed, or the one that began first.
+    """
+    current = get_value(CALL)
+    if isinstance(current, OpenSpan) and spans.open.get(current.key) is current and current.callee == callee_id:
+        return current
+    calls = [each for each in spans.open.values() if each.kind == names.CALL_AGENT and each.callee == callee_id]
+    if child:
+        known = [each for each in calls if each.child == child]
+        return next(iter(known or (each for each in calls if each.child is None)), None)
+    return min(calls, key=lambda each: (each.outcome != "error", each.child is not None), default=None)
+
+
+def denial_attributes(
+    kind: str, call: type[Call], denial: Denial, cause: BaseException | None, content: Content
+) -> dict[str, Any]:
+    """Which hook refused a call, and whether it decided to or failed; the reason only where content is recorded."""
+    attributes: dict[str, Any] = {
+        names.DENIED_BY: clean(denial.hook_id),
+        names.DENIAL_CALL: call.__name__,
+        names.DENIAL_CAUSE: "decision" if cause is None else type(cause.__cause__ or cause).__name__,
+    }
+    if content.on_spans:
+        content.put(attributes, kind, names.DENIAL_REASON, denial.reason)
+    return attributes
+
+
+ACTIONS: dict[type[Event], Callable[[OperationSpans, Any, Content], None]] = {
+    BeforeStep: before_step,
+    AfterStep: after_step,
+    BeforeToolCall: before_tool_call,
+    AfterToolCall: after_tool_call,
+    OnToolCallError: on_tool_call_error,
+    BeforeHumanIntervention: before_human_intervention,
+    AfterHumanIntervention: after_human_intervention,
+    OnStopByHumanIntervention: on_stop_by_human_intervention,
+    BeforeCompact: before_compact,
+    AfterCompact: after_compact,
+    OnCompactError: on_compact_error,
+    BeforeCallAgent: before_call_agent,
+    AfterCallAgent: after_call_agent,
+    OnCallAgentError: on_call_agent_error,
+}
+"""What each event does to the open spans; `OnComplete` and `OnError` end the segment, see `tracing.py`."""

@@ -1,0 +1,97 @@
+"""Model calls as `chat` spans. No event tells of them: a run lets its telemetry in when it asks the model."""
+
+from __future__ import annotations
+
+from time import time_ns
+from typing import Any
+
+from opentelemetry.trace import SpanKind
+
+from hookline.calls import ModelCall, ModelResponse
+from hookline.otel import _attributes as names
+from hookline.otel._content import Content, answer_parts, message_parts, system_parts, tool_definitions
+from hookline.otel._log_events import LogEvents
+from hookline.otel._spans import OpenSpan, OperationSpans
+from hookline.otel._text import clean
+
+__all__ = ["begin_chat", "end_chat"]
+
+
+def begin_chat(spans: OperationSpans, call: ModelCall, content: Content) -> OpenSpan | None:
+    """A model is asked; retries of the same call are part of it."""
+    model = clean(call.model) or spans.model
+    attributes: dict[str, Any] = {names.OPERATION_ID: spans.id}
+    if spans.conversation_id is not None:
+        attributes[names.CONVERSATION_ID] = spans.conversation_id
+    if spans.compacted:
+        attributes[names.CONVERSATION_COMPACTED] = True
+    for key, value in call.settings.items():
+        name = names.REQUEST_SETTINGS.get(key)
+        if name is not None and (isinstance(value, bool | int | float | str) or _is_texts(value)):
+            attributes[name] = clean(value) if isinstance(value, str) else value
+    attributes[names.PROVIDER_NAME] = spans.provider
+    if model:
+        attributes[names.REQUEST_MODEL] = model
+    attributes[names.OPERATION_NAME] = names.CHAT
+    if content.on_spans:
+        put_request(attributes, call, content)
+    name = f"{names.CHAT} {model}" if model else names.CHAT
+    return spans.begin(
+        ("chat", call.step_index),
+        names.CHAT,
+        name,
+        spans.step_of(call.step_index),
+        time_ns(),
+        attributes,
+        span_kind=SpanKind.CLIENT,
+    )
+
+
+def end_chat(
+    spans: OperationSpans,
+    opened: OpenSpan,
+    call: ModelCall,
+    result: object,
+    error: BaseException | None,
+    content: Content,
+    logs: LogEvents,
+) -> None:
+    """The model has answered, or failed, or was interrupted."""
+    at = time_ns()
+    if isinstance(error, Exception):
+        error_type = type(error).__name__
+        message = content.message(names.CHAT, names.ERROR_MESSAGE, str(error)) if content.on_spans else None
+        spans.end(opened, at, error_type=error_type, message=message)
+        logs.exception(spans.inside(opened), {names.OPERATION_NAME: names.CHAT}, error, content)
+        return
+    if not isinstance(result, ModelResponse):
+        spans.end(opened, at, {names.OUTCOME: "interrupted"})
+        return
+    spans.finish_reason = clean(result.finish_reason)
+    attributes: dict[str, Any] = {names.RESPONSE_FINISH_REASONS: (spans.finish_reason,)}
+    usage = result.usage
+    if usage.input_tokens or usage.output_tokens:
+        attributes[names.USAGE_INPUT_TOKENS] = usage.input_tokens
+        attributes[names.USAGE_OUTPUT_TOKENS] = usage.output_tokens
+    if content.on_events:
+        details = {**opened.attributes, **attributes}
+        put_request(details, call, content)
+        content.put(details, names.CHAT, names.OUTPUT_MESSAGES, answer_parts(result))
+        logs.emit(names.INFERENCE_DETAILS_EVENT, spans.inside(opened), details, at=at)
+    if content.on_spans:
+        content.put(attributes, names.CHAT, names.OUTPUT_MESSAGES, answer_parts(result))
+    spans.end(opened, at, attributes)
+
+
+def put_request(attributes: dict[str, Any], call: ModelCall, content: Content) -> None:
+    """What the model is asked, for whoever records content."""
+    system = next((message.content for message in call.messages if message.role == "system"), "")
+    if system:
+        content.put(attributes, names.CHAT, names.SYSTEM_INSTRUCTIONS, system_parts(system))
+    content.put(attributes, names.CHAT, names.INPUT_MESSAGES, message_parts(call.messages), newest_first=True)
+    if call.tools:
+        content.put(attributes, names.CHAT, names.TOOL_DEFINITIONS, tool_definitions(call.tools))
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)

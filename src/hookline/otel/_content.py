@@ -1,0 +1,243 @@
+"""What people and models said: recorded only where the user asked for it, redacted first, cut inside its structure."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from hookline.calls import Message, ModelResponse, ToolSpec
+from hookline.errors import HookUsageError
+from hookline.otel import _attributes as names
+from hookline.otel._text import clean
+
+__all__ = ["CaptureMode", "Content", "Redact", "capture_mode"]
+
+logger = logging.getLogger("hookline.otel")
+
+CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+CaptureMode = Literal["NO_CONTENT", "SPAN_ONLY", "EVENT_ONLY", "SPAN_AND_EVENT"]
+MODES: dict[str, CaptureMode] = {
+    "": "NO_CONTENT",
+    "false": "NO_CONTENT",
+    "true": "SPAN_ONLY",
+    "no_content": "NO_CONTENT",
+    "span_only": "SPAN_ONLY",
+    "event_only": "EVENT_ONLY",
+    "span_and_event": "SPAN_AND_EVENT",
+}
+
+Redact = Callable[[str, str, Any], Any]
+"""`(kind of span, name of the attribute, value) -> value`, or `None` to leave it out."""
+
+MAX_DEPTH = 32
+"""How deep a structure is followed; a cyclic one ends there."""
+
+_warned: set[str] = set()
+
+
+def capture_mode(given: bool | str | None) -> CaptureMode:
+    """Where content is recorded: what was given, else what the environment says, else nowhere.
+
+    Raises:
+        HookUsageError: If what was given is no mode.
+    """
+    if given is None:
+        found = os.environ.get(CAPTURE_VARIABLE, "").strip()
+        mode = MODES.get(found.lower())
+        if mode is None and found not in _warned:
+            _warned.add(found)
+            logger.warning(
+                "%s is %r, which is none of NO_CONTENT, SPAN_ONLY, EVENT_ONLY, SPAN_AND_EVENT, true and false; "
+                "no content is recorded",
+                CAPTURE_VARIABLE,
+                found,
+            )
+        return mode or "NO_CONTENT"
+    mode = MODES.get(str(given).lower()) if isinstance(given, bool | str) and given != "" else None
+    if mode is None:
+        raise HookUsageError(
+            f"`capture_content` is True, False, 'SPAN_ONLY', 'EVENT_ONLY', 'SPAN_AND_EVENT' or 'NO_CONTENT'; "
+            f"got {given!r}."
+        )
+    return mode
+
+
+class Content:
+    """The policy for content.
+
+    Args:
+        mode: Where it is recorded.
+        redact: Changes or drops each value before it is cut; one that raises drops it.
+        max_characters: How many characters one attribute holds.
+        on_error: Told of a `redact` that raised.
+
+    Attributes:
+        on_spans: Whether spans get content.
+        on_events: Whether log events get content.
+    """
+
+    def __init__(
+        self,
+        mode: CaptureMode,
+        redact: Redact | None,
+        max_characters: int,
+        on_error: Callable[[str, BaseException], None],
+    ) -> None:
+        self.on_spans = mode in ("SPAN_ONLY", "SPAN_AND_EVENT")
+        self.on_events = mode in ("EVENT_ONLY", "SPAN_AND_EVENT")
+        self._redact = redact
+        self._max = max_characters
+        self._on_error = on_error
+
+    def message(self, kind: str, name: str, text: str) -> str | None:
+        """A free text for a status description, or `None` where no content may be recorded."""
+        return self.put({}, kind, name, text) if self.on_spans else None
+
+    def put(self, attributes: dict[str, Any], kind: str, name: str, value: Any, *, newest_first: bool = False) -> Any:
+        """Add a value to attributes: text as it is, anything else as JSON.
+
+        Args:
+            attributes: What it is added to.
+            kind: Kind of the span, for `redact`.
+            name: Name of the attribute.
+            value: The value.
+            newest_first: Whether the end of a list matters more than its beginning.
+
+        Returns:
+            What was recorded.
+        """
+        if self._redact is not None:
+            try:
+                value = self._redact(kind, name, value)
+            except Exception as error:
+                self._on_error("redact", error)
+                return None
+        if value is None:
+            return None
+        cut = _Cut(self._max)
+        if isinstance(value, str):
+            recorded = cut.text(value)
+        else:
+            shown = cut.newest(value) if newest_first and isinstance(value, Sequence) else cut.value(value)
+            recorded = msgspec.json.encode(shown).decode()
+        attributes[name] = recorded
+        if cut.happened:
+            attributes[names.CONTENT_TRUNCATED] = [*attributes.get(names.CONTENT_TRUNCATED, ()), name]
+            attributes[names.CONTENT_LENGTH] = [*attributes.get(names.CONTENT_LENGTH, ()), cut.seen]
+        return recorded
+
+
+class _Cut:
+    """Shortens one value to a budget of characters, inside of its structure, so that it stays readable JSON.
+
+    Attributes:
+        happened: Whether anything was left out.
+        seen: Characters of text that there were.
+    """
+
+    def __init__(self, characters: int) -> None:
+        self.left = characters
+        self.happened = False
+        self.seen = 0
+
+    def text(self, text: str) -> str:
+        self.seen += len(text)
+        if len(text) > self.left:
+            self.happened = True
+            rest = len(text) - self.left
+            text = f"{text[: self.left]}… [{rest} more characters]"
+            self.left = 0
+        else:
+            self.left -= len(text)
+        return clean(text, len(text))
+
+    def value(self, value: Any, depth: int = 0) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if value is None or isinstance(value, bool | float):
+            return value
+        if isinstance(value, int):
+            return value if -(2**63) <= value < 2**64 else f"{value:.6e}" if abs(value) < 10**300 else "<int>"
+        if depth >= MAX_DEPTH:
+            self.happened = True
+            return "… [nested too deeply]"
+        if isinstance(value, Mapping):
+            return self.mapping(value, depth)
+        if isinstance(value, list | tuple):
+            return self.items(value, depth)
+        return f"<{type(value).__name__}>"
+
+    def mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        for position, (key, item) in enumerate(value.items()):
+            if self.left <= 0:
+                self.happened = True
+                shown["…"] = f"[{len(value) - position} more]"
+                break
+            self.left -= 4  # quotes, colon and comma count as well, or a million numbers would be free
+            shown[self.text(key) if isinstance(key, str) else clean(key)] = self.value(item, depth + 1)
+        return shown
+
+    def items(self, value: Sequence[Any], depth: int) -> list[Any]:
+        shown: list[Any] = []
+        for position, item in enumerate(value):
+            if self.left <= 0:
+                self.happened = True
+                shown.append(f"… [{len(value) - position} more]")
+                break
+            self.left -= 2
+            shown.append(self.value(item, depth + 1))
+        return shown
+
+    def newest(self, value: Sequence[Any]) -> list[Any]:
+        """A list of which the newest items are kept whole, as far as they fit; the oldest are left out."""
+        shown: list[Any] = []
+        for item in reversed(value):
+            if self.left <= 0:
+                self.happened = True
+                break
+            shown.append(self.value(item, 1))
+        return shown[::-1]
+
+
+def message_parts(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages in the conventions' form."""
+    return [{"role": message.role, "parts": _parts(message)} for message in messages if message.role != "system"]
+
+
+def system_parts(instructions: str) -> list[dict[str, Any]]:
+    """Instructions in the conventions' form."""
+    return [{"type": "text", "content": instructions}]
+
+
+def answer_parts(response: ModelResponse) -> list[dict[str, Any]]:
+    """A model's answer in the conventions' form."""
+    parts: list[dict[str, Any]] = []
+    if response.reasoning:
+        parts.append({"type": "reasoning", "content": response.reasoning})
+    message = Message(role="assistant", content=response.content, tool_calls=list(response.tool_calls))
+    return [{"role": "assistant", "parts": [*parts, *_parts(message)], "finish_reason": response.finish_reason}]
+
+
+def tool_definitions(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+    """Tools in the conventions' form."""
+    return [
+        {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.schema}
+        for tool in tools
+    ]
+
+
+def _parts(message: Message) -> list[dict[str, Any]]:
+    if message.role == "tool":
+        return [{"type": "tool_call_response", "id": message.tool_call_id, "response": message.content}]
+    parts: list[dict[str, Any]] = [{"type": "text", "content": message.content}] if message.content else []
+    parts += [
+        {"type": "tool_call", "id": call.tool_call_id, "name": call.api_name, "arguments": call.args}
+        for call in message.tool_calls
+    ]
+    return parts

@@ -1,0 +1,59 @@
+"""What travels with the context of a run beside the current span: the operation, and the call of a sub-agent."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from opentelemetry.context import Context, attach, create_key, get_current, get_value, set_value
+from opentelemetry.context import detach as _detach
+
+__all__ = [
+    "CALL",
+    "OPERATION",
+    "Activation",
+    "attach",
+    "current_operation",
+    "detach",
+    "get_current",
+    "get_value",
+    "set_value",
+]
+
+OPERATION = create_key("hookline-operation-id")
+CALL = create_key("hookline-call")
+
+
+def current_operation(context: Context | None = None) -> str | None:
+    """Id of the operation that this code runs for; `None` outside of every traced one."""
+    found = get_value(OPERATION, context)
+    return found if isinstance(found, str) else None
+
+
+def detach(token: object, error: BaseException | None = None) -> None:
+    """Make the context current again that was before `attach`.
+
+    Args:
+        token: What `attach` gave.
+        error: What the work in between ended with. A coroutine that was thrown away is closed in whatever context
+            that happens to be in: nothing is to be put back there, and the attempt would be logged as an error.
+    """
+    if not isinstance(error, GeneratorExit):
+        _detach(token)  # type: ignore[arg-type]
+
+
+class Activation:
+    """A context that is current inside of `with`, and the one before it afterwards."""
+
+    def __init__(self, context: Context | None) -> None:
+        self._context = context
+        self._token: object = None
+
+    def __enter__(self) -> None:
+        if self._context is not None:
+            self._token = attach(self._context)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._context is not None:
+            detach(self._token, error)

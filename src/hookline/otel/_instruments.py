@@ -1,0 +1,122 @@
+"""The instruments, made once per meter provider: an SDK keeps every instrument for ever, and warns of a second one."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter as Tally
+from collections.abc import Iterable
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary, WeakSet
+
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
+
+from hookline.otel import _attributes as names
+
+__all__ = ["SCOPE", "Bounded", "Instruments", "instruments_of", "is_idle"]
+
+SCOPE = "hookline"
+"""Instrumentation scope of everything that this package emits."""
+
+
+class SpanTable(Protocol):
+    """Whoever has open spans."""
+
+    def open_kinds(self) -> list[str]:
+        """The kind of each."""
+        ...
+
+
+class HasLanes(Protocol):
+    """Whoever has lanes."""
+
+    def lane_lengths(self) -> list[int]:
+        """How many events wait in each."""
+        ...
+
+
+class Instruments:
+    """Histograms and counters by the names that `_attributes` has for them.
+
+    Attributes:
+        tables: Whose open spans are counted.
+        dispatchers: Whose lanes are measured.
+    """
+
+    def __init__(self, provider: MeterProvider) -> None:
+        meter = provider.get_meter(SCOPE)
+        self.tables: WeakSet[SpanTable] = WeakSet()
+        self.dispatchers: WeakSet[HasLanes] = WeakSet()
+        self.histograms: dict[str, Any] = {
+            key: meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds)
+            for key, (name, unit, description, bounds) in names.HISTOGRAMS.items()
+        }
+        self.counters: dict[str, Any] = {
+            key: meter.create_counter(name, unit, description)
+            for key, (name, unit, description, _) in names.COUNTERS.items()
+        }
+        for (name, unit, description, _), observe in (
+            (names.OPEN_SPANS, self._open_spans),
+            (names.LANE_QUEUED, self._queued),
+        ):
+            meter.create_observable_up_down_counter(name, [observe], unit, description)
+        name, unit, description, _ = names.LANE_LENGTH
+        meter.create_observable_gauge(name, [self._longest], unit, description)
+
+    # Called in the exporter's thread.
+
+    def _open_spans(self, options: CallbackOptions) -> Iterable[Observation]:
+        kinds = Tally(kind for table in list(self.tables) for kind in table.open_kinds())
+        return [Observation(count, {names.OPERATION_NAME: kind}) for kind, count in kinds.items()] or [Observation(0)]
+
+    def _queued(self, options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(sum(self._lengths()))]
+
+    def _longest(self, options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(max(self._lengths(), default=0))]
+
+    def _lengths(self) -> list[int]:
+        return [length for dispatcher in list(self.dispatchers) for length in dispatcher.lane_lengths()]
+
+
+_lock = threading.Lock()
+_made: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
+
+
+def instruments_of(provider: MeterProvider | None) -> tuple[MeterProvider, Instruments]:
+    """The instruments of a meter provider, by default the process's."""
+    provider = provider or get_meter_provider()
+    with _lock:
+        found = _made.get(provider)
+        if found is None:
+            found = _made[provider] = Instruments(provider)
+    return provider, found
+
+
+def is_idle(provider: MeterProvider) -> bool:
+    """Whether nobody gets what is measured.
+
+    The API itself has but a provider that does nothing, and one that stands for the process's until there is one.
+    """
+    if not type(provider).__module__.startswith("opentelemetry.metrics"):
+        return False
+    present = get_meter_provider()
+    return present is provider or type(present).__module__.startswith("opentelemetry.metrics")
+
+
+class Bounded:
+    """Values that may become attributes of metrics: the first so many different ones; the rest are all one.
+
+    Every different value is a time series of its own, which a back end keeps and bills.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: dict[str, str] = {}
+
+    def __call__(self, value: str) -> str:
+        known = self._known.get(value)
+        if known is None:
+            if len(self._known) >= self._limit:
+                return names.OTHER
+            known = self._known[value] = value
+        return known

@@ -1,0 +1,45 @@
+"""Events as log records, the form that OpenTelemetry now gives them; correlated to their span by its context."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from opentelemetry._logs import LoggerProvider, SeverityNumber, get_logger_provider
+from opentelemetry.context import Context
+
+from hookline.otel import _attributes as names
+from hookline.otel._content import Content
+
+__all__ = ["LogEvents"]
+
+
+class LogEvents:
+    """Emits events through a logger provider, by default the process's; where there is none, that does nothing."""
+
+    def __init__(self, provider: LoggerProvider | None, scope: str) -> None:
+        self._logger = (provider or get_logger_provider()).get_logger(scope)
+
+    def emit(
+        self,
+        event_name: str,
+        context: Context,
+        attributes: dict[str, Any],
+        *,
+        at: int | None = None,
+        severity: SeverityNumber = SeverityNumber.INFO,
+    ) -> None:
+        """Emit one event."""
+        self._logger.emit(
+            timestamp=at, context=context, severity_number=severity, attributes=attributes, event_name=event_name
+        )
+
+    def exception(self, context: Context, attributes: dict[str, Any], error: BaseException, content: Content) -> None:
+        """Emit that a model call has failed; what the exception says only where content is recorded."""
+        attributes = {**attributes, "exception.type": type(error).__qualname__}
+        if content.on_events or content.on_spans:
+            content.put(attributes, names.CHAT, "exception.message", str(error))
+            content.put(
+                attributes, names.CHAT, "exception.stacktrace", "".join(traceback.format_exception(error)[-20:])
+            )
+        self.emit(names.MODEL_EXCEPTION_EVENT, context, attributes, severity=SeverityNumber.WARN)

@@ -1,0 +1,216 @@
+"""The root span of a segment: where it belongs in a trace, and what it says of the run at its beginning and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    Tracer,
+    set_span_in_context,
+)
+
+from hookline._enclosing import Segment
+from hookline.calls import AgentCall, Call, Denial, ModelCall, StepCall, ToolCall
+from hookline.events import Event, OnComplete, OnError
+from hookline.otel import _attributes as names
+from hookline.otel._actions import denial_attributes
+from hookline.otel._content import Content, message_parts, system_parts, tool_definitions
+from hookline.otel._context import CALL, OPERATION, get_current, get_value, set_value
+from hookline.otel._links import links_to, parsed
+from hookline.otel._spans import OpenSpan, OperationSpans, finish
+from hookline.otel._text import clean
+
+__all__ = ["Roots", "segment_of_event"]
+
+DESCRIPTION_CHARACTERS = 1000
+"""How much of a tool's description its spans carry."""
+
+ENDS_THE_RUN: tuple[type[Call], ...] = (AgentCall, StepCall, ModelCall)
+"""Calls whose denial is the end of the run."""
+
+Operations = Mapping[str, OperationSpans]
+
+
+class Roots:
+    """Begins and completes root spans, by one policy."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        content: Content,
+        *,
+        same_trace: bool,
+        aggregate_usage: str,
+        conversation_id: str | None,
+        user_ids: bool,
+    ) -> None:
+        self._tracer = tracer
+        self._content = content
+        self._same_trace = same_trace
+        self._usage = aggregate_usage
+        self._conversation_id = conversation_id
+        self._user_ids = user_ids
+        self._described: dict[int, tuple[object, dict[str, str]]] = {}
+
+    def begin(self, segment: Segment, at: int, operations: Operations) -> OperationSpans:
+        """Begin the root span of a segment.
+
+        Its parent is the call of a sub-agent that it answers, if that is traced here; else whatever is current.
+        """
+        current = get_current()
+        parent = operations.get(segment.parent_operation_id) if segment.parent_operation_id else None
+        call = call_for(parent, segment.agent_id, current) if parent is not None else None
+        base = current
+        if parent is not None:
+            at = parent.at(at)
+            base = parent.inside(call or parent.current_step())
+        links = []
+        if segment.traceparents and self._same_trace:
+            earlier = parsed(segment.traceparents[-1])
+            if earlier is not None:
+                base = set_span_in_context(NonRecordingSpan(earlier), base)
+        elif segment.traceparents:
+            links = links_to(segment.traceparents)
+        agent = clean(segment.agent_id)
+        base = set_value(OPERATION, segment.operation_id, base)
+        spans = OperationSpans(segment.operation_id, agent, self._tracer, base)
+        spans.id = clean(segment.operation_id)
+        attributes = self._attributes(segment, spans)
+        name = f"{names.INVOKE_AGENT} {agent}" if agent else names.INVOKE_AGENT
+        span = self._tracer.start_span(name, base, SpanKind.INTERNAL, attributes, links, at)
+        spans.at(at)
+        spans.root = OpenSpan("root", names.INVOKE_AGENT, span, None, at, attributes, segment.operation_id)
+        if span.is_recording():
+            spans.parent, spans.call, spans.previous = parent, call, links
+            spans.provider, spans.model = clean(segment.provider) or names.OTHER, clean(segment.model)
+            spans.descriptions = self._descriptions(segment)
+            spans.totals_from = (segment.input_tokens, segment.output_tokens)
+            spans.waiting_since = segment.waiting_since_unix_nano
+            if call is not None:
+                call.child = segment.operation_id
+            if self._content.on_spans:
+                self._put_request(spans.root, segment)
+        return spans
+
+    def complete(self, spans: OperationSpans, event: OnComplete | OnError) -> None:
+        """End the root span, for whatever reason the segment ends."""
+        reason = event.reason if isinstance(event, OnComplete) else "error"
+        attributes: dict[str, Any] = {names.OUTCOME: reason}
+        content = self._content
+        if isinstance(event, OnComplete):
+            attributes |= {
+                names.STEPS: event.steps,
+                names.LLM_CALLS: event.llm_calls,
+                names.TOOL_CALLS: event.tool_calls,
+            }
+            if content.on_spans and event.last_assistant_content:
+                parts = [{"type": "text", "content": event.last_assistant_content}]
+                output = [{"role": "assistant", "parts": parts, "finish_reason": spans.finish_reason or "stop"}]
+                content.put(attributes, names.INVOKE_AGENT, names.OUTPUT_MESSAGES, output)
+        if spans.finish_reason is not None:
+            attributes[names.RESPONSE_FINISH_REASONS] = (spans.finish_reason,)
+        if self._usage != "off":
+            hookline = self._usage == "hookline"
+            attributes[names.USAGE_INPUT if hookline else names.USAGE_INPUT_TOKENS] = spans.input_tokens
+            attributes[names.USAGE_OUTPUT if hookline else names.USAGE_OUTPUT_TOKENS] = spans.output_tokens
+        if spans.stopped_by is not None:
+            attributes |= denial_attributes(names.INVOKE_AGENT, *spans.stopped_by, content)
+        error_type = message = None
+        if reason == "error":
+            error_type = clean(event.error_type) if event.error_type else names.OTHER
+            message = content.message(names.INVOKE_AGENT, names.ERROR_MESSAGE, event.error_message or "") or None
+        if spans.call is not None:
+            spans.call.outcome, spans.call.error_type = reason, error_type
+        at = spans.at(event.time_unix_nano)
+        if spans.parent is not None:
+            spans.parent.at(at)
+        finish(spans.root, at, attributes, error_type, message)
+
+    def refused(
+        self, spans: OperationSpans, call: Call, denial: Denial, cause: BaseException | None, *, ran: bool, stop: bool
+    ) -> None:
+        """A hook has denied a call."""
+        kind = type(call)
+        if stop or kind in ENDS_THE_RUN:
+            spans.stopped_by = (kind, denial, cause)
+        if isinstance(call, ToolCall) and not ran:
+            spans.denials[call.tool_call_id] = (denial, cause)
+        elif not ran or kind.__name__ == "CompactCall":
+            spans.denials[kind] = (denial, cause)
+        else:  # its own span has ended: the result of what ran is withheld
+            attributes = denial_attributes(names.AGENT_STEP, kind, denial, cause, self._content)
+            spans.current_step().span.add_event(names.DENIED_EVENT, attributes)
+
+    def context_of(self, root: SpanContext) -> Context:
+        """A context for what is told of a segment that is over."""
+        return set_span_in_context(NonRecordingSpan(root), Context())
+
+    def _attributes(self, segment: Segment, spans: OperationSpans) -> dict[str, Any]:
+        # The most important last: a span that has too many forgets the oldest.
+        attributes: dict[str, Any] = {names.OPERATION_ID: spans.id}
+        if segment.parent_operation_id:
+            attributes[names.PARENT_OPERATION_ID] = clean(segment.parent_operation_id)
+        if segment.tenant_id:
+            attributes[names.TENANT_ID] = clean(segment.tenant_id)
+        if segment.user_id and self._user_ids:
+            attributes[names.USER_ID] = clean(segment.user_id)
+        if segment.resumed:
+            attributes[names.RESUMED] = True
+        conversation = segment.conversation_id or self._conversation_id
+        if conversation is not None:
+            spans.conversation_id = attributes[names.CONVERSATION_ID] = clean(conversation)
+        if segment.model:
+            attributes[names.REQUEST_MODEL] = clean(segment.model)
+        if spans.agent:
+            attributes[names.AGENT_NAME] = spans.agent
+        attributes[names.OPERATION_NAME] = names.INVOKE_AGENT
+        return attributes
+
+    def _descriptions(self, segment: Segment) -> dict[str, str]:
+        """The tools' descriptions by name; the same list of tools, which an agent has for life, is looked at once."""
+        tools = segment.tools
+        if not tools:
+            return {}
+        found = self._described.get(id(tools))
+        if found is None or found[0] is not tools:
+            if len(self._described) >= 64:
+                self._described.clear()
+            found = tools, {tool.name: clean(tool.description, DESCRIPTION_CHARACTERS) for tool in tools}
+            self._described[id(tools)] = found
+        return found[1]
+
+    def _put_request(self, root: OpenSpan, segment: Segment) -> None:
+        attributes: dict[str, Any] = {}
+        kind, put = names.INVOKE_AGENT, self._content.put
+        if segment.instructions:
+            put(attributes, kind, names.SYSTEM_INSTRUCTIONS, system_parts(segment.instructions))
+        if segment.input:
+            put(attributes, kind, names.INPUT_MESSAGES, message_parts(segment.input), newest_first=True)
+        if segment.tools:
+            put(attributes, kind, names.TOOL_DEFINITIONS, tool_definitions(segment.tools))
+        root.span.set_attributes(attributes)
+
+
+def call_for(parent: OperationSpans, agent_id: str, current: Context) -> OpenSpan | None:
+    """The call of the parent operation that a sub-agent's segment answers."""
+    call = get_value(CALL, current)
+    if isinstance(call, OpenSpan) and parent.open.get(call.key) is call:
+        return call
+    calls = (each for each in parent.open.values() if each.kind == names.CALL_AGENT and each.child is None)
+    return next((each for each in calls if each.callee == agent_id), None)
+
+
+def segment_of_event(event: Event) -> Segment:
+    """What the first event of an operation says of it, where no run has announced it."""
+    return Segment(
+        operation_id=event.operation_id,
+        agent_id=event.agent_id,
+        user_id=event.user_id,
+        tenant_id=event.tenant_id,
+        parent_operation_id=event.parent_operation_id,
+    )

@@ -1,0 +1,268 @@
+"""The table of open spans of one segment of an operation: who is whose child, what ends when, and nothing twice.
+
+No span is ever made current here. Each is given its parent, so that it does not matter in which task, in which order or
+for which of several parallel calls an event arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+
+from hookline.calls import Call, Denial
+from hookline.otel import _attributes as names
+
+__all__ = ["OpenSpan", "OperationSpans"]
+
+
+class OpenSpan:
+    """A span that has begun and not ended.
+
+    Attributes:
+        key: Its place in the table.
+        kind: What kind of work it is.
+        span: The span.
+        parent: The one above; `None` for the root.
+        began: When, in nanoseconds since 1970.
+        attributes: Those it was made with: they must still be there at its end.
+        context: With the span in it, made when it is first asked for.
+        operation_id: Whose it is.
+        callee: Of a call of a sub-agent: its id.
+        child: The operation that this became.
+        outcome: Why that ended.
+        error_type: What it failed with.
+    """
+
+    __slots__ = (
+        "attributes",
+        "began",
+        "callee",
+        "child",
+        "context",
+        "error_type",
+        "key",
+        "kind",
+        "operation_id",
+        "outcome",
+        "parent",
+        "span",
+    )
+
+    def __init__(
+        self,
+        key: Hashable,
+        kind: str,
+        span: Span,
+        parent: OpenSpan | None,
+        began: int,
+        attributes: dict[str, Any],
+        operation_id: str,
+    ) -> None:
+        self.key = key
+        self.kind = kind
+        self.span = span
+        self.parent = parent
+        self.began = began
+        self.attributes = attributes
+        self.operation_id = operation_id
+        self.context: Context | None = None
+        self.callee = ""
+        self.child: str | None = None
+        self.outcome: str | None = None
+        self.error_type: str | None = None
+
+
+class OperationSpans:
+    """The open spans of one segment.
+
+    Attributes:
+        operation_id: The run.
+        id: The run as attributes have it.
+        agent: Its agent, as attributes have it.
+        open: The spans under the root, by key, in the order in which they began.
+        root: The span of the segment.
+        latest: The latest time seen: time never runs backwards in a trace, whatever the machine's clock does.
+        denials: What hooks have denied, by the class of the call or a tool call's id, until the event that tells of it.
+    """
+
+    __slots__ = (
+        "agent",
+        "base",
+        "call",
+        "compacted",
+        "conversation_id",
+        "decided",
+        "denials",
+        "descriptions",
+        "finish_reason",
+        "id",
+        "input_tokens",
+        "kinds",
+        "latest",
+        "model",
+        "next_call",
+        "open",
+        "operation_id",
+        "output_tokens",
+        "parent",
+        "previous",
+        "provider",
+        "root",
+        "step",
+        "stopped_by",
+        "token",
+        "totals_from",
+        "tracer",
+        "waiting_since",
+    )
+
+    def __init__(self, operation_id: str, agent: str, tracer: Tracer, base: Context) -> None:
+        self.operation_id = self.id = operation_id
+        self.agent = agent
+        self.tracer = tracer
+        self.base = base
+        """The context that the segment began in."""
+        self.open: dict[Hashable, OpenSpan] = {}
+        self.latest = 0
+        self.root: OpenSpan
+        self.step: OpenSpan | None = None
+        self.parent: OperationSpans | None = None
+        self.call: OpenSpan | None = None
+        """The call of the parent operation that this segment answers."""
+        self.token: Any = None
+        self.next_call = 0
+        self.denials: dict[type[Call] | str, tuple[Denial, BaseException | None]] = {}
+        self.stopped_by: tuple[type[Call], Denial, BaseException | None] | None = None
+        """Which denial ended the run."""
+        self.decided: set[str | None] = set()
+        self.descriptions: dict[str, str] = {}
+        self.conversation_id: str | None = None
+        self.model = self.provider = ""
+        self.previous: Sequence[Link] = ()
+        """Links to the segments before."""
+        self.waiting_since: int | None = None
+        self.kinds: Mapping[str, str] = {}
+        """What OpenInference calls each kind of span, where it is wanted."""
+        self.compacted = False
+        self.finish_reason: str | None = None
+        self.input_tokens = self.output_tokens = 0
+        self.totals_from = (0, 0)
+        """Tokens of earlier segments."""
+
+    def at(self, time_unix_nano: int) -> int:
+        """A time, but none before the latest."""
+        if time_unix_nano > self.latest:
+            self.latest = time_unix_nano
+        return self.latest
+
+    def inside(self, opened: OpenSpan) -> Context:
+        """The context inside of a span: what its children begin in, and what work of its own may be run in."""
+        context = opened.context
+        if context is None:
+            context = opened.context = set_span_in_context(opened.span, self.base)
+        return context
+
+    def begin(
+        self,
+        key: Hashable,
+        kind: str,
+        name: str,
+        parent: OpenSpan,
+        at: int,
+        attributes: dict[str, Any],
+        *,
+        span_kind: SpanKind = SpanKind.INTERNAL,
+        links: Sequence[Link] = (),
+    ) -> OpenSpan | None:
+        """Begin a span under another one.
+
+        Returns:
+            The span; `None` if it was begun by the same event already.
+        """
+        there = self.open.get(key)
+        at = self.at(at)
+        if there is not None:
+            if there.began == at:
+                return None
+            self.cut(there, at, "restarted")
+        if self.kinds:
+            attributes[names.OPENINFERENCE_KIND] = self.kinds[kind]
+        span = self.tracer.start_span(name, self.inside(parent), span_kind, attributes, links, at)
+        opened = self.open[key] = OpenSpan(key, kind, span, parent, at, attributes, self.operation_id)
+        return opened
+
+    def end(
+        self,
+        opened: OpenSpan,
+        at: int,
+        attributes: dict[str, Any] | None = None,
+        *,
+        error_type: str | None = None,
+        message: str | None = None,
+    ) -> bool:
+        """End a span, unless that has happened.
+
+        Args:
+            opened: The span.
+            at: When.
+            attributes: What is known of it only now.
+            error_type: What it failed with, if it did.
+            message: What the failure said, where content may be recorded.
+        """
+        if self.open.pop(opened.key, None) is None:
+            return False
+        finish(opened, self.at(at), attributes, error_type, message)
+        return True
+
+    def children(self, opened: OpenSpan) -> list[OpenSpan]:
+        """The open spans under one, the newest first."""
+        return [each for each in reversed(list(self.open.values())) if each.parent is opened]
+
+    def cut(self, opened: OpenSpan, at: int, why: str) -> int:
+        """End a span whose own end did not come, and all under it.
+
+        Returns:
+            How many those were.
+        """
+        count = sum(self.cut(child, at, why) for child in self.children(opened))
+        return count + self.end(opened, at, {names.SPAN_TRUNCATED: why})
+
+    def step_of(self, step_index: int | None) -> OpenSpan:
+        """The span of a step; where there is none, that of the latest, or the root."""
+        return self.open.get(("step", step_index)) or self.current_step()
+
+    def current_step(self) -> OpenSpan:
+        """The span of the latest step, or the root."""
+        step = self.step
+        return step if step is not None and self.open.get(step.key) is step else self.root
+
+    def open_kinds(self) -> list[str]:
+        """What kind each open span is of, the root's included."""
+        return [names.INVOKE_AGENT, *(each.kind for each in list(self.open.values()))]
+
+
+def finish(
+    opened: OpenSpan,
+    at: int,
+    attributes: dict[str, Any] | None = None,
+    error_type: str | None = None,
+    message: str | None = None,
+) -> None:
+    """Write the last of a span, and end it."""
+    span = opened.span
+    if error_type is not None:
+        attributes = attributes or {}
+        attributes[names.ERROR_TYPE] = error_type
+        span.set_status(Status(StatusCode.ERROR, message))
+    if attributes:
+        span.set_attributes(attributes)
+    # A span holds so many attributes and then forgets the oldest: exactly those that say what it is.
+    held = getattr(span, "attributes", None)
+    if held is not None and next(iter(opened.attributes), None) not in held:
+        span.set_attributes(opened.attributes)
+        if error_type is not None:
+            span.set_attribute(names.ERROR_TYPE, error_type)
+    span.end(max(at, opened.began))

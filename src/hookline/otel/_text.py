@@ -1,0 +1,20 @@
+"""Text that may leave the process: valid Unicode, of bounded length."""
+
+from __future__ import annotations
+
+__all__ = ["NAME_CHARACTERS", "clean"]
+
+NAME_CHARACTERS = 256
+"""How long a name or an id may be. A model can invent a tool's name of any length."""
+
+
+def clean(text: object, limit: int = NAME_CHARACTERS) -> str:
+    """A name or an id as an attribute can carry it: what is no valid Unicode is replaced, the rest is cut.
+
+    Exporters drop a value with half of a surrogate pair, and write a traceback into the log.
+    """
+    if not isinstance(text, str):
+        return f"<{type(text).__name__}>"
+    if len(text) > limit:
+        text = f"{text[: limit - 1]}…"
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

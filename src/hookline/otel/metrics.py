@@ -1,0 +1,273 @@
+"""`MetricsHooks`: runs and hooks as metrics in OpenTelemetry."""
+
+from __future__ import annotations
+
+from time import perf_counter, time_ns
+from typing import Any
+
+from opentelemetry.metrics import MeterProvider
+
+from hookline._enclosing import EnclosingHooks, Segment
+from hookline._hook_records import Hook
+from hookline.calls import Call, ModelCall, ModelResponse
+from hookline.events import (
+    AfterCompact,
+    AfterHumanIntervention,
+    AfterStep,
+    AfterToolCall,
+    BeforeCompact,
+    BeforeHumanIntervention,
+    BeforeStep,
+    Event,
+    OnCompactError,
+    OnComplete,
+    OnToolCallError,
+)
+from hookline.otel import _attributes as names
+from hookline.otel._actions import INTERRUPTED
+from hookline.otel._failures import Failures
+from hookline.otel._feeds import executions, unregistrations
+from hookline.otel._hook_spans import error_type_of
+from hookline.otel._instruments import Bounded, instruments_of, is_idle
+from hookline.otel._options import positive
+from hookline.otel._text import clean
+from hookline.signals import HookExecution
+
+__all__ = ["MetricsHooks"]
+
+UNKNOWN_TOOL = "UnknownToolError"
+"""`error_type` of a tool that does not exist: its name is whatever the model has made up."""
+
+
+class Counted:
+    """What is known of a segment that is being measured."""
+
+    __slots__ = ("agent", "began", "compacting", "llm_calls", "model", "operation_id", "provider", "resumed",
+                 "tool_calls", "waiting_since")  # fmt: skip
+
+    def __init__(self, segment: Segment, began: int, agent: str) -> None:
+        self.operation_id = segment.operation_id
+        self.began = began
+        self.agent = agent
+        self.model = clean(segment.model)
+        self.provider = clean(segment.provider) or names.OTHER
+        self.resumed = segment.resumed
+        self.llm_calls = segment.llm_calls
+        self.tool_calls = segment.tool_calls
+        self.waiting_since = segment.waiting_since_unix_nano
+        self.compacting = 0
+
+
+class MetricsHooks(EnclosingHooks):
+    """A bundle that measures runs by OpenTelemetry's conventions for generative AI, and the hooks of these runs.
+
+    One instance may measure any number of runs, also at the same time; sub-agents are measured along, each by itself.
+    No id of an operation, a conversation or a user becomes an attribute, and every other attribute has a bounded number
+    of values.
+
+    Args:
+        meter_provider: Where metrics go; the process's unless given.
+        model_metrics: Whether model calls are measured (duration, tokens); False where the model's library does that.
+        hook_metrics: Whether the runs of hooks are measured. Records of them are then made for these operations.
+        max_values: How many different values one attribute takes (tools, agents, models, hooks); all further ones
+            become `_OTHER`.
+        id: Name of the bundle.
+
+    Raises:
+        HookUsageError: If an argument makes no sense.
+    """
+
+    def __init__(
+        self,
+        meter_provider: MeterProvider | None = None,
+        *,
+        model_metrics: bool = True,
+        hook_metrics: bool = True,
+        max_values: int = 200,
+        id: str = "metrics",  # noqa: A002
+    ) -> None:
+        super().__init__(id, inherit=True)
+        positive("max_values", max_values, whole=True)
+        self._provider, self._instruments = instruments_of(meter_provider)
+        self._record = self._instruments.histograms
+        self._failures = Failures(id, self._instruments)
+        self._model_metrics = model_metrics
+        self._hook_metrics = hook_metrics
+        self._agents, self._tools, self._hooks = Bounded(max_values), Bounded(max_values), Bounded(max_values)
+        self._models, self._errors, self._types = Bounded(max_values), Bounded(max_values), Bounded(max_values)
+        self._operations: dict[str, Counted] = {}
+        self.observers = tuple(
+            Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observe) for kind in self._actions
+        )
+
+    # What a run of this package does with the bundle.
+
+    def begin(self, segment: Segment) -> tuple[Counted | None, bool]:
+        """Begin to count a segment, unless nobody gets the metrics."""
+        try:
+            if is_idle(self._provider):
+                return None, False
+            counted = self._counted(segment, time_ns())
+            if segment.dispatcher is not None:
+                self._instruments.dispatchers.add(segment.dispatcher)
+            return counted, True
+        except Exception as error:
+            self._failures.note("begin", error)
+            return None, False
+
+    def end(self, begun: Counted | None) -> None:
+        """Stop counting."""
+        if begun is None:
+            return
+        try:
+            executions.unwatch(begun.operation_id, self._executed)
+            if self._operations.get(begun.operation_id) is begun:
+                del self._operations[begun.operation_id]
+        except Exception as error:
+            self._failures.note("end", error)
+
+    def enter(self, call: Call) -> tuple[Counted, float] | None:
+        """Note when a model is asked."""
+        if call.__class__ is not ModelCall or not self._model_metrics:
+            return None
+        counted = self._operations.get(call.operation_id)
+        return (counted, perf_counter()) if counted is not None else None
+
+    def leave(self, entered: tuple[Counted, float] | None, result: object, error: BaseException | None) -> None:
+        """Measure a model call, unless it was interrupted."""
+        if entered is None or (error is not None and not isinstance(error, Exception)):
+            return
+        try:
+            counted, began = entered
+            attributes: dict[str, Any] = {names.OPERATION_NAME: names.CHAT, names.PROVIDER_NAME: counted.provider}
+            if counted.model:
+                attributes[names.REQUEST_MODEL] = self._models(counted.model)
+            if isinstance(result, ModelResponse):
+                self._count_tokens("input", result.usage.input_tokens, attributes)
+                self._count_tokens("output", result.usage.output_tokens, attributes)
+            if error is not None:
+                attributes[names.ERROR_TYPE] = self._errors(clean(type(error).__name__))
+            self._record["model"].record(perf_counter() - began, attributes)
+        except Exception as problem:
+            self._failures.note("leave", problem)
+
+    def _count_tokens(self, kind: str, count: int, attributes: dict[str, Any]) -> None:
+        if count:
+            self._record["tokens"].record(count, {**attributes, names.TOKEN_TYPE: kind})
+
+    # Events, which any runtime may send.
+
+    def _observe(self, event: Event) -> None:
+        try:
+            counted = self._operations.get(event.operation_id)
+            if counted is None:
+                if not isinstance(event, BeforeStep) or is_idle(self._provider):
+                    return
+                segment = Segment(operation_id=event.operation_id, agent_id=event.agent_id)
+                counted = self._counted(segment, event.time_unix_nano)
+                unregistrations.watch(event.operation_id, self._unregistered)
+            self._actions[event.__class__](self, counted, event)
+        except Exception as error:
+            self._failures.note(str(event.hook_type), error)
+
+    def _counted(self, segment: Segment, at: int) -> Counted:
+        counted = Counted(segment, at, self._agents(clean(segment.agent_id)))
+        self._operations[segment.operation_id] = counted
+        if self._hook_metrics:
+            executions.watch(segment.operation_id, self._executed)
+        return counted
+
+    def _before_step(self, counted: Counted, event: BeforeStep) -> None:
+        """Nothing to measure yet."""
+
+    def _after_step(self, counted: Counted, event: AfterStep) -> None:
+        self._record["step"].record(event.execution_time_ms / 1e3, {names.AGENT_NAME: counted.agent})
+
+    def _after_tool_call(self, counted: Counted, event: AfterToolCall) -> None:
+        denied = event.answered_by is not None and not event.mocked
+        self._tool(counted, event, None if event.success or denied else "tool_error")
+
+    def _on_tool_call_error(self, counted: Counted, event: OnToolCallError) -> None:
+        interrupted = event.error_type == INTERRUPTED
+        self._tool(counted, event, None if interrupted else clean(event.error_type) or names.OTHER)
+
+    def _tool(self, counted: Counted, event: AfterToolCall | OnToolCallError, error_type: str | None) -> None:
+        tool = names.OTHER if error_type == UNKNOWN_TOOL else self._tools(clean(event.api_name))
+        attributes = {names.TOOL_NAME: tool, names.TOOL_TYPE: "function", names.AGENT_NAME: counted.agent}
+        if error_type is not None:
+            attributes[names.ERROR_TYPE] = self._errors(error_type)
+        self._record["tool"].record(event.execution_time_ms / 1e3, attributes)
+
+    def _before_human_intervention(self, counted: Counted, event: BeforeHumanIntervention) -> None:
+        counted.waiting_since = event.time_unix_nano
+
+    def _after_human_intervention(self, counted: Counted, event: AfterHumanIntervention) -> None:
+        if counted.waiting_since is not None:
+            waited = max(0, event.time_unix_nano - counted.waiting_since) / 1e9
+            self._record["human"].record(waited, {names.HUMAN_DECISION: event.action, names.AGENT_NAME: counted.agent})
+
+    def _before_compact(self, counted: Counted, event: BeforeCompact) -> None:
+        counted.compacting = event.time_unix_nano
+
+    def _after_compact(self, counted: Counted, event: AfterCompact | OnCompactError) -> None:
+        began, counted.compacting = counted.compacting, 0
+        if began:
+            attributes = {names.AGENT_NAME: counted.agent}
+            if isinstance(event, OnCompactError):
+                attributes[names.ERROR_TYPE] = names.OTHER
+            self._record["compaction"].record(max(0, event.time_unix_nano - began) / 1e9, attributes)
+
+    def _on_complete(self, counted: Counted, event: OnComplete) -> None:
+        if self._operations.pop(event.operation_id, None) is None:
+            return
+        agent = {names.AGENT_NAME: counted.agent}
+        attributes: dict[str, Any] = dict(agent)
+        if counted.model:
+            attributes[names.REQUEST_MODEL] = self._models(counted.model)
+        if counted.resumed:
+            attributes[names.RESUMED] = True
+        if event.reason == "error":
+            attributes[names.ERROR_TYPE] = self._errors(clean(event.error_type) if event.error_type else names.OTHER)
+        self._record["agent"].record(max(0, event.time_unix_nano - counted.began) / 1e9, attributes)
+        self._record["inferences"].record(event.llm_calls - counted.llm_calls, agent)
+        self._record["tool_calls"].record(event.tool_calls - counted.tool_calls, agent)
+
+    _actions: dict[type[Event], Any] = {  # noqa: RUF012  (read only)
+        BeforeStep: _before_step,
+        AfterStep: _after_step,
+        AfterToolCall: _after_tool_call,
+        OnToolCallError: _on_tool_call_error,
+        BeforeHumanIntervention: _before_human_intervention,
+        AfterHumanIntervention: _after_human_intervention,
+        BeforeCompact: _before_compact,
+        AfterCompact: _after_compact,
+        OnCompactError: _after_compact,
+        OnComplete: _on_complete,
+    }
+
+    # Hooks.
+
+    def _executed(self, operation_id: str, execution: HookExecution | None) -> None:
+        if execution is None:
+            return
+        try:
+            attributes: dict[str, Any] = {
+                names.HOOK_ID: self._hooks(clean(execution.hook_id)),
+                names.HOOK_TYPE: self._types(clean(execution.hook_type)),
+            }
+            if execution.status == "dropped":
+                self._instruments.counters["dropped"].add(1, attributes)
+                return
+            attributes[names.HOOK_DELIVERY] = "handler"
+            attributes[names.HOOK_STATUS] = execution.status
+            if execution.status in ("error", "timeout"):
+                attributes[names.ERROR_TYPE] = self._errors(error_type_of(execution))
+            self._record["hook"].record(execution.duration_ms / 1e3, attributes)
+        except Exception as error:
+            self._failures.note("hook_executed", error)
+
+    def _unregistered(self, operation_id: str, execution: HookExecution | None) -> None:
+        """Another runtime's operation is gone."""
+        unregistrations.unwatch(operation_id, self._unregistered)
+        executions.unwatch(operation_id, self._executed)
+        self._operations.pop(operation_id, None)

@@ -1,0 +1,89 @@
+"""What a run does for the bundles that stand around its own work: they enter and leave in the run's own task.
+
+Callers ask `run.enclosing` first, so that a run without such bundles pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+from hookline._enclosing import EnclosingHooks, Segment
+from hookline.calls import Call, StepCall
+from hookline.hooks import AnyHook
+from hookline.runtime._run import Run
+
+__all__ = ["begin_enclosing", "enclosed", "enclosed_step", "end_enclosing"]
+
+R = TypeVar("R")
+
+
+def begin_enclosing(run: Run) -> Sequence[AnyHook]:
+    """Let the bundles begin a segment.
+
+    Returns:
+        The hooks of the run without those that want to hear nothing of this segment.
+    """
+    segment = segment_of(run)
+    silent: list[EnclosingHooks] = []
+    active: list[EnclosingHooks] = []
+    for hooks in run.enclosing:
+        begun, wanted = hooks.begin(segment)
+        run.begun.append((hooks, begun))
+        (active if wanted else silent).append(hooks)
+        traceparent = hooks.carried(begun)
+        if traceparent is not None and run.traceparents is segment.traceparents:
+            run.traceparents = (*segment.traceparents[:1], traceparent)
+    run.enclosing = active
+    return [entry for entry in run.hooks if entry not in silent] if silent else run.hooks
+
+
+def end_enclosing(run: Run) -> None:
+    """The segment is over, whatever it came to."""
+    for hooks, begun in reversed(run.begun):
+        hooks.end(begun)
+
+
+async def enclosed(run: Run, call: Call, work: Awaitable[R]) -> R:
+    """Await the run's own work for a call, with the bundles around it."""
+    entered = [(hooks, hooks.enter(call)) for hooks in run.enclosing]
+    result: R | None = None
+    failure: BaseException | None = None
+    try:
+        result = await work
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        for hooks, token in reversed(entered):
+            hooks.leave(token, result, failure)
+        del failure
+    return result
+
+
+async def enclosed_step(run: Run, step_index: int, work: Awaitable[R]) -> R:
+    """Await what a step comes to, with the bundles around it."""
+    return await enclosed(run, StepCall(step_index=step_index, **run.call_ids), work)
+
+
+def segment_of(run: Run) -> Segment:
+    """What is known of a segment when it begins."""
+    model = run.agent.model
+    resumed = run.version is not None and bool(run.pending)
+    return Segment(
+        **run.ids,
+        conversation_id=run.conversation_id,
+        model=getattr(model, "name", ""),
+        provider=getattr(model, "provider", ""),
+        resumed=resumed,
+        traceparents=run.traceparents,
+        waiting_since_unix_nano=run.waiting_since_unix_nano,
+        llm_calls=run.llm_calls,
+        tool_calls=run.tool_calls,
+        input_tokens=run.usage.input_tokens,
+        output_tokens=run.usage.output_tokens,
+        input=() if resumed else run.messages[run.first_input() :],
+        instructions=run.instructions,
+        tools=run.specs,
+        dispatcher=run.dispatcher,
+    )

@@ -1,0 +1,69 @@
+"""What a caller gives to a run, checked: ids, the prompt, a person's decisions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from hookline.calls import Message
+from hookline.errors import DecisionError, HookUsageError
+from hookline.runtime._agent import Agent
+from hookline.runtime._state import Approve, Decision, OperationState, Reject
+
+__all__ = ["check_ids", "checked_decisions", "checked_id", "conversation", "new_operation_id", "system_message"]
+
+
+def new_operation_id() -> str:
+    """An id that no other operation has."""
+    return f"op_{os.urandom(16).hex()}"
+
+
+def system_message(instructions: str) -> Message:
+    """An agent's instructions as the message that a model reads."""
+    return Message(role="system", content=instructions)
+
+
+def conversation(agent: Agent, prompt: str | Sequence[Message]) -> list[Message]:
+    given: object = prompt
+    if isinstance(given, str):
+        messages = [Message(role="user", content=given)]
+    elif isinstance(given, Sequence) and given and all(isinstance(message, Message) for message in given):
+        messages = list(given)
+    else:
+        raise HookUsageError(f"A prompt is text, or a non-empty list of Messages; got {given!r:.200}.")
+    system = system_message(agent.instructions)
+    return [system, *messages] if agent.instructions and system not in messages else messages
+
+
+def checked_id(operation_id: str | None) -> str:
+    if operation_id is None:
+        return new_operation_id()
+    if not isinstance(operation_id, str) or not operation_id:
+        raise HookUsageError(f"`operation_id` is a non-empty string or None; got {operation_id!r}.")
+    return operation_id
+
+
+def check_ids(**ids: object) -> None:
+    for name, value in ids.items():
+        if not isinstance(value, str):
+            raise HookUsageError(f"`{name}` is a string; got {value!r}.")
+
+
+def checked_decisions(state: OperationState, decisions: Sequence[Approve | Reject]) -> list[Decision]:
+    open_ids = [call.tool_call_id for call in state.pending if call.tool_call_id not in state.decisions]
+    if isinstance(decisions, Approve | Reject) or not isinstance(decisions, Iterable):
+        raise DecisionError(
+            state.operation_id, f"`decisions` is a list of Approve and Reject; got {decisions!r}", open_ids
+        )
+    checked: list[Decision] = []
+    for decision in decisions:
+        if not isinstance(decision, Approve | Reject):
+            raise DecisionError(state.operation_id, f"a decision is an Approve or a Reject; got {decision!r}", open_ids)
+        if decision.tool_call_id not in open_ids:
+            raise DecisionError(state.operation_id, f"no call {decision.tool_call_id!r} is pending", open_ids)
+        if any(other.tool_call_id == decision.tool_call_id for other in checked):
+            raise DecisionError(state.operation_id, f"two decisions about {decision.tool_call_id!r}", open_ids)
+        checked.append(decision)
+    if not checked:
+        raise DecisionError(state.operation_id, "no decision was given", open_ids)
+    return checked
