@@ -33,16 +33,16 @@ $(VENV)/.pip:
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo]'
+	$(PIP) install --editable '.[cli,agentdojo,otel]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo]' --group test --group check
+	$(PIP) install --editable '.[cli,agentdojo,otel]' --group test --group check
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.check: $(VENV)/.test
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo]' --group bench
+	$(PIP) install --editable '.[cli,agentdojo,otel]' --group bench
 	@touch $@

@@ -70,6 +70,8 @@ class EnclosingHooks(Hooks):
     """
 
     recorded = False
+    encloses: frozenset[type[Call]] = frozenset()
+    """The calls for which `enter` and `leave` are called."""
 
     def begin(self, segment: Segment) -> tuple[Any, bool]:
         """A segment begins; nothing of it was dispatched yet.

@@ -56,8 +56,10 @@ def compile_inline(observers: Sequence[Observer]) -> Inline:
             if observer.matches is None or observer.matches(event):
                 _run_sync(observer, event, sender)
 
+    recorded = any(observer.recorded for observer in everyone)
+
     def run_plain(event: Event, sender: object) -> None:
-        if hook_executed.receivers:
+        if recorded and hook_executed.receivers:
             run_each(event, sender)
             return
         for handler in handlers:

@@ -80,6 +80,7 @@ LLM_CALLS: Final = "hookline.llm_calls"
 TOOL_CALLS: Final = "hookline.tool_calls"
 USAGE_INPUT: Final = "hookline.usage.input_tokens"
 USAGE_OUTPUT: Final = "hookline.usage.output_tokens"
+SPAN_KIND: Final = "hookline.span.kind"
 SPAN_TRUNCATED: Final = "hookline.span.truncated"
 LINK: Final = "hookline.link"
 

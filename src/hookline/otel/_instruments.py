@@ -66,7 +66,7 @@ class Instruments:
 
     def _open_spans(self, options: CallbackOptions) -> Iterable[Observation]:
         kinds = Tally(kind for table in list(self.tables) for kind in table.open_kinds())
-        return [Observation(count, {names.OPERATION_NAME: kind}) for kind, count in kinds.items()] or [Observation(0)]
+        return [Observation(count, {names.SPAN_KIND: kind}) for kind, count in kinds.items()] or [Observation(0)]
 
     def _queued(self, options: CallbackOptions) -> Iterable[Observation]:
         return [Observation(sum(self._lengths()))]

@@ -182,15 +182,17 @@ class OperationSpans:
         Returns:
             The span; `None` if it was begun by the same event already.
         """
+        if at < self.latest:
+            at = self.latest
+        self.latest = at
         there = self.open.get(key)
-        at = self.at(at)
         if there is not None:
             if there.began == at:
                 return None
             self.cut(there, at, "restarted")
         if self.kinds:
             attributes[names.OPENINFERENCE_KIND] = self.kinds[kind]
-        span = self.tracer.start_span(name, self.inside(parent), span_kind, attributes, links, at)
+        span = self.tracer.start_span(name, parent.context or self.inside(parent), span_kind, attributes, links, at)
         opened = self.open[key] = OpenSpan(key, kind, span, parent, at, attributes, self.operation_id)
         return opened
 
@@ -260,8 +262,7 @@ def finish(
     if attributes:
         span.set_attributes(attributes)
     # A span holds so many attributes and then forgets the oldest: exactly those that say what it is.
-    held = getattr(span, "attributes", None)
-    if held is not None and next(iter(opened.attributes), None) not in held:
+    if getattr(span, "dropped_attributes", 0):
         span.set_attributes(opened.attributes)
         if error_type is not None:
             span.set_attribute(names.ERROR_TYPE, error_type)

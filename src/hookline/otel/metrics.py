@@ -77,6 +77,8 @@ class MetricsHooks(EnclosingHooks):
         HookUsageError: If an argument makes no sense.
     """
 
+    encloses = frozenset({ModelCall})
+
     def __init__(
         self,
         meter_provider: MeterProvider | None = None,
@@ -128,7 +130,7 @@ class MetricsHooks(EnclosingHooks):
 
     def enter(self, call: Call) -> tuple[Counted, float] | None:
         """Note when a model is asked."""
-        if call.__class__ is not ModelCall or not self._model_metrics:
+        if not self._model_metrics:
             return None
         counted = self._operations.get(call.operation_id)
         return (counted, perf_counter()) if counted is not None else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from time import time_ns
 from typing import Any, Literal
 
@@ -75,6 +76,8 @@ class TracingHooks(EnclosingHooks):
         HookUsageError: If an argument makes no sense.
     """
 
+    encloses = frozenset({StepCall, ModelCall, ToolCall, SubAgentCall, CompactCall})
+
     def __init__(
         self,
         tracer_provider: TracerProvider | None = None,
@@ -127,7 +130,7 @@ class TracingHooks(EnclosingHooks):
         self._silent: OrderedDict[str, None] = OrderedDict()
         """Operations of foreign runtimes that are not sampled."""
         self.observers = tuple(
-            Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observe) for kind in EVENTS.values()
+            Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observer(kind)) for kind in EVENTS.values()
         )
 
     # What a run of this package does with the bundle.
@@ -208,32 +211,33 @@ class TracingHooks(EnclosingHooks):
             self._failures.note("refused", error)
 
     def _span_of(self, spans: OperationSpans, call: Call) -> OpenSpan | None:
-        if isinstance(call, StepCall):
-            return spans.open.get(("step", call.step_index))
-        if isinstance(call, ToolCall):
-            return spans.open.get(("tool", call.tool_call_id))
+        kind = call.__class__
+        if kind is StepCall:
+            return spans.step
+        if kind is ToolCall:
+            return spans.open.get(("tool", call.tool_call_id))  # type: ignore[attr-defined]
         if isinstance(call, ModelCall):
             return begin_chat(spans, call, self._content) if self._model_spans else None
-        kind = names.COMPACT_CONTEXT if isinstance(call, CompactCall) else names.CALL_AGENT
+        wanted = names.COMPACT_CONTEXT if kind is CompactCall else names.CALL_AGENT
         callee = call.callee_id if isinstance(call, SubAgentCall) else ""
-        found = (each for each in reversed(spans.open.values()) if each.kind == kind and each.callee == callee)
+        found = (each for each in reversed(spans.open.values()) if each.kind == wanted and each.callee == callee)
         return next(found, None)
 
     # Events, which any runtime may send.
 
-    def _observe(self, event: Event) -> None:
-        try:
-            kind = event.__class__
-            spans = self._operations.get(event.operation_id) or self._unannounced(event)
-            if spans is None:
-                return
-            action = ACTIONS.get(kind)
-            if action is not None:
-                action(spans, event, self._content)
-            elif isinstance(event, OnComplete | OnError):
-                self._complete(spans, event)
-        except Exception as error:
-            self._failures.note(str(event.hook_type), error)
+    def _observer(self, kind: type[Event]) -> Callable[[Event], None]:
+        find, content, failures = self._operations.get, self._content, self._failures
+        action = ACTIONS.get(kind, self._complete)
+
+        def observe(event: Event) -> None:
+            try:
+                spans = find(event.operation_id) or self._unannounced(event)
+                if spans is not None:
+                    action(spans, event, content)
+            except Exception as error:
+                failures.note(str(event.hook_type), error)
+
+        return observe
 
     def _unannounced(self, event: Event) -> OperationSpans | None:
         """An event of an operation that no run has begun here: another runtime's, or one that is over."""
@@ -255,7 +259,7 @@ class TracingHooks(EnclosingHooks):
             executions.watch(operation_id, self._executed)
         return spans
 
-    def _complete(self, spans: OperationSpans, event: OnComplete | OnError) -> None:
+    def _complete(self, spans: OperationSpans, event: OnComplete | OnError, content: Content) -> None:
         if self._operations.pop(spans.operation_id, None) is None:
             return
         reason = event.reason if isinstance(event, OnComplete) else "error"

@@ -288,7 +288,7 @@ async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, pro
         if result is None:
             event = None
             work = run_tool(run, call, tool, problem)
-            result = await (enclosed(run, call, work) if run.enclosing else work)
+            result = await (enclosed(run, call, work) if ToolCall in run.enclosing else work)
     except BaseException as error:
         interrupted = ToolResult(content=INTERRUPTED, success=False, error_type="Interrupted")
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())

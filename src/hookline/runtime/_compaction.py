@@ -74,7 +74,7 @@ async def compact(run: Run, policy: Compaction, call: CompactCall) -> CompactRes
 
     async def terminal(final: CompactCall) -> CompactResult:
         work = summarized(policy, final)
-        return await (enclosed(run, final, work) if run.enclosing else work)
+        return await (enclosed(run, final, work) if CompactCall in run.enclosing else work)
 
     if CompactCall not in run.intercepted:
         return await terminal(call)

@@ -24,7 +24,7 @@ async def lead(run: Run, call: Call, terminal: Terminal, control: RunControl | N
     passage = await run.chain._lead(call, terminal, control or RunControl(run))
     if passage.denied is not None:
         cause = passage.refusal.__cause__ if passage.refusal is not None else None
-        for hooks in run.enclosing:
+        for hooks, _ in run.begun:
             hooks.refused(passage.call, passage.denied, cause=cause, ran=passage.reached, stop=passage.stop)
     return passage
 

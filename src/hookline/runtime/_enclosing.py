@@ -1,6 +1,6 @@
 """What a run does for the bundles that stand around its own work: they enter and leave in the run's own task.
 
-Callers ask `run.enclosing` first, so that a run without such bundles pays nothing.
+Callers ask whether the class of the call is in `run.enclosing`, so that a run without such bundles pays nothing.
 """
 
 from __future__ import annotations
@@ -18,24 +18,33 @@ __all__ = ["begin_enclosing", "enclosed", "enclosed_step", "end_enclosing"]
 R = TypeVar("R")
 
 
-def begin_enclosing(run: Run) -> Sequence[AnyHook]:
-    """Let the bundles begin a segment.
+def begin_enclosing(run: Run, bundles: Sequence[EnclosingHooks]) -> Sequence[AnyHook]:
+    """Let bundles begin a segment.
 
     Returns:
         The hooks of the run without those that want to hear nothing of this segment.
     """
     segment = segment_of(run)
     silent: list[EnclosingHooks] = []
-    active: list[EnclosingHooks] = []
-    for hooks in run.enclosing:
+    for hooks in bundles:
         begun, wanted = hooks.begin(segment)
         run.begun.append((hooks, begun))
-        (active if wanted else silent).append(hooks)
+        if not wanted:
+            silent.append(hooks)
+        else:
+            for call in hooks.encloses:
+                run.enclosing[call] = (*run.enclosing.get(call, ()), hooks)
         traceparent = hooks.carried(begun)
         if traceparent is not None and run.traceparents is segment.traceparents:
             run.traceparents = (*segment.traceparents[:1], traceparent)
-    run.enclosing = active
-    return [entry for entry in run.hooks if entry not in silent] if silent else run.hooks
+    if not silent and len(bundles) == sum(isinstance(entry, EnclosingHooks) for entry in run.hooks):
+        return run.hooks
+    # One that the agent and the caller have both given would count everything twice.
+    return [
+        entry
+        for at, entry in enumerate(run.hooks)
+        if not isinstance(entry, EnclosingHooks) or (entry not in silent and entry not in run.hooks[:at])
+    ]
 
 
 def end_enclosing(run: Run) -> None:
@@ -46,7 +55,22 @@ def end_enclosing(run: Run) -> None:
 
 async def enclosed(run: Run, call: Call, work: Awaitable[R]) -> R:
     """Await the run's own work for a call, with the bundles around it."""
-    entered = [(hooks, hooks.enter(call)) for hooks in run.enclosing]
+    bundles = run.enclosing[call.__class__]
+    if len(bundles) > 1:
+        return await _enclosed_by_each(bundles, call, work)
+    hooks = bundles[0]
+    entered = hooks.enter(call)
+    try:
+        result = await work
+    except BaseException as error:
+        hooks.leave(entered, None, error)
+        raise
+    hooks.leave(entered, result, None)
+    return result
+
+
+async def _enclosed_by_each(bundles: Sequence[EnclosingHooks], call: Call, work: Awaitable[R]) -> R:
+    entered = [hooks.enter(call) for hooks in bundles]
     result: R | None = None
     failure: BaseException | None = None
     try:
@@ -55,9 +79,9 @@ async def enclosed(run: Run, call: Call, work: Awaitable[R]) -> R:
         failure = error
         raise
     finally:
-        for hooks, token in reversed(entered):
+        for hooks, token in zip(reversed(bundles), reversed(entered), strict=True):
             hooks.leave(token, result, failure)
-        del failure
+        failure = None  # it holds the frame that holds it
     return result
 
 

@@ -9,6 +9,7 @@ from time import perf_counter_ns
 
 import anyio
 
+from hookline._enclosing import EnclosingHooks
 from hookline.calls import AgentCall, Message
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import (
@@ -244,10 +245,11 @@ async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
     _live[operation_id] = None
     try:
         failed_at_start = await _claim(run)
-        if not run.enclosing:
+        bundles = list(dict.fromkeys(entry for entry in run.hooks if isinstance(entry, EnclosingHooks)))
+        if not bundles:
             return await _registered(run, run.hooks, decisions, failed_at_start)
         try:
-            return await _registered(run, begin_enclosing(run), decisions, failed_at_start)
+            return await _registered(run, begin_enclosing(run, bundles), decisions, failed_at_start)
         finally:
             end_enclosing(run)
     finally:

@@ -75,7 +75,9 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
         if decisions:
             note_decisions(run, step, decisions)
         work = work_of(run, step, decisions)
-        reason = await (enclosed_step(run, step.index, work) if run.enclosing else work) or limit_reached(run)
+        reason = await (enclosed_step(run, step.index, work) if StepCall in run.enclosing else work) or limit_reached(
+            run
+        )
     finally:
         after_step(run, step, should_continue=reason is None)
     run.step_index = None
@@ -169,7 +171,7 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     model, retry = run.agent.model, run.agent.retry
     if ModelCall not in run.intercepted:
         answer = respond(model, partial(model_call, run, step), retry)
-        response = await (enclosed(run, model_call(run, step), answer) if run.enclosing else answer)
+        response = await (enclosed(run, model_call(run, step), answer) if ModelCall in run.enclosing else answer)
         run.llm_calls += 1
         return response
     spent = Usage()
@@ -178,7 +180,7 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
         nonlocal spent
         own = final.metadata.get(RETRY)
         answer = respond(model, partial(own_copy, final), own if isinstance(own, ModelRetry) else retry)
-        response = await (enclosed(run, final, answer) if run.enclosing else answer)
+        response = await (enclosed(run, final, answer) if ModelCall in run.enclosing else answer)
         run.llm_calls += 1
         spent = response.usage
         return response

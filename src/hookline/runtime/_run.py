@@ -14,7 +14,7 @@ import msgspec
 
 from hookline._deadline import runs_on_asyncio
 from hookline._enclosing import EnclosingHooks
-from hookline.calls import Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolSpec, Usage
+from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolSpec, Usage
 from hookline.dispatcher import HookDispatcher
 from hookline.events import (
     CompletionReason,
@@ -135,9 +135,9 @@ class Run:
         self.history = history
         """How many of the first messages are no input of this run: a session's conversation so far."""
         self.chain, self.intercepted = chain_of(hooks, dispatcher)
-        self.enclosing = [entry for entry in hooks if isinstance(entry, EnclosingHooks)] if hooks else []
-        """The bundles that stand around its work."""
         self.begun: list[tuple[EnclosingHooks, Any]] = []
+        self.enclosing: dict[type[Call], tuple[EnclosingHooks, ...]] = {}
+        """The bundles that stand around its work, by what that is for."""
         self.conversation_id = conversation_id
         self.exec_child = exec_child
         self.hooks = hooks

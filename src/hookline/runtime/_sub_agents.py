@@ -107,7 +107,7 @@ async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None) -> A
     if run.hooked(BeforeCallAgent):
         run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
     work = answer_of_call(run, call, problem)
-    return await (enclosed(run, call, work) if run.enclosing else work)
+    return await (enclosed(run, call, work) if SubAgentCall in run.enclosing else work)
 
 
 async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None) -> AgentResult:
