@@ -59,15 +59,14 @@ def after_step(spans: OperationSpans, event: AfterStep, content: Content) -> Non
                 spans.end(child, at, {names.OUTCOME: "waiting_for_human"})
             else:
                 spans.cut(child, at, "step_ended")
-    spans.end(
-        step,
-        at,
-        {
-            names.STEP_TYPE: event.step_type,
-            names.STEP_SHOULD_CONTINUE: event.should_continue,
-            names.STEP_TOOL_CALLS: len(event.tools_calling),
-        },
-    )
+    attributes: dict[str, Any] = {
+        names.STEP_TYPE: event.step_type,
+        names.STEP_SHOULD_CONTINUE: event.should_continue,
+        names.STEP_TOOL_CALLS: len(event.tools_calling),
+    }
+    if step.outcome is not None:
+        attributes[names.OUTCOME] = step.outcome
+    spans.end(step, at, attributes, error_type=step.error_type)
 
 
 def tool_key(event: BeforeToolCall | AfterToolCall | OnToolCallError) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -67,6 +68,15 @@ def capture_mode(given: bool | str | None) -> CaptureMode:
     return mode
 
 
+def longest_value() -> float:
+    """How long the SDK lets an attribute be, as far as the environment says; it would cut JSON in the middle."""
+    for variable in ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"):
+        found = os.environ.get(variable, "").strip()
+        if found.isdecimal():
+            return int(found)
+    return math.inf
+
+
 class Content:
     """The policy for content.
 
@@ -74,7 +84,7 @@ class Content:
         mode: Where it is recorded.
         redact: Changes or drops each value before it is cut; one that raises drops it.
         max_characters: How many characters one attribute holds.
-        on_error: Told of a `redact` that raised.
+        on_error: Told of what went wrong.
 
     Attributes:
         on_spans: Whether spans get content.
@@ -92,6 +102,7 @@ class Content:
         self.on_events = mode in ("EVENT_ONLY", "SPAN_AND_EVENT")
         self._redact = redact
         self._max = max_characters
+        self._longest = longest_value()
         self._on_error = on_error
 
     def message(self, kind: str, name: str, text: str) -> str | None:
@@ -111,20 +122,26 @@ class Content:
         Returns:
             What was recorded.
         """
-        if self._redact is not None:
-            try:
+        try:
+            if self._redact is not None:
                 value = self._redact(kind, name, value)
-            except Exception as error:
-                self._on_error("redact", error)
-                return None
-        if value is None:
+            return None if value is None else self._put(attributes, name, value, newest_first=newest_first)
+        except Exception as error:
+            self._on_error("content", error)
             return None
-        cut = _Cut(self._max)
-        if isinstance(value, str):
-            recorded = cut.text(value)
-        else:
-            shown = cut.newest(value) if newest_first and isinstance(value, Sequence) else cut.value(value)
-            recorded = msgspec.json.encode(shown).decode()
+
+    def _put(self, attributes: dict[str, Any], name: str, value: Any, *, newest_first: bool) -> str:
+        budget = self._max
+        while True:
+            cut = _Cut(budget)
+            if isinstance(value, str):
+                recorded = cut.text(value)
+            else:
+                shown = cut.newest(value) if newest_first and isinstance(value, Sequence) else cut.value(value)
+                recorded = msgspec.json.encode(shown).decode()
+            if len(recorded) <= self._longest or budget <= 1:
+                break
+            budget = int(min(budget, self._longest)) // 2  # quotes and braces had not been counted
         attributes[name] = recorded
         if cut.happened:
             attributes[names.CONTENT_TRUNCATED] = [*attributes.get(names.CONTENT_TRUNCATED, ()), name]

@@ -194,6 +194,9 @@ class Roots:
         if segment.tools:
             put(attributes, kind, names.TOOL_DEFINITIONS, tool_definitions(segment.tools))
         root.span.set_attributes(attributes)
+        for mark in (names.CONTENT_TRUNCATED, names.CONTENT_LENGTH):
+            if mark in attributes:
+                root.attributes[mark] = attributes[mark]
 
 
 def call_for(parent: OperationSpans, agent_id: str, current: Context) -> OpenSpan | None:

@@ -255,15 +255,20 @@ def finish(
 ) -> None:
     """Write the last of a span, and end it."""
     span = opened.span
-    if error_type is not None:
-        attributes = attributes or {}
-        attributes[names.ERROR_TYPE] = error_type
-        span.set_status(Status(StatusCode.ERROR, message))
-    if attributes:
-        span.set_attributes(attributes)
-    # A span holds so many attributes and then forgets the oldest: exactly those that say what it is.
-    if getattr(span, "dropped_attributes", 0):
-        span.set_attributes(opened.attributes)
+    try:
         if error_type is not None:
-            span.set_attribute(names.ERROR_TYPE, error_type)
-    span.end(max(at, opened.began))
+            attributes = attributes or {}
+            attributes[names.ERROR_TYPE] = error_type
+            span.set_status(Status(StatusCode.ERROR, message))
+        if attributes:
+            for mark in (names.CONTENT_TRUNCATED, names.CONTENT_LENGTH):
+                if mark in attributes and mark in opened.attributes:
+                    attributes[mark] = [*opened.attributes[mark], *attributes[mark]]
+            span.set_attributes(attributes)
+        # A span holds so many attributes and then forgets the oldest: exactly those that say what it is.
+        if getattr(span, "dropped_attributes", 0):
+            span.set_attributes(opened.attributes)
+            if error_type is not None:
+                span.set_attribute(names.ERROR_TYPE, error_type)
+    finally:
+        span.end(max(at, opened.began))
