@@ -32,7 +32,9 @@ class Feed:
         with self._lock:
             if not self._receivers:
                 self._signal.connect(self._receive, weak=False)
-            self._receivers[operation_id] = (*self._receivers.get(operation_id, ()), receiver)
+            present = self._receivers.get(operation_id, ())
+            if receiver not in present:
+                self._receivers[operation_id] = (*present, receiver)
 
     def unwatch(self, operation_id: str, receiver: Receiver) -> None:
         """Stop calling a receiver; one that was not watching is ignored."""

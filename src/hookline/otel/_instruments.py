@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter as Tally
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
@@ -16,6 +16,9 @@ __all__ = ["SCOPE", "Bounded", "Instruments", "instruments_of", "is_idle"]
 
 SCOPE = "hookline"
 """Instrumentation scope of everything that this package emits."""
+
+
+T = TypeVar("T")
 
 
 class SpanTable(Protocol):
@@ -35,17 +38,14 @@ class HasLanes(Protocol):
 
 
 class Instruments:
-    """Histograms and counters by the names that `_attributes` has for them.
-
-    Attributes:
-        tables: Whose open spans are counted.
-        dispatchers: Whose lanes are measured.
-    """
+    """Histograms and counters by the names that `_attributes` has for them."""
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(SCOPE)
-        self.tables: WeakSet[SpanTable] = WeakSet()
-        self.dispatchers: WeakSet[HasLanes] = WeakSet()
+        self._lock = threading.Lock()
+        self._tables: WeakSet[SpanTable] = WeakSet()
+        self._dispatchers: WeakSet[HasLanes] = WeakSet()
+        self._known: dict[str, dict[str, str]] = {}
         self.histograms: dict[str, Any] = {
             key: meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds)
             for key, (name, unit, description, bounds) in names.HISTOGRAMS.items()
@@ -62,10 +62,24 @@ class Instruments:
         name, unit, description, _ = names.LANE_LENGTH
         meter.create_observable_gauge(name, [self._longest], unit, description)
 
+    def observe_spans(self, table: SpanTable) -> None:
+        """Count the open spans of a table, as long as it lives."""
+        with self._lock:
+            self._tables.add(table)
+
+    def observe_lanes(self, dispatcher: HasLanes) -> None:
+        """Measure the lanes of a dispatcher, as long as it lives."""
+        with self._lock:
+            self._dispatchers.add(dispatcher)
+
+    def bounded(self, attribute: str, limit: int) -> Bounded:
+        """What an attribute's values become, counted over all bundles that use these instruments."""
+        return Bounded(self._known.setdefault(attribute, {}), limit)
+
     # Called in the exporter's thread.
 
     def _open_spans(self, options: CallbackOptions) -> Iterable[Observation]:
-        kinds = Tally(kind for table in list(self.tables) for kind in table.open_kinds())
+        kinds = Tally(kind for table in self._copy(self._tables) for kind in table.open_kinds())
         return [Observation(count, {names.SPAN_KIND: kind}) for kind, count in kinds.items()] or [Observation(0)]
 
     def _queued(self, options: CallbackOptions) -> Iterable[Observation]:
@@ -75,7 +89,11 @@ class Instruments:
         return [Observation(max(self._lengths(), default=0))]
 
     def _lengths(self) -> list[int]:
-        return [length for dispatcher in list(self.dispatchers) for length in dispatcher.lane_lengths()]
+        return [length for dispatcher in self._copy(self._dispatchers) for length in dispatcher.lane_lengths()]
+
+    def _copy(self, members: WeakSet[T]) -> list[T]:
+        with self._lock:
+            return list(members)
 
 
 _lock = threading.Lock()
@@ -109,9 +127,9 @@ class Bounded:
     Every different value is a time series of its own, which a back end keeps and bills.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, known: dict[str, str], limit: int) -> None:
+        self._known = known
         self._limit = limit
-        self._known: dict[str, str] = {}
 
     def __call__(self, value: str) -> str:
         known = self._known.get(value)

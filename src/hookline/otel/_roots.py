@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from opentelemetry.context import Context
@@ -43,6 +43,7 @@ class Roots:
         self,
         tracer: Tracer,
         content: Content,
+        count_cut: Callable[[str], None],
         *,
         same_trace: bool,
         aggregate_usage: str,
@@ -51,6 +52,7 @@ class Roots:
     ) -> None:
         self._tracer = tracer
         self._content = content
+        self._count_cut = count_cut
         self._same_trace = same_trace
         self._usage = aggregate_usage
         self._conversation_id = conversation_id
@@ -78,7 +80,7 @@ class Roots:
             links = links_to(segment.traceparents)
         agent = clean(segment.agent_id)
         base = set_value(OPERATION, segment.operation_id, base)
-        spans = OperationSpans(segment.operation_id, agent, self._tracer, base)
+        spans = OperationSpans(segment.operation_id, agent, self._tracer, base, self._count_cut)
         spans.id = clean(segment.operation_id)
         attributes = self._attributes(segment, spans)
         name = f"{names.INVOKE_AGENT} {agent}" if agent else names.INVOKE_AGENT

@@ -6,7 +6,7 @@ for which of several parallel calls an event arrives.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from opentelemetry.context import Context
@@ -94,6 +94,7 @@ class OperationSpans:
         "call",
         "compacted",
         "conversation_id",
+        "count_cut",
         "decided",
         "denials",
         "descriptions",
@@ -119,10 +120,14 @@ class OperationSpans:
         "waiting_since",
     )
 
-    def __init__(self, operation_id: str, agent: str, tracer: Tracer, base: Context) -> None:
+    def __init__(
+        self, operation_id: str, agent: str, tracer: Tracer, base: Context, count_cut: Callable[[str], None]
+    ) -> None:
         self.operation_id = self.id = operation_id
         self.agent = agent
         self.tracer = tracer
+        self.count_cut = count_cut
+        """Told why a span was ended whose own end did not come."""
         self.base = base
         """The context that the segment began in."""
         self.open: dict[Hashable, OpenSpan] = {}
@@ -223,14 +228,12 @@ class OperationSpans:
         """The open spans under one, the newest first."""
         return [each for each in reversed(list(self.open.values())) if each.parent is opened]
 
-    def cut(self, opened: OpenSpan, at: int, why: str) -> int:
-        """End a span whose own end did not come, and all under it.
-
-        Returns:
-            How many those were.
-        """
-        count = sum(self.cut(child, at, why) for child in self.children(opened))
-        return count + self.end(opened, at, {names.SPAN_TRUNCATED: why})
+    def cut(self, opened: OpenSpan, at: int, why: str) -> None:
+        """End a span whose own end did not come, and all under it."""
+        for child in self.children(opened):
+            self.cut(child, at, why)
+        if self.end(opened, at, {names.SPAN_TRUNCATED: why}):
+            self.count_cut(why)
 
     def step_of(self, step_index: int | None) -> OpenSpan:
         """The span of a step; where there is none, that of the latest, or the root."""

@@ -9,7 +9,7 @@ from opentelemetry.metrics import MeterProvider
 
 from hookline._enclosing import EnclosingHooks, Segment
 from hookline._hook_records import Hook
-from hookline.calls import Call, ModelCall, ModelResponse
+from hookline.calls import Call, CompactCall, Denial, ModelCall, ModelResponse
 from hookline.events import (
     AfterCompact,
     AfterHumanIntervention,
@@ -28,7 +28,7 @@ from hookline.otel._actions import INTERRUPTED
 from hookline.otel._failures import Failures
 from hookline.otel._feeds import executions, unregistrations
 from hookline.otel._hook_spans import error_type_of
-from hookline.otel._instruments import Bounded, instruments_of, is_idle
+from hookline.otel._instruments import instruments_of, is_idle
 from hookline.otel._options import positive
 from hookline.otel._text import clean
 from hookline.signals import HookExecution
@@ -36,14 +36,27 @@ from hookline.signals import HookExecution
 __all__ = ["MetricsHooks"]
 
 UNKNOWN_TOOL = "UnknownToolError"
-"""`error_type` of a tool that does not exist: its name is whatever the model has made up."""
+"""`error_type` of a tool that does not exist: its name is whatever the model has made up. Where a hook answered or
+refused in the tool's place nobody has looked for the tool, so its name must be one of those that were offered."""
 
 
 class Counted:
     """What is known of a segment that is being measured."""
 
-    __slots__ = ("agent", "began", "compacting", "llm_calls", "model", "operation_id", "provider", "resumed",
-                 "tool_calls", "waiting_since")  # fmt: skip
+    __slots__ = (
+        "agent",
+        "began",
+        "compact_error",
+        "compacting",
+        "llm_calls",
+        "model",
+        "operation_id",
+        "provider",
+        "resumed",
+        "tool_calls",
+        "tools",
+        "waiting_since",
+    )
 
     def __init__(self, segment: Segment, began: int, agent: str) -> None:
         self.operation_id = segment.operation_id
@@ -55,7 +68,9 @@ class Counted:
         self.llm_calls = segment.llm_calls
         self.tool_calls = segment.tool_calls
         self.waiting_since = segment.waiting_since_unix_nano
+        self.tools = {tool.name for tool in segment.tools}
         self.compacting = 0
+        self.compact_error: str | None = names.OTHER
 
 
 class MetricsHooks(EnclosingHooks):
@@ -70,14 +85,14 @@ class MetricsHooks(EnclosingHooks):
         model_metrics: Whether model calls are measured (duration, tokens); False where the model's library does that.
         hook_metrics: Whether the runs of hooks are measured. Records of them are then made for these operations.
         max_values: How many different values one attribute takes (tools, agents, models, hooks); all further ones
-            become `_OTHER`.
+            become `_OTHER`. They are counted over all bundles of a provider.
         id: Name of the bundle.
 
     Raises:
         HookUsageError: If an argument makes no sense.
     """
 
-    encloses = frozenset({ModelCall})
+    encloses = frozenset({ModelCall, CompactCall})
 
     def __init__(
         self,
@@ -95,8 +110,14 @@ class MetricsHooks(EnclosingHooks):
         self._failures = Failures(id, self._instruments)
         self._model_metrics = model_metrics
         self._hook_metrics = hook_metrics
-        self._agents, self._tools, self._hooks = Bounded(max_values), Bounded(max_values), Bounded(max_values)
-        self._models, self._errors, self._types = Bounded(max_values), Bounded(max_values), Bounded(max_values)
+        bounded = self._instruments.bounded
+        self._agents = bounded(names.AGENT_NAME, max_values)
+        self._models, self._providers = (
+            bounded(names.REQUEST_MODEL, max_values),
+            bounded(names.PROVIDER_NAME, max_values),
+        )
+        self._tools, self._errors = bounded(names.TOOL_NAME, max_values), bounded(names.ERROR_TYPE, max_values)
+        self._hooks, self._types = bounded(names.HOOK_ID, max_values), bounded(names.HOOK_TYPE, max_values)
         self._operations: dict[str, Counted] = {}
         self.observers = tuple(
             Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observe) for kind in self._actions
@@ -111,7 +132,7 @@ class MetricsHooks(EnclosingHooks):
                 return None, False
             counted = self._counted(segment, time_ns())
             if segment.dispatcher is not None:
-                self._instruments.dispatchers.add(segment.dispatcher)
+                self._instruments.observe_lanes(segment.dispatcher)
             return counted, True
         except Exception as error:
             self._failures.note("begin", error)
@@ -128,30 +149,44 @@ class MetricsHooks(EnclosingHooks):
         except Exception as error:
             self._failures.note("end", error)
 
-    def enter(self, call: Call) -> tuple[Counted, float] | None:
+    def enter(self, call: Call) -> tuple[Counted, float, Call] | None:
         """Note when a model is asked."""
-        if not self._model_metrics:
-            return None
         counted = self._operations.get(call.operation_id)
-        return (counted, perf_counter()) if counted is not None else None
+        return (counted, perf_counter(), call) if counted is not None else None
 
-    def leave(self, entered: tuple[Counted, float] | None, result: object, error: BaseException | None) -> None:
-        """Measure a model call, unless it was interrupted."""
-        if entered is None or (error is not None and not isinstance(error, Exception)):
+    def leave(self, entered: tuple[Counted, float, Call] | None, result: object, error: BaseException | None) -> None:
+        """Measure a model call, unless it was interrupted; note what a compaction came to."""
+        if entered is None:
             return
         try:
-            counted, began = entered
-            attributes: dict[str, Any] = {names.OPERATION_NAME: names.CHAT, names.PROVIDER_NAME: counted.provider}
-            if counted.model:
-                attributes[names.REQUEST_MODEL] = self._models(counted.model)
-            if isinstance(result, ModelResponse):
-                self._count_tokens("input", result.usage.input_tokens, attributes)
-                self._count_tokens("output", result.usage.output_tokens, attributes)
-            if error is not None:
-                attributes[names.ERROR_TYPE] = self._errors(clean(type(error).__name__))
-            self._record["model"].record(perf_counter() - began, attributes)
+            counted, began, call = entered
+            interrupted = error is not None and not isinstance(error, Exception)
+            if isinstance(call, CompactCall):
+                counted.compact_error = None if interrupted else clean(type(error).__name__)
+            elif isinstance(call, ModelCall) and not interrupted and self._model_metrics:
+                self._model(counted, call, perf_counter() - began, result, error)
         except Exception as problem:
             self._failures.note("leave", problem)
+
+    def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
+        """A compaction that a hook has denied has not failed."""
+        counted = self._operations.get(call.operation_id)
+        if counted is not None and isinstance(call, CompactCall):
+            counted.compact_error = None
+
+    def _model(
+        self, counted: Counted, call: ModelCall, seconds: float, result: object, error: BaseException | None
+    ) -> None:
+        attributes: dict[str, Any] = {names.OPERATION_NAME: names.CHAT, names.PROVIDER_NAME: counted.provider}
+        model = clean(call.model) or counted.model
+        if model:
+            attributes[names.REQUEST_MODEL] = self._models(model)
+        if isinstance(result, ModelResponse):
+            self._count_tokens("input", result.usage.input_tokens, attributes)
+            self._count_tokens("output", result.usage.output_tokens, attributes)
+        if error is not None:
+            attributes[names.ERROR_TYPE] = self._errors(clean(type(error).__name__))
+        self._record["model"].record(seconds, attributes)
 
     def _count_tokens(self, kind: str, count: int, attributes: dict[str, Any]) -> None:
         if count:
@@ -174,6 +209,7 @@ class MetricsHooks(EnclosingHooks):
 
     def _counted(self, segment: Segment, at: int) -> Counted:
         counted = Counted(segment, at, self._agents(clean(segment.agent_id)))
+        counted.provider = self._providers(counted.provider)
         self._operations[segment.operation_id] = counted
         if self._hook_metrics:
             executions.watch(segment.operation_id, self._executed)
@@ -194,7 +230,8 @@ class MetricsHooks(EnclosingHooks):
         self._tool(counted, event, None if interrupted else clean(event.error_type) or names.OTHER)
 
     def _tool(self, counted: Counted, event: AfterToolCall | OnToolCallError, error_type: str | None) -> None:
-        tool = names.OTHER if error_type == UNKNOWN_TOOL else self._tools(clean(event.api_name))
+        real = error_type != UNKNOWN_TOOL and (event.answered_by is None or event.api_name in counted.tools)
+        tool = self._tools(clean(event.api_name)) if real else names.OTHER
         attributes = {names.TOOL_NAME: tool, names.TOOL_TYPE: "function", names.AGENT_NAME: counted.agent}
         if error_type is not None:
             attributes[names.ERROR_TYPE] = self._errors(error_type)
@@ -213,10 +250,11 @@ class MetricsHooks(EnclosingHooks):
 
     def _after_compact(self, counted: Counted, event: AfterCompact | OnCompactError) -> None:
         began, counted.compacting = counted.compacting, 0
+        error_type, counted.compact_error = counted.compact_error, names.OTHER
         if began:
             attributes = {names.AGENT_NAME: counted.agent}
-            if isinstance(event, OnCompactError):
-                attributes[names.ERROR_TYPE] = names.OTHER
+            if isinstance(event, OnCompactError) and error_type is not None:
+                attributes[names.ERROR_TYPE] = self._errors(error_type)
             self._record["compaction"].record(max(0, event.time_unix_nano - began) / 1e9, attributes)
 
     def _on_complete(self, counted: Counted, event: OnComplete) -> None:

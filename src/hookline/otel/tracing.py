@@ -108,12 +108,12 @@ class TracingHooks(EnclosingHooks):
         self._tracer = (tracer_provider or get_tracer_provider()).get_tracer(SCOPE)
         self._logs = LogEvents(logger_provider, SCOPE)
         _, self._instruments = instruments_of(meter_provider)
-        self._instruments.tables.add(self)
         self._failures = Failures(id, self._instruments)
         self._content = Content(capture_mode(capture_content), redact, max_content_chars, self._failures.note)
         self._roots = Roots(
             self._tracer,
             self._content,
+            self._count_cut,
             same_trace=resume == "same_trace",
             aggregate_usage=aggregate_usage,
             conversation_id=conversation_id,
@@ -132,6 +132,7 @@ class TracingHooks(EnclosingHooks):
         self.observers = tuple(
             Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observer(kind)) for kind in EVENTS.values()
         )
+        self._instruments.observe_spans(self)
 
     # What a run of this package does with the bundle.
 
@@ -359,19 +360,18 @@ class TracingHooks(EnclosingHooks):
         del self._operations[spans.operation_id]
         try:
             self._end_open(spans, why, at)
-            self._count_truncated(why, 1)
+            self._count_cut(why)
             finish(spans.root, spans.at(at), {names.SPAN_TRUNCATED: why, names.OUTCOME: why})
             self._remember(spans)
         except Exception as error:
             self._failures.note(why, error)
 
     def _end_open(self, spans: OperationSpans, why: str, at: int) -> None:
-        truncated = sum(spans.cut(each, at, why) for each in reversed(list(spans.open.values())))
-        if truncated:
-            self._count_truncated(why, truncated)
+        for opened in reversed(list(spans.open.values())):
+            spans.cut(opened, at, why)
 
-    def _count_truncated(self, why: str, count: int) -> None:
-        self._instruments.counters["truncated"].add(count, {"reason": why})
+    def _count_cut(self, why: str) -> None:
+        self._instruments.counters["truncated"].add(1, {"reason": why})
 
     def _remember(self, spans: OperationSpans) -> None:
         remember(self._over, spans.operation_id, (spans.latest, spans.root.span.get_span_context()))

@@ -75,7 +75,7 @@ class AgentSession:
         self.agent = agent
         self.id = session_id or f"session_{os.urandom(16).hex()}"
         check_ids(session_id=self.id)
-        self.hooks = Hooks(self.id, tenant_id=tenant_id)
+        self.hooks = Hooks("session", tenant_id=tenant_id)
         self.history: list[Message] = []
         self.pending: str | None = None
         self._given = [*agent.hooks, *hook_batch(hooks)]
