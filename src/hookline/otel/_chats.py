@@ -8,10 +8,11 @@ from typing import Any
 from opentelemetry.trace import SpanKind
 
 from hookline.calls import ModelCall, ModelResponse
+from hookline.errors import message_of
 from hookline.otel import _attributes as names
 from hookline.otel._content import Content, answer_parts, message_parts, system_parts, tool_definitions
 from hookline.otel._log_events import LogEvents
-from hookline.otel._spans import OpenSpan, OperationSpans
+from hookline.otel._spans import OpenSpan, OperationSpans, merge
 from hookline.otel._text import clean
 
 __all__ = ["begin_chat", "end_chat"]
@@ -28,7 +29,7 @@ def begin_chat(spans: OperationSpans, call: ModelCall, content: Content) -> Open
     for key, value in call.settings.items():
         name = names.REQUEST_SETTINGS.get(key)
         if name is not None and (isinstance(value, bool | int | float | str) or _is_texts(value)):
-            attributes[name] = clean(value) if isinstance(value, str) else value
+            attributes[name] = as_setting(value)
     attributes[names.PROVIDER_NAME] = spans.provider
     if model:
         attributes[names.REQUEST_MODEL] = model
@@ -59,9 +60,8 @@ def end_chat(
     """The model has answered, or failed, or was interrupted."""
     at = time_ns()
     if isinstance(error, Exception):
-        error_type = type(error).__name__
-        message = content.message(names.CHAT, names.ERROR_MESSAGE, str(error)) if content.on_spans else None
-        spans.end(opened, at, error_type=error_type, message=message)
+        message = content.message(names.CHAT, names.ERROR_MESSAGE, message_of(error)) if content.on_spans else None
+        spans.end(opened, at, error_type=clean(type(error).__name__), message=message)
         logs.exception(spans.inside(opened), {names.OPERATION_NAME: names.CHAT}, error, content)
         return
     if not isinstance(result, ModelResponse):
@@ -73,14 +73,19 @@ def end_chat(
     if usage.input_tokens or usage.output_tokens:
         attributes[names.USAGE_INPUT_TOKENS] = usage.input_tokens
         attributes[names.USAGE_OUTPUT_TOKENS] = usage.output_tokens
-    if content.on_events:
-        details = {**opened.attributes, **attributes}
-        put_request(details, call, content)
-        content.put(details, names.CHAT, names.OUTPUT_MESSAGES, answer_parts(result))
-        logs.emit(names.INFERENCE_DETAILS_EVENT, spans.inside(opened), details, at=at)
-    if content.on_spans:
-        content.put(attributes, names.CHAT, names.OUTPUT_MESSAGES, answer_parts(result))
+    details = {**opened.attributes, **attributes} if content.on_events else None
+    if content.on_spans or details is not None:
+        answer: dict[str, Any] = {}
+        content.put(answer, names.CHAT, names.OUTPUT_MESSAGES, answer_parts(result))
+        if content.on_spans:
+            attributes |= answer
+        elif details is not None:
+            put_request(details, call, content)
+        if details is not None:
+            merge(details, answer)
     spans.end(opened, at, attributes)
+    if details is not None:
+        logs.emit(names.INFERENCE_DETAILS_EVENT, spans.inside(opened), details, at=at)
 
 
 def put_request(attributes: dict[str, Any], call: ModelCall, content: Content) -> None:
@@ -91,6 +96,13 @@ def put_request(attributes: dict[str, Any], call: ModelCall, content: Content) -
     content.put(attributes, names.CHAT, names.INPUT_MESSAGES, message_parts(call.messages), newest_first=True)
     if call.tools:
         content.put(attributes, names.CHAT, names.TOOL_DEFINITIONS, tool_definitions(call.tools))
+
+
+def as_setting(value: Any) -> Any:
+    """A setting of a model as an attribute can carry it."""
+    if isinstance(value, list | tuple):
+        return tuple(clean(each) for each in value)
+    return clean(value) if isinstance(value, str) else value
 
 
 def _is_texts(value: object) -> bool:

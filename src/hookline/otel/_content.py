@@ -38,6 +38,17 @@ Redact = Callable[[str, str, Any], Any]
 MAX_DEPTH = 32
 """How deep a structure is followed; a cyclic one ends there."""
 
+MAX_COUNTED = 10_000
+"""How many items of a structure are looked at to tell its length."""
+
+FORMS = {names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, names.SYSTEM_INSTRUCTIONS, names.TOOL_DEFINITIONS}
+"""Attributes in a form that the conventions lay down, which readers take apart again."""
+
+FORM_DEPTHS, PART_DEPTHS = (1, 3), (2,)
+"""Where in such a form its objects are (messages, and their parts), and where lists of parts."""
+
+FORM_WORDS = {"role", "type", "id", "name", "finish_reason"}
+
 _warned: set[str] = set()
 
 
@@ -133,7 +144,7 @@ class Content:
     def _put(self, attributes: dict[str, Any], name: str, value: Any, *, newest_first: bool) -> str:
         budget = self._max
         while True:
-            cut = _Cut(budget)
+            cut = _Cut(budget, structured=name in FORMS)
             if isinstance(value, str):
                 recorded = cut.text(value)
             else:
@@ -145,49 +156,60 @@ class Content:
         attributes[name] = recorded
         if cut.happened:
             attributes[names.CONTENT_TRUNCATED] = [*attributes.get(names.CONTENT_TRUNCATED, ()), name]
-            attributes[names.CONTENT_LENGTH] = [*attributes.get(names.CONTENT_LENGTH, ()), cut.seen]
+            attributes[names.CONTENT_LENGTH] = [*attributes.get(names.CONTENT_LENGTH, ()), length_of(value)]
         return recorded
 
 
 class _Cut:
     """Shortens one value to a budget of characters, inside of its structure, so that it stays readable JSON.
 
+    Args:
+        characters: The budget.
+        structured: Whether the value is in the conventions' form for messages and tools, whose own words are kept.
+
     Attributes:
         happened: Whether anything was left out.
-        seen: Characters of text that there were.
     """
 
-    def __init__(self, characters: int) -> None:
+    def __init__(self, characters: int, *, structured: bool) -> None:
         self.left = characters
+        self.structured = structured
         self.happened = False
-        self.seen = 0
 
     def text(self, text: str) -> str:
-        self.seen += len(text)
-        if len(text) > self.left:
+        left = max(self.left, 0)
+        self.left -= len(text)
+        if len(text) > left:
             self.happened = True
-            rest = len(text) - self.left
-            text = f"{text[: self.left]}… [{rest} more characters]"
-            self.left = 0
-        else:
-            self.left -= len(text)
+            text = f"{text[:left]}… [{len(text) - left} more characters]"
         return clean(text, len(text))
 
     def value(self, value: Any, depth: int = 0) -> Any:
         if isinstance(value, str):
             return self.text(value)
-        if value is None or isinstance(value, bool | float):
+        if value is None or value is True or value is False:
             return value
+        self.left -= 2  # a million numbers are not free
+        if isinstance(value, float):
+            return float(value)
         if isinstance(value, int):
-            return value if -(2**63) <= value < 2**64 else f"{value:.6e}" if abs(value) < 10**300 else "<int>"
+            return int(value) if -(2**63) <= value < 2**64 else f"<int of {value.bit_length()} bits>"
         if depth >= MAX_DEPTH:
             self.happened = True
             return "… [nested too deeply]"
         if isinstance(value, Mapping):
-            return self.mapping(value, depth)
+            form = self.structured and depth in FORM_DEPTHS
+            return self.form(value, depth) if form else self.mapping(value, depth)
         if isinstance(value, list | tuple):
             return self.items(value, depth)
         return f"<{type(value).__name__}>"
+
+    def form(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        """A message, a part of one, or a tool: nothing is cut but what somebody has written."""
+        return {
+            clean(key): clean(item) if key in FORM_WORDS and isinstance(item, str) else self.value(item, depth + 1)
+            for key, item in value.items()
+        }
 
     def mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         shown: dict[str, Any] = {}
@@ -196,8 +218,8 @@ class _Cut:
                 self.happened = True
                 shown["…"] = f"[{len(value) - position} more]"
                 break
-            self.left -= 4  # quotes, colon and comma count as well, or a million numbers would be free
-            shown[self.text(key) if isinstance(key, str) else clean(key)] = self.value(item, depth + 1)
+            name = self.text(key) if isinstance(key, str) else str(key) if isinstance(key, int | float) else clean(key)
+            shown[f"{name} ({position})" if name in shown else name] = self.value(item, depth + 1)
         return shown
 
     def items(self, value: Sequence[Any], depth: int) -> list[Any]:
@@ -205,14 +227,14 @@ class _Cut:
         for position, item in enumerate(value):
             if self.left <= 0:
                 self.happened = True
-                shown.append(f"… [{len(value) - position} more]")
+                rest = f"… [{len(value) - position} more]"
+                shown.append({"type": "text", "content": rest} if self.structured and depth in PART_DEPTHS else rest)
                 break
-            self.left -= 2
             shown.append(self.value(item, depth + 1))
         return shown
 
     def newest(self, value: Sequence[Any]) -> list[Any]:
-        """A list of which the newest items are kept whole, as far as they fit; the oldest are left out."""
+        """A list of which the newest items are kept, as far as they fit; the oldest are left out."""
         shown: list[Any] = []
         for item in reversed(value):
             if self.left <= 0:
@@ -220,6 +242,22 @@ class _Cut:
                 break
             shown.append(self.value(item, 1))
         return shown[::-1]
+
+
+def length_of(value: Any) -> int:
+    """How many characters of text there are in a value; of an enormous structure, in the part that was looked at."""
+    total, waiting, seen = 0, [value], 0
+    while waiting and seen < MAX_COUNTED:
+        each = waiting.pop()
+        seen += 1
+        if isinstance(each, str):
+            total += len(each)
+        elif isinstance(each, Mapping):
+            waiting.extend(each)
+            waiting.extend(each.values())
+        elif isinstance(each, list | tuple):
+            waiting.extend(each[:MAX_COUNTED])
+    return total
 
 
 def message_parts(messages: Sequence[Message]) -> list[dict[str, Any]]:

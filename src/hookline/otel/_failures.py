@@ -1,4 +1,4 @@
-"""What goes wrong inside of the telemetry: counted every time, told once, and never the run's business."""
+"""What goes wrong inside of the telemetry, and what is lost: counted, told once, and never the run's business."""
 
 from __future__ import annotations
 
@@ -32,11 +32,19 @@ class Failures:
         with contextlib.suppress(Exception):
             attributes = {names.CALLBACK: where, names.ERROR_TYPE: clean(type(error).__name__)}
             self._instruments.counters["errors"].add(1, attributes)
-        if where not in self._told:
-            self._told.add(where)
-            logger.warning(
-                "Telemetry of %r failed in %s; the run goes on, and further failures there are only counted",
-                self._bundle,
-                where,
-                exc_info=error,
-            )
+        with contextlib.suppress(Exception):  # a handler of the log may be broken too
+            if where not in self._told:
+                self._told.add(where)
+                logger.warning(
+                    "Telemetry of %r failed in %s; the run goes on, and further failures there are only counted",
+                    self._bundle,
+                    where,
+                    exc_info=error,
+                )
+
+    def cut(self, why: str) -> None:
+        """A span was ended whose own end did not come."""
+        try:
+            self._instruments.counters["truncated"].add(1, {"reason": why})
+        except Exception as error:
+            self.note("truncated_spans", error)

@@ -5,30 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, SpanContext, Status, StatusCode, Tracer
+from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, Tracer, set_span_in_context
 
 from hookline.otel import _attributes as names
 from hookline.otel._content import Content
+from hookline.otel._log_events import LogEvents
 from hookline.otel._spans import OpenSpan, OperationSpans
 from hookline.otel._text import clean
 from hookline.signals import HookExecution
 
-__all__ = ["record_hook"]
+__all__ = ["error_type_of", "hook_event", "hook_span"]
 
 ENDS = {"afterToolCall": 1, "onToolCallError": 1, "afterStep": 2, "onComplete": 3, "onError": 3}
 """Hooks of events that end something run after its end: how many of tool, step and segment are over by then."""
 
 
-def record_hook(
-    tracer: Tracer,
-    execution: HookExecution,
-    spans: OperationSpans | None,
-    ended: SpanContext | None,
-    content: Content,
-    *,
-    as_events: bool,
+def hook_span(
+    tracer: Tracer, execution: HookExecution, spans: OperationSpans | None, root: SpanContext | None, content: Content
 ) -> None:
-    """Put one handler run into the trace.
+    """Put one handler run into the trace as a span.
 
     It goes under the innermost span that was open when it began and is open still, so that no span outlives the one
     above it. What runs when the segment is over, as observers of its end and slow ones in their lanes do, begins a
@@ -38,12 +33,45 @@ def record_hook(
         tracer: Makes the span.
         execution: The run.
         spans: The operation's open spans, while its segment lasts.
-        ended: Where its root was, when it is over.
+        root: Where the segment's root is, or was.
         content: Whether what a hook said may be recorded.
-        as_events: Whether it becomes an event of that span rather than a span.
     """
     began = execution.time_unix_nano
     end = began + int(execution.duration_ms * 1e6)
+    attributes = attributes_of(execution, content)
+    parent = parent_of(spans, execution) if spans is not None else None
+    if parent is not None and spans is not None:
+        context, links = spans.inside(parent), []
+        spans.at(end)
+    else:
+        context, links = Context(), [Link(root)] if root is not None else []
+    span = tracer.start_span(
+        f"{names.HOOK} {attributes[names.HOOK_ID]}", context, attributes=attributes, links=links, start_time=began
+    )
+    if names.ERROR_TYPE in attributes:
+        span.set_status(Status(StatusCode.ERROR))
+    span.end(end)
+
+
+def hook_event(
+    logs: LogEvents, execution: HookExecution, spans: OperationSpans | None, root: SpanContext | None, content: Content
+) -> None:
+    """Put one handler run into the trace as an event of the innermost span that is open.
+
+    Where none is open any more it becomes a log event that points to the segment's root.
+    """
+    end = execution.time_unix_nano + int(execution.duration_ms * 1e6)
+    attributes = attributes_of(execution, content)
+    if spans is not None:
+        parent = parent_of(spans, execution) or spans.root
+        parent.span.add_event(names.HOOK_EVENT, attributes, end)
+    elif root is not None:
+        context = set_span_in_context(NonRecordingSpan(root), Context())
+        logs.emit(names.HOOK_EVENT, context, attributes, at=end)
+
+
+def attributes_of(execution: HookExecution, content: Content) -> dict[str, Any]:
+    """Which hook it was, and what it decided."""
     attributes: dict[str, Any] = {
         names.OPERATION_ID: clean(execution.operation_id),
         names.HOOK_ID: clean(execution.hook_id),
@@ -51,27 +79,12 @@ def record_hook(
         names.HOOK_STATUS: execution.status,
         names.HOOK_DURATION: execution.duration_ms / 1e3,
     }
-    failed = execution.status in ("error", "timeout")
-    if failed:
+    if execution.status in ("error", "timeout"):
         attributes[names.ERROR_TYPE] = error_type_of(execution)
     if content.on_spans and execution.error:
         name = names.DENIAL_REASON if execution.status == "denied" else names.HOOK_ERROR
         content.put(attributes, names.HOOK, name, execution.error)
-    parent = parent_of(spans, execution) if spans is not None else None
-    if parent is not None and as_events:
-        parent.span.add_event(names.HOOK_EVENT, attributes, end)
-        return
-    if parent is not None and spans is not None:
-        context, links = spans.inside(parent), []
-        spans.at(end)
-    else:
-        context, links = Context(), [Link(ended)] if ended is not None else []
-    span = tracer.start_span(
-        f"{names.HOOK} {attributes[names.HOOK_ID]}", context, attributes=attributes, links=links, start_time=began
-    )
-    if failed:
-        span.set_status(Status(StatusCode.ERROR))
-    span.end(end)
+    return attributes
 
 
 def parent_of(spans: OperationSpans, execution: HookExecution) -> OpenSpan | None:

@@ -8,6 +8,7 @@ from typing import Any
 from opentelemetry._logs import LoggerProvider, SeverityNumber, get_logger_provider
 from opentelemetry.context import Context
 
+from hookline.errors import message_of
 from hookline.otel import _attributes as names
 from hookline.otel._content import Content
 
@@ -37,8 +38,8 @@ class LogEvents:
     def exception(self, context: Context, attributes: dict[str, Any], error: BaseException, content: Content) -> None:
         """Emit that a model call has failed; what the exception says only where content is recorded."""
         attributes = {**attributes, "exception.type": type(error).__qualname__}
-        if content.on_events or content.on_spans:
-            content.put(attributes, names.CHAT, "exception.message", str(error))
+        if content.on_events:
+            content.put(attributes, names.CHAT, "exception.message", message_of(error))
             content.put(
                 attributes, names.CHAT, "exception.stacktrace", "".join(traceback.format_exception(error)[-20:])
             )

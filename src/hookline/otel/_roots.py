@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from opentelemetry.context import Context
@@ -21,8 +21,9 @@ from hookline.otel import _attributes as names
 from hookline.otel._actions import denial_attributes
 from hookline.otel._content import Content, message_parts, system_parts, tool_definitions
 from hookline.otel._context import CALL, OPERATION, get_current, get_value, set_value
+from hookline.otel._failures import Failures
 from hookline.otel._links import links_to, parsed
-from hookline.otel._spans import OpenSpan, OperationSpans, finish
+from hookline.otel._spans import MARKS, OpenSpan, OperationSpans, finish
 from hookline.otel._text import clean
 
 __all__ = ["Roots", "segment_of_event"]
@@ -43,7 +44,7 @@ class Roots:
         self,
         tracer: Tracer,
         content: Content,
-        count_cut: Callable[[str], None],
+        failures: Failures,
         *,
         same_trace: bool,
         aggregate_usage: str,
@@ -52,7 +53,7 @@ class Roots:
     ) -> None:
         self._tracer = tracer
         self._content = content
-        self._count_cut = count_cut
+        self._failures = failures
         self._same_trace = same_trace
         self._usage = aggregate_usage
         self._conversation_id = conversation_id
@@ -70,7 +71,8 @@ class Roots:
         base = current
         if parent is not None:
             at = parent.at(at)
-            base = parent.inside(call or parent.current_step())
+            if call is None or get_value(CALL, current) is not call:
+                base = parent.inside(call or parent.current_step())
         links = []
         if segment.traceparents and self._same_trace:
             earlier = parsed(segment.traceparents[-1])
@@ -80,7 +82,7 @@ class Roots:
             links = links_to(segment.traceparents)
         agent = clean(segment.agent_id)
         base = set_value(OPERATION, segment.operation_id, base)
-        spans = OperationSpans(segment.operation_id, agent, self._tracer, base, self._count_cut)
+        spans = OperationSpans(segment.operation_id, agent, self._tracer, base, self._failures)
         spans.id = clean(segment.operation_id)
         attributes = self._attributes(segment, spans)
         name = f"{names.INVOKE_AGENT} {agent}" if agent else names.INVOKE_AGENT
@@ -196,7 +198,7 @@ class Roots:
         if segment.tools:
             put(attributes, kind, names.TOOL_DEFINITIONS, tool_definitions(segment.tools))
         root.span.set_attributes(attributes)
-        for mark in (names.CONTENT_TRUNCATED, names.CONTENT_LENGTH):
+        for mark in MARKS:
             if mark in attributes:
                 root.attributes[mark] = attributes[mark]
 

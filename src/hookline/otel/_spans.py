@@ -6,7 +6,7 @@ for which of several parallel calls an event arrives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from opentelemetry.context import Context
@@ -14,8 +14,9 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from hookline.calls import Call, Denial
 from hookline.otel import _attributes as names
+from hookline.otel._failures import Failures
 
-__all__ = ["OpenSpan", "OperationSpans"]
+__all__ = ["MARKS", "OpenSpan", "OperationSpans", "finish", "merge"]
 
 
 class OpenSpan:
@@ -94,10 +95,10 @@ class OperationSpans:
         "call",
         "compacted",
         "conversation_id",
-        "count_cut",
         "decided",
         "denials",
         "descriptions",
+        "failures",
         "finish_reason",
         "id",
         "input_tokens",
@@ -120,14 +121,11 @@ class OperationSpans:
         "waiting_since",
     )
 
-    def __init__(
-        self, operation_id: str, agent: str, tracer: Tracer, base: Context, count_cut: Callable[[str], None]
-    ) -> None:
+    def __init__(self, operation_id: str, agent: str, tracer: Tracer, base: Context, failures: Failures) -> None:
         self.operation_id = self.id = operation_id
         self.agent = agent
         self.tracer = tracer
-        self.count_cut = count_cut
-        """Told why a span was ended whose own end did not come."""
+        self.failures = failures
         self.base = base
         """The context that the segment began in."""
         self.open: dict[Hashable, OpenSpan] = {}
@@ -221,7 +219,10 @@ class OperationSpans:
         """
         if self.open.pop(opened.key, None) is None:
             return False
-        finish(opened, self.at(at), attributes, error_type, message)
+        try:
+            finish(opened, self.at(at), attributes, error_type, message)
+        except Exception as error:
+            self.failures.note("end", error)
         return True
 
     def children(self, opened: OpenSpan) -> list[OpenSpan]:
@@ -233,7 +234,7 @@ class OperationSpans:
         for child in self.children(opened):
             self.cut(child, at, why)
         if self.end(opened, at, {names.SPAN_TRUNCATED: why}):
-            self.count_cut(why)
+            self.failures.cut(why)
 
     def step_of(self, step_index: int | None) -> OpenSpan:
         """The span of a step; where there is none, that of the latest, or the root."""
@@ -264,9 +265,8 @@ def finish(
             attributes[names.ERROR_TYPE] = error_type
             span.set_status(Status(StatusCode.ERROR, message))
         if attributes:
-            for mark in (names.CONTENT_TRUNCATED, names.CONTENT_LENGTH):
-                if mark in attributes and mark in opened.attributes:
-                    attributes[mark] = [*opened.attributes[mark], *attributes[mark]]
+            if names.CONTENT_TRUNCATED in attributes and names.CONTENT_TRUNCATED in opened.attributes:
+                attributes = merge({mark: opened.attributes[mark] for mark in MARKS}, attributes)
             span.set_attributes(attributes)
         # A span holds so many attributes and then forgets the oldest: exactly those that say what it is.
         if getattr(span, "dropped_attributes", 0):
@@ -275,3 +275,14 @@ def finish(
                 span.set_attribute(names.ERROR_TYPE, error_type)
     finally:
         span.end(max(at, opened.began))
+
+
+MARKS = (names.CONTENT_TRUNCATED, names.CONTENT_LENGTH)
+
+
+def merge(attributes: dict[str, Any], further: dict[str, Any]) -> dict[str, Any]:
+    """Add attributes to others; what both say of content that was cut is kept."""
+    marks = {mark: [*attributes[mark], *further[mark]] for mark in MARKS if mark in attributes and mark in further}
+    attributes |= further
+    attributes |= marks
+    return attributes

@@ -29,7 +29,7 @@ from hookline.otel._failures import Failures
 from hookline.otel._feeds import executions, unregistrations
 from hookline.otel._hook_spans import error_type_of
 from hookline.otel._instruments import instruments_of, is_idle
-from hookline.otel._options import positive
+from hookline.otel._options import flags, positive, provider
 from hookline.otel._text import clean
 from hookline.signals import HookExecution
 
@@ -104,6 +104,8 @@ class MetricsHooks(EnclosingHooks):
         id: str = "metrics",  # noqa: A002
     ) -> None:
         super().__init__(id, inherit=True)
+        provider("meter_provider", meter_provider, "get_meter")
+        flags(model_metrics=model_metrics, hook_metrics=hook_metrics)
         positive("max_values", max_values, whole=True)
         self._provider, self._instruments = instruments_of(meter_provider)
         self._record = self._instruments.histograms

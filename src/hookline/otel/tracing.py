@@ -9,9 +9,10 @@ from collections.abc import Callable
 from time import time_ns
 from typing import Any, Literal
 
+from msgspec import structs
 from opentelemetry._logs import LoggerProvider, SeverityNumber
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import SpanContext, TracerProvider, get_tracer_provider
+from opentelemetry.trace import SpanContext, TracerProvider, get_tracer_provider, set_span_in_context
 
 from hookline._enclosing import EnclosingHooks, Segment
 from hookline._hook_records import Hook
@@ -22,14 +23,14 @@ from hookline.otel import _attributes as names
 from hookline.otel._actions import ACTIONS
 from hookline.otel._chats import begin_chat, end_chat
 from hookline.otel._content import Content, Redact, capture_mode
-from hookline.otel._context import CALL, Activation, attach, detach, set_value
+from hookline.otel._context import CALL, OPERATION, Activation, attach, detach, set_value
 from hookline.otel._failures import Failures
 from hookline.otel._feeds import executions, unregistrations
-from hookline.otel._hook_spans import record_hook
+from hookline.otel._hook_spans import hook_event, hook_span
 from hookline.otel._instruments import SCOPE, instruments_of
 from hookline.otel._links import traceparent_of
 from hookline.otel._log_events import LogEvents
-from hookline.otel._options import one_of, positive
+from hookline.otel._options import flags, one_of, positive, provider
 from hookline.otel._roots import Roots, segment_of_event
 from hookline.otel._spans import OpenSpan, OperationSpans, finish
 from hookline.otel._text import clean
@@ -39,6 +40,9 @@ __all__ = ["TracingHooks"]
 
 REMEMBERED = 1000
 """Of how many operations that are over the root is remembered, for what is told of them afterwards."""
+
+END_OF_TIME = 2**63
+"""What a span's time must be below, in nanoseconds since 1970."""
 
 SWEEP_NS = 60_000_000_000
 """How often spans are looked for that have become too old."""
@@ -98,11 +102,17 @@ class TracingHooks(EnclosingHooks):
         id: str = "tracing",  # noqa: A002
     ) -> None:
         super().__init__(id, inherit=True)
+        provider("tracer_provider", tracer_provider, "get_tracer")
+        provider("meter_provider", meter_provider, "get_meter")
+        provider("logger_provider", logger_provider, "get_logger")
+        flags(model_spans=model_spans, user_ids=user_ids, openinference=openinference)
         one_of("hook_spans", hook_spans, (True, False, "spans", "events"))
         one_of("resume", resume, ("link", "same_trace"))
         one_of("aggregate_usage", aggregate_usage, ("off", "hookline", "gen_ai"))
         positive("max_content_chars", max_content_chars, whole=True)
         positive("max_span_age", max_span_age)
+        if conversation_id is not None and not isinstance(conversation_id, str):
+            raise HookUsageError(f"`conversation_id` is text or None; got {conversation_id!r}.")
         if redact is not None and not callable(redact):
             raise HookUsageError(f"`redact` is a function of kind, name and value; got {redact!r}.")
         self._tracer = (tracer_provider or get_tracer_provider()).get_tracer(SCOPE)
@@ -113,7 +123,7 @@ class TracingHooks(EnclosingHooks):
         self._roots = Roots(
             self._tracer,
             self._content,
-            self._count_cut,
+            self._failures,
             same_trace=resume == "same_trace",
             aggregate_usage=aggregate_usage,
             conversation_id=conversation_id,
@@ -176,7 +186,7 @@ class TracingHooks(EnclosingHooks):
             opened = self._span_of(spans, call) if spans is not None else None
             if spans is None or opened is None:
                 return None
-            context = spans.inside(opened)
+            context = set_span_in_context(opened.span)  # hooks may have put something of theirs into the present one
             if call.__class__ is SubAgentCall:
                 context = set_value(CALL, opened, context)
             return opened, attach(context), call
@@ -232,6 +242,8 @@ class TracingHooks(EnclosingHooks):
 
         def observe(event: Event) -> None:
             try:
+                if not 0 <= event.time_unix_nano < END_OF_TIME:  # one such time would spoil a whole batch of spans
+                    event = structs.replace(event, time_unix_nano=time_ns())
                 spans = find(event.operation_id) or self._unannounced(event)
                 if spans is not None:
                     action(spans, event, content)
@@ -264,9 +276,11 @@ class TracingHooks(EnclosingHooks):
         if self._operations.pop(spans.operation_id, None) is None:
             return
         reason = event.reason if isinstance(event, OnComplete) else "error"
-        self._end_open(spans, reason, event.time_unix_nano)
-        self._roots.complete(spans, event)
-        self._remember(spans)
+        try:
+            self._end_open(spans, reason, event.time_unix_nano)
+            self._roots.complete(spans, event)
+        finally:
+            self._remember(spans)
         if isinstance(event, OnError):
             self._tell_error(event, spans.root.span.get_span_context())
 
@@ -277,7 +291,7 @@ class TracingHooks(EnclosingHooks):
         }
         if event.step_index is not None:
             attributes[names.STEP_INDEX] = event.step_index
-        if self._content.on_spans or self._content.on_events:
+        if self._content.on_events:
             self._content.put(attributes, names.INVOKE_AGENT, names.ERROR_MESSAGE, event.error_message)
         context = self._roots.context_of(root)
         self._logs.emit(names.ERROR_EVENT, context, attributes, at=event.time_unix_nano, severity=SeverityNumber.ERROR)
@@ -286,15 +300,13 @@ class TracingHooks(EnclosingHooks):
         if execution is None:
             return
         try:
-            over = self._over.get(execution.operation_id)
-            record_hook(
-                self._tracer,
-                execution,
-                self._operations.get(execution.operation_id),
-                over[1] if over is not None else None,
-                self._content,
-                as_events=self._hook_spans == "events",
-            )
+            spans = self._operations.get(operation_id)
+            over = self._over.get(operation_id)
+            root = spans.root.span.get_span_context() if spans is not None else over[1] if over is not None else None
+            if self._hook_spans == "events":
+                hook_event(self._logs, execution, spans, root, self._content)
+            else:
+                hook_span(self._tracer, execution, spans, root, self._content)
         except Exception as error:
             self._failures.note("hook_executed", error)
 
@@ -323,7 +335,8 @@ class TracingHooks(EnclosingHooks):
         if spans is None:
             return Activation(None)
         tool = spans.open.get(("tool", call_id)) if call_id is not None else None
-        return Activation(spans.inside(tool or spans.current_step()))
+        context = set_value(OPERATION, operation_id, set_span_in_context((tool or spans.current_step()).span))
+        return Activation(context)
 
     def traceparent(self, operation_id: str) -> str | None:
         """W3C `traceparent` of a run's present segment, to send along; `None` for one that is not traced."""
@@ -360,18 +373,15 @@ class TracingHooks(EnclosingHooks):
         del self._operations[spans.operation_id]
         try:
             self._end_open(spans, why, at)
-            self._count_cut(why)
+            self._failures.cut(why)
             finish(spans.root, spans.at(at), {names.SPAN_TRUNCATED: why, names.OUTCOME: why})
-            self._remember(spans)
         except Exception as error:
             self._failures.note(why, error)
+        self._remember(spans)
 
     def _end_open(self, spans: OperationSpans, why: str, at: int) -> None:
         for opened in reversed(list(spans.open.values())):
             spans.cut(opened, at, why)
-
-    def _count_cut(self, why: str) -> None:
-        self._instruments.counters["truncated"].add(1, {"reason": why})
 
     def _remember(self, spans: OperationSpans) -> None:
         remember(self._over, spans.operation_id, (spans.latest, spans.root.span.get_span_context()))

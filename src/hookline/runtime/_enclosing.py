@@ -92,13 +92,12 @@ async def enclosed_step(run: Run, step_index: int, work: Awaitable[R]) -> R:
 
 def segment_of(run: Run) -> Segment:
     """What is known of a segment when it begins."""
-    model = run.agent.model
     resumed = run.version is not None and bool(run.pending)
     return Segment(
         **run.ids,
         conversation_id=run.conversation_id,
-        model=getattr(model, "name", ""),
-        provider=getattr(model, "provider", ""),
+        model=told(run.agent.model, "name"),
+        provider=told(run.agent.model, "provider"),
         resumed=resumed,
         traceparents=run.traceparents,
         waiting_since_unix_nano=run.waiting_since_unix_nano,
@@ -111,3 +110,11 @@ def segment_of(run: Run) -> Segment:
         tools=run.specs,
         dispatcher=run.dispatcher,
     )
+
+
+def told(model: object, name: str) -> str:
+    """What a model says of itself; whether it can is no business of a run."""
+    try:
+        return str(getattr(model, name, ""))
+    except Exception:
+        return ""
