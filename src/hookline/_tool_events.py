@@ -8,7 +8,11 @@ from hookline._event_fields import EventFields, HookType
 from hookline._frozen import read_only
 from hookline.calls import as_tool_result
 
-__all__ = ["AfterToolCall", "BeforeToolCall", "OnToolCallError"]
+__all__ = ["INTERRUPTED", "INTERRUPTED_TYPE", "AfterToolCall", "BeforeToolCall", "OnToolCallError", "is_interrupted"]
+
+INTERRUPTED = "The run was interrupted before the tool had finished."
+INTERRUPTED_TYPE = "Interrupted"
+"""`OnToolCallError.error` and `error_type` of a tool that was stopped with its run."""
 
 
 class ToolEventFields(EventFields, frozen=True, kw_only=True):
@@ -129,3 +133,8 @@ class OnToolCallError(ToolEventFields, frozen=True, kw_only=True, tag="onToolCal
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "args", read_only(self.args))
         msgspec.structs.force_setattr(self, "metadata", read_only(self.metadata))
+
+
+def is_interrupted(event: OnToolCallError) -> bool:
+    """Whether a tool did not fail but was stopped with its run."""
+    return event.error_type == INTERRUPTED_TYPE and event.error == INTERRUPTED

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hookline._tool_events import is_interrupted
 from hookline.calls import Call, CompactCall, Denial, SubAgentCall, ToolCall
 from hookline.events import (
     AfterCallAgent,
@@ -34,9 +35,6 @@ from hookline.otel._spans import OpenSpan, OperationSpans
 from hookline.otel._text import clean
 
 __all__ = ["ACTIONS", "denial_attributes", "tool_key"]
-
-INTERRUPTED = "Interrupted"
-"""`error_type` of a tool that was stopped with its run."""
 
 
 def before_step(spans: OperationSpans, event: BeforeStep, content: Content) -> None:
@@ -120,7 +118,7 @@ def on_tool_call_error(spans: OperationSpans, event: OnToolCallError, content: C
     if opened is None:
         return
     attributes = answered(event)
-    if event.error_type == INTERRUPTED:
+    if is_interrupted(event):
         attributes[names.TOOL_OUTCOME] = "interrupted"
         spans.end(opened, event.time_unix_nano, attributes)
         return

@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind
 from hookline.calls import ModelCall, ModelResponse
 from hookline.errors import message_of
 from hookline.otel import _attributes as names
-from hookline.otel._content import Content, answer_parts, message_parts, system_parts, tool_definitions
+from hookline.otel._content import Content, answer_parts, split_system, tool_definitions
 from hookline.otel._log_events import LogEvents
 from hookline.otel._spans import OpenSpan, OperationSpans, merge
 from hookline.otel._text import clean
@@ -90,10 +90,10 @@ def end_chat(
 
 def put_request(attributes: dict[str, Any], call: ModelCall, content: Content) -> None:
     """What the model is asked, for whoever records content."""
-    system = next((message.content for message in call.messages if message.role == "system"), "")
-    if system:
-        content.put(attributes, names.CHAT, names.SYSTEM_INSTRUCTIONS, system_parts(system))
-    content.put(attributes, names.CHAT, names.INPUT_MESSAGES, message_parts(call.messages), newest_first=True)
+    instructions, messages = split_system(call.messages)
+    if instructions:
+        content.put(attributes, names.CHAT, names.SYSTEM_INSTRUCTIONS, instructions)
+    content.put(attributes, names.CHAT, names.INPUT_MESSAGES, messages, newest_first=True)
     if call.tools:
         content.put(attributes, names.CHAT, names.TOOL_DEFINITIONS, tool_definitions(call.tools))
 

@@ -144,7 +144,7 @@ class Content:
     def _put(self, attributes: dict[str, Any], name: str, value: Any, *, newest_first: bool) -> str:
         budget = self._max
         while True:
-            cut = _Cut(budget, structured=name in FORMS)
+            cut = _Cut(budget, structured=newest_first or name in FORMS)
             if isinstance(value, str):
                 recorded = cut.text(value)
             else:
@@ -262,12 +262,13 @@ def length_of(value: Any) -> int:
 
 def message_parts(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Messages in the conventions' form."""
-    return [{"role": message.role, "parts": _parts(message)} for message in messages if message.role != "system"]
+    return [{"role": message.role, "parts": _parts(message)} for message in messages]
 
 
-def system_parts(instructions: str) -> list[dict[str, Any]]:
-    """Instructions in the conventions' form."""
-    return [{"type": "text", "content": instructions}]
+def split_system(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The instructions that a conversation begins with, and the rest of it, both in the conventions' form."""
+    first = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    return [part for message in messages[:first] for part in _parts(message)], message_parts(messages[first:])
 
 
 def answer_parts(response: ModelResponse) -> list[dict[str, Any]]:

@@ -7,10 +7,13 @@ from typing import Any
 
 from opentelemetry._logs import LoggerProvider, SeverityNumber, get_logger_provider
 from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
 from hookline.errors import message_of
+from hookline.events import OnError
 from hookline.otel import _attributes as names
 from hookline.otel._content import Content
+from hookline.otel._text import clean
 
 __all__ = ["LogEvents"]
 
@@ -44,3 +47,16 @@ class LogEvents:
                 attributes, names.CHAT, "exception.stacktrace", "".join(traceback.format_exception(error)[-20:])
             )
         self.emit(names.MODEL_EXCEPTION_EVENT, context, attributes, severity=SeverityNumber.WARN)
+
+    def run_failed(self, event: OnError, root: SpanContext, content: Content) -> None:
+        """Emit that a run has ended with an error, at its root."""
+        attributes: dict[str, Any] = {
+            names.OPERATION_ID: clean(event.operation_id),
+            names.ERROR_TYPE: clean(event.error_type) or names.OTHER,
+        }
+        if event.step_index is not None:
+            attributes[names.STEP_INDEX] = event.step_index
+        if content.on_events:
+            content.put(attributes, names.INVOKE_AGENT, names.ERROR_MESSAGE, event.error_message)
+        context = set_span_in_context(NonRecordingSpan(root), Context())
+        self.emit(names.ERROR_EVENT, context, attributes, at=event.time_unix_nano, severity=SeverityNumber.ERROR)

@@ -8,7 +8,6 @@ from typing import Any
 from opentelemetry.context import Context
 from opentelemetry.trace import (
     NonRecordingSpan,
-    SpanContext,
     SpanKind,
     Tracer,
     set_span_in_context,
@@ -19,7 +18,7 @@ from hookline.calls import AgentCall, Call, Denial, ModelCall, StepCall, ToolCal
 from hookline.events import Event, OnComplete, OnError
 from hookline.otel import _attributes as names
 from hookline.otel._actions import denial_attributes
-from hookline.otel._content import Content, message_parts, system_parts, tool_definitions
+from hookline.otel._content import Content, message_parts, tool_definitions
 from hookline.otel._context import CALL, OPERATION, get_current, get_value, set_value
 from hookline.otel._failures import Failures
 from hookline.otel._links import links_to, parsed
@@ -84,6 +83,7 @@ class Roots:
         base = set_value(OPERATION, segment.operation_id, base)
         spans = OperationSpans(segment.operation_id, agent, self._tracer, base, self._failures)
         spans.id = clean(segment.operation_id)
+        spans.traceparents = tuple(segment.traceparents)
         attributes = self._attributes(segment, spans)
         name = f"{names.INVOKE_AGENT} {agent}" if agent else names.INVOKE_AGENT
         span = self._tracer.start_span(name, base, SpanKind.INTERNAL, attributes, links, at)
@@ -150,10 +150,6 @@ class Roots:
             attributes = denial_attributes(names.AGENT_STEP, kind, denial, cause, self._content)
             spans.current_step().span.add_event(names.DENIED_EVENT, attributes)
 
-    def context_of(self, root: SpanContext) -> Context:
-        """A context for what is told of a segment that is over."""
-        return set_span_in_context(NonRecordingSpan(root), Context())
-
     def _attributes(self, segment: Segment, spans: OperationSpans) -> dict[str, Any]:
         # The most important last: a span that has too many forgets the oldest.
         attributes: dict[str, Any] = {names.OPERATION_ID: spans.id}
@@ -192,7 +188,8 @@ class Roots:
         attributes: dict[str, Any] = {}
         kind, put = names.INVOKE_AGENT, self._content.put
         if segment.instructions:
-            put(attributes, kind, names.SYSTEM_INSTRUCTIONS, system_parts(segment.instructions))
+            instructions = [{"type": "text", "content": segment.instructions}]
+            put(attributes, kind, names.SYSTEM_INSTRUCTIONS, instructions)
         if segment.input:
             put(attributes, kind, names.INPUT_MESSAGES, message_parts(segment.input), newest_first=True)
         if segment.tools:
@@ -212,12 +209,19 @@ def call_for(parent: OperationSpans, agent_id: str, current: Context) -> OpenSpa
     return next((each for each in calls if each.callee == agent_id), None)
 
 
-def segment_of_event(event: Event) -> Segment:
-    """What the first event of an operation says of it, where no run has announced it."""
+def segment_of_event(event: Event, traceparents: tuple[str, ...]) -> Segment:
+    """What the first event of an operation says of it, where no run has announced it.
+
+    Args:
+        event: The event.
+        traceparents: Of the operation's first and latest segments, if there were any here.
+    """
     return Segment(
         operation_id=event.operation_id,
         agent_id=event.agent_id,
         user_id=event.user_id,
         tenant_id=event.tenant_id,
         parent_operation_id=event.parent_operation_id,
+        resumed=bool(traceparents),
+        traceparents=traceparents,
     )

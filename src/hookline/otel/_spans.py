@@ -117,6 +117,7 @@ class OperationSpans:
         "stopped_by",
         "token",
         "totals_from",
+        "traceparents",
         "tracer",
         "waiting_since",
     )
@@ -144,6 +145,7 @@ class OperationSpans:
         self.descriptions: dict[str, str] = {}
         self.conversation_id: str | None = None
         self.model = self.provider = ""
+        self.traceparents: tuple[str, ...] = ()
         self.previous: Sequence[Link] = ()
         """Links to the segments before."""
         self.waiting_since: int | None = None

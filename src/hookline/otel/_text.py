@@ -15,6 +15,8 @@ def clean(text: object, limit: int = NAME_CHARACTERS) -> str:
     """
     if not isinstance(text, str):
         return f"<{type(text).__name__}>"
+    if text.__class__ is not str:
+        text = str.__str__(text)  # of a class of its own, which encoders do not know
     if len(text) > limit:
         text = f"{text[: limit - 1]}…"
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

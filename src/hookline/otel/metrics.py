@@ -9,6 +9,7 @@ from opentelemetry.metrics import MeterProvider
 
 from hookline._enclosing import EnclosingHooks, Segment
 from hookline._hook_records import Hook
+from hookline._tool_events import is_interrupted
 from hookline.calls import Call, CompactCall, Denial, ModelCall, ModelResponse
 from hookline.events import (
     AfterCompact,
@@ -24,7 +25,6 @@ from hookline.events import (
     OnToolCallError,
 )
 from hookline.otel import _attributes as names
-from hookline.otel._actions import INTERRUPTED
 from hookline.otel._failures import Failures
 from hookline.otel._feeds import executions, unregistrations
 from hookline.otel._hook_spans import error_type_of
@@ -53,6 +53,7 @@ class Counted:
         "operation_id",
         "provider",
         "resumed",
+        "told",
         "tool_calls",
         "tools",
         "waiting_since",
@@ -69,6 +70,7 @@ class Counted:
         self.tool_calls = segment.tool_calls
         self.waiting_since = segment.waiting_since_unix_nano
         self.tools = {tool.name for tool in segment.tools}
+        self.told: Event | None = None
         self.compacting = 0
         self.compact_error: str | None = names.OTHER
 
@@ -205,7 +207,9 @@ class MetricsHooks(EnclosingHooks):
                 segment = Segment(operation_id=event.operation_id, agent_id=event.agent_id)
                 counted = self._counted(segment, event.time_unix_nano)
                 unregistrations.watch(event.operation_id, self._unregistered)
-            self._actions[event.__class__](self, counted, event)
+            if event is not counted.told:  # two registrations of this bundle tell it twice
+                counted.told = event
+                self._actions[event.__class__](self, counted, event)
         except Exception as error:
             self._failures.note(str(event.hook_type), error)
 
@@ -228,11 +232,10 @@ class MetricsHooks(EnclosingHooks):
         self._tool(counted, event, None if event.success or denied else "tool_error")
 
     def _on_tool_call_error(self, counted: Counted, event: OnToolCallError) -> None:
-        interrupted = event.error_type == INTERRUPTED
-        self._tool(counted, event, None if interrupted else clean(event.error_type) or names.OTHER)
+        self._tool(counted, event, None if is_interrupted(event) else clean(event.error_type) or names.OTHER)
 
     def _tool(self, counted: Counted, event: AfterToolCall | OnToolCallError, error_type: str | None) -> None:
-        real = error_type != UNKNOWN_TOOL and (event.answered_by is None or event.api_name in counted.tools)
+        real = event.api_name in counted.tools or (error_type != UNKNOWN_TOOL and event.answered_by is None)
         tool = self._tools(clean(event.api_name)) if real else names.OTHER
         attributes = {names.TOOL_NAME: tool, names.TOOL_TYPE: "function", names.AGENT_NAME: counted.agent}
         if error_type is not None:

@@ -10,7 +10,7 @@ from time import time_ns
 from typing import Any, Literal
 
 from msgspec import structs
-from opentelemetry._logs import LoggerProvider, SeverityNumber
+from opentelemetry._logs import LoggerProvider
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import SpanContext, TracerProvider, get_tracer_provider, set_span_in_context
 
@@ -135,8 +135,8 @@ class TracingHooks(EnclosingHooks):
         self._max_age_ns = math.inf if max_span_age == math.inf else int(max_span_age * 1e9)
         self._next_sweep = 0
         self._operations: dict[str, OperationSpans] = {}
-        self._over: OrderedDict[str, tuple[int, SpanContext]] = OrderedDict()
-        """When segments ended, and where their roots were."""
+        self._over: OrderedDict[str, tuple[int, SpanContext, tuple[str, ...]]] = OrderedDict()
+        """When segments ended, where their roots were, and the `traceparent`s of the operation's first and latest."""
         self._silent: OrderedDict[str, None] = OrderedDict()
         """Operations of foreign runtimes that are not sampled."""
         self.observers = tuple(
@@ -177,7 +177,11 @@ class TracingHooks(EnclosingHooks):
 
     def carried(self, begun: OperationSpans | None) -> str | None:
         """Where the segment is in a trace."""
-        return traceparent_of(begun.root.span.get_span_context()) if begun is not None else None
+        try:
+            return traceparent_of(begun.root.span.get_span_context()) if begun is not None else None
+        except Exception as error:
+            self._failures.note("carried", error)
+            return None
 
     def enter(self, call: Call) -> tuple[OpenSpan, object, Call] | None:
         """Make the span of a step, a model call, a tool call, a sub-agent call or a compaction current."""
@@ -257,12 +261,13 @@ class TracingHooks(EnclosingHooks):
         operation_id = event.operation_id
         over = self._over.get(operation_id)
         if isinstance(event, OnError) and over is not None:
-            self._tell_error(event, over[1])
+            self._logs.run_failed(event, over[1], self._content)
             return None
         begins = str(event.hook_type).startswith("before") or isinstance(event, OnComplete | OnError)
         if not begins or operation_id in self._silent or (over is not None and event.time_unix_nano <= over[0]):
             return None
-        spans = self._roots.begin(segment_of_event(event), event.time_unix_nano, self._operations)
+        segment = segment_of_event(event, over[2] if over is not None else ())
+        spans = self._roots.begin(segment, event.time_unix_nano, self._operations)
         if not spans.root.span.is_recording():
             remember(self._silent, operation_id, None)
             return None
@@ -282,19 +287,7 @@ class TracingHooks(EnclosingHooks):
         finally:
             self._remember(spans)
         if isinstance(event, OnError):
-            self._tell_error(event, spans.root.span.get_span_context())
-
-    def _tell_error(self, event: OnError, root: SpanContext) -> None:
-        attributes: dict[str, Any] = {
-            names.OPERATION_ID: clean(event.operation_id),
-            names.ERROR_TYPE: clean(event.error_type) or names.OTHER,
-        }
-        if event.step_index is not None:
-            attributes[names.STEP_INDEX] = event.step_index
-        if self._content.on_events:
-            self._content.put(attributes, names.INVOKE_AGENT, names.ERROR_MESSAGE, event.error_message)
-        context = self._roots.context_of(root)
-        self._logs.emit(names.ERROR_EVENT, context, attributes, at=event.time_unix_nano, severity=SeverityNumber.ERROR)
+            self._logs.run_failed(event, spans.root.span.get_span_context(), self._content)
 
     def _executed(self, operation_id: str, execution: HookExecution | None) -> None:
         if execution is None:
@@ -342,9 +335,14 @@ class TracingHooks(EnclosingHooks):
         """W3C `traceparent` of a run's present segment, to send along; `None` for one that is not traced."""
         return self.carried(self._operations.get(operation_id))
 
-    def close(self) -> None:
-        """End every span that is open still; call it before the provider is shut down. May be called again."""
-        at = time_ns()
+    def close(self, at: int | None = None) -> None:
+        """End every span that is open still; call it before the provider is shut down. May be called again.
+
+        Args:
+            at: When they are taken to have ended, in nanoseconds since 1970, but none before the latest time that was
+                seen; now unless given.
+        """
+        at = time_ns() if at is None else at
         for spans in list(self._operations.values()):
             self._cut(spans, "shutdown", at)
 
@@ -384,7 +382,10 @@ class TracingHooks(EnclosingHooks):
             spans.cut(opened, at, why)
 
     def _remember(self, spans: OperationSpans) -> None:
-        remember(self._over, spans.operation_id, (spans.latest, spans.root.span.get_span_context()))
+        root = spans.root.span.get_span_context()
+        latest = traceparent_of(root)
+        traceparents = (*spans.traceparents[:1], latest) if latest is not None else spans.traceparents
+        remember(self._over, spans.operation_id, (spans.latest, root, traceparents))
 
 
 def remember(kept: OrderedDict[str, Any], key: str, value: object) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from hookline._frozen import ReadOnlyDict, read_only
 from hookline._passages import Passage
+from hookline._tool_events import INTERRUPTED, INTERRUPTED_TYPE
 from hookline.calls import Ask, Denial, ToolCall, ToolCalling, ToolResult, tool_failure
 from hookline.errors import ToolArgumentsError, UnknownToolError
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, PendingTool, ToolOutcome
@@ -34,8 +35,6 @@ __all__ = [
     "parsed_args",
     "shown_args",
 ]
-
-INTERRUPTED = "The run was interrupted before the tool had finished."
 
 Job = Callable[[], Coroutine[Any, Any, None]]
 """One call of a step: runs it, and notes what the model is to be told."""
@@ -290,7 +289,7 @@ async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, pro
             work = run_tool(run, call, tool, problem)
             result = await (enclosed(run, call, work) if ToolCall in run.enclosing else work)
     except BaseException as error:
-        interrupted = ToolResult(content=INTERRUPTED, success=False, error_type="Interrupted")
+        interrupted = ToolResult(content=INTERRUPTED, success=False, error_type=INTERRUPTED_TYPE)
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
         tell_result(run, call, interrupted if cancelled else tool_failure(error), started)
         raise
