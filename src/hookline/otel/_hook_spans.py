@@ -61,16 +61,16 @@ def hook_event(
     Where none is open any more it becomes a log event that points to the segment's root.
     """
     end = execution.time_unix_nano + int(execution.duration_ms * 1e6)
-    attributes = attributes_of(execution, content)
     if spans is not None:
         parent = parent_of(spans, execution) or spans.root
-        parent.span.add_event(names.HOOK_EVENT, attributes, end)
+        parent.span.add_event(names.HOOK_EVENT, attributes_of(execution, content), spans.at(end))
     elif root is not None:
+        attributes = attributes_of(execution, content, in_log=True)
         context = set_span_in_context(NonRecordingSpan(root), Context())
         logs.emit(names.HOOK_EVENT, context, attributes, at=end)
 
 
-def attributes_of(execution: HookExecution, content: Content) -> dict[str, Any]:
+def attributes_of(execution: HookExecution, content: Content, *, in_log: bool = False) -> dict[str, Any]:
     """Which hook it was, and what it decided."""
     attributes: dict[str, Any] = {
         names.OPERATION_ID: clean(execution.operation_id),
@@ -81,7 +81,7 @@ def attributes_of(execution: HookExecution, content: Content) -> dict[str, Any]:
     }
     if execution.status in ("error", "timeout"):
         attributes[names.ERROR_TYPE] = error_type_of(execution)
-    if content.on_spans and execution.error:
+    if execution.error and (content.on_events if in_log else content.on_spans):
         name = names.DENIAL_REASON if execution.status == "denied" else names.HOOK_ERROR
         content.put(attributes, names.HOOK, name, execution.error)
     return attributes
