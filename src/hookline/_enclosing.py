@@ -81,6 +81,9 @@ class EnclosingHooks(Hooks):
         """
         return None, True
 
+    def attach(self, begun: Any) -> None:
+        """The run's task goes on from here; every bundle has begun by now, in the context that the caller is in."""
+
     def end(self, begun: Any) -> None:
         """The segment is over, its lanes are drained."""
 

@@ -30,7 +30,7 @@ from hookline.events import (
 )
 from hookline.otel import _attributes as names
 from hookline.otel._content import Content
-from hookline.otel._context import CALL, get_value
+from hookline.otel._context import get_value
 from hookline.otel._spans import OpenSpan, OperationSpans
 from hookline.otel._text import clean
 
@@ -76,20 +76,20 @@ def tool_key(event: BeforeToolCall | AfterToolCall | OnToolCallError) -> tuple[o
 
 def before_tool_call(spans: OperationSpans, event: BeforeToolCall, content: Content) -> None:
     name = clean(event.api_name)
-    attributes: dict[str, Any] = {
-        names.OPERATION_ID: spans.id,
-        names.TOOL_IDENTIFIER: clean(event.identifier),
-        names.TOOL_CALL_ID: clean(event.tool_call_id),
-        names.AGENT_NAME: spans.agent,
-        names.TOOL_TYPE: "function",
-        names.TOOL_NAME: name,
-        names.OPERATION_NAME: names.EXECUTE_TOOL,
-    }
+    attributes: dict[str, Any] = {}
+    if content.on_spans:
+        content.put(attributes, names.EXECUTE_TOOL, names.TOOL_CALL_ARGUMENTS, event.args)
     description = spans.descriptions.get(event.api_name)
     if description:
         attributes[names.TOOL_DESCRIPTION] = description
-    if content.on_spans:
-        content.put(attributes, names.EXECUTE_TOOL, names.TOOL_CALL_ARGUMENTS, event.args)
+    # The most important last: a span that has too many attributes forgets the oldest.
+    attributes[names.OPERATION_ID] = spans.id
+    attributes[names.TOOL_IDENTIFIER] = clean(event.identifier)
+    attributes[names.TOOL_CALL_ID] = clean(event.tool_call_id)
+    attributes[names.AGENT_NAME] = spans.agent
+    attributes[names.TOOL_TYPE] = "function"
+    attributes[names.TOOL_NAME] = name
+    attributes[names.OPERATION_NAME] = names.EXECUTE_TOOL
     step = spans.step_of(event.step_index)
     spans.begin(
         tool_key(event), names.EXECUTE_TOOL, f"{names.EXECUTE_TOOL} {name}", step, event.time_unix_nano, attributes
@@ -230,13 +230,6 @@ def before_call_agent(spans: OperationSpans, event: BeforeCallAgent, content: Co
     attributes: dict[str, Any] = {names.OPERATION_ID: spans.id, names.CALLEE: callee}
     if content.on_spans:
         content.put(attributes, names.CALL_AGENT, names.INSTRUCTION, event.instruction)
-    last = next(reversed(spans.open.values()), None)
-    if (
-        last is not None
-        and last.kind == names.CALL_AGENT
-        and (last.callee, last.began) == (event.callee_id, event.time_unix_nano)
-    ):
-        return  # the same event again
     spans.next_call += 1
     opened = spans.begin(
         ("call", spans.next_call),
@@ -257,9 +250,12 @@ def after_call_agent(spans: OperationSpans, event: AfterCallAgent, content: Cont
     attributes: dict[str, Any] = {}
     if event.sub_operation_id:
         attributes[names.SUB_OPERATION_ID] = clean(event.sub_operation_id)
-    if opened.outcome is not None:
-        attributes[names.OUTCOME] = opened.outcome
-    failed = not event.success and opened.outcome in (None, "error")
+    outcome = opened.outcome
+    if outcome is None and spans.own and not event.success:
+        outcome = "interrupted"  # a run of this package tells of a failure by the other event
+    if outcome is not None:
+        attributes[names.OUTCOME] = outcome
+    failed = not event.success and outcome in (None, "error")
     spans.end(opened, event.time_unix_nano, attributes, error_type="agent_error" if failed else None)
 
 
@@ -284,7 +280,7 @@ def call_of(spans: OperationSpans, callee_id: str, child: str | None) -> OpenSpa
     In a run of this package the context says so: the event is dispatched inside of the call. Elsewhere the child's
     operation id does; and where there is none, it is the call whose child has failed, or the one that began first.
     """
-    current = get_value(CALL)
+    current = get_value(spans.common.call_key)
     if isinstance(current, OpenSpan) and spans.open.get(current.key) is current and current.callee == callee_id:
         return current
     calls = [each for each in spans.open.values() if each.kind == names.CALL_AGENT and each.callee == callee_id]

@@ -36,6 +36,9 @@ TOOL_TYPE: Final = "gen_ai.tool.type"
 TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
 ERROR_TYPE: Final = "error.type"
+EXCEPTION_TYPE: Final = "exception.type"
+EXCEPTION_MESSAGE: Final = "exception.message"
+EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 USER_ID: Final = "user.id"
 
 REQUEST_SETTINGS: Final = {
@@ -90,7 +93,6 @@ STEP_SHOULD_CONTINUE: Final = "hookline.step.should_continue"
 STEP_TOOL_CALLS: Final = "hookline.step.tool_calls"
 
 TOOL_IDENTIFIER: Final = "hookline.tool.identifier"
-TOOL_CALL_INDEX: Final = "hookline.tool.call_index"
 TOOL_OUTCOME: Final = "hookline.tool.outcome"
 MOCKED: Final = "hookline.tool.mocked"
 ANSWERED_BY: Final = "hookline.tool.answered_by"
@@ -126,6 +128,7 @@ OPENINFERENCE_KINDS: Final = {
     AGENT_STEP: "CHAIN",
     COMPACT_CONTEXT: "CHAIN",
     HUMAN_INTERVENTION: "CHAIN",
+    HOOK: "CHAIN",
 }
 
 # Events.

@@ -13,7 +13,7 @@ from hookline.otel import _attributes as names
 from hookline.otel._content import Content, answer_parts, split_system, tool_definitions
 from hookline.otel._log_events import LogEvents
 from hookline.otel._spans import OpenSpan, OperationSpans, merge
-from hookline.otel._text import clean
+from hookline.otel._text import clean, count
 
 __all__ = ["begin_chat", "end_chat"]
 
@@ -21,21 +21,23 @@ __all__ = ["begin_chat", "end_chat"]
 def begin_chat(spans: OperationSpans, call: ModelCall, content: Content) -> OpenSpan | None:
     """A model is asked; retries of the same call are part of it."""
     model = clean(call.model) or spans.model
-    attributes: dict[str, Any] = {names.OPERATION_ID: spans.id}
+    attributes: dict[str, Any] = {}
+    if content.on_spans:
+        put_request(attributes, call, content)
+    attributes[names.OPERATION_ID] = spans.id
     if spans.conversation_id is not None:
         attributes[names.CONVERSATION_ID] = spans.conversation_id
     if spans.compacted:
         attributes[names.CONVERSATION_COMPACTED] = True
     for key, value in call.settings.items():
-        name = names.REQUEST_SETTINGS.get(key)
-        if name is not None and (isinstance(value, bool | int | float | str) or _is_texts(value)):
-            attributes[name] = as_setting(value)
+        setting = names.REQUEST_SETTINGS.get(key)
+        if setting is not None and (isinstance(value, bool | int | float | str) or _is_texts(value)):
+            attributes[setting] = as_setting(value)
+    # The most important last: a span that has too many attributes forgets the oldest.
     attributes[names.PROVIDER_NAME] = spans.provider
     if model:
         attributes[names.REQUEST_MODEL] = model
     attributes[names.OPERATION_NAME] = names.CHAT
-    if content.on_spans:
-        put_request(attributes, call, content)
     name = f"{names.CHAT} {model}" if model else names.CHAT
     return spans.begin(
         ("chat", call.step_index),
@@ -71,8 +73,8 @@ def end_chat(
     attributes: dict[str, Any] = {names.RESPONSE_FINISH_REASONS: (spans.finish_reason,)}
     usage = result.usage
     if usage.input_tokens or usage.output_tokens:
-        attributes[names.USAGE_INPUT_TOKENS] = usage.input_tokens
-        attributes[names.USAGE_OUTPUT_TOKENS] = usage.output_tokens
+        attributes[names.USAGE_INPUT_TOKENS] = count(usage.input_tokens)
+        attributes[names.USAGE_OUTPUT_TOKENS] = count(usage.output_tokens)
     details = {**opened.attributes, **attributes} if content.on_events else None
     if content.on_spans or details is not None:
         answer: dict[str, Any] = {}
@@ -102,7 +104,9 @@ def as_setting(value: Any) -> Any:
     """A setting of a model as an attribute can carry it."""
     if isinstance(value, list | tuple):
         return tuple(clean(each) for each in value)
-    return clean(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return clean(value)
+    return count(value) if value.__class__ is int else value
 
 
 def _is_texts(value: object) -> bool:

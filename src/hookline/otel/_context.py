@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from contextvars import Token
 from types import TracebackType
 
 from opentelemetry.context import Context, attach, create_key, get_current, get_value, set_value
-from opentelemetry.context import detach as _detach
 
 __all__ = [
-    "CALL",
     "OPERATION",
     "Activation",
     "attach",
@@ -20,7 +20,6 @@ __all__ = [
 ]
 
 OPERATION = create_key("hookline-operation-id")
-CALL = create_key("hookline-call")
 
 
 def current_operation(context: Context | None = None) -> str | None:
@@ -29,16 +28,14 @@ def current_operation(context: Context | None = None) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def detach(token: object, error: BaseException | None = None) -> None:
+def detach(token: Token[Context]) -> None:
     """Make the context current again that was before `attach`.
 
-    Args:
-        token: What `attach` gave.
-        error: What the work in between ended with. A coroutine that was thrown away is closed in whatever context
-            that happens to be in: nothing is to be put back there, and the attempt would be logged as an error.
+    A coroutine that was thrown away is closed in whatever context that happens to be in. Nothing is to be put back
+    there, and it is no error, as which OpenTelemetry's own function would log it.
     """
-    if not isinstance(error, GeneratorExit):
-        _detach(token)  # type: ignore[arg-type]
+    with contextlib.suppress(ValueError, RuntimeError):
+        token.var.reset(token)
 
 
 class Activation:
@@ -46,7 +43,7 @@ class Activation:
 
     def __init__(self, context: Context | None) -> None:
         self._context = context
-        self._token: object = None
+        self._token: Token[Context] | None = None
 
     def __enter__(self) -> None:
         if self._context is not None:
@@ -55,5 +52,5 @@ class Activation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._context is not None:
-            detach(self._token, error)
+        if self._token is not None:
+            detach(self._token)

@@ -45,6 +45,6 @@ class Failures:
     def cut(self, why: str) -> None:
         """A span was ended whose own end did not come."""
         try:
-            self._instruments.counters["truncated"].add(1, {"reason": why})
+            self._instruments.counters["truncated"].add(1, {names.SPAN_TRUNCATED: why})
         except Exception as error:
             self.note("truncated_spans", error)

@@ -91,8 +91,8 @@ def parent_of(spans: OperationSpans, execution: HookExecution) -> OpenSpan | Non
     """The innermost span that the hook ran inside of and that is open still."""
     over = ENDS.get(execution.hook_type, 0)
     tool = spans.open.get(("tool", execution.tool_call_id)) if execution.tool_call_id else None
-    step = spans.open.get(("step", execution.step_index)) if execution.step_index is not None else None
-    for each in (tool, step or spans.step, spans.root)[over:]:
+    step = spans.open.get(("step", execution.step_index)) if execution.step_index is not None else spans.step
+    for each in (tool, step, spans.root)[over:]:
         if each is None or each.began > execution.time_unix_nano:
             continue
         if each is spans.root or spans.open.get(each.key) is each:

@@ -46,6 +46,7 @@ class Instruments:
         self._tables: WeakSet[SpanTable] = WeakSet()
         self._dispatchers: WeakSet[HasLanes] = WeakSet()
         self._known: dict[str, dict[str, str]] = {}
+        self._kinds: set[str] = {names.INVOKE_AGENT}
         self.histograms: dict[str, Any] = {
             key: meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds)
             for key, (name, unit, description, bounds) in names.HISTOGRAMS.items()
@@ -80,7 +81,8 @@ class Instruments:
 
     def _open_spans(self, options: CallbackOptions) -> Iterable[Observation]:
         kinds = Tally(kind for table in self._copy(self._tables) for kind in table.open_kinds())
-        return [Observation(count, {names.SPAN_KIND: kind}) for kind, count in kinds.items()] or [Observation(0)]
+        self._kinds.update(kinds)  # one that was ever seen is told of when there is none, or a back end keeps the last
+        return [Observation(kinds[kind], {names.SPAN_KIND: kind}) for kind in sorted(self._kinds)]
 
     def _queued(self, options: CallbackOptions) -> Iterable[Observation]:
         return [Observation(sum(self._lengths()))]
@@ -104,9 +106,12 @@ def instruments_of(provider: MeterProvider | None) -> tuple[MeterProvider, Instr
     """The instruments of a meter provider, by default the process's."""
     provider = provider or get_meter_provider()
     with _lock:
-        found = _made.get(provider)
-        if found is None:
-            found = _made[provider] = Instruments(provider)
+        try:
+            found = _made.get(provider)
+            if found is None:
+                found = _made[provider] = Instruments(provider)
+        except TypeError:  # it takes no weak references
+            found = Instruments(provider)
     return provider, found
 
 

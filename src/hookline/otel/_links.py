@@ -11,6 +11,9 @@ from hookline.otel import _attributes as names
 
 __all__ = ["links_to", "parsed", "traceparent_of"]
 
+LONGEST = 512
+"""How long a `traceparent` may be; those of future versions may be longer than today's 55 characters."""
+
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -23,7 +26,7 @@ def traceparent_of(context: SpanContext) -> str | None:
 
 def parsed(traceparent: object) -> SpanContext | None:
     """The span that a stored `traceparent` names; `None` for anything that is none."""
-    if not isinstance(traceparent, str):
+    if not isinstance(traceparent, str) or len(traceparent) > LONGEST or not traceparent.isascii():
         return None
     # Without INVALID_SPAN in the default, a header that cannot be read would give the caller's own span.
     context = _propagator.extract({"traceparent": traceparent.lower()}, context={})  # type: ignore[arg-type]

@@ -40,11 +40,11 @@ class LogEvents:
 
     def exception(self, context: Context, attributes: dict[str, Any], error: BaseException, content: Content) -> None:
         """Emit that a model call has failed; what the exception says only where content is recorded."""
-        attributes = {**attributes, "exception.type": type(error).__qualname__}
+        attributes = {**attributes, names.EXCEPTION_TYPE: qualified_name(type(error))}
         if content.on_events:
-            content.put(attributes, names.CHAT, "exception.message", message_of(error))
+            content.put(attributes, names.CHAT, names.EXCEPTION_MESSAGE, message_of(error))
             content.put(
-                attributes, names.CHAT, "exception.stacktrace", "".join(traceback.format_exception(error)[-20:])
+                attributes, names.CHAT, names.EXCEPTION_STACKTRACE, "".join(traceback.format_exception(error)[-20:])
             )
         self.emit(names.MODEL_EXCEPTION_EVENT, context, attributes, severity=SeverityNumber.WARN)
 
@@ -60,3 +60,8 @@ class LogEvents:
             content.put(attributes, names.INVOKE_AGENT, names.ERROR_MESSAGE, event.error_message)
         context = set_span_in_context(NonRecordingSpan(root), Context())
         self.emit(names.ERROR_EVENT, context, attributes, at=event.time_unix_nano, severity=SeverityNumber.ERROR)
+
+
+def qualified_name(kind: type[BaseException]) -> str:
+    """An exception's class as the conventions name it: with its module, unless it is built in."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

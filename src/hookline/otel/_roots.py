@@ -7,9 +7,11 @@ from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
     NonRecordingSpan,
     SpanKind,
-    Tracer,
+    get_current_span,
     set_span_in_context,
 )
 
@@ -19,11 +21,10 @@ from hookline.events import Event, OnComplete, OnError
 from hookline.otel import _attributes as names
 from hookline.otel._actions import denial_attributes
 from hookline.otel._content import Content, message_parts, tool_definitions
-from hookline.otel._context import CALL, OPERATION, get_current, get_value, set_value
-from hookline.otel._failures import Failures
+from hookline.otel._context import OPERATION, get_current, get_value, set_value
 from hookline.otel._links import links_to, parsed
-from hookline.otel._spans import MARKS, OpenSpan, OperationSpans, finish
-from hookline.otel._text import clean
+from hookline.otel._spans import MARKS, Common, OpenSpan, OperationSpans, finish
+from hookline.otel._text import clean, count
 
 __all__ = ["Roots", "segment_of_event"]
 
@@ -41,77 +42,116 @@ class Roots:
 
     def __init__(
         self,
-        tracer: Tracer,
+        common: Common,
         content: Content,
-        failures: Failures,
         *,
         same_trace: bool,
         aggregate_usage: str,
         conversation_id: str | None,
         user_ids: bool,
     ) -> None:
-        self._tracer = tracer
+        self._common = common
         self._content = content
-        self._failures = failures
         self._same_trace = same_trace
         self._usage = aggregate_usage
         self._conversation_id = conversation_id
         self._user_ids = user_ids
         self._described: dict[int, tuple[object, dict[str, str]]] = {}
 
-    def begin(self, segment: Segment, at: int, operations: Operations) -> OperationSpans:
+    def begin(self, segment: Segment, at: int, operations: Operations, *, own: bool) -> OperationSpans:
         """Begin the root span of a segment.
 
         Its parent is the call of a sub-agent that it answers, if that is traced here; else whatever is current.
+
+        Args:
+            segment: What is known of it.
+            at: When it began.
+            operations: The segments that are open.
+            own: Whether it is a run of this package: such a one says by its context inside of which call it runs. Of
+                another runtime's there is only the parent's id.
         """
         current = get_current()
         parent = operations.get(segment.parent_operation_id) if segment.parent_operation_id else None
-        call = call_for(parent, segment.agent_id, current) if parent is not None else None
+        under = call = self._call_for(parent, segment.agent_id, current, own=own) if parent is not None else None
+        links: list[Link] = []
         base = current
-        if parent is not None:
+        if parent is not None and under is None and not own:
+            under = parent.current_step()
+        if parent is not None and under is not None:
             at = parent.at(at)
-            if call is None or get_value(CALL, current) is not call:
-                base = parent.inside(call or parent.current_step())
-        links = []
+            base = set_span_in_context(under.span, current if own else parent.base)
+        else:
+            base, links = not_inside_of_the_past(current)
         if segment.traceparents and self._same_trace:
             earlier = parsed(segment.traceparents[-1])
             if earlier is not None:
                 base = set_span_in_context(NonRecordingSpan(earlier), base)
         elif segment.traceparents:
-            links = links_to(segment.traceparents)
+            links = [*links_to(segment.traceparents), *links]
         agent = clean(segment.agent_id)
-        base = set_value(OPERATION, segment.operation_id, base)
-        spans = OperationSpans(segment.operation_id, agent, self._tracer, base, self._failures)
-        spans.id = clean(segment.operation_id)
+        operation_id = clean(segment.operation_id)
+        base = set_value(OPERATION, operation_id, base)
+        spans = OperationSpans(segment.operation_id, agent, base, self._common, own=own)
+        spans.id = operation_id
         spans.traceparents = tuple(segment.traceparents)
         attributes = self._attributes(segment, spans)
         name = f"{names.INVOKE_AGENT} {agent}" if agent else names.INVOKE_AGENT
-        span = self._tracer.start_span(name, base, SpanKind.INTERNAL, attributes, links, at)
+        span = self._common.tracer.start_span(name, base, SpanKind.INTERNAL, attributes, links, at)
         spans.at(at)
         spans.root = OpenSpan("root", names.INVOKE_AGENT, span, None, at, attributes, segment.operation_id)
         if span.is_recording():
-            spans.parent, spans.call, spans.previous = parent, call, links
-            spans.provider, spans.model = clean(segment.provider) or names.OTHER, clean(segment.model)
-            spans.descriptions = self._descriptions(segment)
-            spans.totals_from = (segment.input_tokens, segment.output_tokens)
-            spans.waiting_since = segment.waiting_since_unix_nano
+            spans.previous = links
+            self._take_up(spans, segment)
+            if parent is not None and under is not None:
+                spans.parent, spans.under, spans.call = parent, under, call
+                parent.segments[segment.operation_id] = spans
             if call is not None:
                 call.child = segment.operation_id
-            if self._content.on_spans:
-                self._put_request(spans.root, segment)
         return spans
+
+    def _take_up(self, spans: OperationSpans, segment: Segment) -> None:
+        """What is needed of a segment that is sampled."""
+        spans.provider, spans.model = clean(segment.provider) or names.OTHER, clean(segment.model)
+        spans.descriptions = self._descriptions(segment)
+        spans.totals_from = (segment.input_tokens, segment.output_tokens)
+        spans.waiting_since = segment.waiting_since_unix_nano
+        if self._content.on_spans:
+            self._put_request(spans.root, segment)
+
+    def _call_for(self, parent: OperationSpans, agent_id: str, current: Context, *, own: bool) -> OpenSpan | None:
+        """The call of the parent operation that a sub-agent's segment answers."""
+        call = get_value(self._common.call_key, current)
+        if isinstance(call, OpenSpan) and parent.open.get(call.key) is call:
+            return call
+        calls = (each for each in parent.open.values() if each.kind == names.CALL_AGENT and each.child is None)
+        return None if own else next((each for each in calls if each.callee == agent_id), None)
 
     def complete(self, spans: OperationSpans, event: OnComplete | OnError) -> None:
         """End the root span, for whatever reason the segment ends."""
-        reason = event.reason if isinstance(event, OnComplete) else "error"
+        reason = clean(event.reason) if isinstance(event, OnComplete) else "error"
+        error_type = message = None
+        if reason == "error":
+            error_type = clean(event.error_type) if event.error_type else names.OTHER
+            message = self._content.message(names.INVOKE_AGENT, names.ERROR_MESSAGE, event.error_message or "") or None
+        if spans.call is not None:
+            spans.call.outcome, spans.call.error_type = reason, error_type
+        at = spans.at(event.time_unix_nano)
+        if spans.parent is not None:
+            spans.parent.at(at)
+            spans.parent.segments.pop(spans.operation_id, None)
         attributes: dict[str, Any] = {names.OUTCOME: reason}
+        try:
+            self._put_last(attributes, spans, event)
+        finally:
+            finish(spans.root, at, attributes, error_type, message)
+
+    def _put_last(self, attributes: dict[str, Any], spans: OperationSpans, event: OnComplete | OnError) -> None:
+        """What is known of a segment at its end."""
         content = self._content
         if isinstance(event, OnComplete):
-            attributes |= {
-                names.STEPS: event.steps,
-                names.LLM_CALLS: event.llm_calls,
-                names.TOOL_CALLS: event.tool_calls,
-            }
+            attributes[names.STEPS] = count(event.steps)
+            attributes[names.LLM_CALLS] = count(event.llm_calls)
+            attributes[names.TOOL_CALLS] = count(event.tool_calls)
             if content.on_spans and event.last_assistant_content:
                 parts = [{"type": "text", "content": event.last_assistant_content}]
                 output = [{"role": "assistant", "parts": parts, "finish_reason": spans.finish_reason or "stop"}]
@@ -120,20 +160,10 @@ class Roots:
             attributes[names.RESPONSE_FINISH_REASONS] = (spans.finish_reason,)
         if self._usage != "off":
             hookline = self._usage == "hookline"
-            attributes[names.USAGE_INPUT if hookline else names.USAGE_INPUT_TOKENS] = spans.input_tokens
-            attributes[names.USAGE_OUTPUT if hookline else names.USAGE_OUTPUT_TOKENS] = spans.output_tokens
+            attributes[names.USAGE_INPUT if hookline else names.USAGE_INPUT_TOKENS] = count(spans.input_tokens)
+            attributes[names.USAGE_OUTPUT if hookline else names.USAGE_OUTPUT_TOKENS] = count(spans.output_tokens)
         if spans.stopped_by is not None:
             attributes |= denial_attributes(names.INVOKE_AGENT, *spans.stopped_by, content)
-        error_type = message = None
-        if reason == "error":
-            error_type = clean(event.error_type) if event.error_type else names.OTHER
-            message = content.message(names.INVOKE_AGENT, names.ERROR_MESSAGE, event.error_message or "") or None
-        if spans.call is not None:
-            spans.call.outcome, spans.call.error_type = reason, error_type
-        at = spans.at(event.time_unix_nano)
-        if spans.parent is not None:
-            spans.parent.at(at)
-        finish(spans.root, at, attributes, error_type, message)
 
     def refused(
         self, spans: OperationSpans, call: Call, denial: Denial, cause: BaseException | None, *, ran: bool, stop: bool
@@ -168,6 +198,8 @@ class Roots:
             attributes[names.REQUEST_MODEL] = clean(segment.model)
         if spans.agent:
             attributes[names.AGENT_NAME] = spans.agent
+        if self._common.kinds:
+            attributes[names.OPENINFERENCE_KIND] = self._common.kinds[names.INVOKE_AGENT]
         attributes[names.OPERATION_NAME] = names.INVOKE_AGENT
         return attributes
 
@@ -200,13 +232,16 @@ class Roots:
                 root.attributes[mark] = attributes[mark]
 
 
-def call_for(parent: OperationSpans, agent_id: str, current: Context) -> OpenSpan | None:
-    """The call of the parent operation that a sub-agent's segment answers."""
-    call = get_value(CALL, current)
-    if isinstance(call, OpenSpan) and parent.open.get(call.key) is call:
-        return call
-    calls = (each for each in parent.open.values() if each.kind == names.CALL_AGENT and each.child is None)
-    return next((each for each in calls if each.callee == agent_id), None)
+def not_inside_of_the_past(current: Context) -> tuple[Context, list[Link]]:
+    """The context that a segment begins in, if nothing of a traced run calls it.
+
+    What an observer of a run's end starts, or one in a lane, finds a span that has ended: it gets a trace of its own,
+    with a link, because no span may outlive the one above it.
+    """
+    span = get_current_span(current)
+    if get_value(OPERATION, current) is None or getattr(span, "end_time", None) is None:
+        return current, []
+    return set_span_in_context(INVALID_SPAN, current), [Link(span.get_span_context(), {names.LINK: "started_by"})]
 
 
 def segment_of_event(event: Event, traceparents: tuple[str, ...]) -> Segment:

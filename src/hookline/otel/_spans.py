@@ -6,17 +6,17 @@ for which of several parallel calls an event arrives.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from opentelemetry.context import Context
+from opentelemetry.context import Context, create_key
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from hookline.calls import Call, Denial
 from hookline.otel import _attributes as names
 from hookline.otel._failures import Failures
 
-__all__ = ["MARKS", "OpenSpan", "OperationSpans", "finish", "merge"]
+__all__ = ["MARKS", "Common", "OpenSpan", "OperationSpans", "finish", "merge"]
 
 
 class OpenSpan:
@@ -28,6 +28,7 @@ class OpenSpan:
         span: The span.
         parent: The one above; `None` for the root.
         began: When, in nanoseconds since 1970.
+        stamp: When, by the event that said so.
         attributes: Those it was made with: they must still be there at its end.
         context: With the span in it, made when it is first asked for.
         operation_id: Whose it is.
@@ -50,6 +51,7 @@ class OpenSpan:
         "outcome",
         "parent",
         "span",
+        "stamp",
     )
 
     def __init__(
@@ -66,7 +68,7 @@ class OpenSpan:
         self.kind = kind
         self.span = span
         self.parent = parent
-        self.began = began
+        self.began = self.stamp = began
         self.attributes = attributes
         self.operation_id = operation_id
         self.context: Context | None = None
@@ -74,6 +76,31 @@ class OpenSpan:
         self.child: str | None = None
         self.outcome: str | None = None
         self.error_type: str | None = None
+
+
+class Common:
+    """What all segments share that one bundle traces.
+
+    Args:
+        tracer: Makes the spans.
+        failures: Told of what goes wrong.
+        kinds: What OpenInference calls each kind of span, where that is wanted.
+        cut: Ends a segment in place of its own events: the segment, why, when.
+    """
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        failures: Failures,
+        kinds: Mapping[str, str],
+        cut: Callable[[OperationSpans, str, int], None],
+    ) -> None:
+        self.tracer = tracer
+        self.failures = failures
+        self.kinds = kinds
+        self.cut = cut
+        self.call_key = create_key("hookline-call")
+        """Where the context says which call of a sub-agent it is inside of; two bundles have two such calls."""
 
 
 class OperationSpans:
@@ -93,40 +120,48 @@ class OperationSpans:
         "agent",
         "base",
         "call",
+        "common",
         "compacted",
         "conversation_id",
         "decided",
         "denials",
         "descriptions",
-        "failures",
         "finish_reason",
+        "heard",
         "id",
         "input_tokens",
-        "kinds",
         "latest",
         "model",
         "next_call",
         "open",
         "operation_id",
         "output_tokens",
+        "own",
         "parent",
         "previous",
         "provider",
         "root",
+        "segments",
         "step",
         "stopped_by",
         "token",
+        "told",
         "totals_from",
         "traceparents",
-        "tracer",
+        "under",
         "waiting_since",
     )
 
-    def __init__(self, operation_id: str, agent: str, tracer: Tracer, base: Context, failures: Failures) -> None:
+    def __init__(self, operation_id: str, agent: str, base: Context, common: Common, *, own: bool) -> None:
         self.operation_id = self.id = operation_id
         self.agent = agent
-        self.tracer = tracer
-        self.failures = failures
+        self.common = common
+        self.own = own
+        """Whether a run of this package has begun it, and will end it."""
+        self.heard = 0
+        """Of another runtime's: when the last event came, on this process's own clock."""
+        self.told: object = None
+        """The event that was told last: two registrations of a bundle tell it twice."""
         self.base = base
         """The context that the segment began in."""
         self.open: dict[Hashable, OpenSpan] = {}
@@ -134,6 +169,10 @@ class OperationSpans:
         self.root: OpenSpan
         self.step: OpenSpan | None = None
         self.parent: OperationSpans | None = None
+        self.under: OpenSpan | None = None
+        """The span of the parent operation that the root is under."""
+        self.segments: dict[str, OperationSpans] = {}
+        """Segments of sub-agents that are under this one's spans."""
         self.call: OpenSpan | None = None
         """The call of the parent operation that this segment answers."""
         self.token: Any = None
@@ -149,8 +188,6 @@ class OperationSpans:
         self.previous: Sequence[Link] = ()
         """Links to the segments before."""
         self.waiting_since: int | None = None
-        self.kinds: Mapping[str, str] = {}
-        """What OpenInference calls each kind of span, where it is wanted."""
         self.compacted = False
         self.finish_reason: str | None = None
         self.input_tokens = self.output_tokens = 0
@@ -187,18 +224,22 @@ class OperationSpans:
         Returns:
             The span; `None` if it was begun by the same event already.
         """
+        stamp = at
         if at < self.latest:
             at = self.latest
         self.latest = at
         there = self.open.get(key)
         if there is not None:
-            if there.began == at:
+            if there.stamp == stamp:
                 return None
             self.cut(there, at, "restarted")
-        if self.kinds:
-            attributes[names.OPENINFERENCE_KIND] = self.kinds[kind]
-        span = self.tracer.start_span(name, parent.context or self.inside(parent), span_kind, attributes, links, at)
+        common = self.common
+        if common.kinds:
+            attributes[names.OPENINFERENCE_KIND] = common.kinds[kind]
+        context = parent.context or self.inside(parent)
+        span = common.tracer.start_span(name, context, span_kind, attributes, links, at)
         opened = self.open[key] = OpenSpan(key, kind, span, parent, at, attributes, self.operation_id)
+        opened.stamp = stamp
         return opened
 
     def end(
@@ -221,10 +262,12 @@ class OperationSpans:
         """
         if self.open.pop(opened.key, None) is None:
             return False
+        if self.segments:
+            self.end_segments(opened, at)
         try:
             finish(opened, self.at(at), attributes, error_type, message)
         except Exception as error:
-            self.failures.note("end", error)
+            self.common.failures.note("end", error)
         return True
 
     def children(self, opened: OpenSpan) -> list[OpenSpan]:
@@ -236,7 +279,14 @@ class OperationSpans:
         for child in self.children(opened):
             self.cut(child, at, why)
         if self.end(opened, at, {names.SPAN_TRUNCATED: why}):
-            self.failures.cut(why)
+            self.common.failures.cut(why)
+
+    def end_segments(self, opened: OpenSpan, at: int) -> None:
+        """End the segments of sub-agents that are open still under a span."""
+        for segment in list(self.segments.values()):
+            if segment.under is opened:
+                self.common.cut(segment, "parent_ended", self.at(at))
+                self.at(segment.latest)
 
     def step_of(self, step_index: int | None) -> OpenSpan:
         """The span of a step; where there is none, that of the latest, or the root."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["NAME_CHARACTERS", "clean"]
+__all__ = ["NAME_CHARACTERS", "clean", "count"]
 
 NAME_CHARACTERS = 256
 """How long a name or an id may be. A model can invent a tool's name of any length."""
@@ -20,3 +20,8 @@ def clean(text: object, limit: int = NAME_CHARACTERS) -> str:
     if len(text) > limit:
         text = f"{text[: limit - 1]}…"
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def count(number: object) -> int | str:
+    """A count as an attribute can carry it: exporters drop what does not fit into 64 bits."""
+    return min(number, 2**63 - 1) if isinstance(number, int) else clean(number)

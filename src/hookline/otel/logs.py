@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from opentelemetry.trace import get_current_span
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, get_current_span
 
 from hookline.otel._context import current_operation
 
@@ -24,7 +24,10 @@ class RunContextFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Complete a record; none is left out."""
-        context = get_current_span().get_span_context()
+        try:
+            context = get_current_span().get_span_context()
+        except Exception:  # a record must not fail because of a broken tracer
+            context = INVALID_SPAN_CONTEXT
         valid = context.is_valid
         found = record.__dict__
         found.setdefault("operation_id", current_operation() or "")

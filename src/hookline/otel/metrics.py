@@ -186,15 +186,13 @@ class MetricsHooks(EnclosingHooks):
         if model:
             attributes[names.REQUEST_MODEL] = self._models(model)
         if isinstance(result, ModelResponse):
-            self._count_tokens("input", result.usage.input_tokens, attributes)
-            self._count_tokens("output", result.usage.output_tokens, attributes)
+            usage = result.usage
+            if usage.input_tokens or usage.output_tokens:
+                self._record["tokens"].record(usage.input_tokens, {**attributes, names.TOKEN_TYPE: "input"})
+                self._record["tokens"].record(usage.output_tokens, {**attributes, names.TOKEN_TYPE: "output"})
         if error is not None:
             attributes[names.ERROR_TYPE] = self._errors(clean(type(error).__name__))
         self._record["model"].record(seconds, attributes)
-
-    def _count_tokens(self, kind: str, count: int, attributes: dict[str, Any]) -> None:
-        if count:
-            self._record["tokens"].record(count, {**attributes, names.TOKEN_TYPE: kind})
 
     # Events, which any runtime may send.
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import sys
-from collections import OrderedDict
 from collections.abc import Callable
+from contextvars import Token
 from time import time_ns
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import structs
 from opentelemetry._logs import LoggerProvider
+from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import SpanContext, TracerProvider, get_tracer_provider, set_span_in_context
+from opentelemetry.trace import TracerProvider, get_tracer_provider, set_span_in_context
 
 from hookline._enclosing import EnclosingHooks, Segment
 from hookline._hook_records import Hook
@@ -23,7 +22,7 @@ from hookline.otel import _attributes as names
 from hookline.otel._actions import ACTIONS
 from hookline.otel._chats import begin_chat, end_chat
 from hookline.otel._content import Content, Redact, capture_mode
-from hookline.otel._context import CALL, OPERATION, Activation, attach, detach, set_value
+from hookline.otel._context import OPERATION, Activation, attach, detach, set_value
 from hookline.otel._failures import Failures
 from hookline.otel._feeds import executions, unregistrations
 from hookline.otel._hook_spans import hook_event, hook_span
@@ -32,20 +31,18 @@ from hookline.otel._links import traceparent_of
 from hookline.otel._log_events import LogEvents
 from hookline.otel._options import flags, one_of, positive, provider
 from hookline.otel._roots import Roots, segment_of_event
-from hookline.otel._spans import OpenSpan, OperationSpans, finish
+from hookline.otel._segments import Segments, end_open, heard
+from hookline.otel._spans import Common, OpenSpan, OperationSpans
 from hookline.otel._text import clean
 from hookline.signals import HookExecution
 
 __all__ = ["TracingHooks"]
 
-REMEMBERED = 1000
-"""Of how many operations that are over the root is remembered, for what is told of them afterwards."""
+Entered = tuple[OpenSpan, Token[Context], Call]
+"""What `leave` needs of `enter`: the span, the context before it, and the call."""
 
 END_OF_TIME = 2**63
 """What a span's time must be below, in nanoseconds since 1970."""
-
-SWEEP_NS = 60_000_000_000
-"""How often spans are looked for that have become too old."""
 
 
 class TracingHooks(EnclosingHooks):
@@ -120,10 +117,12 @@ class TracingHooks(EnclosingHooks):
         _, self._instruments = instruments_of(meter_provider)
         self._failures = Failures(id, self._instruments)
         self._content = Content(capture_mode(capture_content), redact, max_content_chars, self._failures.note)
+        kinds = names.OPENINFERENCE_KINDS if openinference else {}
+        self._segments = Segments(self._failures, max_span_age * 1e9)
+        self._common = Common(self._tracer, self._failures, kinds, self._segments.cut)
         self._roots = Roots(
-            self._tracer,
+            self._common,
             self._content,
-            self._failures,
             same_trace=resume == "same_trace",
             aggregate_usage=aggregate_usage,
             conversation_id=conversation_id,
@@ -131,14 +130,6 @@ class TracingHooks(EnclosingHooks):
         )
         self._model_spans = model_spans
         self._hook_spans = hook_spans
-        self._openinference = openinference
-        self._max_age_ns = math.inf if max_span_age == math.inf else int(max_span_age * 1e9)
-        self._next_sweep = 0
-        self._operations: dict[str, OperationSpans] = {}
-        self._over: OrderedDict[str, tuple[int, SpanContext, tuple[str, ...]]] = OrderedDict()
-        """When segments ended, where their roots were, and the `traceparent`s of the operation's first and latest."""
-        self._silent: OrderedDict[str, None] = OrderedDict()
-        """Operations of foreign runtimes that are not sampled."""
         self.observers = tuple(
             Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observer(kind)) for kind in EVENTS.values()
         )
@@ -147,31 +138,37 @@ class TracingHooks(EnclosingHooks):
     # What a run of this package does with the bundle.
 
     def begin(self, segment: Segment) -> tuple[OperationSpans | None, bool]:
-        """Begin the root span, and make it current in the run's task."""
+        """Begin the root span."""
         try:
-            at = time_ns()
-            spans = self._roots.begin(segment, at, self._operations)
+            spans = self._roots.begin(segment, time_ns(), self._segments.open, own=True)
             wanted = spans.root.span.is_recording()
             if wanted:
-                self._keep(spans, at)
-                if self._hook_spans:
-                    executions.watch(segment.operation_id, self._executed)
-            spans.token = attach(spans.inside(spans.root))
+                self._keep(spans)
             return spans, wanted
         except Exception as error:
             self._failures.note("begin", error)
             return None, False
+
+    def attach(self, begun: OperationSpans | None) -> None:
+        """Make the root span current in the run's task."""
+        if begun is None:
+            return
+        try:
+            begun.token = attach(set_value(OPERATION, begun.id, set_span_in_context(begun.root.span)))
+        except Exception as error:
+            self._failures.note("attach", error)
 
     def end(self, begun: OperationSpans | None) -> None:
         """End what no event has ended, and give the run's task its context back."""
         if begun is None:
             return
         try:
-            detach(begun.token, sys.exception())
+            if begun.token is not None:
+                detach(begun.token)
             if self._hook_spans:
                 executions.unwatch(begun.operation_id, self._executed)
-            if self._operations.get(begun.operation_id) is begun:
-                self._cut(begun, "unfinished", time_ns())
+            self._segments.cut(begun, "unfinished", time_ns())
+            self._segments.forget(begun.operation_id)
         except Exception as error:
             self._failures.note("end", error)
 
@@ -183,30 +180,30 @@ class TracingHooks(EnclosingHooks):
             self._failures.note("carried", error)
             return None
 
-    def enter(self, call: Call) -> tuple[OpenSpan, object, Call] | None:
+    def enter(self, call: Call) -> Entered | None:
         """Make the span of a step, a model call, a tool call, a sub-agent call or a compaction current."""
         try:
-            spans = self._operations.get(call.operation_id)
+            spans = self._segments.open.get(call.operation_id)
             opened = self._span_of(spans, call) if spans is not None else None
             if spans is None or opened is None:
                 return None
             context = set_span_in_context(opened.span)  # hooks may have put something of theirs into the present one
             if call.__class__ is SubAgentCall:
-                context = set_value(CALL, opened, context)
+                context = set_value(self._common.call_key, opened, context)
             return opened, attach(context), call
         except Exception as error:
             self._failures.note("enter", error)
             return None
 
-    def leave(self, entered: tuple[OpenSpan, object, Call] | None, result: object, error: BaseException | None) -> None:
+    def leave(self, entered: Entered | None, result: object, error: BaseException | None) -> None:
         """Give the run's task its context back, and end a `chat` span, for which there is no event."""
         if entered is None:
             return
         opened, token, call = entered
-        detach(token, error)
+        detach(token)
         try:
             if isinstance(call, ModelCall):
-                spans = self._operations.get(call.operation_id)
+                spans = self._segments.open.get(call.operation_id)
                 if spans is not None:
                     end_chat(spans, opened, call, result, error, self._content, self._logs)
             elif isinstance(error, Exception):
@@ -219,7 +216,7 @@ class TracingHooks(EnclosingHooks):
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
         """Keep who has denied what until the event comes that tells of it."""
         try:
-            spans = self._operations.get(call.operation_id)
+            spans = self._segments.open.get(call.operation_id)
             if spans is not None:
                 self._roots.refused(spans, call, denial, cause, ran=ran, stop=stop)
         except Exception as error:
@@ -241,16 +238,21 @@ class TracingHooks(EnclosingHooks):
     # Events, which any runtime may send.
 
     def _observer(self, kind: type[Event]) -> Callable[[Event], None]:
-        find, content, failures = self._operations.get, self._content, self._failures
+        find, content, failures = self._segments.open.get, self._content, self._failures
         action = ACTIONS.get(kind, self._complete)
 
         def observe(event: Event) -> None:
             try:
-                if not 0 <= event.time_unix_nano < END_OF_TIME:  # one such time would spoil a whole batch of spans
+                at = event.time_unix_nano
+                if at.__class__ is not int or not 0 <= at < END_OF_TIME:  # it would spoil a whole batch of spans
                     event = structs.replace(event, time_unix_nano=time_ns())
                 spans = find(event.operation_id) or self._unannounced(event)
-                if spans is not None:
-                    action(spans, event, content)
+                if spans is None or spans.told is event:
+                    return
+                spans.told = event
+                if not spans.own:
+                    heard(spans)
+                action(spans, event, content)
             except Exception as error:
                 failures.note(str(event.hook_type), error)
 
@@ -259,33 +261,39 @@ class TracingHooks(EnclosingHooks):
     def _unannounced(self, event: Event) -> OperationSpans | None:
         """An event of an operation that no run has begun here: another runtime's, or one that is over."""
         operation_id = event.operation_id
-        over = self._over.get(operation_id)
+        over = self._segments.over(operation_id)
         if isinstance(event, OnError) and over is not None:
-            self._logs.run_failed(event, over[1], self._content)
+            self._logs.run_failed(event, over.root, self._content)
+        begins = str(event.hook_type).startswith("before")
+        if over is not None:
+            begins = begins and event.time_unix_nano > over.at
+        else:
+            begins = begins or isinstance(event, OnComplete | OnError)
+        if not begins or self._segments.is_deaf(operation_id):
             return None
-        begins = str(event.hook_type).startswith("before") or isinstance(event, OnComplete | OnError)
-        if not begins or operation_id in self._silent or (over is not None and event.time_unix_nano <= over[0]):
-            return None
-        segment = segment_of_event(event, over[2] if over is not None else ())
-        spans = self._roots.begin(segment, event.time_unix_nano, self._operations)
+        segment = segment_of_event(event, over.traceparents if over is not None else ())
+        spans = self._roots.begin(segment, event.time_unix_nano, self._segments.open, own=False)
         if not spans.root.span.is_recording():
-            remember(self._silent, operation_id, None)
+            self._segments.silence(operation_id)
             return None
-        self._keep(spans, event.time_unix_nano)
+        self._keep(spans)
         unregistrations.watch(operation_id, self._unregistered)
-        if self._hook_spans:
-            executions.watch(operation_id, self._executed)
         return spans
 
+    def _keep(self, spans: OperationSpans) -> None:
+        self._segments.keep(spans)
+        if self._hook_spans:
+            executions.watch(spans.operation_id, self._executed)
+
     def _complete(self, spans: OperationSpans, event: OnComplete | OnError, content: Content) -> None:
-        if self._operations.pop(spans.operation_id, None) is None:
+        if not self._segments.take(spans):
             return
         reason = event.reason if isinstance(event, OnComplete) else "error"
         try:
-            self._end_open(spans, reason, event.time_unix_nano)
+            end_open(spans, reason, event.time_unix_nano)
             self._roots.complete(spans, event)
         finally:
-            self._remember(spans)
+            self._segments.ended(spans)
         if isinstance(event, OnError):
             self._logs.run_failed(event, spans.root.span.get_span_context(), self._content)
 
@@ -293,9 +301,9 @@ class TracingHooks(EnclosingHooks):
         if execution is None:
             return
         try:
-            spans = self._operations.get(operation_id)
-            over = self._over.get(operation_id)
-            root = spans.root.span.get_span_context() if spans is not None else over[1] if over is not None else None
+            spans = self._segments.open.get(operation_id)
+            over = self._segments.over(operation_id)
+            root = spans.root.span.get_span_context() if spans is not None else over.root if over is not None else None
             if self._hook_spans == "events":
                 hook_event(self._logs, execution, spans, root, self._content)
             else:
@@ -308,10 +316,10 @@ class TracingHooks(EnclosingHooks):
         try:
             unregistrations.unwatch(operation_id, self._unregistered)
             executions.unwatch(operation_id, self._executed)
-            self._silent.pop(operation_id, None)
-            spans = self._operations.get(operation_id)
-            if spans is not None:
-                self._cut(spans, "unregistered", time_ns())
+            self._segments.forget(operation_id)
+            spans = self._segments.open.get(operation_id)
+            if spans is not None and not spans.own:
+                self._segments.cut(spans, "unregistered", spans.latest)
         except Exception as error:
             self._failures.note("operation_unregistered", error)
 
@@ -324,16 +332,16 @@ class TracingHooks(EnclosingHooks):
             operation_id: The run; one that is not traced changes nothing.
             call_id: A tool call of it; its present step unless given.
         """
-        spans = self._operations.get(operation_id)
+        spans = self._segments.open.get(operation_id)
         if spans is None:
             return Activation(None)
         tool = spans.open.get(("tool", call_id)) if call_id is not None else None
-        context = set_value(OPERATION, operation_id, set_span_in_context((tool or spans.current_step()).span))
+        context = set_value(OPERATION, spans.id, set_span_in_context((tool or spans.current_step()).span))
         return Activation(context)
 
     def traceparent(self, operation_id: str) -> str | None:
         """W3C `traceparent` of a run's present segment, to send along; `None` for one that is not traced."""
-        return self.carried(self._operations.get(operation_id))
+        return self.carried(self._segments.open.get(operation_id))
 
     def close(self, at: int | None = None) -> None:
         """End every span that is open still; call it before the provider is shut down. May be called again.
@@ -343,54 +351,9 @@ class TracingHooks(EnclosingHooks):
                 seen; now unless given.
         """
         at = time_ns() if at is None else at
-        for spans in list(self._operations.values()):
-            self._cut(spans, "shutdown", at)
+        for spans in list(self._segments.open.values()):
+            self._segments.cut(spans, "shutdown", at)
 
     def open_kinds(self) -> list[str]:
         """The kind of each open span, for the gauge of open spans."""
-        return [kind for spans in list(self._operations.values()) for kind in spans.open_kinds()]
-
-    # Keeping house.
-
-    def _keep(self, spans: OperationSpans, at: int) -> None:
-        spans.kinds = names.OPENINFERENCE_KINDS if self._openinference else {}
-        before = self._operations.get(spans.operation_id)
-        if before is not None:
-            self._cut(before, "restarted", at)
-        if at > self._next_sweep:
-            self._next_sweep = at + SWEEP_NS
-            for each in list(self._operations.values()):
-                if at - each.latest > self._max_age_ns:
-                    self._cut(each, "expired", at)
-        self._operations[spans.operation_id] = spans
-
-    def _cut(self, spans: OperationSpans, why: str, at: int) -> None:
-        """End a segment in place of its own events."""
-        if self._operations.get(spans.operation_id) is not spans:
-            return
-        del self._operations[spans.operation_id]
-        try:
-            self._end_open(spans, why, at)
-            self._failures.cut(why)
-            finish(spans.root, spans.at(at), {names.SPAN_TRUNCATED: why, names.OUTCOME: why})
-        except Exception as error:
-            self._failures.note(why, error)
-        self._remember(spans)
-
-    def _end_open(self, spans: OperationSpans, why: str, at: int) -> None:
-        for opened in reversed(list(spans.open.values())):
-            spans.cut(opened, at, why)
-
-    def _remember(self, spans: OperationSpans) -> None:
-        root = spans.root.span.get_span_context()
-        latest = traceparent_of(root)
-        traceparents = (*spans.traceparents[:1], latest) if latest is not None else spans.traceparents
-        remember(self._over, spans.operation_id, (spans.latest, root, traceparents))
-
-
-def remember(kept: OrderedDict[str, Any], key: str, value: object) -> None:
-    """Keep a value under a key, and forget the oldest where they become too many."""
-    kept.pop(key, None)
-    kept[key] = value
-    while len(kept) > REMEMBERED:
-        kept.popitem(last=False)
+        return self._segments.open_kinds()

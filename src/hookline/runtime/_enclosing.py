@@ -37,6 +37,8 @@ def begin_enclosing(run: Run, bundles: Sequence[EnclosingHooks]) -> Sequence[Any
         traceparent = hooks.carried(begun)
         if traceparent is not None and run.traceparents is segment.traceparents:
             run.traceparents = (*segment.traceparents[:1], traceparent)
+    for hooks, begun in run.begun:
+        hooks.attach(begun)
     if not silent and len(bundles) == sum(isinstance(entry, EnclosingHooks) for entry in run.hooks):
         return run.hooks
     # One that the agent and the caller have both given would count everything twice.

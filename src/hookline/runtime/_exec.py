@@ -214,6 +214,7 @@ async def exec_child(parent: Run, agent: Agent, instruction: str, operation_id: 
         user_id=parent.user_id,
         tenant_id=parent.tenant_id,
         parent_operation_id=parent.operation_id,
+        conversation_id=parent.conversation_id,
         messages=conversation(agent, instruction),
     )
     run = Run(

@@ -38,6 +38,7 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         last_input_tokens=run.last_input_tokens,
         last_content=run.last_content,
         steering=steering(run) if run.steered else None,
+        conversation_id=run.conversation_id,
         traceparents=list(run.traceparents),
         waiting_since_unix_nano=run.waiting_since_unix_nano,
         active_ms=run.active_ms(),

@@ -125,7 +125,6 @@ class Run:
         phases: PhaseMachine | None = None,
         history: int = 0,
         remember: Remember | None = None,
-        conversation_id: str | None = None,
     ) -> None:
         self.agent = agent
         self.parent = parent
@@ -138,7 +137,6 @@ class Run:
         self.begun: list[tuple[EnclosingHooks, Any]] = []
         self.enclosing: dict[type[Call], tuple[EnclosingHooks, ...]] = {}
         """The bundles that stand around its work, by what that is for."""
-        self.conversation_id = conversation_id
         self.exec_child = exec_child
         self.hooks = hooks
         self.dispatcher = dispatcher
@@ -192,6 +190,7 @@ class Run:
         self.call_indices: dict[str, int] = dict(state.call_indices)
         self.last_input_tokens = state.last_input_tokens
         self.last_content = state.last_content
+        self.conversation_id = state.conversation_id
         self.traceparents = tuple(state.traceparents)
         self.waiting_since_unix_nano = state.waiting_since_unix_nano
         steering = state.steering or UNSTEERED

@@ -183,6 +183,7 @@ class AgentSession:
             agent_id=self.agent.id,
             user_id=self._user_id,
             tenant_id=self._tenant_id,
+            conversation_id=self.id,
             messages=[*system, *self.history, *given],
         )
         with self._claimed():
@@ -256,7 +257,6 @@ class AgentSession:
             phases=self._phases,
             history=history,
             remember=self._remember,
-            conversation_id=self.id,
         )
         if self._leaving:
             run.interrupt()

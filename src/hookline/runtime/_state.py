@@ -110,6 +110,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         last_input_tokens: Input tokens of the last model call.
         last_content: What the model said last.
         steering: What hooks have made of it, where they have.
+        conversation_id: The session that it is a task of.
         traceparents: W3C `traceparent` of its first and its latest segment, where they were traced.
         waiting_since_unix_nano: When it began to wait for a person, in nanoseconds since 1970.
         active_ms: How long its segments took.
@@ -136,6 +137,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     last_input_tokens: int = 0
     last_content: str = ""
     steering: Steering | None = None
+    conversation_id: str | None = None
     traceparents: list[str] = []
     waiting_since_unix_nano: int | None = None
     active_ms: float = 0.0
