@@ -15,6 +15,7 @@ import pytest
 
 import hookline
 from hookline import HookDispatcher, Hooks, HookType, Phase
+from hookline.otel import _attributes
 
 from .markdown import PAGES, ROOT, anchors, blocks, code_spans, links, title
 
@@ -29,6 +30,7 @@ MODULES = [
         "hookline.interceptors",
         "hookline.phases",
         "hookline.asgi",
+        "hookline.otel",
         "hookline.ready",
         "hookline.runtime",
         "hookline.evals",
@@ -38,6 +40,8 @@ MODULES = [
 OWNERS = {"hooks": Hooks, "dispatcher": HookDispatcher, "hookline": hookline}
 ELSEWHERE = {"TaskGroup", "CancelScope", "CancelledError", "StrEnum", "HookRunner"}
 """Names of others that the pages may mention."""
+TELEMETRY = set(re.findall(r'"((?:gen_ai|hookline)\.[\w.]+)"', inspect.getsource(_attributes)))
+"""Names of attributes, events and metrics; a page may also name what several begin with."""
 
 
 @pytest.mark.parametrize("path", PAGES, ids=title)
@@ -80,8 +84,9 @@ def test_every_class_that_a_page_names_exists(path: pathlib.Path) -> None:
 def test_every_attribute_that_a_page_names_exists(path: pathlib.Path) -> None:
     for span in code_spans(path.read_text()):
         dotted = re.match(r"@?(\w+)((?:\.\w+)+)", span)
-        if not dotted:
+        if not dotted or any(name.startswith(span) for name in TELEMETRY):
             continue
+        assert dotted[1] != "gen_ai", f"{title(path)} names `{span}`"
         owner = OWNERS.get(dotted[1]) or (find(dotted[1]) if dotted[1][0].isupper() else None)
         if owner is not None and not span.startswith("hookline.dev"):
             assert resolves(owner, dotted[2][1:]), f"{title(path)} names `{span}`"
@@ -138,6 +143,12 @@ def test_the_picture_of_the_order_names_all_sixteen_events() -> None:
 
 def test_the_picture_of_the_phases_names_all_thirteen() -> None:
     assert {phase.value for phase in Phase} <= texts_of("phases.svg")
+
+
+def test_the_picture_of_a_trace_names_every_kind_of_span_but_that_of_hooks() -> None:
+    drawn = {(text or "").partition(" ")[0] for text in texts_of("trace.svg")}
+
+    assert set(_attributes.OPENINFERENCE_KINDS) - {_attributes.HOOK} <= drawn
 
 
 def test_the_picture_of_the_onion_names_every_kind_of_interceptor() -> None:

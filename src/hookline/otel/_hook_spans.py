@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, set_span_in_context
 
 from hookline.otel import _attributes as names
 from hookline.otel._content import Content
 from hookline.otel._log_events import LogEvents
-from hookline.otel._spans import OpenSpan, OperationSpans
+from hookline.otel._spans import Common, OpenSpan, OperationSpans
 from hookline.otel._text import clean
 from hookline.signals import HookExecution
 
@@ -21,7 +21,7 @@ ENDS = {"afterToolCall": 1, "onToolCallError": 1, "afterStep": 2, "onComplete": 
 
 
 def hook_span(
-    tracer: Tracer, execution: HookExecution, spans: OperationSpans | None, root: SpanContext | None, content: Content
+    common: Common, execution: HookExecution, spans: OperationSpans | None, root: SpanContext | None, content: Content
 ) -> None:
     """Put one handler run into the trace as a span.
 
@@ -30,7 +30,7 @@ def hook_span(
     trace of its own, with a link.
 
     Args:
-        tracer: Makes the span.
+        common: Makes the span.
         execution: The run.
         spans: The operation's open spans, while its segment lasts.
         root: Where the segment's root is, or was.
@@ -39,13 +39,15 @@ def hook_span(
     began = execution.time_unix_nano
     end = began + int(execution.duration_ms * 1e6)
     attributes = attributes_of(execution, content)
+    if common.kinds:
+        attributes[names.OPENINFERENCE_KIND] = common.kinds[names.HOOK]
     parent = parent_of(spans, execution) if spans is not None else None
     if parent is not None and spans is not None:
         context, links = spans.inside(parent), []
         spans.at(end)
     else:
         context, links = Context(), [Link(root)] if root is not None else []
-    span = tracer.start_span(
+    span = common.tracer.start_span(
         f"{names.HOOK} {attributes[names.HOOK_ID]}", context, attributes=attributes, links=links, start_time=began
     )
     if names.ERROR_TYPE in attributes:

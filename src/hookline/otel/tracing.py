@@ -187,7 +187,8 @@ class TracingHooks(EnclosingHooks):
             opened = self._span_of(spans, call) if spans is not None else None
             if spans is None or opened is None:
                 return None
-            context = set_span_in_context(opened.span)  # hooks may have put something of theirs into the present one
+            # Hooks may have put something of theirs into the present context.
+            context = opened.context = set_span_in_context(opened.span)
             if call.__class__ is SubAgentCall:
                 context = set_value(self._common.call_key, opened, context)
             return opened, attach(context), call
@@ -307,7 +308,7 @@ class TracingHooks(EnclosingHooks):
             if self._hook_spans == "events":
                 hook_event(self._logs, execution, spans, root, self._content)
             else:
-                hook_span(self._tracer, execution, spans, root, self._content)
+                hook_span(self._common, execution, spans, root, self._content)
         except Exception as error:
             self._failures.note("hook_executed", error)
 

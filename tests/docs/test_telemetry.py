@@ -1,0 +1,285 @@
+"""The page of the telemetry lists what runs really export: every attribute, on the spans and metrics that have it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import anyio
+import pytest
+from msgspec import structs
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from hookline import (
+    AfterStep,
+    Agent,
+    AgentSession,
+    Approve,
+    BeforeStep,
+    BeforeToolCall,
+    Compaction,
+    Deny,
+    HookDispatcher,
+    Hooks,
+    Message,
+    ModelCall,
+    ModelResponse,
+    OnComplete,
+    Reject,
+    ScriptedModel,
+    ToolCall,
+    ToolCalling,
+    ToolResult,
+    Usage,
+    exec_agent,
+    interrupt,
+    resume_agent,
+    tool,
+)
+from hookline.otel import MetricsHooks, TracingHooks
+from hookline.otel import _attributes as names
+
+from .test_reference import generator
+
+LONG = "word " * 100
+
+
+class Exported:
+    """What all the scenes below have exported: attributes by kind of span, by event, by metric."""
+
+    def __init__(self) -> None:
+        self.spans, self.logs, self.metrics = (
+            InMemorySpanExporter(),
+            InMemoryLogRecordExporter(),
+            InMemoryMetricReader(),
+        )
+        tracers, loggers = TracerProvider(shutdown_on_exit=False), LoggerProvider(shutdown_on_exit=False)
+        tracers.add_span_processor(SimpleSpanProcessor(self.spans))
+        loggers.add_log_record_processor(SimpleLogRecordProcessor(self.logs))
+        meters = MeterProvider([self.metrics], shutdown_on_exit=False)
+        providers = {"tracer_provider": tracers, "logger_provider": loggers, "meter_provider": meters}
+        kinds: Iterable[dict[str, Any]] = (
+            {
+                "hook_spans": True,
+                "openinference": True,
+                "aggregate_usage": "gen_ai",
+                "capture_content": True,
+                "max_content_chars": 20,
+            },
+            {"hook_spans": "events", "aggregate_usage": "hookline", "capture_content": "SPAN_AND_EVENT"},
+            {
+                "openinference": True,
+                "user_ids": True,
+                "redact": lambda kind, name, value: 1 / 0,
+                "capture_content": True,
+            },
+        )
+        self.hooks = [TracingHooks(**providers, **kind, id=f"tracing{at}") for at, kind in enumerate(kinds)]
+        self.hooks.append(MetricsHooks(meters))
+
+    def of_spans(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = defaultdict(set)
+        for span in self.spans.get_finished_spans():
+            found[span.name.partition(" ")[0]] |= set(span.attributes)
+        return found
+
+    def measure(self) -> None:
+        data = self.metrics.get_metrics_data()
+        self.of_metrics = {
+            metric.name: {key for point in metric.data.data_points for key in point.attributes}
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+    def events(self) -> set[str]:
+        of_spans = {event.name for span in self.spans.get_finished_spans() for event in span.events}
+        return of_spans | {each.log_record.event_name for each in self.logs.get_finished_logs()}
+
+    def links(self) -> set[str]:
+        links = [link for span in self.spans.get_finished_spans() for link in span.links]
+        return {str(link.attributes[names.LINK]) for link in links if link.attributes}
+
+
+@tool
+async def find() -> str:
+    """Find it."""
+    return LONG
+
+
+@tool
+async def fails() -> str:
+    """Fail."""
+    raise ValueError(LONG)
+
+
+@tool
+async def hangs() -> str:
+    """Never answer."""
+    await anyio.sleep_forever()
+    return ""
+
+
+@tool(needs_approval=True)
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+def calls(*tools: str, identifier: str = "local", **args: str) -> ModelResponse:
+    usage = Usage(input_tokens=500, output_tokens=5)
+    callings = [
+        ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=f"c{at}")
+        for at, name in enumerate(tools)
+    ]
+    return ModelResponse(tool_calls=callings, usage=usage)
+
+
+def says(text: str = "done") -> ModelResponse:
+    return ModelResponse(content=text)
+
+
+def agent(*turns: ModelResponse | Exception, **options: Any) -> Agent:
+    options = {"id": "agent", "tools": [find, fails, hangs, pay], "instructions": LONG, **options}
+    return Agent(model=ScriptedModel([*turns]), **options)
+
+
+async def summarize(messages: list[Message]) -> str:
+    return LONG
+
+
+async def cannot(messages: list[Message]) -> str:
+    raise OSError(LONG)
+
+
+async def interrupts(_: object) -> Any:
+    interrupt("op")
+    await anyio.sleep_forever()
+
+
+def deciding() -> Hooks:
+    hooks = Hooks("deciding")
+
+    @hooks.before(ModelCall)
+    def set_all(call: ModelCall) -> ModelCall:
+        return structs.replace(call, settings=dict.fromkeys(names.REQUEST_SETTINGS, 1))
+
+    @hooks.guard(ToolCall, tool="*/find")
+    def deny(call: ToolCall) -> Deny | None:
+        return Deny(LONG, stop=True) if call.call_index > 1 else None
+
+    @hooks.after(ToolCall, tool="*/find")
+    def withhold(call: ToolCall, result: ToolResult) -> Deny:
+        return Deny(LONG)
+
+    @hooks.on(BeforeToolCall, tool="*/pay")
+    def mock(event: BeforeToolCall) -> None:
+        event.mock("paid")
+
+    @hooks.on(BeforeToolCall, tool="*/hangs")
+    def stop(event: BeforeToolCall) -> None:
+        interrupt(event.operation_id)
+
+    @hooks.on(AfterStep)
+    def raises(event: AfterStep) -> None:
+        raise ValueError(LONG)
+
+    @hooks.on(OnComplete)
+    async def dropped(event: OnComplete) -> None:
+        await anyio.sleep_forever()
+
+    return hooks
+
+
+def starting(traced: list[Hooks]) -> Hooks:
+    hooks = Hooks("starting")
+
+    @hooks.on(OnComplete)
+    async def another(event: OnComplete) -> None:
+        await exec_agent(agent(says()), "Go on", hooks=traced)
+
+    return hooks
+
+
+async def play(found: Exported) -> None:
+    """Run whatever makes an attribute."""
+    hooks = found.hooks
+    both = [deciding(), *hooks]
+    ids = {"user_id": "user", "tenant_id": "tenant", "drain_timeout": 0.0}
+    await exec_agent(agent(calls("find"), calls("find")), "Go", hooks=both, **ids)
+    await exec_agent(agent(calls("fails"), calls("hangs")), "Go", hooks=both, **ids)
+    await exec_agent(agent(ValueError(LONG)), "Go", hooks=both, **ids)
+    callee = agent(says(), id="callee")
+    await exec_agent(
+        agent(calls("callee", identifier="agent", instruction=LONG), says(), sub_agents=[callee]), "Go", hooks=hooks
+    )
+    for summarizes in (summarize, cannot, interrupts):
+        compacting = agent(
+            calls("find"), calls("find"), says(), compaction=Compaction(max_tokens=10, summarize=summarizes)
+        )
+        await exec_agent(compacting, "Go", hooks=hooks, operation_id="op")
+    await exec_agent(agent(says()), "Go", hooks=[*hooks, starting(hooks)])
+    await exec_agent(Agent(id="agent", model=ScriptedModel(interrupts)), "Go", hooks=hooks, operation_id="op")
+    paying = agent(calls("pay"), calls("pay"), says())
+    await exec_agent(paying, "Go", hooks=hooks, operation_id="pays")
+    await resume_agent(paying, "pays", [Approve("c0")], hooks=both, drain_timeout=0.0)
+    await resume_agent(paying, "pays", [Reject("c0", LONG)], hooks=hooks)
+    async with AgentSession(agent(says()), hooks=hooks) as session:
+        await session.run("Go")
+    async with HookDispatcher() as dispatcher:
+        for operation_id in ("gone", "open"):
+            dispatcher.register(operation_id, hooks)
+            dispatcher.dispatch(BeforeStep(operation_id=operation_id, step_index=0))
+        await dispatcher.unregister("gone")
+        found.measure()  # while spans are open
+
+
+@pytest.fixture(scope="module")
+def exported() -> Exported:
+    found = Exported()
+    anyio.run(play, found)
+    return found
+
+
+@pytest.mark.parametrize("kind", generator.SPAN_ATTRIBUTES)
+def test_the_page_lists_the_attributes_that_a_span_really_has(exported: Exported, kind: str) -> None:
+    common = {*generator.ON_EVERY_SPAN, *generator.DENIAL_ATTRIBUTES, *names.REQUEST_SETTINGS.values()}
+
+    found = exported.of_spans()[kind]
+
+    assert found - common == set(generator.SPAN_ATTRIBUTES[kind]) - common
+
+
+def test_the_page_lists_what_is_on_every_span_and_what_tells_of_denials(exported: Exported) -> None:
+    found = exported.of_spans()
+
+    assert set(found) == set(generator.SPANS)
+    assert {*generator.ON_EVERY_SPAN, *generator.DENIAL_ATTRIBUTES} <= set.union(*found.values())
+    assert set(names.REQUEST_SETTINGS.values()) <= found[names.CHAT]
+    assert {kind for kind in found if names.OPENINFERENCE_KIND in found[kind]} == set(names.OPENINFERENCE_KINDS)
+
+
+def test_the_page_lists_the_attributes_that_a_metric_really_has(exported: Exported) -> None:
+    listed = {
+        metric: {attribute.split("`")[1] for attribute in attributes}
+        for metric, attributes in generator.METRIC_ATTRIBUTES.items()
+    }
+
+    assert exported.of_metrics == listed
+
+
+def test_the_page_lists_every_event(exported: Exported) -> None:
+    assert {f"`{name}`" for name in exported.events()} == {row[0] for row in generator.EVENTS_SENT}
+
+
+def test_the_page_lists_every_kind_of_link(exported: Exported) -> None:
+    listed = {row[2].split("`")[3] for row in generator.LINKS if names.LINK in row[2]}
+
+    assert exported.links() == listed
