@@ -23,6 +23,7 @@ from hookline.otel._actions import denial_attributes
 from hookline.otel._content import Content, message_parts, tool_definitions
 from hookline.otel._context import OPERATION, get_current, get_value, set_value
 from hookline.otel._links import links_to, parsed
+from hookline.otel._segments import Over
 from hookline.otel._spans import MARKS, Common, OpenSpan, OperationSpans, finish
 from hookline.otel._text import clean, count
 
@@ -81,7 +82,7 @@ class Roots:
             at = parent.at(at)
             base = set_span_in_context(under.span, current if own else parent.base)
         else:
-            base, links = not_inside_of_the_past(current)
+            base, links = enclosing_span(current, at)
         if segment.traceparents and self._same_trace:
             earlier = parsed(segment.traceparents[-1])
             if earlier is not None:
@@ -232,24 +233,26 @@ class Roots:
                 root.attributes[mark] = attributes[mark]
 
 
-def not_inside_of_the_past(current: Context) -> tuple[Context, list[Link]]:
+def enclosing_span(current: Context, at: int) -> tuple[Context, list[Link]]:
     """The context that a segment begins in, if nothing of a traced run calls it.
 
-    What an observer of a run's end starts, or one in a lane, finds a span that has ended: it gets a trace of its own,
-    with a link, because no span may outlive the one above it.
+    What an observer of a run's end starts, or one in a lane, finds a span that has ended; what is replayed from a
+    recording finds one that begins later. Such a segment gets a trace of its own, with a link, because no span may
+    begin before the one above it, or outlive it.
     """
     span = get_current_span(current)
-    if get_value(OPERATION, current) is None or getattr(span, "end_time", None) is None:
+    over = get_value(OPERATION, current) is not None and getattr(span, "end_time", None) is not None
+    if not over and (getattr(span, "start_time", None) or 0) <= at:
         return current, []
     return set_span_in_context(INVALID_SPAN, current), [Link(span.get_span_context(), {names.LINK: "started_by"})]
 
 
-def segment_of_event(event: Event, traceparents: tuple[str, ...]) -> Segment:
+def segment_of_event(event: Event, over: Over | None) -> Segment:
     """What the first event of an operation says of it, where no run has announced it.
 
     Args:
         event: The event.
-        traceparents: Of the operation's first and latest segments, if there were any here.
+        over: The operation's segment before, if there was one here.
     """
     return Segment(
         operation_id=event.operation_id,
@@ -257,6 +260,8 @@ def segment_of_event(event: Event, traceparents: tuple[str, ...]) -> Segment:
         user_id=event.user_id,
         tenant_id=event.tenant_id,
         parent_operation_id=event.parent_operation_id,
-        resumed=bool(traceparents),
-        traceparents=traceparents,
+        resumed=over is not None,
+        traceparents=over.traceparents if over is not None else (),
+        input_tokens=over.tokens[0] if over is not None else 0,
+        output_tokens=over.tokens[1] if over is not None else 0,
     )

@@ -29,11 +29,13 @@ class Over(NamedTuple):
         at: When it ended, in nanoseconds since 1970.
         root: Where its root was.
         traceparents: Of the operation's first segment and of this one.
+        tokens: Read and written by then.
     """
 
     at: int
     root: SpanContext
     traceparents: tuple[str, ...]
+    tokens: tuple[int, int]
 
 
 class Segments:
@@ -99,7 +101,8 @@ class Segments:
         root = spans.root.span.get_span_context()
         latest = traceparent_of(root)
         traceparents = (*spans.traceparents[:1], latest) if latest is not None else spans.traceparents
-        _remember(self._over, spans.operation_id, Over(spans.latest, root, traceparents))
+        tokens = (spans.totals_from[0] + spans.input_tokens, spans.totals_from[1] + spans.output_tokens)
+        _remember(self._over, spans.operation_id, Over(spans.latest, root, traceparents, tokens))
 
     def over(self, operation_id: str) -> Over | None:
         """What is remembered of an operation whose segment is over."""

@@ -85,7 +85,8 @@ class MetricsHooks(EnclosingHooks):
     Args:
         meter_provider: Where metrics go; the process's unless given.
         model_metrics: Whether model calls are measured (duration, tokens); False where the model's library does that.
-        hook_metrics: Whether the runs of hooks are measured. Records of them are then made for these operations.
+        hook_metrics: Whether the runs of hooks are measured. Records of hook runs, which cost time, are then made in
+            the whole process while such a run lives.
         max_values: How many different values one attribute takes (tools, agents, models, hooks); all further ones
             become `_OTHER`. They are counted over all bundles of a provider.
         id: Name of the bundle.

@@ -118,6 +118,7 @@ class TracingHooks(EnclosingHooks):
         self._failures = Failures(id, self._instruments)
         self._content = Content(capture_mode(capture_content), redact, max_content_chars, self._failures.note)
         kinds = names.OPENINFERENCE_KINDS if openinference else {}
+        self._error_told: OnError | None = None
         self._segments = Segments(self._failures, max_span_age * 1e9)
         self._common = Common(self._tracer, self._failures, kinds, self._segments.cut)
         self._roots = Roots(
@@ -263,7 +264,8 @@ class TracingHooks(EnclosingHooks):
         """An event of an operation that no run has begun here: another runtime's, or one that is over."""
         operation_id = event.operation_id
         over = self._segments.over(operation_id)
-        if isinstance(event, OnError) and over is not None:
+        if isinstance(event, OnError) and over is not None and event is not self._error_told:
+            self._error_told = event
             self._logs.run_failed(event, over.root, self._content)
         begins = str(event.hook_type).startswith("before")
         if over is not None:
@@ -272,7 +274,7 @@ class TracingHooks(EnclosingHooks):
             begins = begins or isinstance(event, OnComplete | OnError)
         if not begins or self._segments.is_deaf(operation_id):
             return None
-        segment = segment_of_event(event, over.traceparents if over is not None else ())
+        segment = segment_of_event(event, over)
         spans = self._roots.begin(segment, event.time_unix_nano, self._segments.open, own=False)
         if not spans.root.span.is_recording():
             self._segments.silence(operation_id)
