@@ -8,7 +8,13 @@ from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
+from opentelemetry.metrics import (
+    CallbackOptions,
+    MeterProvider,
+    NoOpMeterProvider,
+    Observation,
+    get_meter_provider,
+)
 
 from hookline.otel import _attributes as names
 
@@ -120,10 +126,9 @@ def is_idle(provider: MeterProvider) -> bool:
 
     The API itself has but a provider that does nothing, and one that stands for the process's until there is one.
     """
-    if not type(provider).__module__.startswith("opentelemetry.metrics"):
-        return False
-    present = get_meter_provider()
-    return present is provider or type(present).__module__.startswith("opentelemetry.metrics")
+    if isinstance(provider, NoOpMeterProvider):
+        return True
+    return all(type(each).__module__.startswith("opentelemetry.metrics") for each in (provider, get_meter_provider()))
 
 
 class Bounded:
