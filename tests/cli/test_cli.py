@@ -48,6 +48,13 @@ def test_the_demo_writes_its_report_where_it_runs(demo: tuple[subprocess.Complet
     assert (folder / "hookline-demo.html").read_text(encoding="utf-8").count('<section class="side"') == 112
 
 
+def test_the_demo_says_how_to_see_its_runs_in_a_viewer(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    done, _ = demo
+
+    assert "pip install arize-phoenix\n  phoenix serve\n" in done.stdout
+    assert done.stdout.endswith("hookline demo --otlp-endpoint http://127.0.0.1:6006\n")
+
+
 def test_the_demo_fits_into_eighty_columns(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     done, _ = demo
 
@@ -135,7 +142,7 @@ def test_a_task_that_fails_its_check_gives_exit_code_one(monkeypatch: pytest.Mon
 
 
 def test_help_and_version_are_given() -> None:
-    for args in (["--help"], ["demo", "--help"], ["eval", "--help"]):
+    for args in (["--help"], ["demo", "--help"], ["eval", "--help"], ["trace", "--help"]):
         assert run(*args).exit_code == 0
     version = run("--version")
 

@@ -1,5 +1,6 @@
 """The `hookline` command."""
 
+import io
 import sys
 
 from hookline.errors import MissingExtraError
@@ -15,6 +16,9 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line; the console script `hookline`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a mark that a terminal does not know is no reason to fail
+            stream.reconfigure(errors="replace")
     try:
         try:
             import jinja2  # noqa: F401  (a missing one is better found before a run than after it)

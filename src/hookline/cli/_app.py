@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from hookline.cli._errors import EndpointError, OutputFileError, TraceTargetError, TracingDisabledError
 from hookline.cli._evaluation import Evaluation, evaluate, found_suite
+from hookline.cli._otlp import Tracing, otlp_json
+from hookline.cli._outputs import checked, deliver, keep, keep_otlp
+from hookline.cli._recorded import Recording, events_in, replay_events
+from hookline.cli._span_tree import show_spans
 from hookline.cli._tables import show
 from hookline.errors import HooklineError
-from hookline.evals.errors import ReportError, UnknownSuiteError, UnknownTaskError
+from hookline.evals.errors import EventFileError, ReportError, UnknownSuiteError, UnknownTaskError
 from hookline.evals.report import check_writable, write_report
 from hookline.evals.runner import Case, cases_of
 
@@ -22,8 +28,27 @@ __all__ = ["app"]
 
 DEMO_SUITES = ("agentdojo:banking", "agentdojo:workspace")
 
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
-"""Exit codes: the evaluation failed; the command makes no sense; Ctrl-C."""
+FAILED, MISUSED, LOST, INTERRUPTED = 1, 2, 3, 130
+"""Exit codes: the evaluation failed; the command makes no sense; spans did not arrive; Ctrl-C."""
+
+MISUSES = (
+    EndpointError,
+    EventFileError,
+    OutputFileError,
+    ReportError,
+    TraceTargetError,
+    TracingDisabledError,
+    UnknownSuiteError,
+    UnknownTaskError,
+)
+
+VIEWER = """\
+To see each run as a trace in a viewer on this machine, Phoenix for one (its
+Elastic License 2.0 allows development), in an environment of its own:
+  pip install arize-phoenix
+  phoenix serve
+and then, here:
+  hookline demo --otlp-endpoint http://127.0.0.1:6006"""
 
 app = typer.Typer(
     name="hookline",
@@ -34,6 +59,14 @@ app = typer.Typer(
 )
 
 Concurrency = Annotated[int, typer.Option(min=1, help="How many operations run at the same time.")]
+Endpoint = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Send spans there by OTLP/HTTP, to /v1/traces unless the URL has a path."),
+]
+RecordFile = Annotated[
+    Path | None, typer.Option("--record", metavar="FILE", help="Write the events there, for `hookline trace FILE`.")
+]
+Tasks = Annotated[list[str] | None, typer.Option(metavar="TASK", help="Only this task (user_task_0); may be repeated.")]
 
 
 def show_version(wanted: bool) -> None:
@@ -58,56 +91,158 @@ def demo(
         "hookline-demo.html"
     ),
     concurrency: Concurrency = 8,
+    otlp_endpoint: Endpoint = None,
 ) -> None:
     """Run real agent tasks twice: with their real tools, then with every tool call answered by a recording.
 
     The tasks are AgentDojo's banking and workspace suites. Hooks watch all sixteen events of every operation. The
     second run may touch no real tool and must produce the same results as the first.
+
+    Exits with 1 if it does not, with 3 if spans did not arrive where they were sent.
     """
     with told_in_one_line():
         check_writable(report)
-        evaluation = run(DEMO_SUITES, [], mocked=True, concurrency=concurrency)
+        tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
+        evaluation = run(DEMO_SUITES, [], mocked=True, concurrency=concurrency, tracing=tracing)
         written = write_report(report, evaluation.runs, evaluation.comparison)
-        show(Console(highlight=False), evaluation, written)
-    raise typer.Exit(0 if evaluation.ok else FAILED)
+        console = Console(highlight=False)
+        show(console, evaluation, written)
+        arrived = deliver(console, tracing)
+        if tracing is None or not arrived:
+            console.print(f"\n{VIEWER}", soft_wrap=True)
+    raise typer.Exit(code(evaluation.ok, arrived))
 
 
 @app.command("eval")
 def evaluate_suite(
     target: Annotated[str, typer.Argument(metavar="agentdojo:SUITE", help="banking, workspace, travel or slack.")],
-    task: Annotated[
-        list[str] | None, typer.Option(metavar="TASK", help="Only this task (user_task_0); may be repeated.")
-    ] = None,
+    task: Tasks = None,
     mocked: Annotated[
         bool, typer.Option("--mocked", help="Run again, every tool call answered by what was recorded, and compare.")
     ] = False,
     concurrency: Concurrency = 8,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report there.")] = None,
+    record: RecordFile = None,
+    otlp_endpoint: Endpoint = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
     """Run the tasks of a suite, check each with the suite's own judgement, and show what its hooks cost.
 
-    Exits with 1 if a task fails its check or a replay differs from what was recorded, with 2 for a wrong name.
+    Exits with 1 if a task fails its check or a replay differs from what was recorded, with 2 for a wrong name, with 3
+    if spans did not arrive where they were sent.
     """
     with told_in_one_line():
         if report is not None:
             check_writable(report)
-        evaluation = run([target], task or [], mocked=mocked, concurrency=concurrency)
+        record = checked(record)
+        tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
+        kept = Recording() if record is not None else None
+        evaluation = run([target], task or [], mocked=mocked, concurrency=concurrency, tracing=tracing, kept=kept)
         written = write_report(report, evaluation.runs, evaluation.comparison) if report is not None else None
         if as_json:
             typer.echo(evaluation.as_json(written))
         else:
             show(Console(highlight=False), evaluation, written)
-    raise typer.Exit(0 if evaluation.ok else FAILED)
+        console = Console(highlight=False, stderr=as_json)
+        keep(console, kept, record)
+        arrived = deliver(console, tracing)
+    raise typer.Exit(code(evaluation.ok, arrived))
 
 
-def run(targets: list[str] | tuple[str, ...], tasks: list[str], *, mocked: bool, concurrency: int) -> Evaluation:
+@app.command()
+def trace(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A recorded run, or agentdojo:SUITE, whose first task is run.")
+    ],
+    task: Tasks = None,
+    concurrency: Concurrency = 1,
+    content: Annotated[
+        bool, typer.Option("--content", help="Record and show prompts, answers, arguments and results.")
+    ] = False,
+    hooks: Annotated[bool, typer.Option("--hooks", help="Show each hook as a span.")] = False,
+    record: RecordFile = None,
+    otlp_file: Annotated[
+        Path | None, typer.Option("--otlp-json", metavar="FILE", help="Write the spans there as OTLP/JSON.")
+    ] = None,
+    otlp_endpoint: Endpoint = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the spans as OTLP/JSON, and nothing else, on stdout.")
+    ] = False,
+) -> None:
+    """Show what happened in runs as a tree of spans: what was slow, what failed, what was denied, mocked or awaited.
+
+    A recorded run is a file with one event per line, as --record writes it. No event tells of a model call or of a
+    hook, so a recorded run shows neither.
+
+    Exits with 0 whatever became of the runs, with 2 for a wrong name or a file that cannot be read, with 3 if spans
+    did not arrive where they were sent, with 1 if anything else went wrong.
+    """
+    with told_in_one_line():
+        record, otlp_file = checked(record), checked(otlp_file)
+        tracing = Tracing(otlp_endpoint, content=content, hook_spans=hooks)
+        kept = Recording() if record is not None else None
+        suite = target.startswith("agentdojo:")
+        if not suite and (task or hooks or kept):
+            raise TraceTargetError(target, "--task, --hooks and --record are for runs, not for recorded ones")
+        titles: dict[str, str] = {}
+        try:
+            if suite:
+                tasks = task or found_suite(target).select()[:1]
+                evaluation = run([target], tasks, mocked=False, concurrency=concurrency, tracing=tracing, kept=kept)
+                titles = {each.operation_id: each.name for each in evaluation.runs[0].results}
+            else:
+                replay_events(tracing.hooks, events_in(target))
+        finally:  # after Ctrl-C too: what a run hung in is what one wants to see then
+            tracing.hooks.close()
+            if tracing.spans:
+                print_spans(tracing, titles, as_json=as_json)
+        if not tracing.spans:
+            raise TraceTargetError(target, "no span came of it")
+        console = Console(highlight=False, stderr=as_json)
+        if not suite and not as_json:
+            console.print("A recorded run shows no model calls: no event tells of them.", style="dim")
+        keep_otlp(console, tracing, otlp_file)
+        keep(console, kept, record)
+        arrived = deliver(console, tracing)
+    raise typer.Exit(0 if arrived else LOST)
+
+
+def print_spans(tracing: Tracing, titles: Mapping[str, str], *, as_json: bool) -> None:
+    """Print spans on stdout."""
+    if as_json:
+        typer.echo(otlp_json(tracing.spans))
+    else:
+        show_spans(Console(highlight=False), tracing.spans, titles)
+
+
+def run(
+    targets: list[str] | tuple[str, ...],
+    tasks: list[str],
+    *,
+    mocked: bool,
+    concurrency: int,
+    tracing: Tracing | None = None,
+    kept: Recording | None = None,
+) -> Evaluation:
     """Load suites and run their tasks, with a progress bar on stderr where that is a terminal."""
     console = Console(stderr=True)
     cases: list[Case] = []
     with console.status("Loading AgentDojo …") if console.is_terminal else contextlib.nullcontext():
         cases.extend(cases_of([found_suite(target) for target in targets], tasks))
-    return evaluate(console, list(targets), cases, mocked=mocked, concurrency=concurrency)
+    return evaluate(
+        console,
+        list(targets),
+        cases,
+        mocked=mocked,
+        concurrency=concurrency,
+        hooks=[tracing.hooks] if tracing is not None else [],
+        recording=[kept.hooks] if kept is not None else [],
+    )
+
+
+def code(ok: bool, arrived: bool) -> int:
+    """The exit code of an evaluation."""
+    return FAILED if not ok else 0 if arrived else LOST
 
 
 @contextlib.contextmanager
@@ -117,8 +252,12 @@ def told_in_one_line() -> Iterator[None]:
         yield
     except HooklineError as error:
         typer.echo(f"hookline: {error}", err=True)
-        misused = isinstance(error, UnknownSuiteError | UnknownTaskError | ReportError)
-        raise typer.Exit(MISUSED if misused else FAILED) from None
+        raise typer.Exit(MISUSED if isinstance(error, MISUSES) else FAILED) from None
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        typer.echo(f"hookline: what there is to show cannot be written: {error.strerror}", err=True)
+        raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         typer.echo("hookline: interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None

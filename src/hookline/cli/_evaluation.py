@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from hookline.evals.errors import UnknownSuiteError
 from hookline.evals.results import Comparison, SuiteRun, TaskResult, compare
 from hookline.evals.runner import Case, Suite, record, replay
 from hookline.evals.suites import agentdojo
+from hookline.hooks import AnyHook
 
 __all__ = ["Evaluation", "evaluate", "found_suite"]
 
@@ -70,9 +71,26 @@ def found_suite(target: str) -> Suite:
 
 
 def evaluate(
-    console: Console, targets: list[str], cases: Sequence[Case], *, mocked: bool, concurrency: int
+    console: Console,
+    targets: list[str],
+    cases: Sequence[Case],
+    *,
+    mocked: bool,
+    concurrency: int,
+    hooks: Iterable[AnyHook] = (),
+    recording: Iterable[AnyHook] = (),
 ) -> Evaluation:
-    """Run tasks with their real tools and, if `mocked`, once more answered by what was recorded then."""
+    """Run tasks with their real tools and, if `mocked`, once more answered by what was recorded then.
+
+    Args:
+        console: For the progress bar, if it is a terminal.
+        targets: The suites, as they were asked for.
+        cases: The tasks.
+        mocked: Whether to run them again.
+        concurrency: How many operations run at the same time.
+        hooks: Further hooks of every operation.
+        recording: Further hooks of those with real tools.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=32),
@@ -81,21 +99,23 @@ def evaluate(
         TextColumn("[dim]{task.fields[last]}"),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        real = anyio.run(partial(_recorded, progress, cases, concurrency))
+        real = anyio.run(partial(_recorded, progress, cases, concurrency, [*hooks, *recording]))
         if not mocked:
             return Evaluation(targets=targets, runs=[real], comparison=None)
-        replayed = anyio.run(partial(_replayed, progress, real, cases, concurrency))
+        replayed = anyio.run(partial(_replayed, progress, real, cases, concurrency, [*hooks]))
     return Evaluation(targets=targets, runs=[real, replayed], comparison=compare(real, replayed))
 
 
-async def _recorded(progress: Progress, cases: Sequence[Case], concurrency: int) -> SuiteRun:
+async def _recorded(progress: Progress, cases: Sequence[Case], concurrency: int, hooks: list[AnyHook]) -> SuiteRun:
     bar = progress.add_task("(a) real tools", total=len(cases), last="")
-    return await record(cases, concurrency=concurrency, on_result=partial(_advance, progress, bar))
+    return await record(cases, concurrency=concurrency, hooks=hooks, on_result=partial(_advance, progress, bar))
 
 
-async def _replayed(progress: Progress, real: SuiteRun, cases: Sequence[Case], concurrency: int) -> SuiteRun:
+async def _replayed(
+    progress: Progress, real: SuiteRun, cases: Sequence[Case], concurrency: int, hooks: list[AnyHook]
+) -> SuiteRun:
     bar = progress.add_task("(b) replayed  ", total=len(cases), last="")
-    return await replay(real, cases, concurrency=concurrency, on_result=partial(_advance, progress, bar))
+    return await replay(real, cases, concurrency=concurrency, hooks=hooks, on_result=partial(_advance, progress, bar))
 
 
 def _advance(progress: Progress, bar: int, result: TaskResult) -> None:

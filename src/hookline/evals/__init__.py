@@ -1,7 +1,8 @@
 """Evaluating agents: recording and replaying their tool calls, running suites of tasks, comparing and reporting."""
 
 from hookline.evals.cassette import Cassette
-from hookline.evals.errors import ForbiddenToolError, ReportError, UnknownSuiteError, UnknownTaskError
+from hookline.evals.errors import EventFileError, ForbiddenToolError, ReportError, UnknownSuiteError, UnknownTaskError
+from hookline.evals.event_files import read_events, write_events
 from hookline.evals.recorder import EventRecorder, RecordedOperation, TimedExecution, Trajectory, TrajectoryStep
 from hookline.evals.results import Comparison, Difference, SuiteRun, TaskOutcome, TaskResult, compare
 from hookline.evals.runner import Suite, cases_of, record, replay
@@ -10,6 +11,7 @@ __all__ = [
     "Cassette",
     "Comparison",
     "Difference",
+    "EventFileError",
     "EventRecorder",
     "ForbiddenToolError",
     "RecordedOperation",
@@ -25,6 +27,8 @@ __all__ = [
     "UnknownTaskError",
     "cases_of",
     "compare",
+    "read_events",
     "record",
     "replay",
+    "write_events",
 ]

@@ -5,6 +5,7 @@ HooklineError
 ├── UnknownSuiteError (LookupError)     no such suite; says which there are
 ├── UnknownTaskError (LookupError)      no such task in the suite; says which there are
 ├── ReportError (OSError)               the report cannot be written there
+├── EventFileError (ValueError)         a file of events cannot be read or written; says which line
 └── ToolCallError
     └── ForbiddenToolError              a real tool was about to run in a replay
 ```
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from hookline.errors import HooklineError, ToolCallError
 
-__all__ = ["ForbiddenToolError", "ReportError", "UnknownSuiteError", "UnknownTaskError"]
+__all__ = ["EventFileError", "ForbiddenToolError", "ReportError", "UnknownSuiteError", "UnknownTaskError"]
 
 
 class UnknownSuiteError(HooklineError, LookupError):
@@ -82,3 +83,24 @@ class ReportError(HooklineError, OSError):
             f"The report cannot be written to {self.path}: {self.reason}. "
             "Name a file in a folder that exists and that you may write to."
         )
+
+
+class EventFileError(HooklineError, ValueError):
+    """A file of events cannot be read or written.
+
+    Attributes:
+        path: The file.
+        what: What cannot be done with it: `"read"` or `"written"`.
+        reason: Why not.
+        line: The line that it is about, from 1; `None` where it is about the file as a whole.
+    """
+
+    def __init__(self, path: str, what: str, reason: str, line: int | None = None) -> None:
+        super().__init__(path, what, reason, line)
+        self.path, self.what, self.reason, self.line = path, what, reason, line
+
+    def __str__(self) -> str:
+        if self.line is None:
+            return f"{self.path} cannot be {self.what}: {self.reason}."
+        hint = " A recorded run has one event per line, as `write_events` writes it." if self.what == "read" else ""
+        return f"Line {self.line} of {self.path} cannot be {self.what}: {self.reason}.{hint}"

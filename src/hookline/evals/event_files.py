@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from hookline.errors import EventDecodeError, EventEncodeError
 from hookline.evals.errors import EventFileError
@@ -36,7 +36,8 @@ def write_events(path: str | Path, events: Iterable[Event]) -> Path:
         try:
             lines.append(encode(event) + b"\n")
         except EventEncodeError as error:
-            raise EventFileError(str(target), "written", str(error), line=len(lines) + 1) from error
+            reason = f"a {error.event_type} event holds what JSON cannot ({error.reason})"
+            raise EventFileError(str(target), "written", reason, len(lines) + 1) from error
     try:
         target.write_bytes(b"".join(lines))
     except OSError as error:
@@ -53,33 +54,25 @@ def read_events(path: str | Path) -> list[Event]:
     Raises:
         EventFileError: If it cannot be read, or if a line is no event; it says which line, and what is wrong with it.
     """
-    source = Path(path)
     try:
-        if stat.S_ISDIR(source.stat().st_mode):
-            raise EventFileError(str(source), "read", "it is a folder")
-        return list(_events(source))
-    except (OSError, ValueError) as error:
-        if isinstance(error, EventFileError):
-            raise
-        raise EventFileError(str(source), "read", getattr(error, "strerror", None) or str(error)) from error
+        with Path(path).open("rb") as file:
+            return list(_events(str(path), file))
+    except OSError as error:
+        raise EventFileError(str(path), "read", error.strerror or str(error)) from error
 
 
-def _events(source: Path) -> Iterator[Event]:
-    with source.open("rb") as file:
-        number = 0
-        while line := file.readline(MAX_LINE + 1):
-            number += 1
-            if len(line) > MAX_LINE:
-                raise EventFileError(str(source), "read", f"it is longer than {MAX_LINE >> 20} MiB", line=number)
-            if not line.isspace():
-                yield _event(source, number, line)
-
-
-def _event(source: Path, number: int, line: bytes) -> Event:
-    try:
-        return decode(line)
-    except EventDecodeError as error:
-        # Every line ends with a newline: one that is neither whole nor ended was cut off while it was written.
-        cut_off = not line.endswith(b"\n") and line.lstrip().startswith(b"{") and error.path == "$"
-        reason = f"it is cut off in the middle ({error})" if cut_off else str(error)
-        raise EventFileError(str(source), "read", reason, line=number) from error
+def _events(path: str, file: BinaryIO) -> Iterator[Event]:
+    number = 0
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise EventFileError(path, "read", f"it is longer than {MAX_LINE >> 20} MiB", number)
+        if line.isspace():
+            continue
+        try:
+            yield decode(line)
+        except EventDecodeError as error:
+            # Every event ends with a newline: a line that has neither its end nor one was cut off while it was written.
+            cut_off = error.path == "$" and line.startswith(b"{") and not line.endswith(b"\n")
+            reason = "it is cut off in the middle" if cut_off else f"{error.reason} at {error.path}"
+            raise EventFileError(path, "read", reason, number) from error

@@ -1,0 +1,70 @@
+"""What a command is refused for before it runs anything.
+
+```
+HooklineError
+├── EndpointError (ValueError)          not a URL that spans can be sent to
+├── OutputFileError (OSError)           what was asked for cannot be written there
+├── TraceTargetError (ValueError)       there is nothing there to trace
+└── TracingDisabledError                the environment forbids tracing
+```
+"""
+
+from __future__ import annotations
+
+from hookline.errors import HooklineError
+
+__all__ = ["EndpointError", "OutputFileError", "TraceTargetError", "TracingDisabledError"]
+
+
+class EndpointError(HooklineError, ValueError):
+    """An OTLP endpoint is not a URL that spans can be sent to.
+
+    Attributes:
+        endpoint: What was given.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        self.endpoint = endpoint
+
+    def __str__(self) -> str:
+        return f"{self.endpoint!r} is no OTLP/HTTP endpoint. One is a URL, such as http://127.0.0.1:6006."
+
+
+class OutputFileError(HooklineError, OSError):
+    """A file that was asked for cannot be written.
+
+    Attributes:
+        path: Where.
+        reason: Why not.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"Nothing can be written to {self.path}: {self.reason}. Name a file in a folder that exists."
+
+
+class TraceTargetError(HooklineError, ValueError):
+    """What was to be traced gives no trace.
+
+    Attributes:
+        target: What was given.
+        reason: Why not.
+    """
+
+    def __init__(self, target: str, reason: str) -> None:
+        super().__init__(target, reason)
+        self.target, self.reason = target, reason
+
+    def __str__(self) -> str:
+        return f"{self.target} cannot be traced: {self.reason}."
+
+
+class TracingDisabledError(HooklineError):
+    """Spans are asked for, and the environment turns OpenTelemetry's SDK off."""
+
+    def __str__(self) -> str:
+        return "Nothing can be traced while OTEL_SDK_DISABLED is set in the environment. Unset it."
