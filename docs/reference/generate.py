@@ -769,8 +769,14 @@ EVENTS_SENT: list[list[str]] = [
     ],
     [
         f"`{names.DENIED_EVENT}`",
-        "a span event of `agent_step`",
-        "A hook has withheld the result of something that has run. [Denials](#denials).",
+        "a span event of `agent_step`, outside of every step of the root",
+        "A hook has withheld the result of something that has run, or refused a write to memory. [Denials](#denials).",
+    ],
+    [
+        f"`{names.ANSWERED_EVENT}`",
+        "a span event of `agent_step`, outside of every step of the root",
+        f"A hook has answered in place of a model call, a sub-agent, a compaction, a step or the run: "
+        f"`{names.ANSWER_HOOK}` says which, `{names.ANSWER_CALL}` what. A tool call that was answered says so itself.",
     ],
     [
         f"`{names.HOOK_EVENT}`",
@@ -789,7 +795,7 @@ METRIC_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "gen_ai.execute_tool.duration": (f"`{names.TOOL_NAME}`", f"`{names.TOOL_TYPE}`", *AGENT_AND_ERROR),
     "gen_ai.client.operation.duration": (*MODEL_ATTRIBUTES, f"`{names.ERROR_TYPE}`"),
     "gen_ai.client.token.usage": (*MODEL_ATTRIBUTES, f"`{names.TOKEN_TYPE}` (`input`, `output`)"),
-    "hookline.step.duration": (f"`{names.AGENT_NAME}`",),
+    "hookline.step.duration": AGENT_AND_ERROR,
     "hookline.compaction.duration": AGENT_AND_ERROR,
     "hookline.human.wait.duration": (f"`{names.HUMAN_DECISION}`", f"`{names.AGENT_NAME}`"),
     "hookline.hook.duration": (

@@ -102,6 +102,9 @@ class EnclosingHooks(Hooks):
     def leave(self, entered: Any, result: object, error: BaseException | None) -> None:
         """That work has ended, with a result or an exception."""
 
+    def answered(self, call: Call, hook_id: str) -> None:
+        """A hook has answered in place of a call, which will not happen."""
+
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
         """A hook has denied a call; events that tell of it follow.
 

@@ -33,6 +33,7 @@ from hookline import (
     ModelResponse,
     OnComplete,
     Reject,
+    Respond,
     ScriptedModel,
     ToolCall,
     ToolCalling,
@@ -198,6 +199,16 @@ def deciding() -> Hooks:
     return hooks
 
 
+def answering() -> Hooks:
+    hooks = Hooks("answering")
+
+    @hooks.before(ModelCall)
+    def answer(call: ModelCall) -> Respond:
+        return Respond(says())
+
+    return hooks
+
+
 def starting(traced: list[Hooks]) -> Hooks:
     hooks = Hooks("starting")
 
@@ -226,6 +237,7 @@ async def play(found: Exported) -> None:
         )
         await exec_agent(compacting, "Go", hooks=hooks, operation_id="op")
     await exec_agent(agent(says()), "Go", hooks=[*hooks, starting(hooks)])
+    await exec_agent(agent(), "Go", hooks=[*hooks, answering()])
     await exec_agent(Agent(id="agent", model=ScriptedModel(interrupts)), "Go", hooks=hooks, operation_id="op")
     paying = agent(calls("pay"), calls("pay"), says())
     await exec_agent(paying, "Go", hooks=hooks, operation_id="pays")

@@ -270,6 +270,23 @@ async def test_tool_calls_without_ids_are_told_apart_by_their_number(scene: Scen
     assert not [span for span in scene.spans if own(span, "span.truncated")[0]]
 
 
+async def test_steps_that_overlap_hold_their_own_calls(scene: Scene) -> None:
+    op = Script()
+    async with foreign(scene.tracing()) as dispatcher:
+        await feed(dispatcher, op.before_step(0), op.before_step(1), op.before_tool("late", step=0))
+        await feed(dispatcher, op.before_tool("new", step=1), op.before_compact(0), op.before_human(0))
+        await feed(dispatcher, op.after_tool("late", step=0), op.after_tool("new", step=1), op.after_compact(0))
+        await feed(dispatcher, op.after_step(0), op.after_step(1), op.complete())
+
+    assert scene.tree() == (
+        "invoke_agent bot",
+        ("agent_step", ("execute_tool add",), ("compact_context",), ("human_intervention",)),
+        ("agent_step", ("execute_tool add",)),
+    )
+    late = next(span for span in scene.named("execute_tool") if attributes(span)["gen_ai.tool.call.id"] == "late")
+    assert own(scene.parent(late), "step.index") == (0,)
+
+
 async def test_an_operation_that_waits_and_goes_on_is_two_linked_segments(scene: Scene) -> None:
     op = Script()
     async with foreign(scene.tracing()) as dispatcher:

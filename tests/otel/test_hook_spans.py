@@ -123,7 +123,7 @@ async def test_each_run_of_a_hook_is_a_span_that_says_which_it_was(hook_spans):
         assert span.attributes["hookline.operation.id"] == "it"
         assert span.attributes["hookline.hook.own_time"] == record.duration_ms / 1e3
         assert span.start_time == record.time_unix_nano
-        assert span.end_time - span.start_time == int(record.duration_ms * 1e6)
+        assert span.end_time - span.start_time >= int(record.duration_ms * 1e6)
     sink.assert_whole()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 import textwrap
@@ -15,7 +14,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from opentelemetry import baggage
@@ -309,15 +308,29 @@ async def test_a_good_traceparent_beside_garbage_is_still_a_link(scene: Scene) -
     assert list(linked(second).values()) == [place(first)]
 
 
+async def test_one_segment_is_linked_once_however_often_it_is_named(scene: Scene) -> None:
+    tracing, store, agent = scene.tracing(), JsonStore(), payer()
+
+    paused = await run(agent, hooks=[tracing], store=store)
+    good = json.loads(store.kept[paused.operation_id])["traceparents"][0]
+    store.edit(paused.operation_id, traceparents=[good, good])
+    await resume(agent, paused.operation_id, Approve("t1"), hooks=[tracing], store=store)
+
+    assert len(scene.named("invoke_agent")[1].links) == 1
+
+
 @given(
-    st.lists(st.text(max_size=70) | st.from_regex(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", fullmatch=True))
+    texts=st.lists(
+        st.text(max_size=70) | st.from_regex(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", fullmatch=True)
+    ),
+    policy=st.sampled_from(["link", "same_trace"]),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_list_of_traceparents_breaks_a_resume(texts: list[str]) -> None:
+@settings(max_examples=60, deadline=None)
+def test_no_list_of_traceparents_breaks_a_resume(texts: list[str], policy: Any) -> None:
     async def main() -> None:
         store, agent = InMemoryStore(), payer()
         with Scene() as scene:
-            tracing = scene.tracing(resume=random.choice(["link", "same_trace"]))
+            tracing = scene.tracing(resume=policy)
             paused = await run(agent, hooks=[tracing], store=store)
             store._states[paused.operation_id] = replace(store._states[paused.operation_id], traceparents=texts)
             result = await resume(agent, paused.operation_id, Approve("t1"), hooks=[tracing], store=store)

@@ -25,6 +25,7 @@ from hookline import (
     Hooks,
     MemoryCall,
     ModelCall,
+    OnCallAgentError,
     Reject,
     Respond,
     StepCall,
@@ -702,6 +703,7 @@ async def test_an_interrupt_is_an_outcome_and_no_error(scene: Scene, place: str)
     assert result.reason == "interrupted"
     assert {status(span) for span in scene.spans} == {"UNSET"}
     assert {own(root, "outcome") for root in scene.named("invoke_agent")} == {("interrupted",)}
+    assert own(scene.named("agent_step")[-1], "outcome") == ("interrupted",)
     assert not [span for span in scene.spans if "hookline.span.truncated" in attributes(span)]
     stopped = {
         "model": scene.named("chat")[-1:],
@@ -789,6 +791,26 @@ async def test_parallel_calls_of_one_sub_agent_hold_their_own_runs(scene: Scene)
         assert f'"{said}"' in attributes(root)["gen_ai.input.messages"]
         assert own(called, "sub_operation.id") == own(root, "operation.id")
         assert failed(called) == failed(root) == (said == "two")
+
+
+async def test_a_call_that_fails_at_once_is_told_from_one_whose_run_has_not_begun(scene: Scene) -> None:
+    failed_already = anyio.Event()
+
+    class SlowStore(InMemoryStore):
+        async def save(self, state: Any, *, expected_version: int | None) -> None:
+            if state.agent_id == "child" and expected_version is None:
+                await failed_already.wait()
+            await super().save(state, expected_version=expected_version)
+
+    hooks = Hooks("watch")
+    hooks.on(OnCallAgentError)(lambda event: failed_already.set())
+    wrong = call("child", "t2", identifier="agent", instruction=7)
+    agent = agent_of(calls(ask("child", "t1"), wrong), says(), sub_agents=[agent_of(says(), id="child")])
+    await run(agent, hooks=[scene.tracing(), hooks], store=SlowStore())
+
+    good = [span for span in scene.named("call_agent") if not failed(span)]
+    assert len(good) == 1
+    assert [scene.parent(root) for root in scene.named("invoke_agent")] == [None, good[0]]
 
 
 async def test_sub_agents_may_be_nested_three_deep_each_with_tools(scene: Scene) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
+import random
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,17 +14,28 @@ import anyio
 import anyio.lowlevel
 import pytest
 import trio.testing
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from opentelemetry.context import get_current
 
 from hookline import (
     AfterToolCall,
+    AgentCall,
     AgentSession,
+    Approve,
+    Ask,
     BeforeStep,
     BeforeToolCall,
+    CompactCall,
+    Deny,
     HookDispatcher,
     Hooks,
     ModelCall,
     OnComplete,
+    Reject,
+    ScriptedModel,
+    StepCall,
+    SubAgentCall,
     ToolCall,
     exec_agent,
     interrupt,
@@ -30,7 +43,21 @@ from hookline import (
 )
 from hookline.errors import HookDefinitionError, OperationExistsError
 from hookline.runtime import Compaction, InMemoryStore
-from tests.otel.scenes import CallbackModel, Scene, agent_of, ask, attributes, call, calls, failed, here, own, run, says
+from tests.otel.scenes import (
+    CallbackModel,
+    Scene,
+    agent_of,
+    ask,
+    attributes,
+    call,
+    calls,
+    failed,
+    here,
+    own,
+    resume,
+    run,
+    says,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -201,33 +228,31 @@ async def test_a_run_that_is_cancelled_from_outside_is_interrupted_and_no_error(
     assert not truncated(scene)
 
 
-async def test_a_run_that_never_began_leaves_nothing_open(scene: Scene) -> None:
-    tracing = scene.tracing()
-    broken = Hooks("broken")
-    broken.on(BeforeStep, timeout=1.0)(lambda event: None)
-
+async def test_a_store_that_is_down_ends_the_run_and_its_root_with_an_error(scene: Scene) -> None:
     class Store(InMemoryStore):
         async def save(self, state: Any, *, expected_version: int | None) -> None:
             raise OSError("disk full")
 
-    result = await run(agent_of(says()), hooks=[tracing], store=Store())
-    with pytest.raises(OperationExistsError):
+    await run(agent_of(says()), hooks=[scene.tracing()], store=Store())
 
-        @tool
-        async def again() -> str:
+    assert scene.tree() == ("invoke_agent tester",)
+    assert (own(scene.one("invoke_agent"), "outcome"), failed(scene.one("invoke_agent"))) == (("error",), True)
+
+
+async def test_a_run_whose_id_is_taken_leaves_the_one_that_has_it_alone(scene: Scene) -> None:
+    tracing = scene.tracing()
+
+    @tool
+    async def again() -> str:
+        with pytest.raises(OperationExistsError):
             await exec_agent(agent_of(says()), "go", hooks=[tracing], operation_id="op")
-            return ""
+        return here()
 
-        async def raised() -> None:
-            agent = agent_of(calls(call("again")), says(), tools=[again])
-            told = await exec_agent(agent, "go", hooks=[tracing], operation_id="op")
-            assert "OperationExistsError" in told.messages[-2].content
-            raise OperationExistsError("op")
+    result = await run(agent_of(calls(call("again")), says(), tools=[again]), hooks=[tracing], operation_id="op")
 
-        await raised()
-
-    assert result.reason == "error"
-    assert not tracing.open_kinds()
+    assert [message.content for message in result.messages if message.role == "tool"] == ["execute_tool again"]
+    step = ("agent_step", ("chat scripted",))
+    assert scene.tree() == ("invoke_agent tester", (*step, ("execute_tool again",)), step)
 
 
 async def test_hooks_that_cannot_be_registered_leave_nothing_open(scene: Scene) -> None:
@@ -423,7 +448,7 @@ async def test_close_in_the_middle_of_a_run_leaves_a_sound_tree_and_the_run_alon
 
     assert result.reason == "done"
     assert not tracing.open_kinds()
-    assert not scene.still_open
+    assert [span.name for span in scene.spans].count("invoke_agent tester") == 1
 
 
 async def test_a_foreign_segment_that_nobody_ends_expires(scene: Scene) -> None:
@@ -598,3 +623,118 @@ async def test_an_activation_that_is_thrown_away_elsewhere_makes_no_noise(scene:
             contextvars.Context().run(end, left)
 
     assert here() == ""
+
+
+class Chaos:
+    """An agent, its sub-agent, their tools and hooks, all of which do anything at all.
+
+    Args:
+        chance: Decides what.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.harm = chance.choice([0.0, 0.05, 0.2])
+        self.hooks = Hooks("chaos", inherit=chance.random() < 0.5)
+        for point in (AgentCall, StepCall, ModelCall, ToolCall, SubAgentCall, CompactCall):
+            self.hooks.guard(point)(self.guard)
+            self.hooks.around(point)(self.around)
+        self.hooks.on(BeforeToolCall)(lambda event: event.mock("mock") if chance.random() < self.harm else None)
+        self.asked = 0
+
+    async def wait(self) -> None:
+        for _ in range(self.chance.randrange(3)):
+            await anyio.lowlevel.checkpoint()
+
+    async def guard(self, given: Any) -> Any:
+        await self.wait()
+        return self.verdict()
+
+    async def around(self, given: Any, call_next: Any) -> Any:
+        verdict = self.verdict()
+        if verdict is not None:
+            return verdict
+        result = await call_next(given)
+        await self.wait()
+        verdict = self.verdict()
+        return verdict if isinstance(verdict, Deny) else result
+
+    def verdict(self) -> Any:
+        if self.chance.random() >= self.harm:
+            return None
+        verdict = self.chance.choice([Deny("no"), Ask("may I?"), LookupError("broken")])
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict
+
+    def answer(self, model_call: ModelCall) -> Any:
+        self.asked += 1
+        if self.asked > 9 or self.chance.random() < 0.2:
+            return says(tokens=self.chance.choice([0, 99]))
+        if self.chance.random() < self.harm:
+            raise LookupError
+        names = ["work", "fail", "pay", "stop", "unknown", "child", "child"]
+        asked = [self.chance.choice(names) for _ in range(self.chance.randrange(1, 4))]
+        return calls(
+            *(ask("child", f"t{at}") if name == "child" else call(name, f"t{at}") for at, name in enumerate(asked)),
+            tokens=self.chance.choice([0, 99]),
+        )
+
+    async def short(self, messages: Any) -> str:
+        await self.wait()
+        if self.chance.random() < 0.3:
+            raise LookupError
+        return "short"
+
+    def agent(self) -> Any:
+        @tool
+        async def work() -> str:
+            await self.wait()
+            return here()
+
+        @tool
+        async def fail() -> str:
+            await self.wait()
+            raise LookupError
+
+        @tool(needs_approval=True)
+        async def pay() -> str:
+            return "paid"
+
+        @tool
+        async def stop() -> str:
+            if self.chance.random() < 0.3:
+                interrupt("op")
+            await self.wait()
+            return ""
+
+        parts = {
+            "model": ScriptedModel(self.answer),
+            "compaction": Compaction(max_tokens=50, summarize=self.short),
+            "tools": [work, fail, pay, stop],
+        }
+        return agent_of(**parts, sub_agents=[agent_of(**parts, id="child")])
+
+
+@given(chance=st.randoms())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_whatever_a_run_comes_to_its_spans_are_sound_and_none_is_cut(chance: random.Random) -> None:
+    async def main() -> None:
+        with Scene() as scene:
+            chaos, store = Chaos(chance), InMemoryStore()
+            tracing = scene.tracing(hook_spans=chance.choice([False, True, "events"]))
+            agent = chaos.agent()
+            options: dict[str, Any] = {"hooks": [tracing, chaos.hooks], "store": store}
+            result = await run(agent, operation_id="op", **options)
+            while result.pending:
+                decisions = [chance.choice([Approve, Reject])(pending.tool_call_id) for pending in result.pending]
+                result = await resume(agent, "op", *decisions, **options)
+
+            assert not tracing.open_kinds()
+            assert not truncated(scene)
+
+    logging.getLogger("hookline").disabled = True  # of each hook that fails
+    try:
+        anyio.run(main)
+    finally:
+        logging.getLogger("hookline").disabled = False

@@ -11,9 +11,11 @@ HooklineError
 
 from __future__ import annotations
 
+import re
+
 from hookline.errors import HooklineError
 
-__all__ = ["EndpointError", "OutputFileError", "TraceTargetError", "TracingDisabledError"]
+__all__ = ["EndpointError", "OutputFileError", "TraceTargetError", "TracingDisabledError", "without_password"]
 
 
 class EndpointError(HooklineError, ValueError):
@@ -28,7 +30,7 @@ class EndpointError(HooklineError, ValueError):
         self.endpoint = endpoint
 
     def __str__(self) -> str:
-        return f"{self.endpoint!r} is no OTLP/HTTP endpoint. One is a URL, such as http://127.0.0.1:6006."
+        return f"{without_password(self.endpoint)!r} is no OTLP/HTTP endpoint. One is a URL, such as http://127.0.0.1:6006."
 
 
 class OutputFileError(HooklineError, OSError):
@@ -68,3 +70,8 @@ class TracingDisabledError(HooklineError):
 
     def __str__(self) -> str:
         return "Nothing can be traced while OTEL_SDK_DISABLED is set in the environment. Unset it."
+
+
+def without_password(text: str) -> str:
+    """Text about a URL, as others may see it."""
+    return re.sub(r"//[^/@\s]*@", "//", text)

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hookline.cli._errors import OutputFileError
+from hookline.cli._errors import OutputFileError, without_password
 from hookline.cli._otlp import PROJECT, Tracing, otlp_json, send
 from hookline.cli._recorded import Recording
 from hookline.evals.errors import ReportError
@@ -65,11 +65,12 @@ def deliver(console: Console, tracing: Tracing | None) -> bool:
     if tracing is None or tracing.url is None:
         return True
     told = send(tracing.spans, tracing.url)
+    url = without_password(tracing.url)
     if told.sent:
-        base = tracing.url.removesuffix("/v1/traces")
-        console.print(f"Sent {told.sent:,} spans to {escape(tracing.url)}", soft_wrap=True)
+        base = url.removesuffix("/v1/traces")
+        console.print(f"Sent {told.sent:,} spans to {escape(url)}", soft_wrap=True)
         console.print(f"Phoenix shows them at {escape(base)}, in the project {PROJECT}.", soft_wrap=True)
     if told.lost:
-        of = f"{told.lost:,} of {told.sent + told.lost:,} spans were lost on the way to {tracing.url}"
-        typer.echo(f"hookline: {of}: {told.reason or 'no reason was given'}", err=True)
+        of = f"{told.lost:,} of {told.sent + told.lost:,} spans were lost on the way to {url}"
+        typer.echo(f"hookline: {of}: {without_password(told.reason) or 'no reason was given'}", err=True)
     return not told.lost

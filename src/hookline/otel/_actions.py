@@ -32,7 +32,7 @@ from hookline.otel import _attributes as names
 from hookline.otel._content import Content
 from hookline.otel._context import get_value
 from hookline.otel._spans import OpenSpan, OperationSpans
-from hookline.otel._text import clean
+from hookline.otel._text import clean, error_type
 
 __all__ = ["ACTIONS", "denial_attributes", "tool_key"]
 
@@ -58,7 +58,7 @@ def after_step(spans: OperationSpans, event: AfterStep, content: Content) -> Non
             else:
                 spans.cut(child, at, "step_ended")
     attributes: dict[str, Any] = {
-        names.STEP_TYPE: event.step_type,
+        names.STEP_TYPE: clean(event.step_type),
         names.STEP_SHOULD_CONTINUE: event.should_continue,
         names.STEP_TOOL_CALLS: len(event.tools_calling),
     }
@@ -123,8 +123,7 @@ def on_tool_call_error(spans: OperationSpans, event: OnToolCallError, content: C
         spans.end(opened, event.time_unix_nano, attributes)
         return
     message = content.message(names.EXECUTE_TOOL, names.ERROR_MESSAGE, event.error)
-    error_type = clean(event.error_type) or names.OTHER
-    spans.end(opened, event.time_unix_nano, attributes, error_type=error_type, message=message)
+    spans.end(opened, event.time_unix_nano, attributes, error_type=error_type(event.error_type), message=message)
 
 
 def answered(event: AfterToolCall | OnToolCallError) -> dict[str, Any]:
@@ -160,7 +159,7 @@ def decided(
 ) -> None:
     """A person's decision: the end of a wait in this process, or a moment in the segment that goes on after it."""
     spans.decided.add(event.tool_call_id)
-    attributes: dict[str, Any] = {names.HUMAN_DECISION: decision}
+    attributes: dict[str, Any] = {names.HUMAN_DECISION: clean(decision)}
     if event.tool_call_id:
         attributes[names.TOOL_CALL_ID] = clean(event.tool_call_id)
     if content.on_spans and event.rejection_reason:
@@ -270,8 +269,8 @@ def on_call_agent_error(spans: OperationSpans, event: OnCallAgentError, content:
         return
     message = content.message(names.CALL_AGENT, names.ERROR_MESSAGE, event.error)
     attributes = {names.SUB_OPERATION_ID: clean(opened.child)} if opened.child else {}
-    error_type = opened.error_type or names.OTHER
-    spans.end(opened, event.time_unix_nano, attributes, error_type=error_type, message=message)
+    kind = opened.error_type or names.OTHER
+    spans.end(opened, event.time_unix_nano, attributes, error_type=kind, message=message)
 
 
 def call_of(spans: OperationSpans, callee_id: str, child: str | None) -> OpenSpan | None:
@@ -280,7 +279,7 @@ def call_of(spans: OperationSpans, callee_id: str, child: str | None) -> OpenSpa
     In a run of this package the context says so: the event is dispatched inside of the call. Elsewhere the child's
     operation id does; and where there is none, it is the call whose child has failed, or the one that began first.
     """
-    current = get_value(spans.common.call_key)
+    current = get_value(spans.common.key)
     if isinstance(current, OpenSpan) and spans.open.get(current.key) is current and current.callee == callee_id:
         return current
     calls = [each for each in spans.open.values() if each.kind == names.CALL_AGENT and each.callee == callee_id]

@@ -101,6 +101,9 @@ DENIED_BY: Final = "hookline.denial.hook_id"
 DENIAL_CALL: Final = "hookline.denial.call"
 DENIAL_CAUSE: Final = "hookline.denial.cause"
 
+ANSWER_HOOK: Final = "hookline.answer.hook_id"
+ANSWER_CALL: Final = "hookline.answer.call"
+
 CALLEE: Final = "hookline.call_agent.callee"
 SUB_OPERATION_ID: Final = "hookline.sub_operation.id"
 MESSAGES_BEFORE: Final = "hookline.compaction.messages_before"
@@ -133,6 +136,7 @@ OPENINFERENCE_KINDS: Final = {
 
 # Events.
 
+ANSWERED_EVENT: Final = "hookline.answered"
 DENIED_EVENT: Final = "hookline.denied"
 ERROR_EVENT: Final = "hookline.error"
 HOOK_EVENT: Final = "hookline.hook"

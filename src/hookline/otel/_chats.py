@@ -13,7 +13,7 @@ from hookline.otel import _attributes as names
 from hookline.otel._content import Content, answer_parts, split_system, tool_definitions
 from hookline.otel._log_events import LogEvents
 from hookline.otel._spans import OpenSpan, OperationSpans, merge
-from hookline.otel._text import clean, count
+from hookline.otel._text import clean, count, error_type
 
 __all__ = ["begin_chat", "end_chat"]
 
@@ -23,7 +23,7 @@ def begin_chat(spans: OperationSpans, call: ModelCall, content: Content) -> Open
     model = clean(call.model) or spans.model
     attributes: dict[str, Any] = {}
     if content.on_spans:
-        put_request(attributes, call, content)
+        content.building(put_request, attributes, call, content)
     attributes[names.OPERATION_ID] = spans.id
     if spans.conversation_id is not None:
         attributes[names.CONVERSATION_ID] = spans.conversation_id
@@ -63,7 +63,7 @@ def end_chat(
     at = time_ns()
     if isinstance(error, Exception):
         message = content.message(names.CHAT, names.ERROR_MESSAGE, message_of(error)) if content.on_spans else None
-        spans.end(opened, at, error_type=clean(type(error).__name__), message=message)
+        spans.end(opened, at, error_type=error_type(type(error).__name__), message=message)
         logs.exception(spans.inside(opened), {names.OPERATION_NAME: names.CHAT}, error, content)
         return
     if not isinstance(result, ModelResponse):
@@ -78,16 +78,21 @@ def end_chat(
     details = {**opened.attributes, **attributes} if content.on_events else None
     if content.on_spans or details is not None:
         answer: dict[str, Any] = {}
-        content.put(answer, names.CHAT, names.OUTPUT_MESSAGES, answer_parts(result))
+        content.building(put_answer, answer, result, content)
         if content.on_spans:
             attributes |= answer
         elif details is not None:
-            put_request(details, call, content)
+            content.building(put_request, details, call, content)
         if details is not None:
             merge(details, answer)
     spans.end(opened, at, attributes)
     if details is not None:
         logs.emit(names.INFERENCE_DETAILS_EVENT, spans.inside(opened), details, at=at)
+
+
+def put_answer(attributes: dict[str, Any], response: ModelResponse, content: Content) -> None:
+    """What the model has answered, for whoever records content."""
+    content.put(attributes, names.CHAT, names.OUTPUT_MESSAGES, answer_parts(response))
 
 
 def put_request(attributes: dict[str, Any], call: ModelCall, content: Content) -> None:

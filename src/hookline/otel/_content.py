@@ -141,6 +141,13 @@ class Content:
             self._on_error("content", error)
             return None
 
+    def building(self, build: Callable[..., None], *args: object) -> None:
+        """Call a function that puts content together; what it cannot read is left out, and that is told."""
+        try:
+            build(*args)
+        except Exception as error:
+            self._on_error("content", error)
+
     def _put(self, attributes: dict[str, Any], name: str, value: Any, *, newest_first: bool) -> str:
         budget = self._max
         while True:

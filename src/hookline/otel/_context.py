@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from contextvars import Token
 from types import TracebackType
 
@@ -34,8 +33,10 @@ def detach(token: Token[Context]) -> None:
     A coroutine that was thrown away is closed in whatever context that happens to be in. Nothing is to be put back
     there, and it is no error, as which OpenTelemetry's own function would log it.
     """
-    with contextlib.suppress(ValueError, RuntimeError):
+    try:  # noqa: SIM105  (`contextlib.suppress` takes 0.4 µs, this 0.16)
         token.var.reset(token)
+    except (ValueError, RuntimeError):
+        pass
 
 
 class Activation:

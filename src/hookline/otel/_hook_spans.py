@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import time_ns
 from typing import Any
 
 from opentelemetry.context import Context
@@ -37,7 +38,7 @@ def hook_span(
         content: Whether what a hook said may be recorded.
     """
     began = execution.time_unix_nano
-    end = began + int(execution.duration_ms * 1e6)
+    end = max(began, time_ns())  # it is announced when it ends; its own time is less for one that surrounds a call
     attributes = attributes_of(execution, content)
     if common.kinds:
         attributes[names.OPENINFERENCE_KIND] = common.kinds[names.HOOK]
@@ -62,7 +63,7 @@ def hook_event(
 
     Where none is open any more it becomes a log event that points to the segment's root.
     """
-    end = execution.time_unix_nano + int(execution.duration_ms * 1e6)
+    end = max(execution.time_unix_nano, time_ns())
     if spans is not None:
         parent = parent_of(spans, execution) or spans.root
         parent.span.add_event(names.HOOK_EVENT, attributes_of(execution, content), spans.at(end))

@@ -13,7 +13,7 @@ from hookline.errors import message_of
 from hookline.events import OnError
 from hookline.otel import _attributes as names
 from hookline.otel._content import Content
-from hookline.otel._text import clean
+from hookline.otel._text import clean, error_type
 
 __all__ = ["LogEvents"]
 
@@ -52,7 +52,7 @@ class LogEvents:
         """Emit that a run has ended with an error, at its root."""
         attributes: dict[str, Any] = {
             names.OPERATION_ID: clean(event.operation_id),
-            names.ERROR_TYPE: clean(event.error_type) or names.OTHER,
+            names.ERROR_TYPE: error_type(event.error_type),
         }
         if event.step_index is not None:
             attributes[names.STEP_INDEX] = event.step_index

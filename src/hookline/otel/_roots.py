@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
-from opentelemetry.context import Context
 from opentelemetry.trace import (
-    INVALID_SPAN,
-    Link,
     NonRecordingSpan,
     SpanKind,
-    get_current_span,
     set_span_in_context,
 )
 
 from hookline._enclosing import Segment
-from hookline.calls import AgentCall, Call, Denial, ModelCall, StepCall, ToolCall
-from hookline.events import Event, OnComplete, OnError
+from hookline.calls import AgentCall, Call, CompactCall, Denial, ModelCall, StepCall, SubAgentCall, ToolCall
+from hookline.events import CompletionReason, Event, OnComplete, OnError
 from hookline.otel import _attributes as names
 from hookline.otel._actions import denial_attributes
 from hookline.otel._content import Content, message_parts, tool_definitions
-from hookline.otel._context import OPERATION, get_current, get_value, set_value
+from hookline.otel._context import OPERATION, set_value
 from hookline.otel._links import links_to, parsed
+from hookline.otel._places import place_of
 from hookline.otel._segments import Over
 from hookline.otel._spans import MARKS, Common, OpenSpan, OperationSpans, finish
-from hookline.otel._text import clean, count
+from hookline.otel._text import clean, count, error_type
 
-__all__ = ["Roots", "segment_of_event"]
+__all__ = ["Roots", "reason_of", "segment_of_event"]
 
 DESCRIPTION_CHARACTERS = 1000
 """How much of a tool's description its spans carry."""
 
 ENDS_THE_RUN: tuple[type[Call], ...] = (AgentCall, StepCall, ModelCall)
 """Calls whose denial is the end of the run."""
+
+REASONS = get_args(CompletionReason)
 
 Operations = Mapping[str, OperationSpans]
 
@@ -62,27 +61,13 @@ class Roots:
     def begin(self, segment: Segment, at: int, operations: Operations, *, own: bool) -> OperationSpans:
         """Begin the root span of a segment.
 
-        Its parent is the call of a sub-agent that it answers, if that is traced here; else whatever is current.
-
         Args:
             segment: What is known of it.
             at: When it began.
             operations: The segments that are open.
-            own: Whether it is a run of this package: such a one says by its context inside of which call it runs. Of
-                another runtime's there is only the parent's id.
+            own: Whether it is a run of this package, or one that only events tell of.
         """
-        current = get_current()
-        parent = operations.get(segment.parent_operation_id) if segment.parent_operation_id else None
-        under = call = self._call_for(parent, segment.agent_id, current, own=own) if parent is not None else None
-        links: list[Link] = []
-        base = current
-        if parent is not None and under is None and not own:
-            under = parent.current_step()
-        if parent is not None and under is not None:
-            at = parent.at(at)
-            base = set_span_in_context(under.span, current if own else parent.base)
-        else:
-            base, links = enclosing_span(current, at)
+        base, at, links, parent, under, call = place_of(segment, at, operations, self._common.key, own=own)
         if segment.traceparents and self._same_trace:
             earlier = parsed(segment.traceparents[-1])
             if earlier is not None:
@@ -102,12 +87,15 @@ class Roots:
         spans.root = OpenSpan("root", names.INVOKE_AGENT, span, None, at, attributes, segment.operation_id)
         if span.is_recording():
             spans.previous = links
-            self._take_up(spans, segment)
             if parent is not None and under is not None:
                 spans.parent, spans.under, spans.call = parent, under, call
                 parent.segments[segment.operation_id] = spans
             if call is not None:
                 call.child = segment.operation_id
+            try:
+                self._take_up(spans, segment)
+            except Exception as error:  # all of that may be missing
+                self._common.failures.note("begin", error)
         return spans
 
     def _take_up(self, spans: OperationSpans, segment: Segment) -> None:
@@ -119,23 +107,15 @@ class Roots:
         if self._content.on_spans:
             self._put_request(spans.root, segment)
 
-    def _call_for(self, parent: OperationSpans, agent_id: str, current: Context, *, own: bool) -> OpenSpan | None:
-        """The call of the parent operation that a sub-agent's segment answers."""
-        call = get_value(self._common.call_key, current)
-        if isinstance(call, OpenSpan) and parent.open.get(call.key) is call:
-            return call
-        calls = (each for each in parent.open.values() if each.kind == names.CALL_AGENT and each.child is None)
-        return None if own else next((each for each in calls if each.callee == agent_id), None)
-
     def complete(self, spans: OperationSpans, event: OnComplete | OnError) -> None:
         """End the root span, for whatever reason the segment ends."""
-        reason = clean(event.reason) if isinstance(event, OnComplete) else "error"
-        error_type = message = None
+        reason = reason_of(event)
+        failed_with = message = None
         if reason == "error":
-            error_type = clean(event.error_type) if event.error_type else names.OTHER
+            failed_with = error_type(event.error_type)
             message = self._content.message(names.INVOKE_AGENT, names.ERROR_MESSAGE, event.error_message or "") or None
         if spans.call is not None:
-            spans.call.outcome, spans.call.error_type = reason, error_type
+            spans.call.outcome, spans.call.error_type = reason, failed_with
         at = spans.at(event.time_unix_nano)
         if spans.parent is not None:
             spans.parent.at(at)
@@ -144,7 +124,7 @@ class Roots:
         try:
             self._put_last(attributes, spans, event)
         finally:
-            finish(spans.root, at, attributes, error_type, message)
+            finish(spans.root, at, attributes, failed_with, message)
 
     def _put_last(self, attributes: dict[str, Any], spans: OperationSpans, event: OnComplete | OnError) -> None:
         """What is known of a segment at its end."""
@@ -175,11 +155,17 @@ class Roots:
             spans.stopped_by = (kind, denial, cause)
         if isinstance(call, ToolCall) and not ran:
             spans.denials[call.tool_call_id] = (denial, cause)
-        elif not ran or kind.__name__ == "CompactCall":
+        elif kind is CompactCall or (kind is SubAgentCall and not ran):
             spans.denials[kind] = (denial, cause)
-        else:  # its own span has ended: the result of what ran is withheld
+        elif ran or kind not in ENDS_THE_RUN:  # there is no span for it, or that has ended
             attributes = denial_attributes(names.AGENT_STEP, kind, denial, cause, self._content)
             spans.current_step().span.add_event(names.DENIED_EVENT, attributes)
+
+    def answered(self, spans: OperationSpans, call: Call, hook_id: str) -> None:
+        """A hook has answered in place of a call; of a tool call its events tell."""
+        if not isinstance(call, ToolCall):
+            attributes = {names.ANSWER_HOOK: clean(hook_id), names.ANSWER_CALL: type(call).__name__}
+            spans.current_step().span.add_event(names.ANSWERED_EVENT, attributes)
 
     def _attributes(self, segment: Segment, spans: OperationSpans) -> dict[str, Any]:
         # The most important last: a span that has too many forgets the oldest.
@@ -233,20 +219,6 @@ class Roots:
                 root.attributes[mark] = attributes[mark]
 
 
-def enclosing_span(current: Context, at: int) -> tuple[Context, list[Link]]:
-    """The context that a segment begins in, if nothing of a traced run calls it.
-
-    What an observer of a run's end starts, or one in a lane, finds a span that has ended; what is replayed from a
-    recording finds one that begins later. Such a segment gets a trace of its own, with a link, because no span may
-    begin before the one above it, or outlive it.
-    """
-    span = get_current_span(current)
-    over = get_value(OPERATION, current) is not None and getattr(span, "end_time", None) is not None
-    if not over and (getattr(span, "start_time", None) or 0) <= at:
-        return current, []
-    return set_span_in_context(INVALID_SPAN, current), [Link(span.get_span_context(), {names.LINK: "started_by"})]
-
-
 def segment_of_event(event: Event, over: Over | None) -> Segment:
     """What the first event of an operation says of it, where no run has announced it.
 
@@ -265,3 +237,9 @@ def segment_of_event(event: Event, over: Over | None) -> Segment:
         input_tokens=over.tokens[0] if over is not None else 0,
         output_tokens=over.tokens[1] if over is not None else 0,
     )
+
+
+def reason_of(event: OnComplete | OnError) -> str:
+    """Why a segment has ended: one of the reasons that there are, whatever another runtime says."""
+    reason = event.reason if isinstance(event, OnComplete) else "error"
+    return reason if reason in REASONS else names.OTHER

@@ -99,8 +99,8 @@ class Common:
         self.failures = failures
         self.kinds = kinds
         self.cut = cut
-        self.call_key = create_key("hookline-call")
-        """Where the context says which call of a sub-agent it is inside of; two bundles have two such calls."""
+        self.key = create_key("hookline-span")
+        """Where the context says inside of which root or call of a sub-agent it is; two bundles have two of them."""
 
 
 class OperationSpans:
@@ -296,6 +296,10 @@ class OperationSpans:
         """The span of the latest step, or the root."""
         step = self.step
         return step if step is not None and self.open.get(step.key) is step else self.root
+
+    def has(self, span: Span) -> bool:
+        """Whether a span is one of the open ones."""
+        return self.root.span is span or any(each.span is span for each in self.open.values())
 
     def open_kinds(self) -> list[str]:
         """What kind each open span is of, the root's included."""

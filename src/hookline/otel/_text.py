@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["NAME_CHARACTERS", "clean", "count"]
+from hookline.otel._attributes import OTHER
+
+__all__ = ["clean", "count", "error_type"]
 
 NAME_CHARACTERS = 256
 """How long a name or an id may be. A model can invent a tool's name of any length."""
@@ -20,6 +22,12 @@ def clean(text: object, limit: int = NAME_CHARACTERS) -> str:
     if len(text) > limit:
         text = f"{text[: limit - 1]}…"
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def error_type(name: object) -> str:
+    """The class of a failure: a name, or `_OTHER`. Whoever answers with a failure may have written a sentence."""
+    text = name if isinstance(name, str) else ""
+    return text if len(text) <= NAME_CHARACTERS and text.isascii() and text.replace(".", "").isidentifier() else OTHER
 
 
 def count(number: object) -> int | str:

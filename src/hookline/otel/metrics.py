@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from time import perf_counter, time_ns
-from typing import Any
+from typing import Any, get_args
 
 from opentelemetry.metrics import MeterProvider
 
 from hookline._enclosing import EnclosingHooks, Segment
+from hookline._event_fields import HumanAction
 from hookline._hook_records import Hook
 from hookline._tool_events import is_interrupted
 from hookline.calls import Call, CompactCall, Denial, ModelCall, ModelResponse
@@ -30,10 +31,12 @@ from hookline.otel._feeds import executions, unregistrations
 from hookline.otel._hook_spans import error_type_of
 from hookline.otel._instruments import instruments_of, is_idle
 from hookline.otel._options import flags, positive, provider
-from hookline.otel._text import clean
+from hookline.otel._text import clean, error_type
 from hookline.signals import HookExecution
 
 __all__ = ["MetricsHooks"]
+
+ACTIONS = get_args(HumanAction)
 
 UNKNOWN_TOOL = "UnknownToolError"
 """`error_type` of a tool that does not exist: its name is whatever the model has made up. Where a hook answered or
@@ -48,6 +51,7 @@ class Counted:
         "began",
         "compact_error",
         "compacting",
+        "failed_with",
         "llm_calls",
         "model",
         "operation_id",
@@ -71,6 +75,7 @@ class Counted:
         self.waiting_since = segment.waiting_since_unix_nano
         self.tools = {tool.name for tool in segment.tools}
         self.told: Event | None = None
+        self.failed_with: str | None = None
         self.compacting = 0
         self.compact_error: str | None = names.OTHER
 
@@ -167,8 +172,10 @@ class MetricsHooks(EnclosingHooks):
             counted, began, call = entered
             interrupted = error is not None and not isinstance(error, Exception)
             if isinstance(call, CompactCall):
-                counted.compact_error = None if interrupted else clean(type(error).__name__)
-            elif isinstance(call, ModelCall) and not interrupted and self._model_metrics:
+                counted.compact_error = None if interrupted else error_type(type(error).__name__)
+            elif isinstance(call, ModelCall) and not interrupted:
+                if error is not None:  # it ends the step
+                    counted.failed_with = self._errors(error_type(type(error).__name__))
                 self._model(counted, call, perf_counter() - began, result, error)
         except Exception as problem:
             self._failures.note("leave", problem)
@@ -182,6 +189,8 @@ class MetricsHooks(EnclosingHooks):
     def _model(
         self, counted: Counted, call: ModelCall, seconds: float, result: object, error: BaseException | None
     ) -> None:
+        if not self._model_metrics:
+            return
         attributes: dict[str, Any] = {names.OPERATION_NAME: names.CHAT, names.PROVIDER_NAME: counted.provider}
         model = clean(call.model) or counted.model
         if model:
@@ -192,7 +201,7 @@ class MetricsHooks(EnclosingHooks):
                 self._record["tokens"].record(usage.input_tokens, {**attributes, names.TOKEN_TYPE: "input"})
                 self._record["tokens"].record(usage.output_tokens, {**attributes, names.TOKEN_TYPE: "output"})
         if error is not None:
-            attributes[names.ERROR_TYPE] = self._errors(clean(type(error).__name__))
+            attributes[names.ERROR_TYPE] = self._errors(error_type(type(error).__name__))
         self._record["model"].record(seconds, attributes)
 
     # Events, which any runtime may send.
@@ -224,14 +233,17 @@ class MetricsHooks(EnclosingHooks):
         """Nothing to measure yet."""
 
     def _after_step(self, counted: Counted, event: AfterStep) -> None:
-        self._record["step"].record(event.execution_time_ms / 1e3, {names.AGENT_NAME: counted.agent})
+        attributes = {names.AGENT_NAME: counted.agent}
+        if counted.failed_with is not None:
+            attributes[names.ERROR_TYPE], counted.failed_with = counted.failed_with, None
+        self._record["step"].record(event.execution_time_ms / 1e3, attributes)
 
     def _after_tool_call(self, counted: Counted, event: AfterToolCall) -> None:
         denied = event.answered_by is not None and not event.mocked
         self._tool(counted, event, None if event.success or denied else "tool_error")
 
     def _on_tool_call_error(self, counted: Counted, event: OnToolCallError) -> None:
-        self._tool(counted, event, None if is_interrupted(event) else clean(event.error_type) or names.OTHER)
+        self._tool(counted, event, None if is_interrupted(event) else error_type(event.error_type))
 
     def _tool(self, counted: Counted, event: AfterToolCall | OnToolCallError, error_type: str | None) -> None:
         real = event.api_name in counted.tools or (error_type != UNKNOWN_TOOL and event.answered_by is None)
@@ -246,8 +258,9 @@ class MetricsHooks(EnclosingHooks):
 
     def _after_human_intervention(self, counted: Counted, event: AfterHumanIntervention) -> None:
         if counted.waiting_since is not None:
+            action = event.action if event.action in ACTIONS else names.OTHER
             waited = max(0, event.time_unix_nano - counted.waiting_since) / 1e9
-            self._record["human"].record(waited, {names.HUMAN_DECISION: event.action, names.AGENT_NAME: counted.agent})
+            self._record["human"].record(waited, {names.HUMAN_DECISION: action, names.AGENT_NAME: counted.agent})
 
     def _before_compact(self, counted: Counted, event: BeforeCompact) -> None:
         counted.compacting = event.time_unix_nano
@@ -271,7 +284,7 @@ class MetricsHooks(EnclosingHooks):
         if counted.resumed:
             attributes[names.RESUMED] = True
         if event.reason == "error":
-            attributes[names.ERROR_TYPE] = self._errors(clean(event.error_type) if event.error_type else names.OTHER)
+            attributes[names.ERROR_TYPE] = self._errors(error_type(event.error_type))
         self._record["agent"].record(max(0, event.time_unix_nano - counted.began) / 1e9, attributes)
         self._record["inferences"].record(event.llm_calls - counted.llm_calls, agent)
         self._record["tool_calls"].record(event.tool_calls - counted.tool_calls, agent)

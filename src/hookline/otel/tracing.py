@@ -11,7 +11,13 @@ from msgspec import structs
 from opentelemetry._logs import LoggerProvider
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import TracerProvider, get_tracer_provider, set_span_in_context
+from opentelemetry.trace import (
+    Span,
+    TracerProvider,
+    get_current_span,
+    get_tracer_provider,
+    set_span_in_context,
+)
 
 from hookline._enclosing import EnclosingHooks, Segment
 from hookline._hook_records import Hook
@@ -30,10 +36,10 @@ from hookline.otel._instruments import SCOPE, instruments_of
 from hookline.otel._links import traceparent_of
 from hookline.otel._log_events import LogEvents
 from hookline.otel._options import flags, one_of, positive, provider
-from hookline.otel._roots import Roots, segment_of_event
+from hookline.otel._roots import Roots, reason_of, segment_of_event
 from hookline.otel._segments import Segments, end_open, heard
 from hookline.otel._spans import Common, OpenSpan, OperationSpans
-from hookline.otel._text import clean
+from hookline.otel._text import error_type
 from hookline.signals import HookExecution
 
 __all__ = ["TracingHooks"]
@@ -70,7 +76,7 @@ class TracingHooks(EnclosingHooks):
         conversation_id: Of runs that are no task of a session, which has one itself.
         user_ids: Whether `user.id` is recorded; it is personal data.
         openinference: Whether spans also say their `openinference.span.kind`, for viewers that know no other.
-        max_span_age: Seconds after which a segment that was never told to be over is ended.
+        max_span_age: Seconds after which another runtime's segment of which nothing more is heard is ended.
         id: Name of the bundle.
 
     Raises:
@@ -155,7 +161,10 @@ class TracingHooks(EnclosingHooks):
         if begun is None:
             return
         try:
-            begun.token = attach(set_value(OPERATION, begun.id, set_span_in_context(begun.root.span)))
+            context = set_value(self._common.key, begun.root, set_value(OPERATION, begun.id))
+            if not is_hollow(begun.root.span):
+                context = set_span_in_context(begun.root.span, context)
+            begun.token = attach(context)
         except Exception as error:
             self._failures.note("attach", error)
 
@@ -176,7 +185,9 @@ class TracingHooks(EnclosingHooks):
     def carried(self, begun: OperationSpans | None) -> str | None:
         """Where the segment is in a trace."""
         try:
-            return traceparent_of(begun.root.span.get_span_context()) if begun is not None else None
+            if begun is None or is_hollow(begun.root.span):
+                return None
+            return traceparent_of(begun.root.span.get_span_context())
         except Exception as error:
             self._failures.note("carried", error)
             return None
@@ -191,7 +202,7 @@ class TracingHooks(EnclosingHooks):
             # Hooks may have put something of theirs into the present context.
             context = opened.context = set_span_in_context(opened.span)
             if call.__class__ is SubAgentCall:
-                context = set_value(self._common.call_key, opened, context)
+                context = set_value(self._common.key, opened, context)
             return opened, attach(context), call
         except Exception as error:
             self._failures.note("enter", error)
@@ -209,7 +220,7 @@ class TracingHooks(EnclosingHooks):
                 if spans is not None:
                     end_chat(spans, opened, call, result, error, self._content, self._logs)
             elif isinstance(error, Exception):
-                opened.error_type = clean(type(error).__name__)
+                opened.error_type = error_type(type(error).__name__)
             elif error is not None:
                 opened.outcome = "interrupted"
         except Exception as problem:
@@ -223,6 +234,15 @@ class TracingHooks(EnclosingHooks):
                 self._roots.refused(spans, call, denial, cause, ran=ran, stop=stop)
         except Exception as error:
             self._failures.note("refused", error)
+
+    def answered(self, call: Call, hook_id: str) -> None:
+        """Say that a hook has answered in place of a call."""
+        try:
+            spans = self._segments.open.get(call.operation_id)
+            if spans is not None:
+                self._roots.answered(spans, call, hook_id)
+        except Exception as error:
+            self._failures.note("answered", error)
 
     def _span_of(self, spans: OperationSpans, call: Call) -> OpenSpan | None:
         kind = call.__class__
@@ -291,7 +311,7 @@ class TracingHooks(EnclosingHooks):
     def _complete(self, spans: OperationSpans, event: OnComplete | OnError, content: Content) -> None:
         if not self._segments.take(spans):
             return
-        reason = event.reason if isinstance(event, OnComplete) else "error"
+        reason = reason_of(event)
         try:
             end_open(spans, reason, event.time_unix_nano)
             self._roots.complete(spans, event)
@@ -360,3 +380,9 @@ class TracingHooks(EnclosingHooks):
     def open_kinds(self) -> list[str]:
         """The kind of each open span, for the gauge of open spans."""
         return self._segments.open_kinds()
+
+
+def is_hollow(span: Span) -> bool:
+    """Whether a span only stands for the one that was current before: the tracer does nothing."""
+    context = span.get_span_context()
+    return not context.is_valid or context.span_id == get_current_span().get_span_context().span_id

@@ -26,6 +26,9 @@ async def lead(run: Run, call: Call, terminal: Terminal, control: RunControl | N
         cause = passage.refusal.__cause__ if passage.refusal is not None else None
         for hooks, _ in run.begun:
             hooks.refused(passage.call, passage.denied, cause=cause, ran=passage.reached, stop=passage.stop)
+    elif passage.answered_by is not None and not passage.reached:
+        for hooks, _ in run.begun:
+            hooks.answered(passage.call, passage.answered_by)
     return passage
 
 

@@ -171,7 +171,7 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     model, retry = run.agent.model, run.agent.retry
     if ModelCall not in run.intercepted:
         answer = respond(model, partial(model_call, run, step), retry)
-        response = await (enclosed(run, model_call(run, step), answer) if ModelCall in run.enclosing else answer)
+        response = await (enclosed(run, shown_call(run, step), answer) if ModelCall in run.enclosing else answer)
         run.llm_calls += 1
         return response
     spent = Usage()
@@ -196,6 +196,14 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
 
 def model_call(run: Run, step: Step) -> ModelCall:
     """What the model is to be asked, with lists that are its own to edit; `replace` makes them read-only."""
+    call = shown_call(run, step)
+    force_setattr(call, "messages", list(run.messages))
+    force_setattr(call, "tools", list(run.specs))
+    return call
+
+
+def shown_call(run: Run, step: Step) -> ModelCall:
+    """What the model is asked, for whoever only looks at it while it is asked: the lists are the run's own."""
     call = ModelCall(
         messages=NO_LIST,
         tools=NO_LIST,
@@ -203,8 +211,8 @@ def model_call(run: Run, step: Step) -> ModelCall:
         step_index=step.index,
         **run.call_ids,
     )
-    force_setattr(call, "messages", list(run.messages))
-    force_setattr(call, "tools", list(run.specs))
+    force_setattr(call, "messages", run.messages)
+    force_setattr(call, "tools", run.specs)
     return call
 
 
