@@ -963,3 +963,18 @@ async def test_a_sub_agent_may_be_traced_alone(scene: Scene) -> None:
 
     assert scene.tree() == ("invoke_agent child", ("agent_step", ("chat scripted",)))
     assert own(scene.one("invoke_agent"), "parent_operation.id") == (result.operation_id,)
+
+
+async def test_a_run_in_a_tool_is_under_the_tool_in_each_of_two_back_ends(scene: Scene) -> None:
+    with Scene() as other:
+        bundles = [scene.tracing(), other.tracing()]
+
+        @tool
+        async def nested() -> str:
+            return (await run(agent_of(says(), id="inner"), hooks=bundles)).output
+
+        await run(agent_of(calls(call("nested")), says(), tools=[nested]), hooks=bundles)
+
+        inner = ("invoke_agent inner", ("agent_step", ("chat scripted",)))
+        for each in (scene, other):
+            assert each.tree()[1] == ("agent_step", ("chat scripted",), ("execute_tool nested", inner))
