@@ -187,9 +187,7 @@ SECOND_PROCESS = textwrap.dedent(
 )
 
 
-async def test_a_segment_in_another_process_links_to_the_first(scene: Scene, anyio_backend_name: str) -> None:
-    if anyio_backend_name == "trio":
-        pytest.skip("a process is a process")
+async def test_a_segment_in_another_process_links_to_the_first(scene: Scene) -> None:
     store = JsonStore()
     await run(payer(calls(call("pay")), calls(call("pay"))), hooks=[scene.tracing()], store=store, operation_id="op")
 
