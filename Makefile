@@ -4,7 +4,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check bench docs clean
+# The viewer of `make soak`: a tool of development only, in an environment of its own (850 MB). SOAK_PHOENIX names one
+# that is there already.
+SOAK_VENV := .soak-venv
+PHOENIX := arize-phoenix==20.26.1
+SOAK_PHOENIX ?= $(SOAK_VENV)/bin/phoenix
+
+.PHONY: demo test check bench soak docs clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/hookline demo
@@ -21,11 +27,14 @@ check: $(VENV)/.check
 bench: $(VENV)/.bench
 	$(PY) -m benchmarks $(ARGS)
 
+soak: $(VENV)/.demo $(SOAK_PHOENIX)
+	$(PY) -m benchmarks.soak --phoenix $(SOAK_PHOENIX) $(ARGS)
+
 docs: $(VENV)/.test
 	$(PY) -m pytest tests/docs $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
+	rm -rf $(VENV) $(SOAK_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
 
 $(VENV)/.pip:
 	python3 -m venv $(VENV)
@@ -46,3 +55,7 @@ $(VENV)/.check: $(VENV)/.test
 $(VENV)/.bench: pyproject.toml | $(VENV)/.pip
 	$(PIP) install --editable '.[cli,agentdojo,otel]' --group bench
 	@touch $@
+
+$(SOAK_VENV)/bin/phoenix:
+	python3 -m venv $(SOAK_VENV)
+	$(SOAK_VENV)/bin/python -m pip --disable-pip-version-check --quiet install '$(PHOENIX)'

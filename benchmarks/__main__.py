@@ -18,6 +18,7 @@ from benchmarks import (
     bench_dispatch,
     bench_events,
     bench_lanes,
+    bench_otel,
     bench_phases,
     bench_ready,
     bench_registration,
@@ -39,10 +40,11 @@ GROUPS: dict[str, ModuleType] = {
     "phases": bench_phases,
     "ready": bench_ready,
     "chains": bench_chains,
+    "otel": bench_otel,
     "compare": compare,
     "scale": bench_scale,
 }
-LIBRARIES = ("hookline", "msgspec", "anyio", "blinker", "pyee", "pluggy", "agent-hooks-sdk")
+LIBRARIES = ("hookline", "msgspec", "anyio", "blinker", "pyee", "pluggy", "agent-hooks-sdk", "opentelemetry-sdk")
 
 
 def main() -> int:
