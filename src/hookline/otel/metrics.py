@@ -48,6 +48,7 @@ class Counted:
 
     __slots__ = (
         "agent",
+        "asked",
         "began",
         "compact_error",
         "compacting",
@@ -75,6 +76,8 @@ class Counted:
         self.waiting_since = segment.waiting_since_unix_nano
         self.tools = {tool.name for tool in segment.tools}
         self.told: Event | None = None
+        self.asked: tuple[str, dict[str, str]] | None = None
+        """The model that was asked last, and what its metrics say."""
         self.failed_with: str | None = None
         self.compacting = 0
         self.compact_error: str | None = names.OTHER
@@ -191,18 +194,24 @@ class MetricsHooks(EnclosingHooks):
     ) -> None:
         if not self._model_metrics:
             return
-        attributes: dict[str, Any] = {names.OPERATION_NAME: names.CHAT, names.PROVIDER_NAME: counted.provider}
-        model = clean(call.model) or counted.model
-        if model:
-            attributes[names.REQUEST_MODEL] = self._models(model)
+        if counted.asked is None or counted.asked[0] != call.model:
+            counted.asked = call.model, self._chat_attributes(counted, call.model)
+        attributes = counted.asked[1]
         if isinstance(result, ModelResponse):
-            usage = result.usage
+            usage, record = result.usage, self._record["tokens"].record
             if usage.input_tokens or usage.output_tokens:
-                self._record["tokens"].record(usage.input_tokens, {**attributes, names.TOKEN_TYPE: "input"})
-                self._record["tokens"].record(usage.output_tokens, {**attributes, names.TOKEN_TYPE: "output"})
+                record(usage.input_tokens, {**attributes, names.TOKEN_TYPE: "input"})
+                record(usage.output_tokens, {**attributes, names.TOKEN_TYPE: "output"})
         if error is not None:
-            attributes[names.ERROR_TYPE] = self._errors(error_type(type(error).__name__))
+            attributes = {**attributes, names.ERROR_TYPE: self._errors(error_type(type(error).__name__))}
         self._record["model"].record(seconds, attributes)
+
+    def _chat_attributes(self, counted: Counted, model: str) -> dict[str, str]:
+        attributes = {names.OPERATION_NAME: names.CHAT, names.PROVIDER_NAME: counted.provider}
+        name = clean(model) or counted.model
+        if name:
+            attributes[names.REQUEST_MODEL] = self._models(name)
+        return attributes
 
     # Events, which any runtime may send.
 
@@ -210,7 +219,7 @@ class MetricsHooks(EnclosingHooks):
         try:
             counted = self._operations.get(event.operation_id)
             if counted is None:
-                if not isinstance(event, BeforeStep) or is_idle(self._provider):
+                if event.__class__ is not BeforeStep or is_idle(self._provider):
                     return
                 segment = Segment(operation_id=event.operation_id, agent_id=event.agent_id)
                 counted = self._counted(segment, event.time_unix_nano)

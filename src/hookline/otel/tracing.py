@@ -214,6 +214,8 @@ class TracingHooks(EnclosingHooks):
             return
         opened, token, call = entered
         detach(token)
+        if error is None and call.__class__ is not ModelCall:
+            return
         try:
             if isinstance(call, ModelCall):
                 spans = self._segments.open.get(call.operation_id)

@@ -55,12 +55,18 @@ def end_enclosing(run: Run) -> None:
         hooks.end(begun)
 
 
-async def enclosed(run: Run, call: Call, work: Awaitable[R]) -> R:
-    """Await the run's own work for a call, with the bundles around it."""
+def enclosed(run: Run, call: Call, work: Awaitable[R]) -> Awaitable[R]:
+    """The run's own work for a call, with the bundles around it."""
     bundles = run.enclosing[call.__class__]
-    if len(bundles) > 1:
-        return await _enclosed_by_each(bundles, call, work)
-    hooks = bundles[0]
+    return _by_one(bundles[0], call, work) if len(bundles) == 1 else _by_each(bundles, call, work)
+
+
+def enclosed_step(run: Run, step_index: int, work: Awaitable[R]) -> Awaitable[R]:
+    """What a step comes to, with the bundles around it."""
+    return enclosed(run, StepCall(step_index=step_index, **run.call_ids), work)
+
+
+async def _by_one(hooks: EnclosingHooks, call: Call, work: Awaitable[R]) -> R:
     entered = hooks.enter(call)
     try:
         result = await work
@@ -71,25 +77,18 @@ async def enclosed(run: Run, call: Call, work: Awaitable[R]) -> R:
     return result
 
 
-async def _enclosed_by_each(bundles: Sequence[EnclosingHooks], call: Call, work: Awaitable[R]) -> R:
-    entered = [hooks.enter(call) for hooks in bundles]
-    result: R | None = None
-    failure: BaseException | None = None
+async def _by_each(bundles: Sequence[EnclosingHooks], call: Call, work: Awaitable[R]) -> R:
+    inside = [(hooks, hooks.enter(call)) for hooks in bundles]
+    inside.reverse()
     try:
         result = await work
     except BaseException as error:
-        failure = error
+        for hooks, entered in inside:
+            hooks.leave(entered, None, error)
         raise
-    finally:
-        for hooks, token in zip(reversed(bundles), reversed(entered), strict=True):
-            hooks.leave(token, result, failure)
-        failure = None  # it holds the frame that holds it
+    for hooks, entered in inside:
+        hooks.leave(entered, result, None)
     return result
-
-
-async def enclosed_step(run: Run, step_index: int, work: Awaitable[R]) -> R:
-    """Await what a step comes to, with the bundles around it."""
-    return await enclosed(run, StepCall(step_index=step_index, **run.call_ids), work)
 
 
 def segment_of(run: Run) -> Segment:
