@@ -246,23 +246,17 @@ async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
     _live[operation_id] = None
     try:
         failed_at_start = await _claim(run)
-        bundles = list(dict.fromkeys(entry for entry in run.hooks if isinstance(entry, EnclosingHooks)))
-        if not bundles:
-            return await _registered(run, run.hooks, decisions, failed_at_start)
-        try:
-            return await _registered(run, begin_enclosing(run, bundles), decisions, failed_at_start)
-        finally:
-            end_enclosing(run)
+        hooks = run.hooks
+        if hooks:
+            bundles = list(dict.fromkeys(entry for entry in hooks if isinstance(entry, EnclosingHooks)))
+            hooks = begin_enclosing(run, bundles) if bundles else hooks
+        run.dispatcher.register(operation_id, hooks)
+        _live[operation_id] = run
+        return await _run_and_finish(run, decisions, failed_at_start)
     finally:
+        if run.begun:
+            end_enclosing(run)
         del _live[operation_id]
-
-
-async def _registered(
-    run: Run, hooks: Sequence[AnyHook], decisions: Sequence[Decision], error: Exception | None
-) -> OperationResult:
-    run.dispatcher.register(run.operation_id, hooks)
-    _live[run.operation_id] = run
-    return await _run_and_finish(run, decisions, error)
 
 
 async def _claim(run: Run) -> Exception | None:
