@@ -12,6 +12,7 @@ from hookline import (
     AgentCall,
     AgentResult,
     AgentSession,
+    Approve,
     CompactCall,
     Compaction,
     CompactResult,
@@ -30,6 +31,7 @@ from hookline import (
     ToolCalling,
     Usage,
     exec_agent,
+    resume_agent,
     tool,
 )
 from hookline.otel import TracingHooks
@@ -113,6 +115,25 @@ async def test_a_tracer_that_does_nothing_leaves_the_current_span_of_the_applica
 
     assert request.attributes == {"looked": True}
     assert store.traceparents == {()}
+
+
+async def test_nor_does_it_where_a_run_goes_on_in_the_trace_of_its_first_segment():
+    application = TracerProvider(shutdown_on_exit=False).get_tracer("application")
+
+    @tool(in_thread=False, needs_approval=True)
+    def look() -> str:
+        get_current_span().set_attribute("looked", True)
+        return "seen"
+
+    turns = [ModelResponse(tool_calls=[ToolCalling(api_name="look", tool_call_id="t1")]), ModelResponse(content="done")]
+    agent, store = Agent(id="looker", model=ScriptedModel(turns), tools=[look]), InMemoryStore()
+    paused = await exec_agent(agent, "Look", hooks=[Sink().tracing()], store=store)
+    silent = TracingHooks(NoOpTracerProvider(), resume="same_trace")
+    with application.start_as_current_span("request") as request:
+        result = await resume_agent(agent, paused.operation_id, [Approve("t1")], hooks=[silent], store=store)
+
+    assert result.reason == "done"
+    assert request.attributes == {"looked": True}
 
 
 class Kept(InMemoryStore):

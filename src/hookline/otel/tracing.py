@@ -11,13 +11,7 @@ from msgspec import structs
 from opentelemetry._logs import LoggerProvider
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import (
-    Span,
-    TracerProvider,
-    get_current_span,
-    get_tracer_provider,
-    set_span_in_context,
-)
+from opentelemetry.trace import TracerProvider, get_current_span, get_tracer_provider, set_span_in_context
 
 from hookline._enclosing import EnclosingHooks, Segment
 from hookline._hook_records import Hook
@@ -162,7 +156,7 @@ class TracingHooks(EnclosingHooks):
             return
         try:
             context = set_value(self._common.key, begun.root, set_value(OPERATION, begun.id))
-            if not is_hollow(begun.root.span):
+            if not is_hollow(begun):
                 context = set_span_in_context(begun.root.span, context)
             begun.token = attach(context)
         except Exception as error:
@@ -185,7 +179,7 @@ class TracingHooks(EnclosingHooks):
     def carried(self, begun: OperationSpans | None) -> str | None:
         """Where the segment is in a trace."""
         try:
-            if begun is None or is_hollow(begun.root.span):
+            if begun is None or is_hollow(begun):
                 return None
             return traceparent_of(begun.root.span.get_span_context())
         except Exception as error:
@@ -384,7 +378,7 @@ class TracingHooks(EnclosingHooks):
         return self._segments.open_kinds()
 
 
-def is_hollow(span: Span) -> bool:
-    """Whether a span only stands for the one that was current before: the tracer does nothing."""
-    context = span.get_span_context()
-    return not context.is_valid or context.span_id == get_current_span().get_span_context().span_id
+def is_hollow(spans: OperationSpans) -> bool:
+    """Whether the root only stands for the span that the segment began in: the tracer does nothing."""
+    context = spans.root.span.get_span_context()
+    return not context.is_valid or context.span_id == get_current_span(spans.base).get_span_context().span_id
