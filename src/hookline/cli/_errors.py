@@ -3,7 +3,7 @@
 ```
 HooklineError
 ├── EndpointError (ValueError)          not a URL that spans can be sent to
-├── OutputFileError (OSError)           what was asked for cannot be written there
+├── OutputFileError (ReportError)       what was asked for cannot be written there
 ├── TraceTargetError (ValueError)       there is nothing there to trace
 └── TracingDisabledError                the environment forbids tracing
 ```
@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 
 from hookline.errors import HooklineError
+from hookline.evals.errors import ReportError
 
 __all__ = ["EndpointError", "OutputFileError", "TraceTargetError", "TracingDisabledError", "without_password"]
 
@@ -33,17 +34,8 @@ class EndpointError(HooklineError, ValueError):
         return f"{without_password(self.endpoint)!r} is no OTLP/HTTP endpoint. One is a URL, such as http://127.0.0.1:6006."
 
 
-class OutputFileError(HooklineError, OSError):
-    """A file that was asked for cannot be written.
-
-    Attributes:
-        path: Where.
-        reason: Why not.
-    """
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
+class OutputFileError(ReportError):
+    """Another file than a report that was asked for cannot be written."""
 
     def __str__(self) -> str:
         return f"Nothing can be written to {self.path}: {self.reason}. Name a file in a folder that exists."
