@@ -42,18 +42,18 @@ $(VENV)/.pip:
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel]'
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel]' --group test --group check
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals]' --group test --group check
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.check: $(VENV)/.test
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel]' --group bench
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals]' --group bench
 	@touch $@
 
 $(SOAK_VENV)/bin/phoenix:

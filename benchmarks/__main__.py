@@ -16,6 +16,7 @@ from types import ModuleType
 from benchmarks import (
     bench_chains,
     bench_dispatch,
+    bench_evals,
     bench_events,
     bench_lanes,
     bench_otel,
@@ -41,6 +42,7 @@ GROUPS: dict[str, ModuleType] = {
     "ready": bench_ready,
     "chains": bench_chains,
     "otel": bench_otel,
+    "evals": bench_evals,
     "compare": compare,
     "scale": bench_scale,
 }

@@ -1,7 +1,7 @@
 """Writes the pages of the reference that are read off the code: `python docs/reference/generate.py`.
 
-`control.md`, `errors.md`, `events.md`, `runtime.md` and `telemetry.md` stand beside this file; the tests compare them
-with what it makes.
+`control.md`, `errors.md`, `evaluations.md`, `events.md`, `runtime.md` and `telemetry.md` stand beside this file; the
+tests compare them with what it makes.
 """
 
 import dataclasses
@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from hookline import calls, errors, events, interceptors, otel, phases, runtime
+from hookline import calls, errors, evals, events, interceptors, otel, phases, runtime
 from hookline.errors import HooklineError
 from hookline.evals import errors as evals_errors
+from hookline.evals import faults
+from hookline.evals._redaction import Redaction
+from hookline.evals.trajectory import ArgumentRule, TrajectoryMatch
 from hookline.hooks import Hooks
 from hookline.otel import _attributes as names
 
@@ -425,7 +428,7 @@ def drawing_of(module: types.ModuleType) -> str:
 def error_entry(kind: type[Exception]) -> Iterator[str]:
     """One error."""
     described = docstring(kind)
-    yield f"{'###' if kind.__module__ == evals_errors.__name__ else '##'} {kind.__name__}\n"
+    yield f"{'###' if kind.__module__.startswith('hookline.evals') else '##'} {kind.__name__}\n"
     yield described.summary + "\n"
     if described.text:
         yield described.text + "\n"
@@ -468,6 +471,71 @@ def runtime_page() -> Iterator[str]:
     for kind in (runtime.ScriptedModel, runtime.InMemoryStore):
         yield from class_entry(kind)
 
+
+def evaluations_page() -> Iterator[str]:
+    """`evaluations.md`."""
+    yield "# Evaluations\n"
+    yield GENERATED
+    yield (
+        "What mocks, breaks, records and judges tool calls. All names are importable from `hookline.evals`, "
+        "faults from `hookline.evals.faults`. How-to pages: [mock](../how-to/mock-tools.md), "
+        "[break](../how-to/break-tools-on-purpose.md), [record and replay](../how-to/record-and-replay.md), "
+        "[judge](../how-to/judge-trajectories.md), [pytest](../how-to/test-with-pytest.md), "
+        "[suites](../how-to/evaluate.md).\n"
+    )
+    for title, kinds in EVALUATION_CLASSES.items():
+        yield f"## {title}\n"
+        for kind in kinds:
+            if issubclass(kind, msgspec.Struct):
+                yield from struct_entry(kind)
+            elif kind in MADE_BY_OTHERS:
+                yield f"### {kind.__name__}\n"
+                yield f"{docstring(kind).summary} {docstring(kind).text}".rstrip() + "\n"
+            else:
+                yield from class_entry(kind)
+            yield from raises_lines(kind)
+            yield from methods_table(kind)
+    yield "## Functions\n"
+    for function in EVALUATION_FUNCTIONS:
+        yield from function_entry(function, heading="###")
+
+
+def methods_table(kind: type) -> Iterator[str]:
+    """The public methods and properties that a class defines itself."""
+    rows = []
+    for name, member in vars(kind).items():
+        inner = getattr(member, "__func__", member)
+        if name.startswith("_") or not (inspect.isfunction(inner) or isinstance(member, property)):
+            continue
+        start = "async " if inspect.iscoroutinefunction(inner) else ""
+        shown = name if isinstance(member, property) else f"{start}{name}{signature(inner)}"
+        described = docstring(member.fget if isinstance(member, property) else inner)
+        rows.append([f"`{shown}`", described.summary])
+    if rows:
+        yield from table(["member", "meaning"], rows)
+
+
+EVALUATION_CLASSES: dict[str, tuple[type, ...]] = {
+    "Mocks": (
+        *(evals.ToolMocks, evals.Rule, evals.match, evals.Fake),
+        *(evals.MockedCall, evals.FaultRule, evals.FaultStrike),
+    ),
+    "Faults": (
+        *(faults.RaiseError, faults.FailedResult, faults.Timeout, faults.RateLimit, faults.Latency, faults.Uniform),
+        *(faults.Normal, faults.LogNormal, faults.TruncatedJson, faults.MalformedJson, faults.WrongSchema),
+        *(faults.Oversize, faults.EmptyResult, faults.DuplicatedResult, evals.VirtualClock, evals.RealClock),
+    ),
+    "Recordings": (evals.Cassette, Redaction),
+    "What happened, and how good it was": (
+        *(evals.EventRecorder, evals.RecordedOperation, evals.Trajectory, TrajectoryMatch, ArgumentRule, evals.Limits),
+    ),
+}
+
+MADE_BY_OTHERS = (evals.Rule, evals.match, evals.FaultRule, evals.RecordedOperation)
+
+EVALUATION_FUNCTIONS: tuple[Callable[..., object], ...] = (
+    *(evals.load_faults, faults.strikes, evals.read_events, evals.write_events),
+)
 
 RUNTIME_STRUCTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "What a run gives back": (runtime.OperationResult, calls.Usage),
@@ -687,6 +755,9 @@ SPAN_ATTRIBUTES: dict[str, dict[str, str]] = {
         names.TOOL_OUTCOME: "`denied` or `interrupted`, if it was.",
         names.MOCKED: "If a hook answered in its place. `true`.",
         names.ANSWERED_BY: "If a hook answered in its place. Which one.",
+        names.MOCK_PROVENANCE["rule"]: "If a rule of `ToolMocks` answered. Its name.",
+        names.MOCK_PROVENANCE["fault"]: "If a fault on purpose struck the answer. Its name.",
+        names.MOCK_PROVENANCE["cassette"]: "If a cassette answered. Its name.",
         names.TOOL_CALL_ARGUMENTS: "With content. The arguments that were used, as JSON.",
         names.TOOL_CALL_RESULT: "With content. What the tool answered.",
     },
@@ -902,7 +973,8 @@ def signature(thing: Callable[..., object]) -> str:
             keyword_only = True
         kind = "" if parameter.annotation is parameter.empty else f": {type_text(parameter.annotation)}"
         default = "" if parameter.default is parameter.empty else f" = {value_text(parameter.default)}"
-        parameters.append(f"{parameter.name}{kind}{default if kind else default.replace(' ', '')}")
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        parameters.append(f"{stars}{parameter.name}{kind}{default if kind else default.replace(' ', '')}")
     returns = (
         "" if found.return_annotation in (found.empty, None, "None") else f" -> {type_text(found.return_annotation)}"
     )
@@ -951,6 +1023,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "errors.md": errors_page,
     "runtime.md": runtime_page,
     "telemetry.md": telemetry_page,
+    "evaluations.md": evaluations_page,
 }
 
 

@@ -8,7 +8,15 @@ from hookline._event_fields import EventFields, HookType
 from hookline._frozen import read_only
 from hookline.calls import as_tool_result
 
-__all__ = ["INTERRUPTED", "INTERRUPTED_TYPE", "AfterToolCall", "BeforeToolCall", "OnToolCallError", "is_interrupted"]
+__all__ = [
+    "INTERRUPTED",
+    "INTERRUPTED_TYPE",
+    "AfterToolCall",
+    "BeforeToolCall",
+    "OnToolCallError",
+    "is_interrupted",
+    "is_settled",
+]
 
 INTERRUPTED = "The run was interrupted before the tool had finished."
 INTERRUPTED_TYPE = "Interrupted"
@@ -138,3 +146,9 @@ class OnToolCallError(ToolEventFields, frozen=True, kw_only=True, tag="onToolCal
 def is_interrupted(event: OnToolCallError) -> bool:
     """Whether a tool did not fail but was stopped with its run."""
     return event.error_type == INTERRUPTED_TYPE and event.error == INTERRUPTED
+
+
+def is_settled(event: BeforeToolCall) -> bool:
+    """Whether it is decided already what becomes of the call, so that no answer would be taken."""
+    state = event.__dict__
+    return "answer" in state or "sealed" in state

@@ -182,7 +182,8 @@ def deciding() -> Hooks:
 
     @hooks.on(BeforeToolCall, tool="*/pay")
     def mock(event: BeforeToolCall) -> None:
-        event.mock("paid")
+        provenance = {"rule": "rule", "fault": "fault", "cassette": "cassette"}
+        event.mock(ToolResult(content="paid", metadata=provenance))
 
     @hooks.on(BeforeToolCall, tool="*/hangs")
     def stop(event: BeforeToolCall) -> None:

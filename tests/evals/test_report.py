@@ -27,8 +27,13 @@ from hookline import (
     exec_agent,
     tool,
 )
-from hookline.evals import ReportError, SuiteRun, TaskOutcome, compare, record, replay
+from hookline.evals import ReportError, SuiteRun, TaskOutcome, ToolMocks, compare, record, replay
+from hookline.evals.fault_files import FaultSpec
+from hookline.evals.faults import EmptyResult
 from hookline.evals.report import duration, render_report, write_report
+from hookline.evals.suites import checks
+
+from .shop import ask_for_tea, order_tea, run_suite
 
 HOSTILE = (
     "</script><script>alert('pwned')</script><img src=http://evil.example/x onerror=alert(1)>\"'&{{ 7 * 7 }}\ud800"
@@ -257,6 +262,58 @@ def test_an_empty_run_gives_a_page(tmp_path: Path) -> None:
     run = anyio.run(partial(record, []))
 
     assert "No task ran." in write_report(tmp_path / "r.html", [run]).read_text(encoding="utf-8")
+
+
+def test_each_call_says_who_answered_it_and_what_struck_it(tmp_path: Path) -> None:
+    def cheap(mocks: ToolMocks) -> None:
+        mocks.tool("price", name="the-cheap-rule").returns("free")
+
+    faults = [FaultSpec(tool="order", fault=EmptyResult(), name="the-empty-fault", probability=1.0)]
+    run = run_suite([ask_for_tea(mocks=cheap), order_tea()], mode="record", cassettes=tmp_path, faults=faults, seed=5)
+
+    shown = Page(render_report([run]))
+    text = " ".join(" ".join(shown.text).split())
+
+    assert shown.classes.count("tag mock") == 3  # the call, the hook that answered it, and the legend
+    assert shown.classes.count("tag real") == 2
+    assert "by mocks.answer , rule the-cheap-rule ; the tool did not run" in text
+    assert "the-empty-fault struck on purpose" in text
+    assert "Faults that struck seed 5" in text
+
+
+def test_a_refused_call_is_marked_and_its_task_failed() -> None:
+    shown = Page(render_report([run_suite([ask_for_tea()], mode="strict")]))
+    text = " ".join(shown.text)
+
+    assert "refused" in text
+    assert "✗ failed" in text
+    assert "this run is strict" in text
+
+
+def test_the_tools_of_a_suite_stand_there_called_or_not() -> None:
+    shown = Page(render_report([run_suite([ask_for_tea(), order_tea()])]))
+    text = " ".join(" ".join(shown.text).split())
+
+    assert shown.classes.count("chip real") == 2 + 1  # one in the legend
+    assert shown.classes.count("chip never") == 1 + 1
+    assert "2 of 3 called" in text
+
+
+def test_checks_stand_with_what_they_miss() -> None:
+    run = run_suite([ask_for_tea(checks=[checks.output_contains("EUR"), checks.output_contains("<b>USD</b>")])])
+
+    page = render_report([run])
+
+    assert "output contains &#39;EUR&#39;" in page
+    assert "the answer is &#39;3 EUR&#39;" in page
+    assert "<b>USD" not in page
+
+
+def test_an_interrupted_run_says_how_much_is_missing() -> None:
+    run = run_suite([ask_for_tea()])
+    run.not_run.extend(["shop/a", "shop/b"])
+
+    assert "Interrupted: 2 tasks did not run." in render_report([run])
 
 
 def test_a_path_that_cannot_be_written_is_refused_with_the_reason(tmp_path: Path, real: SuiteRun) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
 import pytest
 
-from hookline import BeforeToolCall, Hooks
+from hookline import BeforeToolCall, Hooks, OperationResult
 from hookline.errors import HookUsageError
 from hookline.evals import Cassette, SuiteRun, cases_of, compare, record, replay
-from hookline.evals.runner import Case
-from hookline.evals.suites.agentdojo import load_suite
+from hookline.evals.runner import Case, SuiteRunner, cassette_file
+from hookline.evals.suites import CassetteFolderError, Task, UserSuite
+from hookline.evals.suites.agentdojo import AgentDojoSuite, load_suite
+from hookline.evals.suites.agentdojo import Task as AgentDojoTask
+
+from .shop import ask_for_tea, order_tea, run_suite, tools
 
 
 def test_a_replay_of_all_suites_equals_the_real_run_byte_for_byte(real: SuiteRun, replayed: SuiteRun) -> None:
@@ -148,3 +154,131 @@ def test_a_cassette_per_task_answers_that_task_alone(real: SuiteRun) -> None:
     assert {name: len(cassette) for name, cassette in real.cassettes.items()} == {
         result.name: result.tool_calls for result in real.results
     }
+
+
+@pytest.mark.parametrize("mode", ["replay", "strict"])
+def test_cassette_files_answer_all_tasks_byte_for_byte_with_the_real_tools_removed(
+    recorded: SuiteRun, cases: list[Case], tapes: Path, mode: Any
+) -> None:
+    replayed = anyio.run(SuiteRunner(cases, mode=mode, cassettes=tapes).run)
+
+    comparison = compare(recorded, replayed)
+    assert comparison.same
+    assert (comparison.tasks, comparison.tool_results) == (97, 339)
+    assert (replayed.totals.mocked, replayed.totals.tools_run, replayed.totals.forbidden) == (339, 0, 0)
+    assert replayed.ok
+
+
+def test_every_task_has_a_cassette_file_of_its_own(recorded: SuiteRun, tapes: Path) -> None:
+    assert len(list(tapes.glob("*/*.yaml"))) == 97
+    assert recorded.results[0].cassette == str(tapes / "banking" / "user_task_0.yaml")
+
+
+def test_recording_again_leaves_the_files_as_they_were(tmp_path: Path) -> None:
+    run_suite([ask_for_tea(), order_tea()], mode="record", cassettes=tmp_path)
+    first = {path: path.read_bytes() for path in tmp_path.glob("*/*.yaml")}
+
+    run_suite([ask_for_tea(), order_tea()], mode="record", cassettes=tmp_path)
+
+    assert {path: path.read_bytes() for path in tmp_path.glob("*/*.yaml")} == first
+    assert len(first) == 2
+
+
+def test_a_task_that_was_never_recorded_says_so_and_runs_no_tool(tmp_path: Path) -> None:
+    run_suite([ask_for_tea()], mode="record", cassettes=tmp_path)
+
+    known, unknown = run_suite([ask_for_tea(), order_tea()], mode="replay", cassettes=tmp_path).results
+
+    assert known.ok
+    assert (unknown.ok, unknown.tools_run, unknown.forbidden) == (False, 0, 0)
+    assert f"There is no file {tmp_path / 'shop' / 'order.yaml'}" in (unknown.failure or "")
+
+
+def test_a_broken_cassette_fails_its_task_alone(tmp_path: Path) -> None:
+    run_suite([ask_for_tea(), order_tea()], mode="record", cassettes=tmp_path)
+    (tmp_path / "shop" / "tea.yaml").write_text("hookline_cassette: 1\ncalls: [")
+
+    broken, whole = run_suite([ask_for_tea(), order_tea()], mode="replay", cassettes=tmp_path).results
+
+    assert whole.ok
+    assert "tea.yaml" in (broken.failure or "")
+    assert (tmp_path / "shop" / "tea.yaml").read_text() == "hookline_cassette: 1\ncalls: ["
+
+
+def test_a_task_may_name_its_own_cassette(tmp_path: Path) -> None:
+    task = ask_for_tea(cassette=tmp_path / "own.yaml")
+
+    run_suite([task], mode="record")
+    replayed = run_suite([task], mode="replay")
+
+    assert replayed.ok
+    assert (tmp_path / "own.yaml").exists()
+
+
+def test_a_mode_that_needs_cassettes_says_what_it_lacks(tmp_path: Path) -> None:
+    with pytest.raises(CassetteFolderError, match="none is given, and shop/tea names no cassette of its own"):
+        run_suite([ask_for_tea()], mode="replay")
+    with pytest.raises(CassetteFolderError, match="there is no folder"):
+        run_suite([ask_for_tea()], mode="replay", cassettes=tmp_path / "none")
+
+
+def test_names_that_no_file_system_has_get_files_of_their_own(tmp_path: Path) -> None:
+    suite = UserSuite(
+        "a/b", tools=tools, tasks=[Task(id=name, prompt="x") for name in ("../x", ".._x", "é", "x" * 300)]
+    )
+
+    files = [cassette_file(tmp_path, (suite, task_id)) for task_id in suite.task_ids]
+
+    assert len(set(files)) == 4
+    assert all(file.parent.parent == tmp_path and len(file.name) < 100 for file in files)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_one_broken_task_loses_nothing_of_the_others(backend: str) -> None:
+    broken = Task(id="broken", prompt="Break.", model=lambda: 1 / 0)
+
+    run = run_suite([ask_for_tea(), broken, order_tea()], backend=backend)
+
+    assert [(each.task_id, each.ok) for each in run.results] == [("tea", True), ("broken", False), ("order", True)]
+    assert run.results[1].failure == "the run ended with reason 'error': ZeroDivisionError: division by zero"
+    assert run.results[1].prompt == "Break."
+
+
+def test_a_check_of_agentdojo_that_raises_is_a_failed_task_with_the_error_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: AgentDojoTask, result: OperationResult) -> bool:
+        raise KeyError("gone")
+
+    monkeypatch.setattr(AgentDojoTask, "utility", broken)
+
+    outcome = anyio.run(partial(load_suite("banking").run_task, "user_task_0"))
+
+    assert outcome.utility is False
+    assert [check.why for check in outcome.checks] == ["the check itself failed with KeyError: 'gone'"]
+    assert outcome.tools_run == 2
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_interrupted_run_keeps_what_was_done_and_names_the_rest(backend: str, tmp_path: Path) -> None:
+    tasks = [Task(**{**vars(ask_for_tea()), "id": f"tea-{number}"}) for number in range(5)]
+    cases = cases_of([UserSuite("shop", tools=tools, tasks=tasks)])
+
+    async def main() -> SuiteRun:
+        with anyio.CancelScope() as scope:
+            stop = partial(lambda done, result: done.append(result) or (len(done) == 2 and scope.cancel()), [])
+            runner = SuiteRunner(cases, mode="record", cassettes=tmp_path, concurrency=1, on_result=stop)
+            await runner.run()
+        return runner.so_far
+
+    run = anyio.run(main, backend=backend)
+
+    assert [each.task_id for each in run.results] == ["tea-0", "tea-1"]
+    assert run.not_run == ["shop/tea-2", "shop/tea-3", "shop/tea-4"]
+    assert not run.ok
+    assert sorted(path.name for path in tmp_path.glob("*/*.yaml")) == ["tea-0.yaml", "tea-1.yaml"]
+
+
+def test_agentdojo_suites_have_no_rules_of_their_own() -> None:
+    suite = load_suite("banking")
+
+    assert isinstance(suite, AgentDojoSuite)
+    assert suite.cassette_options == {"redact": None}

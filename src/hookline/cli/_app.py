@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import importlib.metadata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from hookline.cli._errors import EndpointError, OutputFileError, TraceTargetError, TracingDisabledError
-from hookline.cli._evaluation import Evaluation, evaluate, found_suite
+from hookline.cli._commands import LOST, Concurrency, Endpoint, RecordFile, Tasks, code, told_in_one_line
+from hookline.cli._errors import TraceTargetError
+from hookline.cli._eval import eval_app
+from hookline.cli._evaluation import Evaluation, evaluate, found_cases, found_suite
 from hookline.cli._otlp import Tracing, otlp_json
 from hookline.cli._outputs import checked, deliver, keep, keep_otlp
 from hookline.cli._recorded import Recording, events_in, replay_events
 from hookline.cli._span_tree import show_spans
 from hookline.cli._tables import show
-from hookline.errors import HooklineError
-from hookline.evals.errors import EventFileError, ReportError, UnknownSuiteError, UnknownTaskError
 from hookline.evals.report import check_writable, write_report
-from hookline.evals.runner import Case, cases_of
 
 __all__ = ["app"]
 
 DEMO_SUITES = ("agentdojo:banking", "agentdojo:workspace")
-
-FAILED, MISUSED, LOST, INTERRUPTED = 1, 2, 3, 130
-"""Exit codes: the evaluation failed; the command makes no sense; spans did not arrive; Ctrl-C."""
-
-MISUSES = (
-    EndpointError,
-    EventFileError,
-    OutputFileError,
-    ReportError,
-    TraceTargetError,
-    TracingDisabledError,
-    UnknownSuiteError,
-    UnknownTaskError,
-)
 
 VIEWER = """\
 To see each run as a trace in a viewer on this machine, Phoenix for one (its
@@ -58,15 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Concurrency = Annotated[int, typer.Option(min=1, help="How many operations run at the same time.")]
-Endpoint = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="Send spans there by OTLP/HTTP, to /v1/traces unless the URL has a path."),
-]
-RecordFile = Annotated[
-    Path | None, typer.Option("--record", metavar="FILE", help="Write the events there, for `hookline trace FILE`.")
-]
-Tasks = Annotated[list[str] | None, typer.Option(metavar="TASK", help="Only this task (user_task_0); may be repeated.")]
+app.add_typer(eval_app)
 
 
 def show_version(wanted: bool) -> None:
@@ -110,42 +85,6 @@ def demo(
         arrived = deliver(console, tracing)
         if tracing is None or not arrived:
             console.print(f"\n{VIEWER}", soft_wrap=True)
-    raise typer.Exit(code(evaluation.ok, arrived))
-
-
-@app.command("eval")
-def evaluate_suite(
-    target: Annotated[str, typer.Argument(metavar="agentdojo:SUITE", help="banking, workspace, travel or slack.")],
-    task: Tasks = None,
-    mocked: Annotated[
-        bool, typer.Option("--mocked", help="Run again, every tool call answered by what was recorded, and compare.")
-    ] = False,
-    concurrency: Concurrency = 8,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report there.")] = None,
-    record: RecordFile = None,
-    otlp_endpoint: Endpoint = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
-) -> None:
-    """Run the tasks of a suite, check each with the suite's own judgement, and show what its hooks cost.
-
-    Exits with 1 if a task fails its check or a replay differs from what was recorded, with 2 for a wrong name, with 3
-    if spans did not arrive where they were sent.
-    """
-    with told_in_one_line():
-        if report is not None:
-            check_writable(report)
-        record = checked(record)
-        tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
-        kept = Recording() if record is not None else None
-        evaluation = run([target], task or [], mocked=mocked, concurrency=concurrency, tracing=tracing, kept=kept)
-        written = write_report(report, evaluation.runs, evaluation.comparison) if report is not None else None
-        if as_json:
-            typer.echo(evaluation.as_json(written))
-        else:
-            show(Console(highlight=False), evaluation, written)
-        console = Console(highlight=False, stderr=as_json)
-        keep(console, kept, record)
-        arrived = deliver(console, tracing)
     raise typer.Exit(code(evaluation.ok, arrived))
 
 
@@ -225,39 +164,12 @@ def run(
     kept: Recording | None = None,
 ) -> Evaluation:
     """Load suites and run their tasks, with a progress bar on stderr where that is a terminal."""
-    console = Console(stderr=True)
-    cases: list[Case] = []
-    with console.status("Loading AgentDojo …") if console.is_terminal else contextlib.nullcontext():
-        cases.extend(cases_of([found_suite(target) for target in targets], tasks))
     return evaluate(
-        console,
+        Console(stderr=True),
         list(targets),
-        cases,
+        found_cases(targets, tasks),
         mocked=mocked,
         concurrency=concurrency,
         hooks=[tracing.hooks] if tracing is not None else [],
         recording=[kept.hooks] if kept is not None else [],
     )
-
-
-def code(ok: bool, arrived: bool) -> int:
-    """The exit code of an evaluation."""
-    return FAILED if not ok else 0 if arrived else LOST
-
-
-@contextlib.contextmanager
-def told_in_one_line() -> Iterator[None]:
-    """Turn what a person can put right into one line on stderr, and Ctrl-C into a quiet end."""
-    try:
-        yield
-    except HooklineError as error:
-        typer.echo(f"hookline: {error}", err=True)
-        raise typer.Exit(MISUSED if isinstance(error, MISUSES) else FAILED) from None
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        typer.echo(f"hookline: what there is to show cannot be written: {error.strerror}", err=True)
-        raise typer.Exit(FAILED) from None
-    except KeyboardInterrupt:
-        typer.echo("hookline: interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None

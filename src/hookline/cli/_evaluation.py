@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,13 +14,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hookline.evals._canonical import canonical
-from hookline.evals.errors import UnknownSuiteError
-from hookline.evals.results import Comparison, SuiteRun, TaskResult, compare
-from hookline.evals.runner import Case, Suite, record, replay
-from hookline.evals.suites import agentdojo
+from hookline.evals.fault_files import FaultSpec
+from hookline.evals.report import NAMES
+from hookline.evals.results import Comparison, Mode, SuiteRun, TaskResult, compare
+from hookline.evals.runner import Case, SuiteRunner, cases_of
+from hookline.evals.suites import find_suites
+from hookline.evals.suites._protocol import RunsTasks
 from hookline.hooks import AnyHook
 
-__all__ = ["Evaluation", "evaluate", "found_suite"]
+__all__ = ["Evaluation", "InterruptedEvaluation", "evaluate", "found_cases", "found_suite"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,7 @@ class Evaluation:
 
     Attributes:
         targets: The suites, as they were asked for.
-        runs: The run with real tools, and its replay if one was asked for.
+        runs: One run, or the run with real tools and its replay.
         comparison: How the two compare.
     """
 
@@ -49,7 +52,17 @@ class Evaluation:
             "ok": self.ok,
             "same": self.comparison.same if self.comparison else None,
             "runs": [
-                {"mode": run.mode, "ok": run.ok, "totals": run.totals, "results": run.results} for run in self.runs
+                {
+                    "mode": run.mode,
+                    "ok": run.ok,
+                    "seed": run.seed,
+                    "totals": run.totals,
+                    "results": run.results,
+                    "coverage": run.coverage,
+                    "faults": run.faults,
+                    "notRun": run.not_run,
+                }
+                for run in self.runs
             ],
             "differences": self.comparison.differences if self.comparison else [],
             "report": str(report) if report else None,
@@ -57,17 +70,41 @@ class Evaluation:
         return canonical(document, indent=2, sort_keys=False)
 
 
-def found_suite(target: str) -> Suite:
-    """The suite that a target such as `agentdojo:banking` names.
+class InterruptedEvaluation(KeyboardInterrupt):
+    """Ctrl-C in the middle of an evaluation.
+
+    Attributes:
+        evaluation: What was done until then.
+    """
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        super().__init__(evaluation)
+        self.evaluation = evaluation
+
+
+def found_suite(target: str) -> RunsTasks:
+    """The suite that a target such as `agentdojo:banking` names; the first, if it names several.
 
     Raises:
         UnknownSuiteError: That says which there are.
+        SuiteFileError: If it is a file that cannot be used.
         MissingExtraError: If AgentDojo is not installed.
     """
-    family, _, name = target.partition(":")
-    if family != "agentdojo" or name not in agentdojo.SUITES:
-        raise UnknownSuiteError(target, [f"agentdojo:{suite}" for suite in agentdojo.SUITES])
-    return agentdojo.load_suite(name)
+    return find_suites(target)[0]
+
+
+def found_cases(targets: Iterable[str], tasks: Sequence[str]) -> list[Case]:
+    """The tasks that are asked for; a spinner shows that AgentDojo is being loaded, where stderr is a terminal.
+
+    Raises:
+        UnknownSuiteError: That says which there are.
+        UnknownTaskError: If a suite has no such task.
+        SuiteFileError: If a target is a file that cannot be used.
+        MissingExtraError: If AgentDojo is not installed.
+    """
+    console = Console(stderr=True)
+    with console.status("Loading the suite …") if console.is_terminal else contextlib.nullcontext():
+        return cases_of([suite for target in targets for suite in find_suites(target)], tasks)
 
 
 def evaluate(
@@ -79,8 +116,12 @@ def evaluate(
     concurrency: int,
     hooks: Iterable[AnyHook] = (),
     recording: Iterable[AnyHook] = (),
+    mode: Mode = "real",
+    cassettes: Path | None = None,
+    faults: Sequence[FaultSpec] = (),
+    seed: int = 0,
 ) -> Evaluation:
-    """Run tasks with their real tools and, if `mocked`, once more answered by what was recorded then.
+    """Run tasks, and with `mocked` once more, answered by what was recorded in memory then.
 
     Args:
         console: For the progress bar, if it is a terminal.
@@ -89,7 +130,15 @@ def evaluate(
         mocked: Whether to run them again.
         concurrency: How many operations run at the same time.
         hooks: Further hooks of every operation.
-        recording: Further hooks of those with real tools.
+        recording: Further hooks of those of the first run.
+        mode: Where the answers of the first run come from.
+        cassettes: The folder of the cassette files.
+        faults: Faults on purpose.
+        seed: From which faults are drawn.
+
+    Raises:
+        InterruptedEvaluation: At Ctrl-C, with what was done until then.
+        CassetteFolderError: If the mode needs cassettes and does not know where.
     """
     columns = (
         TextColumn("{task.description}"),
@@ -98,24 +147,42 @@ def evaluate(
         TimeElapsedColumn(),
         TextColumn("[dim]{task.fields[last]}"),
     )
+    runs: list[SuiteRun] = []
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        real = anyio.run(partial(_recorded, progress, cases, concurrency, [*hooks, *recording]))
+        bar = progress.add_task(NAMES[mode], total=len(cases), last="")
+        first = SuiteRunner(
+            cases,
+            mode=mode,
+            cassettes=cassettes,
+            faults=faults,
+            seed=seed,
+            concurrency=concurrency,
+            hooks=[*hooks, *recording],
+            on_result=partial(_advance, progress, bar),
+        )
+        runs.append(_run(first, targets, runs))
         if not mocked:
-            return Evaluation(targets=targets, runs=[real], comparison=None)
-        replayed = anyio.run(partial(_replayed, progress, real, cases, concurrency, [*hooks]))
-    return Evaluation(targets=targets, runs=[real, replayed], comparison=compare(real, replayed))
+            return Evaluation(targets=targets, runs=runs, comparison=None)
+        again = SuiteRunner(
+            cases,
+            mode="replayed",
+            recorded=runs[0].cassettes,
+            faults=faults,
+            seed=seed,
+            concurrency=concurrency,
+            hooks=hooks,
+            on_result=partial(_advance, progress, progress.add_task(NAMES["replayed"], total=len(cases), last="")),
+        )
+        runs.append(_run(again, targets, runs))
+    return Evaluation(targets=targets, runs=runs, comparison=compare(runs[0], runs[1]))
 
 
-async def _recorded(progress: Progress, cases: Sequence[Case], concurrency: int, hooks: list[AnyHook]) -> SuiteRun:
-    bar = progress.add_task("(a) real tools", total=len(cases), last="")
-    return await record(cases, concurrency=concurrency, hooks=hooks, on_result=partial(_advance, progress, bar))
-
-
-async def _replayed(
-    progress: Progress, real: SuiteRun, cases: Sequence[Case], concurrency: int, hooks: list[AnyHook]
-) -> SuiteRun:
-    bar = progress.add_task("(b) replayed  ", total=len(cases), last="")
-    return await replay(real, cases, concurrency=concurrency, hooks=hooks, on_result=partial(_advance, progress, bar))
+def _run(runner: SuiteRunner, targets: list[str], before: list[SuiteRun]) -> SuiteRun:
+    try:
+        return anyio.run(runner.run)
+    except KeyboardInterrupt:
+        done = Evaluation(targets=targets, runs=[*before, runner.so_far], comparison=None)
+        raise InterruptedEvaluation(done) from None
 
 
 def _advance(progress: Progress, bar: int, result: TaskResult) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -11,11 +13,83 @@ from rich.markup import escape
 from hookline.cli._errors import OutputFileError, without_password
 from hookline.cli._otlp import PROJECT, Tracing, otlp_json, send
 from hookline.cli._recorded import Recording
+from hookline.evals._canonical import canonical
 from hookline.evals.errors import ReportError
 from hookline.evals.event_files import write_events
-from hookline.evals.report import check_writable
+from hookline.evals.exporters import agentevals_messages, write_inspect_log
+from hookline.evals.junit import write_junit
+from hookline.evals.report import check_writable, write_report
+from hookline.evals.run_files import save_run
 
-__all__ = ["checked", "deliver", "keep", "keep_otlp"]
+if TYPE_CHECKING:
+    from hookline.cli._evaluation import Evaluation
+
+__all__ = ["Files", "checked", "deliver", "keep", "keep_otlp"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """The files that an evaluation was asked to write.
+
+    Attributes:
+        report: The HTML report.
+        junit: JUnit XML.
+        save: The run itself.
+        inspect: An Inspect log.
+        messages: Message lists.
+    """
+
+    report: Path | None
+    junit: Path | None
+    save: Path | None
+    inspect: Path | None
+    messages: Path | None
+
+    @classmethod
+    def checked(cls, *, report: Path | None, **others: Path | None) -> Files:
+        """The files with absolute paths, if all of them can be written.
+
+        Raises:
+            ReportError: If one cannot.
+        """
+        target = None if report is None else check_writable(report)
+        found = {name: checked(path) for name, path in others.items()}
+        log = found.get("inspect")
+        if log is not None and log.suffix != ".json":
+            raise OutputFileError(str(log), "Inspect knows a log in JSON by its ending, which is .json")
+        return cls(report=target, **found)
+
+    @property
+    def any(self) -> bool:
+        """Whether any file was asked for."""
+        return any((self.report, self.junit, self.save, self.inspect, self.messages))
+
+    def write(self, evaluation: Evaluation) -> None:
+        """Write them. Of two runs, the first one is saved and exported.
+
+        Raises:
+            ReportError: If one cannot be written.
+        """
+        runs = evaluation.runs
+        if self.report is not None:
+            write_report(self.report, runs, evaluation.comparison)
+        if self.junit is not None:
+            write_junit(self.junit, runs)
+        if self.save is not None:
+            save_run(self.save, runs[0], evaluation.targets)
+        if self.inspect is not None:
+            write_inspect_log(self.inspect, runs[0])
+        if self.messages is not None:
+            lists = {result.name: agentevals_messages(result.trajectory) for result in runs[0].results}
+            _write(self.messages, canonical(lists, indent=1, sort_keys=False))
+
+    def tell(self, console: Console, *, report: bool = False) -> None:
+        """Say where they are; the report only if asked to."""
+        named = {"Report": self.report if report else None, "JUnit": self.junit, "Saved run": self.save}
+        named |= {"Inspect log": self.inspect, "Messages": self.messages}
+        for name, path in named.items():
+            if path is not None:
+                console.print(f"{name}: {escape(str(path))}", soft_wrap=True)
 
 
 def checked(path: Path | None) -> Path | None:
@@ -49,11 +123,15 @@ def keep_otlp(console: Console, tracing: Tracing, path: Path | None) -> None:
     """
     if path is None:
         return
+    _write(path, otlp_json(tracing.spans))
+    console.print(f"OTLP/JSON: {escape(str(path))}", soft_wrap=True)
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(otlp_json(tracing.spans) + "\n", encoding="utf-8")
+        path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise OutputFileError(str(path), error.strerror or str(error)) from error
-    console.print(f"OTLP/JSON: {escape(str(path))}", soft_wrap=True)
 
 
 def deliver(console: Console, tracing: Tracing | None) -> bool:

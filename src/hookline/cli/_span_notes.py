@@ -155,6 +155,9 @@ def _special(found: dict[str, Any]) -> list[Note]:
         told.append(Note("resumed", WAITING.style))
     if found.get(names.MOCKED):
         told.append(Note(f"mocked by {plain(found.get(names.ANSWERED_BY, '?'))}", "yellow"))
+        for key, name in names.MOCK_PROVENANCE.items():
+            if name in found:
+                told.append(Note(f"{key} {plain(found[name])}", "yellow"))
     if names.HUMAN_DECISION in found:
         decision = str(found[names.HUMAN_DECISION])
         waited = found.get(names.HUMAN_WAIT)

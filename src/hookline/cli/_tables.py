@@ -12,12 +12,19 @@ from rich.table import Table
 from rich.text import Text
 
 from hookline.cli._evaluation import Evaluation
+from hookline.evals.coverage import Coverage
 from hookline.evals.report import NAMES, duration
-from hookline.evals.results import Comparison, Difference, SuiteRun, TaskResult, Totals
+from hookline.evals.results import Comparison, Difference, Mode, SuiteRun, TaskResult, Totals
 
 __all__ = ["show"]
 
-LETTERS = {"real": "(a)", "replayed": "(b)"}
+LETTERS: dict[Mode, str] = {"real": "(a)", "replayed": "(b)"}
+
+FAILURES_SHOWN = 10
+"""How many failures are told."""
+
+NEVER_SHOWN = 3
+"""How many tools that no task called are named."""
 
 UNCHECKED = "-"
 """Stands for a utility that was not checked, because no real tool ran."""
@@ -30,10 +37,19 @@ def show(console: Console, evaluation: Evaluation, report: Path | None) -> None:
     console.print()
     console.print(_totals(evaluation.runs))
     console.print()
+    struck = [run for run in evaluation.runs if run.faults]
+    for run in struck[:1]:  # a replay meets the same faults
+        console.print(_faults(run))
+        console.print()
+    for coverage in evaluation.runs[0].coverage:
+        console.print(_coverage(coverage))
     for run in evaluation.runs:
-        for result in run.results:
-            if not result.ok:
-                console.print(f"[red]✗ {NAMES[run.mode]}: {escape(_failure(result))}[/]", soft_wrap=True)
+        failures = [result for result in run.results if not result.ok]
+        for result in failures[:FAILURES_SHOWN]:
+            failure = escape(f"{result.name}: {result.failure}")
+            console.print(f"[red]✗ {NAMES[run.mode]}: {failure}[/]", soft_wrap=True)
+        if len(failures) > FAILURES_SHOWN:
+            console.print(f"[red]✗ and {len(failures) - FAILURES_SHOWN} tasks more; --report shows all[/]")
     if evaluation.comparison is not None:
         console.print(_verdict(evaluation.comparison, evaluation.runs[-1]))
     if report is not None:
@@ -50,8 +66,10 @@ def _tasks(evaluation: Evaluation) -> Table:
         for run in runs:
             heading = f"{name}\n{LETTERS[run.mode]}" if comparison else name
             table.add_column(heading, justify="right", no_wrap=True)
-    if comparison is not None:
-        table.add_column("same", justify="right", no_wrap=True)
+    scored = comparison is None and any(result.checks for result in runs[0].results)
+    for name, shown in (("faults", comparison is None and runs[0].faults), ("score", scored), ("same", comparison)):
+        if shown:
+            table.add_column(name, justify="right", no_wrap=True)
     differing = {difference.task for difference in comparison.differences} if comparison else set()
     suite = ""
     for rows in zip(*(run.results for run in runs), strict=True):
@@ -63,10 +81,44 @@ def _tasks(evaluation: Evaluation) -> Table:
         cells += [Text(str(row.mocked), style="yellow" if row.mocked else "dim") for row in rows]
         cells += [Text(str(row.failed), style="red" if row.failed else "dim") for row in rows]
         cells += [duration(row.hook_time_ms) for row in rows]
+        if comparison is None and runs[0].faults:
+            faults = sum(call.fault is not None for call in rows[0].calls)
+            cells.append(Text(str(faults), style="magenta" if faults else "dim"))
+        if scored:
+            cells.append(UNCHECKED if rows[0].score is None else f"{rows[0].score:.2f}")
         if comparison is not None:
             cells.append(_mark(rows[0].name not in differing))
         table.add_row(*cells)
     return table
+
+
+def _faults(run: SuiteRun) -> Table:
+    """Which faults struck, and where."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+    table.add_column("fault", min_width=12, no_wrap=True)
+    table.add_column("tool", no_wrap=True, overflow="ellipsis")
+    for name in ("struck", "tasks", "failed"):
+        table.add_column(name, justify="right", min_width=len(name), no_wrap=True)
+    for (fault, tool), calls in sorted(run.faults_by_tool.items()):
+        failed = sum(not call.success for call in calls)
+        table.add_row(fault, tool, str(len(calls)), str(len({call.task for call in calls})), str(failed))
+    table.add_row(Text(f"seed {run.seed}", style="dim"))
+    return table
+
+
+def _coverage(coverage: Coverage) -> Text:
+    """How many of a suite's tools were called, and which were not."""
+    called = len(coverage.discovered) - len(coverage.never_called)
+    told = Text.assemble((coverage.suite, "bold"), f": {called} of {len(coverage.discovered)} tools called")
+    if coverage.mocked and coverage.real:
+        told.append(f", {sum(coverage.mocked.values())} calls mocked and {sum(coverage.real.values())} real")
+    if coverage.never_called:
+        shown = ", ".join(path.rpartition("/")[2] for path in coverage.never_called[:NEVER_SHOWN])
+        more = len(coverage.never_called) - NEVER_SHOWN
+        told.append(f"; never: {shown}{f' and {more} more' if more > 0 else ''}", style="dim")
+    if coverage.unknown:
+        told.append(f"; not among its tools: {', '.join(coverage.unknown)}", style="red")
+    return told
 
 
 def _totals(runs: Sequence[SuiteRun]) -> Table:
@@ -110,14 +162,6 @@ def _verdict(comparison: Comparison, replayed: SuiteRun) -> str:
 
 def _unequal(difference: Difference) -> str:
     return f"{difference.real!r:.60} ≠ {difference.replayed!r:.60}"
-
-
-def _failure(result: TaskResult) -> str:
-    if result.forbidden:
-        return f"{result.name}: {result.forbidden} calls were about to run a forbidden tool"
-    if result.reason != "done":
-        return f"{result.name} ended with reason {result.reason!r}{f': {result.error}' if result.error else ''}"
-    return f"{result.name}: the suite's own check is not content with what the run achieved"
 
 
 def _utility(result: TaskResult) -> Text:

@@ -6,7 +6,11 @@ import json
 
 import msgspec
 
+from hookline._frozen import ReadOnlyDict
+
 __all__ = ["canonical"]
+
+_ONE_LINE = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def canonical(value: object, *, indent: int | None = None, sort_keys: bool = True) -> str:
@@ -20,6 +24,11 @@ def canonical(value: object, *, indent: int | None = None, sort_keys: bool = Tru
         indent: Columns per level; `None` for one line.
         sort_keys: Whether keys come in alphabetical order, so that equal values give equal texts.
     """
+    if indent is None and sort_keys and (value.__class__ is ReadOnlyDict or value.__class__ is dict):
+        try:
+            return _ONE_LINE.encode(value)
+        except TypeError:
+            pass  # there is something in it that JSON does not know
     plain = msgspec.to_builtins(value, enc_hook=repr)
     separators = (",", ":") if indent is None else None
     return json.dumps(plain, sort_keys=sort_keys, indent=indent, separators=separators)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from hookline.evals.coverage import CallRow
 from hookline.evals.recorder import RecordedOperation, TimedExecution
 from hookline.events import AfterStep, AfterToolCall, BeforeStep, BeforeToolCall, OnToolCallError
 
@@ -14,6 +15,9 @@ __all__ = ["Span", "StepSpan", "ToolSpan", "Waterfall", "short", "waterfall"]
 
 TEXT_CHARACTERS = 1_500
 """How much of a tool's arguments and result is shown, so that a report of hundreds of operations stays readable."""
+
+CallKey = tuple[str, int]
+"""A tool's path and the call's index: one call of an operation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,11 @@ class ToolSpan(Span):
         mocked: Whether a hook answered it.
         answered_by: Id of that hook.
         source: What the answer said of its origin: the recording.
+        refused: Whether nothing could answer it, and the tool was not run.
+        rule: Name of the rule that answered, or let it through.
+        fault: Name of the fault that struck.
+        cassette: Name of the cassette that answered.
+        latency_ms: How long it was made to take, on the run's own clock.
         args: The arguments, as JSON.
         result: What the tool, or the hook, answered.
     """
@@ -52,6 +61,11 @@ class ToolSpan(Span):
     mocked: bool
     answered_by: str
     source: str
+    refused: bool
+    rule: str
+    fault: str
+    cassette: str
+    latency_ms: float
     args: str
     result: str
 
@@ -132,8 +146,14 @@ class Axis:
         }
 
 
-def waterfall(recorded: RecordedOperation) -> Waterfall:
-    """Lay a recorded operation out in time."""
+def waterfall(recorded: RecordedOperation, calls: Sequence[CallRow] = ()) -> Waterfall:
+    """Lay a recorded operation out in time.
+
+    Args:
+        recorded: The operation.
+        calls: Where the answers of its tool calls came from.
+    """
+    rows = {(call.tool, call.call_index): call for call in calls}
     axis = Axis(recorded)
     befores = [event for event in recorded.events if isinstance(event, BeforeStep)]
     afters = {event.step_index: event for event in recorded.events if isinstance(event, AfterStep)}
@@ -144,7 +164,7 @@ def waterfall(recorded: RecordedOperation) -> Waterfall:
         own = [timed for timed in rest if not _is_ending(timed) and (until is None or _started(timed) < until)]
         rest = [timed for timed in rest if timed not in own]
         after = afters.get(before.step_index)
-        result.steps.append(_step(axis, recorded, before, after, own))
+        result.steps.append(_step(axis, recorded, rows, before, after, own))
     result.ending = [_hook(axis, timed) for timed in rest]
     result.ending_time_ms = sum(timed.execution.duration_ms for timed in rest)
     return result
@@ -153,6 +173,7 @@ def waterfall(recorded: RecordedOperation) -> Waterfall:
 def _step(
     axis: Axis,
     recorded: RecordedOperation,
+    rows: Mapping[CallKey, CallRow],
     before: BeforeStep,
     after: AfterStep | None,
     executions: Sequence[TimedExecution],
@@ -163,34 +184,43 @@ def _step(
         label=f"step {before.step_index}",
         note=after.step_type if after else "did not end",
         content=short(after.content) if after else "",
-        tools=_tools(axis, recorded, before.step_index),
+        tools=_tools(axis, recorded, rows, before.step_index),
         hooks=[_hook(axis, timed) for timed in executions],
         hook_time_ms=sum(timed.execution.duration_ms for timed in executions),
     )
 
 
-def _tools(axis: Axis, recorded: RecordedOperation, step_index: int) -> list[ToolSpan]:
+def _tools(axis: Axis, recorded: RecordedOperation, rows: Mapping[CallKey, CallRow], step_index: int) -> list[ToolSpan]:
     answers = {event.tool_call_id: event for event in recorded.answers if event.step_index == step_index}
     return [
-        _tool(axis, before, answers[before.tool_call_id])
+        _tool(axis, before, answers[before.tool_call_id], rows.get((_path(before), before.call_index)))
         for before in recorded.calls
         if before.step_index == step_index and before.tool_call_id in answers
     ]
 
 
-def _tool(axis: Axis, before: BeforeToolCall, after: AfterToolCall | OnToolCallError) -> ToolSpan:
+def _tool(axis: Axis, before: BeforeToolCall, after: AfterToolCall | OnToolCallError, row: CallRow | None) -> ToolSpan:
     raised = isinstance(after, OnToolCallError)
     failed = isinstance(after, OnToolCallError) or not after.success
     return ToolSpan(
         **axis.place(before.time_unix_nano, after.time_unix_nano),
-        label=f"{before.identifier}/{before.api_name}",
+        label=_path(before),
         status="raised" if raised else "failed" if failed else "ok",
         mocked=after.mocked,
         answered_by=after.answered_by or "",
         source=str(after.metadata.get("recording") or ""),
+        refused=row is not None and row.outcome == "refused",
+        rule=(row.rule if row else None) or "",
+        fault=(row.fault if row else None) or "",
+        cassette=(row.cassette if row else None) or "",
+        latency_ms=row.latency_ms if row else 0.0,
         args=short(json.dumps(before.args, ensure_ascii=False, default=repr)),
         result=short(f"{after.error_type}: {after.error}" if isinstance(after, OnToolCallError) else after.content),
     )
+
+
+def _path(event: BeforeToolCall) -> str:
+    return f"{event.identifier}/{event.api_name}"
 
 
 def _hook(axis: Axis, timed: TimedExecution) -> Span:
@@ -204,7 +234,7 @@ def _hook(axis: Axis, timed: TimedExecution) -> Span:
 
 
 def _started(timed: TimedExecution) -> int:
-    return timed.ended_unix_nano - round(timed.execution.duration_ms * 1e6)
+    return timed.started_unix_nano
 
 
 def _is_ending(timed: TimedExecution) -> bool:

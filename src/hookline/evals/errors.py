@@ -1,9 +1,26 @@
-"""What running an evaluation raises, in one tree.
+"""What evaluations raise, in one tree.
 
 ```
 HooklineError
+├── AnswerError                         a rule of mocks has no answer to a call; the model is told
+├── CassetteError
+│   ├── CassetteFileError (ValueError)  the file is no cassette that can be used; says the line
+│   │   └── CassetteVersionError        it has another version of the format
+│   ├── CassetteConflictError           somebody else has written the file since it was read
+│   └── CassetteWriteError (OSError)    the file cannot be written
+├── FaultDefinitionError (ValueError)   a fault with a value that makes no sense
+├── FaultFileError (ValueError)         a file of faults cannot be used; says the line
+├── UnrecordedOperationError (KeyError)
+│                                       nothing was seen of an operation
+├── NotOneOperationError (LookupError)  several operations were seen, or none
+├── UnseenEventError (LookupError)      no such event was seen
+├── EventWaitError (TimeoutError)       no such event came in time; says which did
 ├── UnknownSuiteError (LookupError)     no such suite; says which there are
 ├── UnknownTaskError (LookupError)      no such task in the suite; says which there are
+├── SuiteFileError (ValueError)         a suite of one's own cannot be used; says the line
+├── RunFileError (ValueError)           a saved run cannot be read or written
+├── CassetteFolderError (ValueError)    a folder of cassettes cannot be used, or has none for a task
+├── UnknownAttackChoiceError            no such policy or injection task; says which there are
 ├── ReportError (OSError)               the report cannot be written there
 ├── EventFileError (ValueError)         a file of events cannot be read or written; says which line
 └── ToolCallError
@@ -14,8 +31,47 @@ HooklineError
 from __future__ import annotations
 
 from hookline.errors import HooklineError, ToolCallError
+from hookline.evals._cassette_errors import (
+    CassetteConflictError,
+    CassetteError,
+    CassetteFileError,
+    CassetteVersionError,
+    CassetteWriteError,
+)
+from hookline.evals._fault_errors import FaultDefinitionError, FaultFileError
+from hookline.evals._mock_errors import AnswerError
+from hookline.evals._recorder_errors import (
+    EventWaitError,
+    NotOneOperationError,
+    UnrecordedOperationError,
+    UnseenEventError,
+)
+from hookline.evals.suites._attack_errors import UnknownAttackChoiceError
+from hookline.evals.suites._errors import CassetteFolderError, RunFileError, SuiteFileError
 
-__all__ = ["EventFileError", "ForbiddenToolError", "ReportError", "UnknownSuiteError", "UnknownTaskError"]
+__all__ = [
+    "AnswerError",
+    "CassetteConflictError",
+    "CassetteError",
+    "CassetteFileError",
+    "CassetteFolderError",
+    "CassetteVersionError",
+    "CassetteWriteError",
+    "EventFileError",
+    "EventWaitError",
+    "FaultDefinitionError",
+    "FaultFileError",
+    "ForbiddenToolError",
+    "NotOneOperationError",
+    "ReportError",
+    "RunFileError",
+    "SuiteFileError",
+    "UnknownAttackChoiceError",
+    "UnknownSuiteError",
+    "UnknownTaskError",
+    "UnrecordedOperationError",
+    "UnseenEventError",
+]
 
 
 class UnknownSuiteError(HooklineError, LookupError):

@@ -12,12 +12,21 @@ from typing import Any
 
 from hookline.errors import MissingExtraError
 from hookline.evals._waterfall import Waterfall, short, waterfall
+from hookline.evals.coverage import CallRow, Coverage
 from hookline.evals.errors import ReportError
-from hookline.evals.results import Comparison, Difference, SuiteRun, TaskResult
+from hookline.evals.recorder import RecordedOperation
+from hookline.evals.results import Comparison, Difference, Mode, SuiteRun, TaskResult
 
 __all__ = ["check_writable", "render_report", "write_report"]
 
-NAMES = {"real": "(a) real tools", "replayed": "(b) replayed"}
+NAMES: dict[Mode, str] = {
+    "real": "(a) real tools",
+    "replayed": "(b) replayed",
+    "spy": "real tools",
+    "record": "real tools, recorded",
+    "replay": "replayed from cassettes",
+    "strict": "strictly mocked",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +61,39 @@ class Row:
     sides: list[Side]
     differences: list[Difference] | None
     ok: bool
+
+    @property
+    def faults(self) -> int:
+        """How many of its calls a fault struck."""
+        return max((sum(call.fault is not None for call in side.result.calls) for side in self.sides), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteTools:
+    """The tools of a suite, and who answered their calls.
+
+    Attributes:
+        coverage: How often each was called in the first run.
+        answered: For each run its mode, and how many calls were mocked, real and refused.
+    """
+
+    coverage: Coverage
+    answered: list[tuple[Mode, int, int, int]]
+
+    @property
+    def tools(self) -> list[tuple[str, int, str]]:
+        """Each tool with its calls, and who answered them: `real`, `mocked`, `both`, `refused`, `never`."""
+        found = self.coverage
+        paths = [*found.discovered, *found.unknown]
+        return [(path.removeprefix(f"{found.suite}/"), found.called.get(path, 0), self._kind(path)) for path in paths]
+
+    def _kind(self, path: str) -> str:
+        found = self.coverage
+        if path not in found.called:
+            return "never"
+        if path in found.mocked:
+            return "both" if path in found.real else "mocked"
+        return "real" if path in found.real else "refused"
 
 
 def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> Path:
@@ -107,10 +149,21 @@ def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None
     rows = _rows(runs, comparison)
     page: str = _template().render(
         runs=[
-            {"mode": run.mode, "name": NAMES[run.mode], "totals": run.totals, "ok": run.ok, "results": run.results}
+            {
+                "mode": run.mode,
+                "name": NAMES[run.mode],
+                "totals": run.totals,
+                "ok": run.ok,
+                "results": run.results,
+                "seed": run.seed,
+                "not_run": run.not_run,
+            }
             for run in runs
         ],
         rows=rows,
+        coverage=_coverage(runs),
+        faults=_faults(runs),
+        names=NAMES,
         comparison=comparison,
         suites=list(dict.fromkeys(row.name.partition("/")[0] for row in rows)),
     )
@@ -121,7 +174,8 @@ def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[Row]:
     sides: dict[str, list[Side]] = {}
     for run in runs:
         for result in run.results:
-            side = Side(mode=run.mode, result=result, waterfall=waterfall(run.operations[result.operation_id]))
+            recorded = run.operations.get(result.operation_id) or RecordedOperation(result.operation_id)
+            side = Side(mode=run.mode, result=result, waterfall=waterfall(recorded, result.calls))
             sides.setdefault(result.name, []).append(side)
     differences: dict[str, list[Difference]] = {}
     for difference in comparison.differences if comparison else []:
@@ -136,6 +190,30 @@ def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[Row]:
         )
         for name, found in sides.items()
     ]
+
+
+def _coverage(runs: Sequence[SuiteRun]) -> list[SuiteTools]:
+    """The tools of each suite, as the first run called them, and who answered in each run."""
+    if not runs:
+        return []
+    return [
+        SuiteTools(
+            coverage=first,
+            answered=[
+                (run.mode, sum(same.mocked.values()), sum(same.real.values()), sum(same.refused.values()))
+                for run in runs
+                for same in run.coverage
+                if same.suite == first.suite
+            ],
+        )
+        for first in runs[0].coverage
+    ]
+
+
+def _faults(runs: Sequence[SuiteRun]) -> list[tuple[str, str, list[CallRow]]]:
+    """Which faults struck which tools in the first run in which any did; a replay meets the same."""
+    struck = next((run.faults_by_tool for run in runs if run.faults), {})
+    return [(fault, tool, calls) for (fault, tool), calls in sorted(struck.items())]
 
 
 def duration(milliseconds: float) -> str:

@@ -1,20 +1,51 @@
-"""What running tasks gives: one outcome per task, one run per suite list, and how two runs compare."""
+"""What running tasks gives: one outcome per task, one run per suite list, and how a replay compares to its run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 
 from hookline.evals.cassette import Cassette
-from hookline.evals.recorder import RecordedOperation, Trajectory
+from hookline.evals.coverage import CallRow, Coverage
+from hookline.evals.recorder import RecordedOperation
+from hookline.evals.trajectory import Trajectory
 from hookline.runtime import OperationResult
 
-__all__ = ["Comparison", "Difference", "SuiteRun", "TaskOutcome", "TaskResult", "Totals", "compare"]
+__all__ = [
+    "CheckResult",
+    "Comparison",
+    "Difference",
+    "Mode",
+    "SuiteRun",
+    "TaskOutcome",
+    "TaskResult",
+    "Totals",
+    "compare",
+]
 
-Mode = Literal["real", "replayed"]
+Mode = Literal["spy", "record", "replay", "strict", "real", "replayed"]
+"""Where the answers of a run come from: `"real"` and `"replayed"` are a pair that was recorded in memory."""
+
+UNCONTENT = "the suite's own check is not content with what the run achieved"
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What one check of a task came to.
+
+    Attributes:
+        name: The check, as a person reads it.
+        passed: Whether it is content.
+        score: How content, from 0 to 1.
+        why: What it missed; empty when it passed.
+    """
+
+    name: str
+    passed: bool
+    score: float
+    why: str = ""
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +60,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
             check.
         tools_run: How many calls reached a real tool.
         forbidden: How many calls would have reached a real tool that was forbidden.
+        checks: What each check came to, for a suite that has several.
     """
 
     suite: str
@@ -38,6 +70,14 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     utility: bool | None
     tools_run: int
     forbidden: int
+    checks: list[CheckResult] = []
+
+    @property
+    def score(self) -> float | None:
+        """How content the checks are together, from 0 to 1; `None` where nothing was checked."""
+        if self.checks:
+            return sum(check.score for check in self.checks) / len(self.checks)
+        return None if self.utility is None else float(self.utility)
 
     @property
     def tool_results(self) -> list[str]:
@@ -68,6 +108,11 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         tool_results: What the model was told of each call.
         output: The final answer.
         trajectory: What the agent did.
+        score: How content the checks are together, from 0 to 1; `None` where nothing was checked.
+        checks: What each check came to.
+        cost_usd: What the run's model calls cost.
+        calls: Each tool call with where its answer came from.
+        cassette: The cassette's file, where the run had one.
     """
 
     suite: str
@@ -89,6 +134,11 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     tool_results: list[str]
     output: str
     trajectory: Trajectory
+    score: float | None = None
+    checks: list[CheckResult] = []
+    cost_usd: float = 0.0
+    calls: list[CallRow] = []
+    cassette: str | None = None
 
     @property
     def name(self) -> str:
@@ -96,9 +146,31 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"{self.suite}/{self.task_id}"
 
     @property
+    def unanswered(self) -> list[CallRow]:
+        """The calls that strict rules refused, or that a cassette had no recording of."""
+        return [call for call in self.calls if call.outcome == "refused"]
+
+    @property
     def ok(self) -> bool:
-        """Whether the run ended as it should: done, useful, and no forbidden tool touched."""
-        return self.reason == "done" and self.utility is not False and self.forbidden == 0
+        """Whether the run ended as it should: done, useful, every call answered, and no forbidden tool touched."""
+        return self.reason == "done" and self.utility is not False and self.forbidden == 0 and not self.unanswered
+
+    @property
+    def failure(self) -> str | None:
+        """Why the task failed, in a sentence; `None` when it did not."""
+        if self.ok:
+            return None
+        if self.unanswered:
+            first, more = self.unanswered[0], len(self.unanswered) - 1
+            return f"{first.why or f'nothing answered {first.tool}'}{f' ({more} more like it)' if more else ''}"
+        if self.forbidden:
+            return f"{self.forbidden} calls were about to run a forbidden tool"
+        if self.reason != "done":
+            return f"the run ended with reason {self.reason!r}{f': {self.error}' if self.error else ''}"
+        missed = [
+            f"{check.name}: {check.why}" if check.why else check.name for check in self.checks if not check.passed
+        ]
+        return "; ".join(missed) or "the suite's own check is not content with what the run achieved"
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -143,6 +215,9 @@ class SuiteRun:
         operations: What was recorded of each, by operation id.
         cassettes: What answers each task's tool calls, by task name.
         duration_ms: How long it took.
+        seed: From which faults were drawn.
+        coverage: Which tools were called, per suite.
+        not_run: Names of the tasks that an interruption left undone.
     """
 
     mode: Mode
@@ -150,11 +225,28 @@ class SuiteRun:
     operations: Mapping[str, RecordedOperation]
     cassettes: Mapping[str, Cassette]
     duration_ms: float
+    seed: int = 0
+    coverage: list[Coverage] = field(default_factory=list)
+    not_run: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Whether every task ended as it should."""
-        return all(result.ok for result in self.results)
+        """Whether every task ran, and ended as it should."""
+        return not self.not_run and all(result.ok for result in self.results)
+
+    @property
+    def faults(self) -> list[CallRow]:
+        """The calls that a fault struck, in the order of the tasks."""
+        return [call for result in self.results for call in result.calls if call.fault]
+
+    @property
+    def faults_by_tool(self) -> dict[tuple[str, str], list[CallRow]]:
+        """The calls that each fault struck, by the fault's name and the tool."""
+        found: dict[tuple[str, str], list[CallRow]] = {}
+        for call in self.faults:
+            for name in (call.fault or "").split(","):
+                found.setdefault((name, call.tool), []).append(call)
+        return found
 
     @property
     def totals(self) -> Totals:

@@ -130,7 +130,11 @@ def answered(event: AfterToolCall | OnToolCallError) -> dict[str, Any]:
     """Whether and by whom a call was answered in the tool's place."""
     if not event.mocked:
         return {}
-    return {names.MOCKED: True, names.ANSWERED_BY: clean(event.answered_by or "")}
+    attributes: dict[str, Any] = {names.MOCKED: True, names.ANSWERED_BY: clean(event.answered_by or "")}
+    for key, name in names.MOCK_PROVENANCE.items():
+        if isinstance(value := event.metadata.get(key), str):
+            attributes[name] = clean(value)
+    return attributes
 
 
 def before_human_intervention(spans: OperationSpans, event: BeforeHumanIntervention, content: Content) -> None:

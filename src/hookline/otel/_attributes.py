@@ -96,6 +96,12 @@ TOOL_IDENTIFIER: Final = "hookline.tool.identifier"
 TOOL_OUTCOME: Final = "hookline.tool.outcome"
 MOCKED: Final = "hookline.tool.mocked"
 ANSWERED_BY: Final = "hookline.tool.answered_by"
+MOCK_PROVENANCE: Final = {
+    "rule": "hookline.tool.mock.rule",
+    "fault": "hookline.tool.mock.fault",
+    "cassette": "hookline.tool.mock.cassette",
+}
+"""Keys of an answer's metadata that say where it comes from."""
 
 DENIED_BY: Final = "hookline.denial.hook_id"
 DENIAL_CALL: Final = "hookline.denial.call"

@@ -4,6 +4,7 @@ from hookline.ready._options import BundleOptions
 from hookline.ready.content import PATTERNS, redact
 from hookline.ready.injection import PromptInjectionScan
 from hookline.ready.models import budget, retry
+from hookline.ready.provenance import require_provenance
 from hookline.ready.tools import allow_tools, cache, deny_tools, limit_calls, require_approval
 from hookline.ready.watch import AuditLog, AuditRecord, CallMetrics
 
@@ -21,5 +22,6 @@ __all__ = [
     "limit_calls",
     "redact",
     "require_approval",
+    "require_provenance",
     "retry",
 ]

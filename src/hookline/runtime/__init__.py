@@ -9,7 +9,7 @@ from hookline.runtime._models import Model, ModelRetry, ScriptedModel
 from hookline.runtime._result import OperationResult
 from hookline.runtime._session import AgentSession
 from hookline.runtime._state import Approve, InMemoryStore, OperationState, OperationStore, Reject
-from hookline.runtime._tools import Tool, tool
+from hookline.runtime._tools import Tool, as_result, tool
 
 __all__ = [
     "Agent",
@@ -36,6 +36,7 @@ __all__ = [
     "ToolSpec",
     "TransientModelError",
     "Usage",
+    "as_result",
     "exec_agent",
     "interrupt",
     "resume_agent",

@@ -11,15 +11,18 @@ import functools
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from hookline.calls import ModelResponse, ToolCalling, ToolResult
+from hookline.calls import ModelResponse, ToolCalling, ToolResult, ToolSpec
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import MissingExtraError
+from hookline.errors import MissingExtraError, message_of
 from hookline.evals.errors import ForbiddenToolError, UnknownSuiteError, UnknownTaskError
-from hookline.evals.results import TaskOutcome
+from hookline.evals.results import CheckResult, TaskOutcome
 from hookline.hooks import AnyHook
 from hookline.runtime import Agent, OperationResult, OperationStore, ScriptedModel, Tool, exec_agent
+
+if TYPE_CHECKING:
+    from hookline.evals.mocks import ToolMocks
 
 __all__ = ["SUITES", "VERSION", "AgentDojoSuite", "load_suite"]
 
@@ -88,7 +91,12 @@ class AgentDojoSuite:
     Args:
         name: The suite; the `identifier` of its tools too.
         source: AgentDojo's object.
+
+    Attributes:
+        cassette_options: Its environments are made up, so that cassettes keep every byte of what its tools answer.
     """
+
+    cassette_options: ClassVar[dict[str, Any]] = {"redact": None}
 
     def __init__(self, name: str, source: Any) -> None:
         self.name = name
@@ -114,6 +122,23 @@ class AgentDojoSuite:
     def task_ids(self) -> list[str]:
         """The user tasks, by number."""
         return list(self._tasks)
+
+    @property
+    def tool_specs(self) -> list[ToolSpec]:
+        """The suite's tools, as a model sees them."""
+        return [ToolSpec(**spec) for spec in self._specs.values()]
+
+    def prompt(self, task_id: str) -> str:
+        """What the user asks for in a task."""
+        self.select([task_id])
+        return str(self._tasks[task_id].PROMPT)
+
+    def ground_truth(self, task_id: str) -> list[ToolCalling]:
+        """The calls that solve a task, as the suite gives them."""
+        return [call for turn in self.task(task_id).script(self.name) for call in turn.tool_calls]
+
+    def arrange(self, task_id: str, mocks: ToolMocks) -> None:
+        """Add no rules: the suite has none."""
 
     def select(self, names: Iterable[str] = ()) -> list[str]:
         """The tasks of these names, each once; all of them for none.
@@ -184,15 +209,26 @@ class AgentDojoSuite:
         tools = self.forbidden_tools(ran) if forbid_tools else self.tools(task.environment, ran)
         agent = Agent(id=f"agentdojo-{self.name}", model=ScriptedModel(task.script(self.name)), tools=tools)
         result = await exec_agent(agent, task.source.PROMPT, hooks=hooks, dispatcher=dispatcher, store=store)
+        utility, checks = (None, []) if forbid_tools else _judged(task, result)
         return TaskOutcome(
             suite=self.name,
             task_id=task_id,
             prompt=task.source.PROMPT,
             result=result,
-            utility=None if forbid_tools else task.utility(result),
+            utility=utility,
             tools_run=0 if forbid_tools else len(ran),
             forbidden=len(ran) if forbid_tools else 0,
+            checks=checks,
         )
+
+
+def _judged(task: Task, result: OperationResult) -> tuple[bool, list[CheckResult]]:
+    """The suite's own judgement; a check that breaks on what a run left behind is one that is not content."""
+    try:
+        return task.utility(result), []
+    except Exception as error:
+        why = f"the check itself failed with {type(error).__name__}: {message_of(error)}"
+        return False, [CheckResult(name="utility", passed=False, score=0.0, why=why)]
 
 
 @functools.cache

@@ -1,0 +1,102 @@
+"""What a person sees of two compared runs in a terminal."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from hookline.evals._canonical import canonical
+from hookline.evals.run_diff import Change, RunDiff, TaskDiff
+
+__all__ = ["diff_json", "show_diff"]
+
+STYLES: dict[Change, str] = {
+    "worse": "bold red",
+    "better": "green",
+    "changed": "yellow",
+    "same": "dim",
+    "new": "cyan",
+    "gone": "magenta",
+}
+
+SHOWN = 5
+"""How many tasks' calls are shown side by side."""
+
+
+def diff_json(diff: RunDiff) -> str:
+    """Everything, for a machine."""
+    document = {
+        "ok": not diff.worse,
+        "worse": [task.task for task in diff.worse],
+        "passed": diff.passed,
+        "score": diff.score,
+        "toolCalls": diff.tool_calls,
+        "costUsd": diff.cost_usd,
+        "similarity": diff.similarity,
+        "tasks": diff.tasks,
+    }
+    return canonical(document, indent=2, sort_keys=False)
+
+
+def show_diff(console: Console, diff: RunDiff) -> None:
+    """Print the tasks that are not the same, how their calls differ, and the sums."""
+    different = [task for task in diff.tasks if task.change != "same"]
+    if different:
+        console.print(_tasks(different))
+    for task in [task for task in different if task.alignment][:SHOWN]:
+        console.print(f"\n[bold]{escape(task.task)}[/]: expected is A, actual is B", soft_wrap=True)
+        console.print(escape(task.alignment), soft_wrap=True)
+    for task in diff.worse:
+        console.print(f"\n[red]✗ {escape(task.task)} passed in A and fails in B: {escape(task.why)}[/]", soft_wrap=True)
+    console.print()
+    console.print(_sums(diff))
+    console.print()
+    identical = sum(task.identical for task in diff.tasks)
+    console.print(
+        f"{_verdict(diff)} Tool results, answers and trajectories of {identical} of {len(diff.tasks)} tasks are equal "
+        "byte for byte."
+    )
+
+
+def _tasks(tasks: list[TaskDiff]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for name in ("task", "change", "score", "calls", "cost", "alike"):
+        wide = name == "task"
+        table.add_column(name, justify="left" if wide else "right", no_wrap=True, overflow="ellipsis")
+    for task in tasks:
+        table.add_row(
+            task.task,
+            Text(task.change, style=STYLES[task.change]),
+            _pair(task.score, "{:.2f}"),
+            _pair(task.tool_calls, "{}"),
+            _pair(task.cost_usd, "{:.4f}"),
+            "-" if task.similarity is None else f"{task.similarity:.0%}",
+        )
+    return table
+
+
+def _sums(diff: RunDiff) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for name in ("totals", "A", "B"):
+        table.add_column(name, justify="left" if name == "totals" else "right", no_wrap=True)
+    table.add_row("passed", *(str(each) for each in diff.passed))
+    table.add_row("score", *("-" if each is None else f"{each:.3f}" for each in diff.score))
+    table.add_row("tool calls", *(str(each) for each in diff.tool_calls))
+    table.add_row("cost in USD", *(f"{each:.4f}" for each in diff.cost_usd))
+    table.add_row("trajectories alike", "", "-" if diff.similarity is None else f"{diff.similarity:.1%}")
+    return table
+
+
+def _verdict(diff: RunDiff) -> str:
+    worse, better = len(diff.worse), sum(task.change == "better" for task in diff.tasks)
+    if worse:
+        return f"[red]✗ {worse} task{'' if worse == 1 else 's'} got worse[/], {better} better."
+    return f"[green]✓ Nothing got worse[/], {better} better."
+
+
+def _pair(values: tuple[float | None, float | None], shape: str) -> str:
+    before, after = ("-" if value is None else shape.format(value) for value in values)
+    return before if before == after else f"{before} → {after}"

@@ -1,0 +1,128 @@
+"""A run as a file of its own, to look at later and to compare another run with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from hookline.evals._canonical import canonical
+from hookline.evals.coverage import Coverage
+from hookline.evals.errors import ReportError
+from hookline.evals.report import check_writable
+from hookline.evals.results import Mode, SuiteRun, TaskResult
+from hookline.evals.suites._errors import RunFileError
+
+__all__ = ["SavedRun", "load_run", "save_run"]
+
+FORMAT = "hookline-run"
+VERSION = 1
+
+
+class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A run as it stands in a file.
+
+    Attributes:
+        format: Always `"hookline-run"`.
+        version: Of the format.
+        hookline: The version that wrote it.
+        saved_at: When, in UTC.
+        targets: The suites, as they were asked for.
+        mode: Where the answers came from.
+        seed: From which faults were drawn.
+        duration_ms: How long the run took.
+        results: One per task.
+        coverage: Which tools were called, per suite.
+        not_run: Names of the tasks that an interruption left undone.
+    """
+
+    format: str
+    version: int
+    hookline: str
+    saved_at: str
+    targets: list[str]
+    mode: Mode
+    seed: int
+    duration_ms: float
+    results: list[TaskResult]
+    coverage: list[Coverage] = []
+    not_run: list[str] = []
+
+    @classmethod
+    def of(cls, run: SuiteRun, targets: list[str] | None = None) -> SavedRun:
+        """A run, ready to be written or compared.
+
+        Args:
+            run: The run.
+            targets: The suites, as they were asked for; their names unless given.
+        """
+        return cls(
+            format=FORMAT,
+            version=VERSION,
+            hookline=importlib.metadata.version("hookline"),
+            saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            targets=targets or list(dict.fromkeys(result.suite for result in run.results)),
+            mode=run.mode,
+            seed=run.seed,
+            duration_ms=run.duration_ms,
+            results=run.results,
+            coverage=run.coverage,
+            not_run=run.not_run,
+        )
+
+
+def save_run(path: str | Path, run: SuiteRun, targets: list[str] | None = None) -> Path:
+    """Write a run as JSON: its tasks with their calls, checks, trajectories and figures, and its coverage.
+
+    What was said in the run is in there, arguments and results too.
+
+    Args:
+        path: The file; one that exists is replaced, at once and as a whole.
+        run: The run.
+        targets: The suites, as they were asked for.
+
+    Returns:
+        The file, as an absolute path.
+
+    Raises:
+        ReportError: If the file cannot be written.
+    """
+    target = check_writable(path)
+    half = target.with_name(f".{target.name}.half")
+    try:
+        half.write_text(canonical(SavedRun.of(run, targets), indent=1, sort_keys=False) + "\n", encoding="utf-8")
+        half.replace(target)
+    except OSError as error:
+        half.unlink(missing_ok=True)
+        raise ReportError(str(target), error.strerror or str(error)) from error
+    return target
+
+
+def load_run(path: str | Path) -> SavedRun:
+    """Read a run that `save_run` wrote.
+
+    Args:
+        path: The file.
+
+    Raises:
+        RunFileError: If there is none, or it is something else.
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunFileError(str(path), error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise RunFileError(str(path), f"it is no JSON ({error})") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise RunFileError(str(path), f"its `format` is not {FORMAT!r}")
+    if document.get("version") != VERSION:
+        raise RunFileError(
+            str(path), f"its version is {document.get('version')!r:.40}, and this hookline reads {VERSION}"
+        )
+    try:
+        return msgspec.convert(document, SavedRun)
+    except msgspec.ValidationError as error:
+        raise RunFileError(str(path), str(error)) from error

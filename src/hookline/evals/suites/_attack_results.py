@@ -1,0 +1,160 @@
+"""What came of attacks: one record per attempt, and the table that they add up to."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable
+
+import msgspec
+
+from hookline.evals._canonical import canonical
+
+__all__ = ["AttackAttempt", "AttackRow", "AttackRun"]
+
+TOTAL = "all"
+"""Stands for all suites together."""
+
+
+class AttackAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One user task under one policy, attacked or not.
+
+    Attributes:
+        suite: The suite.
+        policy: The policy's name.
+        task_id: The user task.
+        injection_id: The injection task; `None` if nothing was injected.
+        followed: Whether the model made the attacker's calls.
+        goal: Whether the attack reached its goal, in the suite's own judgement.
+        useful: Whether the user's task is solved, in the suite's own judgement.
+        questions: How often a person had to decide.
+        withheld: How many answers of tools the model was not shown.
+        reason: Why the run ended.
+    """
+
+    suite: str
+    policy: str
+    task_id: str
+    injection_id: str | None
+    followed: bool
+    goal: bool
+    useful: bool
+    questions: int
+    withheld: int
+    reason: str
+
+
+class AttackRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy did in a suite.
+
+    Attributes:
+        suite: The suite, or `"all"`.
+        policy: The policy.
+        pairs: User tasks times injection tasks that were tried.
+        reached: In how many of them the model saw the injected instruction, and followed it.
+        goals: How many attacks reached their goal.
+        stopped: How many reached it under the first policy and do not under this one.
+        useful_attacked: In how many pairs the user's task is solved.
+        tasks: User tasks that were tried without an attack.
+        useful: How many of those are solved.
+        harmed: How many are solved under the first policy and not under this one.
+        questions: How often a person had to decide in them.
+        questions_attacked: How often in the pairs.
+        blinded: In how many pairs the model was not shown something that it had asked for. A script goes on all the
+            same; a real model would have to do without.
+    """
+
+    suite: str
+    policy: str
+    pairs: int
+    reached: int
+    goals: int
+    stopped: int
+    useful_attacked: int
+    tasks: int
+    useful: int
+    harmed: int
+    questions: int
+    questions_attacked: int
+    blinded: int
+
+
+class AttackRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Attacks on suites, under one policy after the other; the first is what the others are compared with.
+
+    Attributes:
+        wording: How the injected texts spoke to the model.
+        follows: When the model followed them.
+        attempts: One record per user task, injection task and policy.
+    """
+
+    wording: str
+    follows: str
+    attempts: list[AttackAttempt]
+
+    @property
+    def rows(self) -> list[AttackRow]:
+        """One per suite and policy, and where there are several suites one per policy for all together."""
+        suites = list(dict.fromkeys(each.suite for each in self.attempts))
+        rows = [
+            row for suite in suites for row in _rows(suite, [each for each in self.attempts if each.suite == suite])
+        ]
+        return rows + (_rows(TOTAL, self.attempts) if len(suites) > 1 else [])
+
+    @property
+    def totals(self) -> list[AttackRow]:
+        """One row per policy, over everything that was tried."""
+        return _rows(TOTAL, self.attempts)
+
+    def __add__(self, other: AttackRun) -> AttackRun:
+        return msgspec.structs.replace(self, attempts=[*self.attempts, *other.attempts])
+
+    def as_json(self) -> str:
+        """Everything, for a machine."""
+        document = {
+            "hookline": importlib.metadata.version("hookline"),
+            "wording": self.wording,
+            "follows": self.follows,
+            "rows": self.rows,
+            "attempts": self.attempts,
+        }
+        return canonical(document, indent=2, sort_keys=False)
+
+
+def _rows(suite: str, attempts: Iterable[AttackAttempt]) -> list[AttackRow]:
+    by_policy: dict[str, list[AttackAttempt]] = {}
+    for each in attempts:
+        by_policy.setdefault(each.policy, []).append(each)
+    first = next(iter(by_policy.values()), [])
+    reached = {_what(each) for each in first if each.goal}
+    solved = {_what(each) for each in first if each.useful}
+    return [_row(suite, policy, own, reached, solved) for policy, own in by_policy.items()]
+
+
+def _what(attempt: AttackAttempt) -> tuple[str, str, str | None]:
+    return attempt.suite, attempt.task_id, attempt.injection_id
+
+
+def _row(
+    suite: str,
+    policy: str,
+    attempts: list[AttackAttempt],
+    reached: set[tuple[str, str, str | None]],
+    solved: set[tuple[str, str, str | None]],
+) -> AttackRow:
+    attacked = [each for each in attempts if each.injection_id is not None]
+    clean = [each for each in attempts if each.injection_id is None]
+    return AttackRow(
+        suite=suite,
+        policy=policy,
+        pairs=len(attacked),
+        reached=sum(each.followed for each in attacked),
+        goals=sum(each.goal for each in attacked),
+        stopped=sum(not each.goal and _what(each) in reached for each in attacked),
+        useful_attacked=sum(each.useful for each in attacked),
+        tasks=len(clean),
+        useful=sum(each.useful for each in clean),
+        harmed=sum(not each.useful and _what(each) in solved for each in clean),
+        questions=sum(each.questions for each in clean),
+        questions_attacked=sum(each.questions for each in attacked),
+        blinded=sum(each.withheld > 0 for each in attacked),
+    )

@@ -1,0 +1,58 @@
+"""Finding what an import path names, beginning in a folder that need not be installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from hookline.errors import message_of
+
+__all__ = ["ImportProblem", "imported"]
+
+
+class ImportProblem(Exception):
+    """An import path leads nowhere; whoever knows its place turns this into an error of its own."""
+
+
+def imported(path: object, folder: Path) -> Any:
+    """What an import path names.
+
+    Args:
+        path: `package.module:name`, or `package.module:name.attribute`.
+        folder: Its modules can be imported, and stay importable.
+
+    Raises:
+        ImportProblem: If there is no such module or name, or importing it fails.
+    """
+    if not isinstance(path, str) or path.count(":") != 1 or not all(path.split(":")):
+        raise ImportProblem(f"an import path is written package.module:name; got {path!r:.100}")
+    module_name, _, name = path.partition(":")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    _check_origin(module_name.partition(".")[0], folder)
+    importlib.invalidate_caches()
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if (error.name or "") and not module_name.startswith(error.name or ""):
+            raise ImportProblem(f"importing {module_name!r} fails: {error}") from error
+        raise ImportProblem(f"there is no module {module_name!r} in {folder} or among what is installed") from error
+    except Exception as error:
+        raise ImportProblem(f"importing {module_name!r} fails: {type(error).__name__}: {message_of(error)}") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ImportProblem(f"{module_name!r} has no {name!r}")
+        found = getattr(found, part)
+    return found
+
+
+def _check_origin(name: str, folder: Path) -> None:
+    """Refuse a module of the folder whose name another one has taken already: that one would be used in its place."""
+    loaded = sys.modules.get(name)
+    own = [file for file in (folder / f"{name}.py", folder / name / "__init__.py") if file.exists()]
+    origin = getattr(loaded, "__file__", None)
+    if loaded is not None and own and (origin is None or Path(origin).resolve() != own[0].resolve()):
+        raise ImportProblem(f"{own[0]} is hidden by another module {name!r} that is loaded already; rename it")

@@ -1,0 +1,222 @@
+"""What a task is checked for: its answer, its calls, its limits, or whatever a function of yours finds out."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hookline.calls import ToolCalling
+from hookline.errors import HookUsageError, message_of
+from hookline.evals.matching import Matcher, match
+from hookline.evals.recorder import RecordedOperation
+from hookline.evals.results import CheckResult
+from hookline.runtime import OperationResult
+
+__all__ = [
+    "Check",
+    "FinishedTask",
+    "called",
+    "max_calls",
+    "max_steps",
+    "not_called",
+    "output_contains",
+    "output_equals",
+    "output_matches",
+    "run_check",
+]
+
+SHOWN = 300
+"""How much of an answer is shown when it is not as expected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedTask:
+    """A task that has run, as its checks see it.
+
+    Attributes:
+        id: The task.
+        prompt: What the user asked for.
+        result: What the run came to.
+        recorded: Everything that happened in it.
+        tools_forbidden: Whether no real tool could run, so that what they would have changed did not change.
+    """
+
+    id: str
+    prompt: str
+    result: OperationResult
+    recorded: RecordedOperation
+    tools_forbidden: bool = False
+
+    @property
+    def output(self) -> str:
+        """The final answer."""
+        return self.result.output
+
+    @property
+    def calls(self) -> list[ToolCalling]:
+        """The tool calls, in the order in which the model asked."""
+        return [
+            ToolCalling(
+                identifier=event.identifier,
+                api_name=event.api_name,
+                args=dict(event.args),
+                tool_call_id=event.tool_call_id,
+            )
+            for event in self.recorded.calls
+        ]
+
+    @property
+    def tool_results(self) -> list[str]:
+        """What the model was told of each call, in its order."""
+        return [message.content for message in self.result.messages if message.role == "tool"]
+
+
+Check = Callable[[FinishedTask], object]
+"""A function of the finished task, plain or async. It is content with `None` or True; False, a text that says what is
+missing, a number from 0 to 1 (a share of what was asked for), or an `AssertionError` say that it is not."""
+
+
+def output_contains(text: str) -> Check:
+    """The answer has this text in it."""
+
+    def check(task: FinishedTask) -> object:
+        return text in task.output or f"the answer is {_shown(task.output)}"
+
+    return _named(check, f"output contains {text!r}")
+
+
+def output_equals(text: str) -> Check:
+    """The answer is this text."""
+
+    def check(task: FinishedTask) -> object:
+        return task.output == text or f"the answer is {_shown(task.output)}"
+
+    return _named(check, f"output equals {text!r}")
+
+
+def output_matches(pattern: str) -> Check:
+    """A regular expression finds something in the answer.
+
+    Raises:
+        HookUsageError: If it is none.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise HookUsageError(f"{pattern!r} is no regular expression: {error}.") from error
+
+    def check(task: FinishedTask) -> object:
+        return compiled.search(task.output) is not None or f"the answer is {_shown(task.output)}"
+
+    return _named(check, f"output matches {pattern!r}")
+
+
+def called(tool: str, args: Mapping[str, Any] | None = None, *, times: int | None = None) -> Check:
+    """A tool was called.
+
+    Args:
+        tool: Its path, its name, or a glob.
+        args: With these arguments, and maybe others; any unless given.
+        times: How often; at least once unless given.
+    """
+    matcher = _calls_of(tool, args)
+
+    def check(task: FinishedTask) -> object:
+        found = sum(matcher.matches(event) for event in task.recorded.calls)
+        if (found == times) if times is not None else found:
+            return True
+        return f"it was called {found} times so; calls: {_paths(task)}"
+
+    often = "" if times is None else f" {times} times"
+    return _named(check, f"{tool} called{often}{f' with {dict(args)}' if args else ''}")
+
+
+def not_called(tool: str, args: Mapping[str, Any] | None = None) -> Check:
+    """A tool was not called.
+
+    Args:
+        tool: Its path, its name, or a glob.
+        args: With these arguments, and maybe others; any unless given.
+    """
+    matcher = _calls_of(tool, args)
+
+    def check(task: FinishedTask) -> object:
+        found = [event for event in task.recorded.calls if matcher.matches(event)]
+        return not found or f"it was called {len(found)} times, first with {dict(found[0].args)}"
+
+    return _named(check, f"{tool} not called{f' with {dict(args)}' if args else ''}")
+
+
+def max_calls(count: int, tool: str = "*") -> Check:
+    """No more tool calls than this.
+
+    Args:
+        count: How many are allowed.
+        tool: Only calls of this tool, by path, name or glob.
+    """
+    matcher = match.tool(tool)
+
+    def check(task: FinishedTask) -> object:
+        found = sum(matcher.matches(event) for event in task.recorded.calls)
+        return found <= count or f"there were {found}: {_paths(task)}"
+
+    return _named(check, f"at most {count} calls{'' if tool == '*' else f' of {tool}'}")
+
+
+def max_steps(count: int) -> Check:
+    """No more steps than this."""
+
+    def check(task: FinishedTask) -> object:
+        return task.result.steps <= count or f"there were {task.result.steps}"
+
+    return _named(check, f"at most {count} steps")
+
+
+async def run_check(check: Check, task: FinishedTask) -> CheckResult:
+    """What a check comes to; one that raises is a check that failed, whatever it raised."""
+    name = _name_of(check)
+    try:
+        said = check(task)
+        if inspect.isawaitable(said):
+            said = await said
+    except AssertionError as error:
+        return CheckResult(name=name, passed=False, score=0.0, why=message_of(error) or "the assertion failed")
+    except Exception as error:
+        why = f"the check itself failed with {type(error).__name__}: {message_of(error)}"
+        return CheckResult(name=name, passed=False, score=0.0, why=why)
+    if isinstance(said, CheckResult):
+        return said
+    if said is None or said is True:
+        return CheckResult(name=name, passed=True, score=1.0)
+    if said is False or isinstance(said, str):
+        return CheckResult(name=name, passed=False, score=0.0, why=said or "")
+    if isinstance(said, int | float) and 0 <= said <= 1:
+        why = "" if said == 1 else f"only {said:.2f} of 1"
+        return CheckResult(name=name, passed=said == 1, score=float(said), why=why)
+    why = f"a check gives None, True, False, a text or a number from 0 to 1; this one gave {said!r:.100}"
+    return CheckResult(name=name, passed=False, score=0.0, why=why)
+
+
+def _calls_of(tool: str, args: Mapping[str, Any] | None) -> Matcher:
+    matcher = match.tool(tool)
+    return matcher if args is None else matcher & match.args(args, mode="superset")
+
+
+def _named(check: Check, name: str) -> Check:
+    check.__name__ = name
+    return check
+
+
+def _name_of(check: Check) -> str:
+    return str(getattr(check, "__name__", None) or type(check).__name__)
+
+
+def _paths(task: FinishedTask) -> str:
+    return ", ".join(f"{event.identifier}/{event.api_name}" for event in task.recorded.calls) or "none"
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r} and {len(text) - SHOWN} characters more"

@@ -1,0 +1,46 @@
+"""The calls that solve a task, and how exactly an agent has to make them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hookline.calls import ToolCalling
+from hookline.evals._argument_rules import ToolRule
+from hookline.evals.results import CheckResult
+from hookline.evals.suites.checks import FinishedTask
+from hookline.evals.trajectory import ExpectedCall, MatchType, Trajectory
+
+__all__ = ["Expected"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """The calls that solve a task, as a check whose score says how near an agent came.
+
+    Attributes:
+        calls: The calls: `"get_iban"` with any arguments, `("bank/get_iban", {"user": "x"})`, `{"tool": …, "args": …}`.
+        mode: Which calls may be missing, added or moved: `strict`, `in_order`, `unordered`, `subset`, `superset`.
+        args: How arguments are compared: `exact`, `ignore`, `subset`, `superset`, dotted fields, or a function.
+        tools: The same for some tools, by path, name or glob.
+    """
+
+    calls: Sequence[ExpectedCall]
+    mode: MatchType = "in_order"
+    args: ToolRule = "exact"
+    tools: Mapping[str, ToolRule] = field(default_factory=dict)
+
+    @property
+    def ground_truth(self) -> list[ToolCalling]:
+        """The calls as the model would ask for them.
+
+        Raises:
+            HookUsageError: If one of them is no call.
+        """
+        return Trajectory.of_calls(self.calls).calls
+
+    def __call__(self, task: FinishedTask) -> CheckResult:
+        """Compare what an agent did with it."""
+        found = task.recorded.trajectory.match(self.calls, mode=self.mode, args=self.args, tools=self.tools)
+        why = "" if found.ok else str(found)
+        return CheckResult(name=f"trajectory ({self.mode})", passed=found.ok, score=found.score, why=why)

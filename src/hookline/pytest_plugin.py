@@ -1,0 +1,345 @@
+"""The pytest plugin: fixtures, a marker and options for tests of agents whose tool calls are mocked or recorded.
+
+pytest loads this module in every run of everybody who has hookline installed. So it imports nothing but pytest; what a
+test needs is imported when the test asks for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from hookline._pytest_marks import Mocking, Tape, cassette_path, marked, shown_path
+
+if TYPE_CHECKING:
+    from hookline import Hooks
+    from hookline.evals import Cassette, EventRecorder, ToolMocks
+    from hookline.evals._watched_cassette import Asked
+    from hookline.evals.session_records import CassetteUse, TestRecord
+
+T = TypeVar("T")
+
+MODES = ("none", "once", "new_episodes", "all", "rewrite")
+
+MESSAGE_CHARACTERS = 2000
+
+MARKERS = (
+    "tool_cassette(name_or_path=None, *, mode=None, matching=None, ignore=None): "
+    "answer tool calls from a recording, and record those that may be recorded (hookline)",
+    "tool_mocks(*, strict=None, seed=None): how the fixture `tool_mocks` treats this test's calls (hookline)",
+)
+
+
+# No dataclasses in here: making one takes longer than all the rest of this module.
+
+
+class Use:
+    """What a running test has used of hookline, and how it does."""
+
+    def __init__(self) -> None:
+        self.mocks: ToolMocks | None = None
+        self.recorder: EventRecorder | None = None
+        self.cassette: CassetteUse | None = None
+        self.asked: Sequence[Asked] = ()
+        self.seed: int | None = None
+        self.strict = False
+        self.outcome = "passed"
+        self.message = ""
+        self.duration_s = 0.0
+
+
+USE = pytest.StashKey[Use]()
+REWRITES = pytest.StashKey[dict[Path, str]]()
+"""Which test, of those that were collected, may rewrite a cassette: the first that uses it."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("hookline", "tool calls of agents (hookline)")
+    group.addoption(
+        "--hookline-record",
+        choices=MODES,
+        help="what cassettes record: none, once (only into new files; the default), new_episodes (what is missing), "
+        "all (everything anew), rewrite (everything anew, dropping what is not asked for)",
+    )
+    group.addoption(
+        "--hookline-strict", action="store_true", help="refuse tool calls that no rule of `tool_mocks` is for"
+    )
+    group.addoption(
+        "--hookline-seed", type=int, metavar="N", help="seed of the faults that strike on purpose (default: 0)"
+    )
+    group.addoption("--hookline-report", metavar="FILE.html", help="write what the tests did with tool calls there")
+    parser.addini(
+        "hookline_cassette_dir",
+        "folder of the cassettes: beside each test file if relative (default), one for all if absolute",
+        default="cassettes",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers, and gather what tests do unless this process only works for another one."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    if hasattr(config, "workerinput"):
+        return
+    config.pluginmanager.register(Gatherer(_report_path(config)), "hookline-gatherer")
+
+
+def _report_path(config: pytest.Config) -> Path | None:
+    given = config.getoption("hookline_report")
+    if given is None:
+        return None
+    from hookline.errors import HooklineError
+    from hookline.evals.session_report import prepare_report
+
+    try:
+        return prepare_report(config.invocation_params.dir / given)
+    except HooklineError as error:
+        raise pytest.UsageError(f"--hookline-report: {error}") from error
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say which of the options were given."""
+    shown = [
+        f"{name} {value}" if value is not True else name
+        for name in ("record", "strict", "seed", "report")
+        if (value := config.getoption(f"hookline_{name}")) not in (None, False)
+    ]
+    return f"hookline: {', '.join(shown)}" if shown else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let a marked test use its cassette, whether or not it names the fixture."""
+    names = getattr(item, "fixturenames", None)
+    if names is not None and "cassette" not in names and item.get_closest_marker("tool_cassette"):
+        # A list of its own: the parameters of one function share theirs.
+        item.fixturenames = [*names, "cassette"]  # type: ignore[attr-defined]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Note which test may rewrite a cassette that several use."""
+    owners = session.config.stash[REWRITES] = {}
+    for item in session.items:
+        if "cassette" in getattr(item, "fixturenames", ()):
+            with contextlib.suppress(TypeError):  # the test will say so itself
+                owners.setdefault(cassette_path(item, marked(item, "tool_cassette", Tape)), item.nodeid)
+
+
+@pytest.fixture
+def hooks() -> Hooks:
+    """An empty bundle of hooks: add yours with its decorators, and give it to a run."""
+    from hookline import Hooks
+
+    return Hooks("test")
+
+
+@pytest.fixture
+def event_recorder(request: pytest.FixtureRequest) -> Iterator[EventRecorder]:
+    """A recorder of all events; inside of the test it also keeps every handler run."""
+    from hookline.evals import EventRecorder
+
+    with EventRecorder() as recorder:
+        _use_of(request.node).recorder = recorder
+        yield recorder
+
+
+@pytest.fixture
+def tool_mocks(request: pytest.FixtureRequest) -> ToolMocks:
+    """Mocks of tools, empty; calls without a rule go to the test's cassette if it is marked with one."""
+    from hookline.evals import ToolMocks
+
+    config, said = request.config, _said(request.node, "tool_mocks", Mocking)
+    given = config.getoption("hookline_seed")
+    seed = said.seed if said.seed is not None else given if given is not None else 0
+    strict = said.strict if said.strict is not None else config.getoption("hookline_strict")
+    taped = request.node.get_closest_marker("tool_cassette") is not None
+    mocks = ToolMocks(
+        "tool_mocks",
+        strict=strict,
+        seed=seed,
+        case=request.node.nodeid,
+        cassette=request.getfixturevalue("cassette") if taped else None,
+    )
+    use = _use_of(request.node)
+    use.mocks, use.seed, use.strict = mocks, seed, strict
+    return mocks
+
+
+@pytest.fixture(scope="session")
+def cassette_options() -> dict[str, Any]:
+    """Keyword arguments for the cassette of every test; give yours with a fixture of this name."""
+    return {}
+
+
+@pytest.fixture
+def cassette(request: pytest.FixtureRequest, cassette_options: dict[str, Any]) -> Iterator[Cassette]:
+    """The test's cassette: its file is read now, and written at the end of the test if something was recorded."""
+    from hookline.errors import HooklineError
+    from hookline.evals._watched_cassette import WatchedCassette
+    from hookline.evals.session_records import CassetteUse, use_of
+
+    node, tape = request.node, _said(request.node, "tool_cassette", Tape)
+    path = cassette_path(node, tape)
+    shown = shown_path(path, request.config.rootpath)
+    options = {"mode": "once", **cassette_options}
+    if (ordered := request.config.getoption("hookline_record")) is not None:
+        options["mode"] = ordered
+    options.update(tape.options)
+    use, mode = _use_of(node), options["mode"]
+    use.cassette = CassetteUse(path=shown, mode=mode)
+    owner = request.config.stash.get(REWRITES, {}).get(path, node.nodeid)
+    if mode == "rewrite" and owner != node.nodeid:
+        raise _failure(
+            f"{shown} is rewritten by {owner}; {node.nodeid} would drop what that test records. "
+            "Give each of them a cassette of its own, or record what is missing with new_episodes."
+        )
+    try:
+        tool_cassette = WatchedCassette(f"{path.parent.name}/{path.stem}", path=path, **options)
+    except HooklineError as error:
+        raise _failure(str(error)) from None
+    use.asked = tool_cassette.asked
+    yield tool_cassette
+    written = False
+    try:
+        written = tool_cassette.save() is not None
+    except HooklineError as error:
+        raise _failure(str(error)) from None
+    finally:
+        use.cassette = use_of(tool_cassette, path=shown, mode=mode, written=written)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Put what a test did into its last report: properties for JUnit, and a record for the session."""
+    use = item.stash.get(USE, None)
+    if use is None:
+        return (yield)
+    record = None
+    if call.when == "teardown":
+        # Not kept any longer: pytest holds on to its items until the session ends.
+        del item.stash[USE]
+        record = _record_of(item, use)
+        item.user_properties.extend(_properties(record))
+    report = yield
+    _note(use, report)
+    if record is not None:
+        from hookline.evals.session_records import encode_record
+
+        ended = record.ended(use.outcome, use.message, use.duration_s)
+        # What is added to a report goes along with it, also to another process.
+        vars(report)["hookline_record"] = encode_record(ended)
+    return report
+
+
+class Gatherer:
+    """Gathers what tests did, from this process and from others, and says it at the end.
+
+    Args:
+        report: Where to write the report; `None` for nowhere.
+    """
+
+    def __init__(self, report: Path | None) -> None:
+        self.report = report
+        self.records: list[TestRecord] = []
+        self.tests = 0
+        self.trouble = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take a test's record from its last report."""
+        self.tests += report.when == "teardown"
+        text = getattr(report, "hookline_record", None)
+        if text is not None:
+            from hookline.evals.session_records import decode_record
+
+            self.records.append(decode_record(text))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the report."""
+        if self.report is None or session.config.getoption("collectonly"):
+            return
+        from hookline.evals.errors import ReportError
+        from hookline.evals.session_report import write_session_report
+
+        try:
+            write_session_report(self.report, self.records, tests=self.tests)
+        except ReportError as error:
+            self.trouble = str(error)
+            session.exitstatus = session.exitstatus or pytest.ExitCode.USAGE_ERROR
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say in one line what the tests did, if any of them used hookline."""
+        records, verbosity = self.records, terminalreporter.config.get_verbosity()
+        if records and verbosity > -2:
+            from hookline.evals.session_records import summary_of, unused_of
+
+            terminalreporter.write_line(f"hookline: {summary_of(records)}")
+            for line in unused_of(records) if verbosity > 0 else ():
+                terminalreporter.write_line(f"  {line}")
+        if self.trouble:
+            terminalreporter.write_line(f"hookline: {self.trouble}", red=True)
+        elif self.report is not None and not terminalreporter.config.getoption("collectonly"):
+            terminalreporter.write_line(f"hookline: the report is {self.report}")
+
+
+def _said(item: pytest.Item, name: str, kind: type[T]) -> T:
+    try:
+        return marked(item, name, kind)
+    except TypeError as error:
+        raise _failure(str(error)) from None
+
+
+def _failure(message: str) -> BaseException:
+    """What fails a test with a message alone: the traceback would be that of this plugin."""
+    return pytest.fail.Exception(message, pytrace=False)
+
+
+def _use_of(item: pytest.Item) -> Use:
+    return item.stash.setdefault(USE, Use())
+
+
+def _record_of(item: pytest.Item, use: Use) -> TestRecord:
+    from hookline.evals.session_records import record_of
+
+    return record_of(
+        item.nodeid,
+        line=(item.location[1] or 0) + 1,
+        mocks=use.mocks,
+        recorder=use.recorder,
+        cassette=use.cassette,
+        asked=use.asked,
+        seed=use.seed,
+        strict=use.strict,
+        with_calls=item.config.getoption("hookline_report") is not None,
+    )
+
+
+def _properties(record: TestRecord) -> list[tuple[str, object]]:
+    found: list[tuple[str, object]] = []
+    found.extend((f"hookline_{name}", getattr(record, name)) for name in ("mocked", "real", "refused"))
+    if record.elsewhere:
+        found.append(("hookline_elsewhere", record.elsewhere))
+    found.append(("hookline_faults", len(record.faults)))
+    if record.cassette is not None:
+        found.append(("hookline_cassette", record.cassette.path))
+    return found
+
+
+def _note(use: Use, report: pytest.TestReport) -> None:
+    """Remember what a report says about the test's outcome; the three reports of a test come one after the other."""
+    use.duration_s += report.duration
+    expected_to_fail = hasattr(report, "wasxfail")
+    if report.failed:
+        use.outcome = "failed" if report.when == "call" else "error"
+        crash = getattr(report.longrepr, "reprcrash", None)
+        use.message = (crash.message if crash is not None else report.longreprtext)[:MESSAGE_CHARACTERS]
+    elif report.skipped:
+        use.outcome = "xfailed" if expected_to_fail else "skipped"
+    elif report.when == "call" and expected_to_fail:
+        use.outcome = "xpassed"

@@ -1,0 +1,108 @@
+"""Runs of pytest inside of pytest: a project of a user who tests an agent."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from xml.etree import ElementTree
+
+# Imported here, since pytester drops from `sys.modules` what an inner run was the first to import.
+import anyio._backends._asyncio
+import anyio._backends._trio
+import filelock
+import jinja2
+import pytest
+import yaml
+
+import hookline.evals.mocks
+import hookline.evals.session_report
+import hookline.runtime
+
+LOADED = (anyio, filelock, jinja2, yaml, hookline)
+
+INSTALLED = any(each.name == "hookline" for each in importlib.metadata.entry_points(group="pytest11"))
+
+UNRELATED = ("agent_hooks_ctk", "benchmark", "cacheprovider", "hypothesispytest", "langsmith_plugin")
+"""Plugins of others that would only take time."""
+
+SHOP = '''
+from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, exec_agent, tool
+
+RAN = []
+
+
+@tool
+async def price(item: str) -> str:
+    """Look up a price."""
+    RAN.append(item)
+    return f"{item} costs {len(item)} EUR"
+
+
+@tool
+async def order(item: str) -> str:
+    """Order."""
+    RAN.append(item)
+    return f"ordered {item}"
+
+
+def buyer(*items: str, then: tuple[str, ...] = ()) -> Agent:
+    calls = [("price", item) for item in items] + [("order", item) for item in then]
+    turns = [
+        ModelResponse(tool_calls=[ToolCalling(api_name=name, args={"item": item}, tool_call_id=f"c{number}")])
+        for number, (name, item) in enumerate(calls)
+    ]
+    return Agent(id="buyer", model=ScriptedModel([*turns, ModelResponse(content="done")]), tools=[price, order])
+
+
+async def ask(agent, hooks):
+    RAN.clear()
+    result = await exec_agent(agent, "Ask for prices", hooks=hooks)
+    return [message.content for message in result.messages if message.role == "tool"]
+'''
+
+
+class Project:
+    """A folder with a user's tests, which are run by a pytest of their own."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.path = pytester.path
+        pytester.makeini("[pytest]\n")
+        self.write("shop.py", SHOP)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def test(self, text: str, name: str = "test_agent.py", mark: str = "pytest.mark.anyio") -> Path:
+        head = "import pytest\nfrom shop import RAN, ask, buyer, exec_agent\n"
+        return self.write(name, f"{head}pytestmark = {mark}\n\n{text}")
+
+    def run(self, *arguments: str, apart: bool = False, only: str = "anyio") -> pytest.RunResult:
+        unwanted = [*UNRELATED, *({"anyio", "asyncio"} - {only}), *(() if apart else ("xdist", "xdist.looponfail"))]
+        plugins = [word for name in unwanted for word in ("-p", f"no:{name}")]
+        own: tuple[str, ...] = () if INSTALLED else ("-p", "hookline.pytest_plugin")
+        if only == "asyncio":
+            own = (*own, "-o", "asyncio_default_fixture_loop_scope=function")
+        options = ("-W", "error", "--strict-markers", "--strict-config", *plugins, *own, *arguments)
+        if apart:
+            return self.pytester.runpytest_subprocess(*options)
+        return self.pytester.runpytest_inprocess(*options, no_reraise_ctrlc=True)
+
+    def properties(self, *arguments: str) -> dict[str, dict[str, str]]:
+        """The JUnit properties of each test, after a run."""
+        self.run("--junitxml=junit.xml", *arguments)
+        return self.read_properties()
+
+    def read_properties(self) -> dict[str, dict[str, str]]:
+        return {
+            str(case.get("name")): {str(each.get("name")): str(each.get("value")) for each in case.iter("property")}
+            for case in ElementTree.parse(self.path / "junit.xml").iter("testcase")
+        }
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> Project:
+    return Project(pytester)
