@@ -33,6 +33,7 @@ from hookline.evals.suites.agentdojo_attacks import attack as attack_suite
 __all__ = ["attack", "run_attacks", "show_attacks"]
 
 FAMILY = "agentdojo"
+EVERYTHING = (FAMILY, f"{FAMILY}:all")
 
 COLUMNS = (
     "policy",
@@ -74,7 +75,7 @@ def attack(
 
     Args:
         console: Where the table goes.
-        targets: `agentdojo:SUITE`, or `agentdojo` for all four.
+        targets: `agentdojo:SUITE`, or `agentdojo:all` for all four.
         policies: By name; the first is what the others are compared with. All of them unless given.
         tasks: User tasks; all of them unless given.
         wording: How the injected texts speak to the model.
@@ -126,11 +127,12 @@ def run_attacks(
 
 
 def _suites(targets: Sequence[str]) -> list[str]:
-    known = [f"{FAMILY}:{suite}" for suite in SUITES]
+    known = {f"{FAMILY}:{suite}": [suite] for suite in SUITES} | {name: list(SUITES) for name in EVERYTHING}
     for target in targets:
-        if target != FAMILY and target not in known:
-            raise UnknownSuiteError(target, [FAMILY, *known])
-    return [suite for suite in SUITES if FAMILY in targets or f"{FAMILY}:{suite}" in targets]
+        if target not in known:
+            raise UnknownSuiteError(target, list(known))
+    wanted = {suite for target in targets for suite in known[target]}
+    return [suite for suite in SUITES if suite in wanted]
 
 
 def _jobs(suite: str, tasks: Sequence[str]) -> list[Job]:

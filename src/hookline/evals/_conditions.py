@@ -150,6 +150,14 @@ class FieldsAre(Matcher):
         """See `Matcher`."""
         return ANY, 0, 2
 
+    def matches(self, call: SeenCall) -> bool:
+        """See `Matcher`."""
+        for name, wanted in self.values.items():
+            given = at(call.args, name)
+            if given is MISSING or not (wanted == given):
+                return False
+        return True
+
     def explain(self, call: SeenCall) -> str | None:
         """See `Matcher`."""
         for name, wanted in self.values.items():

@@ -11,7 +11,7 @@ import functools
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from hookline.calls import ModelResponse, ToolCalling, ToolResult, ToolSpec
 from hookline.dispatcher import HookDispatcher
@@ -91,12 +91,7 @@ class AgentDojoSuite:
     Args:
         name: The suite; the `identifier` of its tools too.
         source: AgentDojo's object.
-
-    Attributes:
-        cassette_options: Its environments are made up, so that cassettes keep every byte of what its tools answer.
     """
-
-    cassette_options: ClassVar[dict[str, Any]] = {"redact": None}
 
     def __init__(self, name: str, source: Any) -> None:
         self.name = name
