@@ -530,7 +530,10 @@ def test_no_hook_is_a_process_that_could_outlive_its_timeout() -> None:
     starters = {"subprocess", "multiprocessing", "pty", "popen", "system", "fork", "spawnv", "execv", "posix_spawn"}
     starters |= {"run_process", "open_process", "to_process", "to_interpreter", "create_subprocess_exec"}
 
-    for path in pathlib.Path(hookline.__file__).parent.rglob("*.py"):
+    package = pathlib.Path(hookline.__file__).parent
+    for path in package.rglob("*.py"):
+        if path.relative_to(package).parts[0] == "cli":
+            continue  # the command spreads whole evaluations over processes; no hook is one
         nodes = list(ast.walk(ast.parse(path.read_text())))
         names = {name.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for name in node.names}
         names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}

@@ -54,7 +54,7 @@ def tool_test(pattern: str) -> Callable[[str], bool]:
         return lambda path: fits(path) is not None
     if "/" in pattern:
         return pattern.__eq__
-    return lambda path: path.partition("/")[2] == pattern
+    return lambda path: path.rpartition("/")[2] == pattern
 
 
 def shown(value: object, limit: int = VALUE_CHARACTERS) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from hookline._observers import is_async_handler
 from hookline.errors import HookUsageError, MissingExtraError
 from hookline.evals._arguments import MISSING, at, contained, difference, without
+from hookline.evals._call_shapes import tool_test
 from hookline.evals._matcher import ANY, Matcher, SeenCall, Specificity
 
 __all__ = ["ArgumentMode", "ArgumentsAre", "FieldsAre", "Fits", "PlaceIs", "RunIs", "ToolIs", "Where"]
@@ -154,7 +154,7 @@ class FieldsAre(Matcher):
         """See `Matcher`."""
         for name, wanted in self.values.items():
             given = at(call.args, name)
-            if given is MISSING or not (wanted == given):
+            if given is MISSING or not (wanted == given):  # noqa: SIM201
                 return False
         return True
 
@@ -304,11 +304,8 @@ def _tool_test(pattern: object) -> tuple[int, Callable[[str], object]]:
         )
     if pattern == "*":
         return ANY, lambda path: True
-    if any(char in pattern for char in GLOB_CHARS):
-        return GLOB, re.compile(fnmatch.translate(pattern)).match
-    if "/" in pattern:
-        return EXACT, pattern.__eq__
-    return NAME, lambda path: path.rpartition("/")[2] == pattern
+    rank = GLOB if any(char in pattern for char in GLOB_CHARS) else EXACT if "/" in pattern else NAME
+    return rank, tool_test(pattern)
 
 
 def _validator(schema: Any) -> Any:

@@ -12,6 +12,7 @@ import msgspec
 from hookline._tool_events import is_interrupted, is_settled
 from hookline.calls import ToolCall, ToolResult, tool_failure
 from hookline.errors import ToolResultError
+from hookline.evals._endings import Endings
 from hookline.evals._fault_errors import check_seconds
 from hookline.evals._mock_errors import AnswerError
 from hookline.evals._refusals import broken, refusal
@@ -93,6 +94,7 @@ class Decider:
         self.changing = False
         self.faults: list[FaultRule] = []
         self.operations: dict[str, Operation] = {}
+        self.endings = Endings(self.forget)
         self.calls: list[MockedCall | None] = []
         self.struck: list[FaultStrike] = []
 
@@ -201,6 +203,7 @@ class Decider:
         operation = self.operations.get(event.operation_id)
         if operation is None:
             operation = self.operations[event.operation_id] = Operation(changing=self.changing)
+            self.endings.attend(event)
         return operation
 
     def _strike(self, event: BeforeToolCall, decision: Decision) -> None:

@@ -180,7 +180,7 @@ class Timeout(CallFault, frozen=True):
 
 
 class RateLimit(CallFault, frozen=True, kw_only=True):
-    """Only so many calls of a tool get through in any window of time; the others raise a `RateLimitError`.
+    """Only so many calls of a tool get through in any window of time; the others are refused with a time to wait.
 
     Each operation has its own budget for each tool. Calls that were refused do not count. Those that a model makes at
     once are counted in the order in which they arrive.

@@ -90,7 +90,7 @@ class ToolMocks(Hooks):
         self._changes = False
         self.on(AfterToolCall, id=f"{id}.settle")(self._settle)
         self.on(OnToolCallError, id=f"{id}.settle")(self._settle)
-        self.on(OnComplete, id=f"{id}.forget")(self._forget)
+        self.on(OnComplete, id=f"{id}.forget")(self._decider.endings.completed)
         self._listen()
 
     def __repr__(self) -> str:
@@ -345,10 +345,6 @@ class ToolMocks(Hooks):
 
     def _settle(self, event: AfterToolCall | OnToolCallError) -> None:
         self._decider.settle(event)
-
-    def _forget(self, event: OnComplete) -> None:
-        if event.reason != "waiting_for_human":
-            self._decider.forget(event.operation_id)
 
     def _nearly(self, rule: Rule) -> str:
         reasons = [

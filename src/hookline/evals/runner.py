@@ -249,7 +249,8 @@ class SuiteRunner:
         name = _name(case)
         options: dict[str, Any] = dict(getattr(case[0], "cassette_options", {}))
         if self._in_memory:  # what never reaches a file needs no secrets taken out
-            found = self._recorded.get(name) or Cassette(name, **{**options, "redact": None})
+            kept = self._recorded.get(name)
+            found = Cassette(name, **{**options, "redact": None}) if kept is None else kept
         elif path is None or (self.mode == "strict" and not path.exists()):
             return None
         elif self.mode == "record":
