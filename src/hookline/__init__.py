@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         exec_agent,
         interrupt,
         resume_agent,
+        stream_agent,
         tool,
     )
     from hookline.signals import HookExecution
@@ -162,6 +163,7 @@ __all__ = [
     "json_schema",
     "resume_agent",
     "signals",
+    "stream_agent",
     "tool",
 ]
 
@@ -184,7 +186,7 @@ _HOMES = {
     "hookline.phases": "Phase PhaseHook",
     "hookline.runtime": """
         Agent AgentSession Approve Compaction InMemoryStore Model OperationResult OperationStore
-        Reject ScriptedModel Tool exec_agent interrupt resume_agent tool
+        Reject ScriptedModel Tool exec_agent interrupt resume_agent stream_agent tool
     """,
     "hookline.signals": "HookExecution",
 }

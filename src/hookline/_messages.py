@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hookline._frozen import NO_LIST, freeze_dict
+from hookline._frozen import NO_DICT, NO_LIST, freeze_dict
 
 __all__ = ["Message", "ToolCalling", "ToolSpec", "Usage"]
 
@@ -58,12 +58,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         content: The text.
         tool_calls: What an assistant message asks for.
         tool_call_id: Which call a tool message answers.
+        details: What the model's adapter wants back with an assistant message, such as signatures of its reasoning.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
     tool_calls: list[ToolCalling] = NO_LIST
     tool_call_id: str | None = None
+    details: dict[str, Any] = NO_DICT
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -164,6 +164,10 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
         reasoning: Its reasoning, where it shows any.
         usage: What the call used.
         finish_reason: Why it stopped, in the provider's words.
+        model: The model that answered, in the provider's words; `""` where nobody says.
+        response_id: The provider's id of the answer.
+        details: JSON that the model's adapter wants back with this message in later calls, such as signatures of its
+            reasoning; for nobody else to read.
     """
 
     content: str = ""
@@ -171,10 +175,15 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: str = ""
     usage: Usage = Usage()
     finish_reason: str = "stop"
+    model: str = ""
+    response_id: str = ""
+    details: dict[str, Any] = NO_DICT
 
     def __post_init__(self) -> None:
         if isinstance(self.tool_calls, list):  # anything else is refused where the answer is used
             freeze_list(self, "tool_calls", self.tool_calls)
+        if self.details.__class__ is not ReadOnlyDict:
+            freeze_dict(self, "details", self.details)
 
 
 class ToolCall(Call, frozen=True, kw_only=True):

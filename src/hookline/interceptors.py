@@ -176,6 +176,18 @@ class Chain:
         """Whether any hook stands in the way of calls of that class."""
         return call in self._calls
 
+    def judges_result(self, call: type[Call], tenant_id: str = "") -> bool:
+        """Whether any hook may change or withhold what comes of calls of that class.
+
+        Args:
+            call: The class of the calls.
+            tenant_id: Whose calls they are.
+        """
+        return any(
+            hook.wait and hook.kind in ("around", "after") and hook.tenant_id in ("", tenant_id)
+            for hook, _ in self._placed[call]
+        )
+
     def order(self, call: type[Call], *, tenant_id: str = "") -> list[str]:
         """Ids of the hooks of a class of calls, from the outside to the inside, guards last.
 

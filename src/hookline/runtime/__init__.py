@@ -5,10 +5,12 @@ from hookline.errors import ModelError, TransientModelError
 from hookline.runtime._agent import Agent, Compaction
 from hookline.runtime._exec import exec_agent, interrupt, resume_agent
 from hookline.runtime._memory import InMemoryHistory, SessionMemory
-from hookline.runtime._models import Model, ModelRetry, ScriptedModel
+from hookline.runtime._models import Model, ModelRetry, ScriptedModel, StreamingModel
 from hookline.runtime._result import OperationResult
 from hookline.runtime._session import AgentSession
+from hookline.runtime._sources import ToolSource
 from hookline.runtime._state import Approve, InMemoryStore, OperationState, OperationStore, Reject
+from hookline.runtime._text_stream import TextStream, stream_agent
 from hookline.runtime._tools import Tool, as_result, tool
 
 __all__ = [
@@ -30,9 +32,12 @@ __all__ = [
     "Reject",
     "ScriptedModel",
     "SessionMemory",
+    "StreamingModel",
+    "TextStream",
     "Tool",
     "ToolCalling",
     "ToolResult",
+    "ToolSource",
     "ToolSpec",
     "TransientModelError",
     "Usage",
@@ -40,5 +45,6 @@ __all__ = [
     "exec_agent",
     "interrupt",
     "resume_agent",
+    "stream_agent",
     "tool",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -12,7 +12,9 @@ from hookline._frozen import ReadOnlyList
 from hookline.calls import Message, ToolCall, ToolCalling, ToolSpec
 from hookline.errors import AgentDefinitionError
 from hookline.hooks import AnyHook, hook_batch
+from hookline.runtime._model_names import model_named
 from hookline.runtime._models import Model, ModelRetry
+from hookline.runtime._sources import ToolSource, is_source
 from hookline.runtime._tools import Tool, tool
 
 __all__ = ["Agent", "Compaction"]
@@ -41,8 +43,8 @@ class Agent:
 
     Attributes:
         id: Its name on events, and in `agent/<id>` when it is a sub-agent.
-        model: What answers.
-        tools: What it may call: `Tool`s, or functions, which become tools.
+        model: What answers: a `Model`, or the name of one, such as `"openai:gpt-5"`, for an installed adapter to find.
+        tools: What it may call: `Tool`s, functions, which become tools, and sources of tools, which each run opens.
         instructions: Its system message; `""` for none.
         sub_agents: Agents that it may call as the tools `agent/<id>`.
         compaction: How its conversation is kept short; `None` for never.
@@ -51,7 +53,8 @@ class Agent:
         cost_limit_usd: US dollars after which a run ends with reason `"cost_limit"`; `None` for no limit.
         hooks: Hooks of every run of this agent.
         retry: How often a model is asked again that failed for a passing reason.
-        specs: Its tools and sub-agents as a model sees them.
+        sources: The sources among its tools.
+        specs: Its tools and sub-agents as a model sees them, without those of its sources.
 
     Raises:
         AgentDefinitionError: If a part cannot work.
@@ -59,8 +62,8 @@ class Agent:
     """
 
     id: str
-    model: Model
-    tools: Sequence[Tool | Callable[..., Any]] = ()
+    model: Model | str
+    tools: Sequence[Tool | ToolSource | Callable[..., Any]] = ()
     instructions: str = ""
     sub_agents: Sequence[Agent] = ()
     compaction: Compaction | None = None
@@ -69,12 +72,15 @@ class Agent:
     cost_limit_usd: float | None = None
     hooks: Sequence[AnyHook] = ()
     retry: ModelRetry = field(default_factory=ModelRetry)
+    sources: tuple[ToolSource, ...] = field(init=False, repr=False)
     specs: list[ToolSpec] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         where = f"Agent {self.id!r}"
         if not isinstance(self.id, str) or not self.id:
             raise AgentDefinitionError("Agent", f"`id` is a non-empty string; got {self.id!r}")
+        if isinstance(self.model, str):
+            object.__setattr__(self, "model", model_named(self.model))
         if not callable(getattr(self.model, "respond", None)):
             raise AgentDefinitionError(
                 where, f"`model` needs `name`, `provider` and `async respond(call)`; got {self.model!r}"
@@ -91,19 +97,29 @@ class Agent:
         if not isinstance(self.retry, ModelRetry):
             raise AgentDefinitionError(where, f"`retry` is a ModelRetry; got {self.retry!r}")
         _check_compaction(self.compaction, where)
-        tools = _checked_tools(self.tools, where)
+        tools, sources = _checked_tools(self.tools, where)
         _check_sub_agents(self.sub_agents, where)
         specs = [*tools, *(_as_spec(agent) for agent in self.sub_agents)]
         paths = [f"{spec.identifier}/{spec.name}" for spec in specs]
         for path in paths:
             if paths.count(path) > 1:
                 raise AgentDefinitionError(where, f"two of its tools are called {path!r}; rename one")
-        object.__setattr__(self, "tools", tools)
+        object.__setattr__(self, "tools", (*tools, *sources))
+        object.__setattr__(self, "sources", sources)
         object.__setattr__(self, "sub_agents", tuple(self.sub_agents))
         object.__setattr__(self, "hooks", tuple(hook_batch(self.hooks)))
         object.__setattr__(self, "specs", ReadOnlyList(specs))
         by_path: dict[str, Tool | Agent] = dict(zip(paths, [*tools, *self.sub_agents], strict=True))
         object.__setattr__(self, "_by_path", by_path)
+
+    def equipped(self, tools: Sequence[Tool]) -> Agent:
+        """This agent with the tools that its sources have given, in place of the sources.
+
+        Raises:
+            AgentDefinitionError: If two of its tools have the same name then.
+        """
+        own = [entry for entry in self.tools if isinstance(entry, Tool)]
+        return replace(self, tools=[*own, *tools])
 
     def find(self, calling: ToolCalling | ToolCall) -> Tool | Agent | None:
         """The tool or sub-agent that a model asked for.
@@ -129,13 +145,15 @@ def _check_compaction(compaction: object, where: str) -> None:
         raise AgentDefinitionError(where, "`Compaction` needs max_tokens of at least 1 and keep_last of at least 0")
 
 
-def _checked_tools(tools: object, where: str) -> tuple[Tool, ...]:
+def _checked_tools(tools: object, where: str) -> tuple[tuple[Tool, ...], tuple[ToolSource, ...]]:
     if not isinstance(tools, Sequence) or isinstance(tools, str):
         raise AgentDefinitionError(where, f"`tools` is a list of tools and functions; got {tools!r}")
-    for entry in tools:
+    sources = tuple(entry for entry in tools if not isinstance(entry, Tool) and is_source(entry))
+    own = [entry for entry in tools if entry not in sources]
+    for entry in own:
         if not callable(entry):
-            raise AgentDefinitionError(where, f"`tools` holds tools and functions; got {entry!r}")
-    return tuple(entry if isinstance(entry, Tool) else tool(entry) for entry in tools)
+            raise AgentDefinitionError(where, f"`tools` holds tools, functions and sources of tools; got {entry!r}")
+    return tuple(entry if isinstance(entry, Tool) else tool(entry) for entry in own), sources
 
 
 def _check_sub_agents(agents: object, where: str) -> None:

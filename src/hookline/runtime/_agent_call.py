@@ -82,6 +82,8 @@ async def intercepted(
             run.withhold(passage.denied)
         elif not decisions:
             run.refused_from = run.first_input()
+        if run.text is not None:
+            run.text.withheld(AgentCall)
         return "interrupted", ()
     result: AgentResult = passage.result
     if not passage.reached:
@@ -93,6 +95,8 @@ async def intercepted(
         run.last_content = result.output
     elif result.output != run.last_content and not control.suspended:
         run.restate(result.output)
+    if run.text is not None:
+        await run.text.passed(AgentCall, run.last_content)
     return reason, passage.continues
 
 

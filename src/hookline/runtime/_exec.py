@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from time import perf_counter_ns
+from typing import Any
 
 import anyio
 
@@ -33,7 +34,9 @@ from hookline.runtime._loop import run_segment
 from hookline.runtime._offer import keep_here
 from hookline.runtime._result import OperationResult
 from hookline.runtime._run import Run
+from hookline.runtime._sources import opened
 from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
+from hookline.runtime._streaming import OnToken, Release
 from hookline.runtime._telling import complete
 
 __all__ = [
@@ -64,6 +67,8 @@ async def exec_agent(
     dispatcher: HookDispatcher | None = None,
     store: OperationStore | None = None,
     drain_timeout: float = 5.0,
+    on_token: OnToken | None = None,
+    release: Release = "checked",
 ) -> OperationResult:
     """Run an agent until it is done, fails, is stopped, or waits for a person.
 
@@ -78,6 +83,11 @@ async def exec_agent(
         dispatcher: An open dispatcher to share with other runs; one of its own unless given.
         store: Where the operation is kept while it runs or waits; this process's memory unless given.
         drain_timeout: Seconds that queued observers may take at the end; the rest is cancelled.
+        on_token: Takes the text of the model calls while it is written, piece by piece; may be async. Sub-agents
+            write to their caller only. If it raises, that is logged, and it is called no more.
+        release: `"checked"` keeps text back until every hook that may change or withhold it has run: those `around` and
+            `after` a `ModelCall`, a `StepCall` or the `AgentCall`. `"incremental"` gives it away as it comes, unseen
+            by those hooks.
 
     Returns:
         What the run came to, for every reason. An error of the model is in `error`, not raised.
@@ -99,7 +109,7 @@ async def exec_agent(
         messages=conversation(agent, prompt),
     )
     batch = [*agent.hooks, *hook_batch(hooks)]
-    return await _with_dispatcher(agent, state, None, (), batch, dispatcher, store, drain_timeout)
+    return await _with_dispatcher(agent, state, None, (), batch, dispatcher, store, drain_timeout, on_token, release)
 
 
 async def resume_agent(
@@ -111,6 +121,8 @@ async def resume_agent(
     store: OperationStore | None = None,
     dispatcher: HookDispatcher | None = None,
     drain_timeout: float = 5.0,
+    on_token: OnToken | None = None,
+    release: Release = "checked",
 ) -> OperationResult:
     """Go on with an operation that waits for a person: the same operation, here or in another process.
 
@@ -123,6 +135,8 @@ async def resume_agent(
         store: Where the operation is kept; this process's memory unless given.
         dispatcher: An open dispatcher to share with other runs; one of its own unless given.
         drain_timeout: Seconds that queued observers may take at the end; the rest is cancelled.
+        on_token: Takes the text of the model calls of this segment; see `exec_agent`.
+        release: When it is given away; see `exec_agent`.
 
     Raises:
         OperationNotFoundError: If the store does not know the operation.
@@ -137,7 +151,9 @@ async def resume_agent(
     batch = [*agent.hooks, *hook_batch(hooks)]
     state = await waiting_state(agent, operation_id, store)
     decisions = checked_decisions(state, decisions)
-    return await _with_dispatcher(agent, state, state.version, decisions, batch, dispatcher, store, drain_timeout)
+    return await _with_dispatcher(
+        agent, state, state.version, decisions, batch, dispatcher, store, drain_timeout, on_token, release
+    )
 
 
 async def waiting_state(agent: Agent, operation_id: str, store: OperationStore) -> OperationState:
@@ -187,10 +203,14 @@ async def _with_dispatcher(
     dispatcher: HookDispatcher | None,
     store: OperationStore | None,
     drain_timeout: float,
+    on_token: OnToken | None,
+    release: Release,
 ) -> OperationResult:
     if dispatcher is None:
         async with HookDispatcher() as own:
-            return await _with_dispatcher(agent, state, version, decisions, hooks, own, store, drain_timeout)
+            return await _with_dispatcher(
+                agent, state, version, decisions, hooks, own, store, drain_timeout, on_token, release
+            )
     run = Run(
         agent,
         state,
@@ -200,6 +220,8 @@ async def _with_dispatcher(
         store=store or default_store(),
         drain_timeout=drain_timeout,
         exec_child=exec_child,
+        on_token=on_token,
+        release=release,
     )
     return await exec_run(run, decisions)
 
@@ -288,7 +310,8 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
         if error is None:
             try:
                 with run.scope:
-                    reason = await (run_agent if AgentCall in run.intercepted else run_segment)(run, decisions)
+                    work = (run_agent if AgentCall in run.intercepted else run_segment)(run, decisions)
+                    reason = await (_equipped(run, work) if run.agent.sources else work)
             except Exception as raised:
                 error = raised
             if run.stopped:  # a model or a store may have turned its cancellation into an error
@@ -304,6 +327,16 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
             await _finish(run, "interrupted", None, save_timeout=LAST_SAVE_SECONDS)
         raise
     return await _finish(run, reason, error)
+
+
+async def _equipped(run: Run, work: Coroutine[Any, Any, CompletionReason]) -> CompletionReason:
+    """Run a segment with the tools of the agent's sources."""
+    try:
+        async with opened(run.agent.sources) as tools:
+            run.equip(run.agent.equipped(tools))
+            return await work
+    finally:
+        work.close()  # if it was never begun
 
 
 async def _remembered(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from functools import partial
 from time import time_ns
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -33,7 +33,7 @@ from hookline.runtime._compaction import compact_if_needed
 from hookline.runtime._control import lead
 from hookline.runtime._enclosing import enclosed, enclosed_step
 from hookline.runtime._keeping import save
-from hookline.runtime._models import RETRY, ModelRetry, own_copy, respond
+from hookline.runtime._models import RETRY, Model, ModelRetry, own_copy, respond
 from hookline.runtime._result import Step
 from hookline.runtime._resume import note_decisions, resume_step
 from hookline.runtime._run import Run
@@ -108,16 +108,22 @@ async def intercepted_step(run: Run, step: Step, decisions: Sequence[Decision]) 
         if passage.reached:
             run.withhold(passage.denied)
             step.content = ""
+        if run.text is not None:
+            run.text.withheld(StepCall)
         return "interrupted"
     result: StepResult = passage.result
     if not passage.reached:
         run.close_step("Not run, because a hook answered the step.")
         run.messages.append(Message(role="assistant", content=result.content))
         run.last_content = step.content = result.content
+        if run.text is not None:
+            await run.text.passed(StepCall, result.content)
         return None if result.should_continue else "done"
     if result.content != step.content:
         run.restate(result.content)
         step.content = result.content
+    if run.text is not None:
+        await run.text.passed(StepCall, result.content)
     if reason == "done" and result.should_continue:
         return None
     return "interrupted" if reason is None and not result.should_continue else reason
@@ -135,7 +141,9 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
         await run.move(Phase.ANALYZING_LLM_RESPONSE)
     run.count(step, response)
     step.calling = with_own_ids(response.tool_calls)
-    run.messages.append(Message(role="assistant", content=response.content, tool_calls=step.calling))
+    run.messages.append(
+        Message(role="assistant", content=response.content, tool_calls=step.calling, details=response.details)
+    )
     if not step.calling:
         return "done"
     step.type = "call_tool"
@@ -168,18 +176,20 @@ async def ask_person(run: Run, step: Step) -> CompletionReason:
 
 async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     """The seam around one model call; `None` if a hook denied it, which ends the run."""
-    model, retry = run.agent.model, run.agent.retry
+    model, retry = cast(Model, run.agent.model), run.agent.retry
     if ModelCall not in run.intercepted:
-        answer = respond(model, partial(model_call, run, step), retry)
+        answer = respond(model, partial(model_call, run, step), retry, run.text)
         response = await (enclosed(run, shown_call(run, step), answer) if ModelCall in run.enclosing else answer)
         run.llm_calls += 1
+        if run.text is not None:
+            await run.text.answered(response.content)
         return response
     spent = Usage()
 
     async def terminal(final: ModelCall) -> ModelResponse:
         nonlocal spent
         own = final.metadata.get(RETRY)
-        answer = respond(model, partial(own_copy, final), own if isinstance(own, ModelRetry) else retry)
+        answer = respond(model, partial(own_copy, final), own if isinstance(own, ModelRetry) else retry, run.text)
         response = await (enclosed(run, final, answer) if ModelCall in run.enclosing else answer)
         run.llm_calls += 1
         spent = response.usage
@@ -189,8 +199,12 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     if passage.denied is not None:
         run.denied = passage.denied
         run.usage += spent  # an answer that was withheld is paid for all the same
+        if run.text is not None:
+            run.text.withheld(ModelCall)
         return None
     given: ModelResponse = passage.result
+    if run.text is not None:
+        await run.text.answered(given.content)
     return given
 
 

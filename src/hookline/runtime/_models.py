@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import random
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Protocol
 
 import anyio
@@ -14,8 +15,9 @@ import msgspec
 from hookline._deadline import own_cancellation
 from hookline.calls import ModelCall, ModelResponse, ToolCalling, Usage
 from hookline.errors import HookUsageError, ModelAnswerError, ModelError, TransientModelError
+from hookline.runtime._streaming import RunText
 
-__all__ = ["RETRY", "Model", "ModelRetry", "ScriptedModel", "own_copy", "respond"]
+__all__ = ["RETRY", "Model", "ModelRetry", "ScriptedModel", "StreamingModel", "own_copy", "respond"]
 
 
 RETRY = "hookline.retry"
@@ -41,6 +43,22 @@ class Model(Protocol):
 
         Raises:
             TransientModelError: If the same call may succeed in a moment; it is tried again.
+        """
+        ...
+
+
+class StreamingModel(Model, Protocol):
+    """A model that can also give its text while it writes it. It is asked to where somebody takes the text."""
+
+    def stream(self, call: ModelCall) -> AsyncIterator[str | ModelResponse]:
+        """Answer a call piece by piece: an async generator.
+
+        Yields:
+            Text as it comes, and as the last item the whole answer, as `respond` would give it.
+
+        Raises:
+            TransientModelError: If the same call may succeed in a moment; it is tried again if none of its text has
+                been given away yet.
         """
         ...
 
@@ -108,14 +126,32 @@ class ScriptedModel:
             raise turn
         return turn
 
+    async def stream(self, call: ModelCall) -> AsyncIterator[str | ModelResponse]:
+        """Play the next turn word by word.
 
-async def respond(model: Model, make: Callable[[], ModelCall], retry: ModelRetry) -> ModelResponse:
+        Yields:
+            The words with the space behind them, then the turn.
+
+        Raises:
+            ModelError: When the script is over.
+        """
+        answer = await self.respond(call)
+        for piece in re.findall(r"\s*\S+\s*|\s+", answer.content if isinstance(answer, ModelResponse) else ""):
+            yield piece
+        yield answer
+
+
+async def respond(
+    model: Model, make: Callable[[], ModelCall], retry: ModelRetry, text: RunText | None = None
+) -> ModelResponse:
     """Ask a model until it answers or fails for good.
 
     Args:
         model: Who is asked.
         make: Makes the call anew for each attempt: a model may edit its lists.
         retry: How often.
+        text: Who takes the text while it is written. What was given away cannot be taken back: such an attempt is the
+            last one.
 
     Raises:
         ModelAnswerError: If it answers with something else than a `ModelResponse`.
@@ -124,12 +160,12 @@ async def respond(model: Model, make: Callable[[], ModelCall], retry: ModelRetry
     attempt = 1
     while True:
         try:
-            answer: object = model.respond(make())
+            answer: object = model.respond(make()) if text is None else text.read(model, make())
             if inspect.isawaitable(answer):
                 answer = await answer
             return _checked(model, answer)
         except TransientModelError as error:
-            if attempt >= retry.attempts:
+            if attempt >= retry.attempts or (text is not None and text.given):
                 raise
             await anyio.sleep(retry.wait(attempt, error))
             attempt += 1

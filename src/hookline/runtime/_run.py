@@ -30,6 +30,7 @@ from hookline.runtime._given import system_message
 from hookline.runtime._offer import found_offered, offered_again
 from hookline.runtime._result import OperationResult, Step
 from hookline.runtime._state import Decision, OperationState, OperationStore, Steering, WaitingCall
+from hookline.runtime._streaming import OnToken, Release, run_text
 from hookline.runtime._tools import Tool
 
 __all__ = ["Run", "tool_message"]
@@ -97,8 +98,10 @@ class Run:
         "steps",
         "stopped",
         "store",
+        "stored_offer",
         "task",
         "tenant_id",
+        "text",
         "thread",
         "token",
         "tool_calls",
@@ -125,6 +128,8 @@ class Run:
         phases: PhaseMachine | None = None,
         history: int = 0,
         remember: Remember | None = None,
+        on_token: OnToken | None = None,
+        release: Release = "checked",
     ) -> None:
         self.agent = agent
         self.parent = parent
@@ -134,6 +139,8 @@ class Run:
         self.history = history
         """How many of the first messages are no input of this run: a session's conversation so far."""
         self.chain, self.intercepted = chain_of(hooks, dispatcher)
+        self.text = run_text(on_token, release, self.chain, state.tenant_id)
+        """Where the text of its model calls goes while it is written."""
         self.begun: list[tuple[EnclosingHooks, Any]] = []
         self.enclosing: dict[type[Call], tuple[EnclosingHooks, ...]] = {}
         """The bundles that stand around its work, by what that is for."""
@@ -200,6 +207,7 @@ class Run:
         self.waiting: dict[str, WaitingCall] = dict(steering.waiting)
         self.metadata: dict[str, Any] = dict(steering.metadata)
         self.offered: list[ToolSpec] | None = offered_again(self.agent, steering.offer, steering.offered)
+        self.stored_offer = steering.offered
         self.offer = steering.offer
         self.said_from = len(state.messages) if steering.said_from is None else steering.said_from
         """Where in the conversation begins what this operation has said."""
@@ -208,6 +216,11 @@ class Run:
         """Where input begins that hooks have refused: a session does not keep it, so that no later task reads it."""
 
     # What the model may call.
+
+    def equip(self, agent: Agent) -> None:
+        """Go on with an agent that has the tools of its sources."""
+        self.agent = agent
+        self.offered = offered_again(agent, self.offer, self.stored_offer)
 
     @property
     def specs(self) -> list[ToolSpec]:

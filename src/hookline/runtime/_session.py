@@ -24,7 +24,9 @@ from hookline.runtime._given import check_ids, checked_decisions, checked_id, co
 from hookline.runtime._memory import InMemoryHistory, SessionMemory
 from hookline.runtime._result import OperationResult
 from hookline.runtime._run import Run
+from hookline.runtime._sources import opened
 from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
+from hookline.runtime._streaming import OnToken, Release
 
 __all__ = ["AgentSession"]
 
@@ -73,6 +75,7 @@ class AgentSession:
             raise HookUsageError(f"AgentSession runs an Agent; got {agent!r}.")
         check_ids(user_id=user_id, tenant_id=tenant_id)
         self.agent = agent
+        self._equipped = agent
         self.id = session_id or f"session_{os.urandom(16).hex()}"
         check_ids(session_id=self.id)
         self.hooks = Hooks("session", tenant_id=tenant_id)
@@ -115,6 +118,9 @@ class AgentSession:
                 self._stack = contextlib.AsyncExitStack()
                 self._dispatcher = self._shared_dispatcher or await self._stack.enter_async_context(HookDispatcher())
                 self.history = messages_of(await self._memory.load(self.id) or self.history)
+                if self.agent.sources:
+                    tools = await self._stack.enter_async_context(opened(self.agent.sources))
+                    self._equipped = self.agent.equipped(tools)
                 await self._phases.move(Phase.IDLE)
             except BaseException as error:
                 with anyio.CancelScope(shield=True):
@@ -152,7 +158,13 @@ class AgentSession:
                     await self._phases.move(Phase.SHUTDOWN_COMPLETE)
 
     async def run(
-        self, prompt: str | Sequence[Message], *, hooks: Iterable[AnyHook] = (), operation_id: str | None = None
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        hooks: Iterable[AnyHook] = (),
+        operation_id: str | None = None,
+        on_token: OnToken | None = None,
+        release: Release = "checked",
     ) -> OperationResult:
         """Work on a task, going on with the conversation so far.
 
@@ -160,6 +172,8 @@ class AgentSession:
             prompt: What the user says.
             hooks: Hooks of this task only.
             operation_id: Id of the task's operation; a fresh one unless given.
+            on_token: Takes the text of the model calls while it is written; see `exec_agent`.
+            release: When it is given away; see `exec_agent`.
 
         Returns:
             What the task came to, as from `exec_agent`. The session is idle again, whatever it was.
@@ -187,14 +201,24 @@ class AgentSession:
             messages=[*system, *self.history, *given],
         )
         with self._claimed():
-            return await self._task(state, (), own, Phase.PROCESSING_USER_INPUT, len(system) + len(self.history))
+            history = len(system) + len(self.history)
+            return await self._task(state, (), own, Phase.PROCESSING_USER_INPUT, history, on_token, release)
 
-    async def resume(self, decisions: Sequence[Approve | Reject], *, hooks: Iterable[AnyHook] = ()) -> OperationResult:
+    async def resume(
+        self,
+        decisions: Sequence[Approve | Reject],
+        *,
+        hooks: Iterable[AnyHook] = (),
+        on_token: OnToken | None = None,
+        release: Release = "checked",
+    ) -> OperationResult:
         """Go on with the task that waits for a person.
 
         Args:
             decisions: What a person decided, as for `resume_agent`.
             hooks: Hooks of this segment only.
+            on_token: Takes the text of the model calls while it is written; see `exec_agent`.
+            release: When it is given away; see `exec_agent`.
 
         Raises:
             HookUsageError: Outside of `async with`, while a task runs, or if none waits.
@@ -211,7 +235,7 @@ class AgentSession:
                 self.pending = None  # somebody else has seen to it
                 raise
             checked = checked_decisions(state, decisions)
-            return await self._task(state, checked, own, Phase.AWAITING_TOOL_APPROVAL, 0)
+            return await self._task(state, checked, own, Phase.AWAITING_TOOL_APPROVAL, 0, on_token, release)
 
     def interrupt(self) -> bool:
         """Stop the task that is running; it returns with reason `"interrupted"`.
@@ -242,11 +266,13 @@ class AgentSession:
         hooks: Sequence[AnyHook],
         phase: Phase,
         history: int,
+        on_token: OnToken | None,
+        release: Release,
     ) -> OperationResult:
         """One segment of one task, from idle to idle."""
         assert self._dispatcher is not None
         run = self._run = Run(
-            self.agent,
+            self._equipped,
             state,
             version=state.version if decisions else None,
             hooks=[*self._given, self.hooks, *hooks],
@@ -257,6 +283,8 @@ class AgentSession:
             phases=self._phases,
             history=history,
             remember=self._remember,
+            on_token=on_token,
+            release=release,
         )
         if self._leaving:
             run.interrupt()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from hookline.evals.results import CheckResult, TaskOutcome
 from hookline.evals.suites.checks import Check, FinishedTask, run_check
 from hookline.evals.suites.expected import Expected
 from hookline.hooks import AnyHook
-from hookline.runtime import Agent, Model, OperationStore, ScriptedModel, Tool, exec_agent, tool
+from hookline.runtime import Agent, Model, OperationStore, ScriptedModel, Tool, ToolSource, exec_agent
 
 if TYPE_CHECKING:
     from hookline.evals.mocks import ToolMocks
@@ -244,11 +245,28 @@ def watched(agent: Agent, ran: list[str], *, forbid: bool) -> Agent:
         ran: Gets the path of every tool that runs, or was about to.
         forbid: Whether a tool raises `ForbiddenToolError` in place of running.
     """
+    own = [each for each in agent.tools if isinstance(each, Tool)]
     return dataclasses.replace(
         agent,
-        tools=[_watched(each if isinstance(each, Tool) else tool(each), ran, forbid=forbid) for each in agent.tools],
+        tools=[
+            *(_watched(each, ran, forbid=forbid) for each in own),
+            *(_WatchedSource(each, ran, forbid=forbid) for each in agent.sources),
+        ],
         sub_agents=[watched(each, ran, forbid=forbid) for each in agent.sub_agents],
     )
+
+
+class _WatchedSource:
+    """A source whose tools say when they run."""
+
+    def __init__(self, source: ToolSource, ran: list[str], *, forbid: bool) -> None:
+        self.source, self.ran, self.forbid = source, ran, forbid
+        self.identifier = source.identifier
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[list[Tool]]:
+        async with self.source.open() as tools:
+            yield [_watched(each, self.ran, forbid=self.forbid) for each in tools]
 
 
 def _watched(real: Tool, ran: list[str], *, forbid: bool) -> Tool:
