@@ -26,6 +26,7 @@ from benchmarks import (
     bench_runtime,
     bench_scale,
     bench_special,
+    bench_streaming,
     compare,
 )
 from benchmarks.harness import Row, interleave, statement, table, to_json
@@ -38,6 +39,7 @@ GROUPS: dict[str, ModuleType] = {
     "registration": bench_registration,
     "events": bench_events,
     "runtime": bench_runtime,
+    "streaming": bench_streaming,
     "phases": bench_phases,
     "ready": bench_ready,
     "chains": bench_chains,

@@ -231,7 +231,13 @@ async def our_shop(side: Side) -> None:
     first = calls(call("look_up", "t1", item="tea"), read=20, wrote=5)
     second = calls(call("break_down", "t2"), read=30, wrote=6)
     third = calls(call("complain", "t3"), read=40, wrote=7)
-    last = ModelResponse(content="3", reasoning="easy", usage=Usage(input_tokens=50, output_tokens=8))
+    last = ModelResponse(
+        content="3",
+        reasoning="easy",
+        usage=Usage(input_tokens=50, output_tokens=8),
+        model="large-2026-11",
+        response_id="r4",
+    )
     agent = Agent(
         id="shop",
         instructions="Be brief.",
@@ -282,6 +288,7 @@ def their_shop(side: Side) -> None:
         last = OutputMessage("assistant", [ReasoningPart(content="easy"), TextPart(content="3")], "stop")
         with by_hand.chat() as chat:
             their_chat(chat, said, last, 50, 8)
+            chat.response_model_name, chat.response_id = "large-2026-11", "r4"
         agent.output_messages = [OutputMessage("assistant", [TextPart(content="3")], "stop")]
         agent.finish_reasons = ["stop"]
 

@@ -26,7 +26,7 @@ from hookline import (
     tool,
 )
 from hookline.errors import AgentDefinitionError
-from tests.runtime.scenes import Recorder, ask, call, calls
+from .scenes import Recorder, ask, call, calls
 
 pytestmark = pytest.mark.anyio
 

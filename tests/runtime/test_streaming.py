@@ -31,7 +31,7 @@ from hookline import (
     tool,
 )
 from hookline.errors import HookUsageError, ModelAnswerError
-from tests.runtime.scenes import AT_ONCE, Recorder, call, calls
+from .scenes import AT_ONCE, Recorder, call, calls
 
 pytestmark = pytest.mark.anyio
 

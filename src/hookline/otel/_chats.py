@@ -71,6 +71,10 @@ def end_chat(
         return
     spans.finish_reason = clean(result.finish_reason)
     attributes: dict[str, Any] = {names.RESPONSE_FINISH_REASONS: (spans.finish_reason,)}
+    if result.model:
+        attributes[names.RESPONSE_MODEL] = clean(result.model)
+    if result.response_id:
+        attributes[names.RESPONSE_ID] = clean(result.response_id)
     usage = result.usage
     if usage.input_tokens or usage.output_tokens:
         attributes[names.USAGE_INPUT_TOKENS] = count(usage.input_tokens)

@@ -198,6 +198,8 @@ class MetricsHooks(EnclosingHooks):
             counted.asked = call.model, self._chat_attributes(counted, call.model)
         attributes = counted.asked[1]
         if isinstance(result, ModelResponse):
+            if result.model:
+                attributes = {**attributes, names.RESPONSE_MODEL: self._models(clean(result.model))}
             usage, record = result.usage, self._record["tokens"].record
             if usage.input_tokens or usage.output_tokens:
                 record(usage.input_tokens, {**attributes, names.TOKEN_TYPE: "input"})
