@@ -46,14 +46,14 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/.pip
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel,evals]' --group test --group check
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,agent-hooks]' --group test --group check
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.check: $(VENV)/.test
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel,evals]' --group bench
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,agent-hooks]' --group test --group bench
 	@touch $@
 
 $(SOAK_VENV)/bin/phoenix:

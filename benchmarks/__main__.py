@@ -14,11 +14,14 @@ from time import perf_counter
 from types import ModuleType
 
 from benchmarks import (
+    bench_agent_hooks,
     bench_chains,
     bench_dispatch,
     bench_evals,
     bench_events,
     bench_lanes,
+    bench_mcp,
+    bench_models,
     bench_otel,
     bench_phases,
     bench_ready,
@@ -45,10 +48,24 @@ GROUPS: dict[str, ModuleType] = {
     "chains": bench_chains,
     "otel": bench_otel,
     "evals": bench_evals,
+    "models": bench_models,
+    "mcp": bench_mcp,
+    "agent-hooks": bench_agent_hooks,
     "compare": compare,
     "scale": bench_scale,
 }
-LIBRARIES = ("hookline", "msgspec", "anyio", "blinker", "pyee", "pluggy", "agent-hooks-sdk", "opentelemetry-sdk")
+LIBRARIES = (
+    "hookline",
+    "msgspec",
+    "anyio",
+    "blinker",
+    "pyee",
+    "pluggy",
+    "agent-hooks-sdk",
+    "opentelemetry-sdk",
+    "pydantic-ai-slim",
+    "mcp",
+)
 
 
 def main() -> int:

@@ -33,7 +33,11 @@ MODULES = [
         "hookline.otel",
         "hookline.ready",
         "hookline.runtime",
+        "hookline.adapters.agent_hooks",
+        "hookline.adapters.mcp",
+        "hookline.adapters.models",
         "hookline.evals",
+        "hookline.evals.faults",
         "hookline.evals.errors",
     )
 ]

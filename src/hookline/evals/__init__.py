@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hookline._redaction import Redaction
     from hookline.evals import faults
     from hookline.evals._argument_rules import ArgumentRule
     from hookline.evals._cassette_errors import (
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         UnrecordedOperationError,
         UnseenEventError,
     )
-    from hookline.evals._redaction import Redaction
     from hookline.evals.answers import Answer
     from hookline.evals.cassette import Cassette
     from hookline.evals.clocks import RealClock, VirtualClock
@@ -164,7 +164,7 @@ _HOMES = {
         "UnrecordedOperationError",
         "UnseenEventError",
     ),
-    "_redaction": ("Redaction",),
+    "hookline._redaction": ("Redaction",),
     "answers": ("Answer",),
     "cassette": ("Cassette",),
     "clocks": (
@@ -263,7 +263,7 @@ def __getattr__(name: str) -> object:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{home}")
+    module = importlib.import_module(home if home.startswith("hookline.") else f"{__name__}.{home}")
     found = module if home == name else getattr(module, name)
     globals()[name] = found
     return found

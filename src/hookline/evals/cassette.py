@@ -34,7 +34,7 @@ from hookline.evals._recordings import (
     plain,
     recording_of,
 )
-from hookline.evals._redaction import SECRET_KEYS, SECRET_PATTERNS, Redacting, Redaction, as_redaction
+from hookline._redaction import SECRET_KEYS, SECRET_PATTERNS, Redacting, Redaction, as_redaction
 from hookline.events import AfterToolCall, BeforeToolCall, Event, OnComplete, OnToolCallError
 from hookline.hooks import Hooks
 

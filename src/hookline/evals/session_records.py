@@ -10,7 +10,7 @@ import msgspec
 
 from hookline.evals._canonical import canonical
 from hookline.evals._recordings import plain
-from hookline.evals._redaction import Redaction
+from hookline._redaction import Redaction
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Other libraries behind hookline, and hookline behind them: one module each, with an extra of its own name."""
