@@ -1,7 +1,7 @@
 """Writes the pages of the reference that are read off the code: `python docs/reference/generate.py`.
 
-`control.md`, `errors.md`, `evaluations.md`, `events.md`, `runtime.md` and `telemetry.md` stand beside this file; the
-tests compare them with what it makes.
+`control.md`, `errors.md`, `evaluations.md`, `events.md`, `real-parts.md`, `runtime.md` and `telemetry.md` stand beside
+this file; the tests compare them with what it makes.
 """
 
 import dataclasses
@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from hookline import calls, errors, evals, events, interceptors, otel, phases, runtime
+from hookline._redaction import Redaction
+from hookline.adapters import agent_hooks, mcp, models
 from hookline.errors import HooklineError
 from hookline.evals import errors as evals_errors
 from hookline.evals import faults
-from hookline.evals._redaction import Redaction
 from hookline.evals.trajectory import ArgumentRule, TrajectoryMatch
 from hookline.hooks import Hooks
 from hookline.otel import _attributes as names
@@ -448,7 +449,13 @@ def runtime_page() -> Iterator[str]:
         "run unfolds is in [order of events](order-of-events.md).\n"
     )
     yield "## Functions\n"
-    for function in (runtime.exec_agent, runtime.resume_agent, runtime.interrupt, runtime.tool):
+    for function in (
+        runtime.exec_agent,
+        runtime.resume_agent,
+        runtime.stream_agent,
+        runtime.interrupt,
+        runtime.tool,
+    ):
         yield from function_entry(function, heading="###")
     yield "## Agent\n"
     yield from dataclass_entry(runtime.Agent)
@@ -458,8 +465,14 @@ def runtime_page() -> Iterator[str]:
         yield f"## {title}\n"
         for kind in kinds:
             yield from struct_entry(kind)
-    yield "## Models and stores\n"
-    for kind, methods in ((runtime.Model, ("respond",)), (runtime.OperationStore, ("load", "save"))):
+    yield "## Models, sources of tools, and stores\n"
+    protocols = (
+        (runtime.Model, ("respond",)),
+        (runtime.StreamingModel, ("stream",)),
+        (runtime.ToolSource, ("open",)),
+        (runtime.OperationStore, ("load", "save")),
+    )
+    for kind, methods in protocols:
         described = docstring(kind)
         yield f"### {kind.__name__}\n"
         yield f"A protocol. {described.summary}\n"
@@ -470,6 +483,48 @@ def runtime_page() -> Iterator[str]:
             yield from function_entry(getattr(kind, name), heading="####")
     for kind in (runtime.ScriptedModel, runtime.InMemoryStore):
         yield from class_entry(kind)
+    yield from class_entry(runtime.TextStream)
+    yield from methods_table(runtime.TextStream)
+
+
+def real_parts_page() -> Iterator[str]:
+    """`real-parts.md`."""
+    yield "# Models, MCP servers, policies\n"
+    yield GENERATED
+    yield (
+        "The modules of `hookline.adapters`, each with an extra of its own. How-to pages: "
+        "[real models](../how-to/real-models.md), [MCP tools](../how-to/mcp-tools.md), "
+        "[policies](../how-to/agent-hooks-policies.md).\n"
+    )
+    for module, members in REAL_PARTS.items():
+        yield f"## {module}\n"
+        for member in members:
+            if inspect.isfunction(member):
+                yield from function_entry(member, heading="###")
+            elif issubclass(member, msgspec.Struct):
+                yield from struct_entry(member)
+            elif issubclass(member, Exception):
+                yield f"### {member.__name__}\n"
+                yield f"{docstring(member).summary}\n"
+            else:
+                yield from class_entry(member)
+                yield from methods_table(member)
+
+
+REAL_PARTS: dict[str, tuple[typing.Any, ...]] = {
+    "hookline.adapters.models": (
+        *(models.PydanticModel, models.model_named),
+        *(models.ProviderError, models.ModelNameError, models.MissingProviderError),
+    ),
+    "hookline.adapters.mcp": (
+        *(mcp.mcp_server, mcp.McpServer, mcp.McpTool),
+        *(mcp.McpServerError, mcp.McpStartError, mcp.McpToolsError),
+    ),
+    "hookline.adapters.agent_hooks": (
+        *(agent_hooks.PolicyHooks, agent_hooks.PolicyTransformError),
+        *(agent_hooks.CtkHarness, agent_hooks.host_surface),
+    ),
+}
 
 
 def evaluations_page() -> Iterator[str]:
@@ -1024,6 +1079,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "runtime.md": runtime_page,
     "telemetry.md": telemetry_page,
     "evaluations.md": evaluations_page,
+    "real-parts.md": real_parts_page,
 }
 
 

@@ -31,10 +31,7 @@ HooklineError
     └── DecisionError                       a decision about a call that is not pending
 ```
 
-The parts above the core have more, each in its place: `hookline.evals.errors` those of evaluations,
-`hookline.adapters.models` `ProviderError` (a `ModelError`), `ModelNameError` and `MissingProviderError`,
-`hookline.adapters.mcp` `McpServerError` with `McpStartError` and `McpToolsError`, `hookline.adapters.agent_hooks`
-`PolicyTransformError`.
+The parts above the core have more, each in its place: `hookline.evals.errors`, and the modules of `hookline.adapters`.
 
 Fields go in, the class writes the sentence; every error pickles.
 """

@@ -39,13 +39,6 @@ def stream_agent(
 ) -> TextStream:
     """Run an agent, and read its text while it is written.
 
-    ```python
-    async with stream_agent(agent, "Hello") as text:
-        async for piece in text:
-            print(piece, end="", flush=True)
-    print(text.result.reason)
-    ```
-
     The arguments are those of `exec_agent`.
 
     Returns:
