@@ -42,7 +42,17 @@ MODULES = [
     )
 ]
 OWNERS = {"hooks": Hooks, "dispatcher": HookDispatcher, "hookline": hookline}
-ELSEWHERE = {"ModelSettings", "RequestUsage", "TaskGroup", "CancelScope", "CancelledError", "StrEnum", "HookRunner"}
+ELSEWHERE = {
+    "HostRegistry",
+    "CompositionConfig",
+    "ModelSettings",
+    "RequestUsage",
+    "TaskGroup",
+    "CancelScope",
+    "CancelledError",
+    "StrEnum",
+    "HookRunner",
+}
 """Names of others that the pages may mention."""
 TELEMETRY = set(re.findall(r'"((?:gen_ai|hookline)\.[\w.]+)"', inspect.getsource(_attributes)))
 """Names of attributes, events and metrics; a page may also name what several begin with."""
