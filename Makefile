@@ -16,7 +16,7 @@ demo: $(VENV)/.demo
 	$(VENV)/bin/hookline demo
 
 test: $(VENV)/.test
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n auto --maxprocesses 8 $(ARGS)
 
 check: $(VENV)/.check
 	$(VENV)/bin/ruff check .

@@ -36,8 +36,9 @@ class Tape:
         matching: str | None = None,
         ignore: Sequence[str] | None = None,
     ) -> None:
-        if not isinstance(name_or_path, str | Path | None) or name_or_path == "":
-            raise TypeError(f"name_or_path is a name or a path; got {name_or_path!r}")
+        given: object = name_or_path
+        if given is not None and (not isinstance(given, str | Path) or Path(given).name in ("", "..")):
+            raise TypeError(f"name_or_path is a name or a path; got {given!r}")
         self.name_or_path = name_or_path
         said = {"mode": mode, "matching": matching, "ignore": ignore}
         self.options: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
@@ -48,6 +49,10 @@ class Mocking:
     """What `@pytest.mark.tool_mocks` takes."""
 
     def __init__(self, *, strict: bool | None = None, seed: int | None = None) -> None:
+        if not isinstance(strict, bool | None):
+            raise TypeError(f"strict is True or False; got {strict!r}")
+        if not isinstance(seed, int | None) or isinstance(seed, bool):
+            raise TypeError(f"seed is a whole number; got {seed!r}")
         self.strict = strict
         self.seed = seed
 

@@ -21,7 +21,10 @@ SECRET_KEYS: Final = (
     *("auth token", "access token", "refresh token", "id token", "session token", "bearer token", "connection string"),
 )
 """Names of fields that hold secrets. A field is one if its name ends with one of them, however it is spelt: `api key`
-also stands for `apiKey`, `API-KEY` and `openai_api_key`, and not for `api_keys_count`."""
+also stands for `apiKey`, `API-KEY`, `openai_api_key` and `MYAPIKEY`, and not for `api_keys_count`."""
+
+UNMISTAKABLE = 6
+"""Letters of a name that is known at the end of a word too: `PGPASSWORD` holds a password, `spin` is no `pin`."""
 
 ORDINARY_TOKENS = frozenset(
     (
@@ -36,12 +39,14 @@ SECRET_PATTERNS: Final = (
     re.compile(
         r"(?<![\w-])(?:sk-(?=[\w-]*\d)[\w-]{16,}+|(?:sk|rk)_(?:live|test)_\w{10,}+|gh[pousr]_\w{20,}+"
         r"|github_pat_\w{20,}+|glpat-[\w-]{16,}+|xox[abeoprs]-[\w-]{10,}+|xapp-[\w-]{10,}+|A(?:KIA|SIA)[0-9A-Z]{16}"
-        r"|AIza[\w-]{35}|npm_\w{36}|pypi-[\w-]{50,}+|eyJ[\w-]++\.[\w-]++\.[\w-]*+)"
+        r"|AIza[\w-]{35}|ya29\.[\w-]{20,}+|hf_[A-Za-z0-9]{30,}+|gsk_\w{20,}+|SG\.[\w-]{16,}+\.[\w-]{16,}+"
+        r"|npm_\w{36}|pypi-[\w-]{50,}+|eyJ[\w-]++\.[\w-]++\.[\w-]*+)"
     ),
     re.compile(r"(?<![\w-])(?i:bearer)\s+(?:(?=\S*\d)[\w.~+/=-]{8,}+|[\w.~+/=-]{24,}+)"),
     re.compile(r"(?<![\w-])(?i:basic)\s+(?:[A-Za-z0-9+/]{6,}={1,2}|(?=[A-Za-z+/]*\d)[A-Za-z0-9+/]{16,}+)"),
     re.compile(
-        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:[^-]|-(?!----))*+(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
+        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----))*+"
+        r"(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?"
     ),
     re.compile(r"(?<=://)[^\s/@:?#\"']{0,200}:[^\s/@\"']{1,200}(?=@)"),
 )
@@ -49,7 +54,7 @@ SECRET_PATTERNS: Final = (
 credentials, private keys in PEM, and `user:password@` in URLs."""
 
 SUSPICIOUS = re.compile(
-    r"sk|rk_|gh[pousr_]|github|glpat|xox|xapp|A(?:KIA|SIA|Iza)|npm_|pypi|eyJ|(?i:earer|asic)|----|://"
+    r"sk|rk_|gh[pousr_]|github|glpat|xox|xapp|A(?:KIA|SIA|Iza)|ya29|hf_|SG\.|npm_|pypi|eyJ|(?i:earer|asic)|----|://"
 )
 """A text in which this is not found has none of those: most texts are looked through once, and not five times."""
 
@@ -58,13 +63,20 @@ NAMED_VALUE = r"""
   (?P<start> ^[ \t>*-]{0,40} )?
   (?<! [\w/-] )                                     # what stands behind a slash is part of a path
   (?P<name> [\w-]{0,40}? (?i:NAMES) \d{0,3} ) (?! [\w-] )
-  \\? ["'*`]{0,2} [ \t]{0,4}
+  \\{0,15} ["'*`]{0,2} [ \t]*+
   (?: (?P<colon> : ) (?! [:=] ) | (?: := | =>? ) (?! = ) )
-  [ \t*]{0,4}
+  [ \t*]*+
+  (?: [bBfFrRuU]{1,2} (?= ["'] ) )?                  # as Python writes bytes
 )
 (?! https?:// )                                     # "to reset your password: https://..." tells none
 (?:
-  (?P<quoted> "(?: [^"\\\n] | \\. )*+" | '(?: [^'\\\n] | \\. )*+' | \\"[^"\n]*?\\" )
+  (?P<quoted>                                       # what was cut off has no second quote
+      "{3} (?: [^"\\] | \\. | "(?!"") )*+ (?: "{3} )?
+    | " (?: [^"\\\n] | \\. )*+ "?
+    | ' (?: [^'\\\n] | \\. )*+ '?
+    | (?P<escape> \\{1,15}+ ) " (?: [^"\\\n] | \\++ (?!["\\]) | (?P=escape) \\++ " )*+ (?: (?P=escape) " )?
+  )
+  | (?P<open> [\[{] )                                # its end is found by counting
   | (?(start) (?(colon) (?:                         # `name: value` is all of its line, or a block of YAML
       (?P<block> [|>][-+\d]{0,2} [ \t]* (?: \n (?P=start) [ \t]+ [^\n]*+ )++ )
       | (?P<line> [^\s"'{\[|>] [^\n\r]*+ )
@@ -74,8 +86,17 @@ NAMED_VALUE = r"""
 """
 """Where a text gives a field a value. Linear in the length of any text: every repetition is bounded or possessive."""
 
+QUOTE = re.compile(r"""\\*(?:\"{3}|["'])""")
+"""How a value in quotes begins."""
+
 HARMLESS = ("true", "false", "null", "none", "True", "False", "None")
 """What a field with a secret's name may say without telling it."""
+
+BRACKETS = re.compile(r"""[\[{(\]})]|"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+'""")
+"""What opens and closes a list or a mapping, and texts, in which it does not."""
+
+NAME = re.compile(r"\S{1,200}")
+"""What names a header or a variable, and is no title such as "Reset my password"."""
 
 KNOWN_NAMES = 4_096
 LONGEST_NAME = 200
@@ -143,6 +164,10 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return frozenset("".join(WORDS.findall(key)).lower() for key in self.keys)
 
     @functools.cached_property
+    def _unmistakable(self) -> tuple[str, ...]:
+        return tuple(secret for secret in self._secrets if len(secret) >= UNMISTAKABLE)
+
+    @functools.cached_property
     def _known(self) -> dict[str, bool]:
         return {}
 
@@ -152,7 +177,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if known is None:
             if len(self._known) >= KNOWN_NAMES:
                 self._known.clear()
-            known = self._known[name] = _is_secret(name, self._secrets)
+            known = self._known[name] = _is_secret(name, self._secrets, self._unmistakable)
         return known
 
     def value(self, value: Any) -> Any:
@@ -160,7 +185,11 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self._patterns(key): self._field(key, item) for key, item in value.items()}
+            named = self._names_a_secret(value)
+            return {
+                self._patterns(key): self._hidden(item) if named and key.lower() == "value" else self._field(key, item)
+                for key, item in value.items()
+            }
         if isinstance(value, list):
             return [self.value(item) for item in value]
         return value
@@ -168,7 +197,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def text(self, text: str) -> str:
         """A text without its secrets; one that is JSON is read as such."""
         named = self._named
-        if named is not None and self._may_name(text) and named.search(text):
+        if named is not None and self._may_name(text):
             whole = self._json(text) if text.lstrip()[:1] in ("{", "[") else None
             text = whole if whole is not None else "".join(self._assigned(text, named))
         return self._patterns(text)
@@ -194,6 +223,13 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _field(self, name: str, value: Any) -> Any:
         return self._hidden(value) if self.is_secret(name) else self.value(value)
 
+    def _names_a_secret(self, value: dict[str, Any]) -> bool:
+        """Whether it is a header or a variable, as `{"name": "DB_PASSWORD", "value": ...}`."""
+        return any(
+            key.lower() in ("name", "key") and isinstance(item, str) and NAME.fullmatch(item) and self.is_secret(item)
+            for key, item in value.items()
+        )
+
     def _hidden(self, value: Any) -> Any:
         """The value of a secret field: everything in it is one, except that it is there."""
         if isinstance(value, dict):
@@ -218,12 +254,15 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The pieces of a text, with what secret names are given in it replaced."""
         done = place = 0
         while found := named.search(text, place):
-            value = found["quoted"] or found["block"] or found["line"] or found["word"]
             place = found.end("before")
-            if self.is_secret(found["name"]) and value not in HARMLESS and value != self.replacement:
-                quote = value[: 1 + value.startswith("\\")] if found["quoted"] else ""
+            if not self.is_secret(found["name"]):
+                continue
+            end = _closing(text, place) if found["open"] else found.end()
+            value = text[place:end]
+            if value not in HARMLESS and value != self.replacement:
+                quote = QUOTE.match(value)[0] if found["quoted"] else ""  # type: ignore[index]
                 yield f"{text[done:place]}{quote}{self.replacement}{quote}"
-                done = place = found.end()
+                done = place = end
         yield text[done:]
 
 
@@ -267,14 +306,24 @@ def _compiled(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
         raise HookUsageError(f"`patterns` of a Redaction are regular expressions; {pattern!r}: {error}.") from None
 
 
-def _is_secret(name: str, secrets: frozenset[str]) -> bool:
+def _closing(text: str, place: int) -> int:
+    """Where a list or a mapping that begins at a place ends: at the end of the text, if it was cut off."""
+    depth = 0
+    for found in BRACKETS.finditer(text, place):
+        depth += (found[0] in "[{(") - (found[0] in ")}]")
+        if depth == 0:
+            return found.end()
+    return len(text)
+
+
+def _is_secret(name: str, secrets: frozenset[str], unmistakable: tuple[str, ...]) -> bool:
     words = [word.lower() for word in WORDS.findall(name[-LONGEST_NAME:])]
     while words and words[-1].isdigit():
         words.pop()
     for length in range(1, min(len(words), 4) + 1):
         if "".join(words[-length:]) in secrets:
             return not (words[-1] == "token" and len(words) > 1 and words[-2] in ORDINARY_TOKENS)
-    return False
+    return "".join(words).endswith(unmistakable)
 
 
 def _named(keys: tuple[str, ...]) -> re.Pattern[str]:

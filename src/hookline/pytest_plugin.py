@@ -18,14 +18,13 @@ from hookline._pytest_marks import Mocking, Tape, cassette_path, marked, shown_p
 if TYPE_CHECKING:
     from hookline import Hooks
     from hookline.evals import Cassette, EventRecorder, ToolMocks
+    from hookline.evals._redaction import Redacting
     from hookline.evals._watched_cassette import Asked
     from hookline.evals.session_records import CassetteUse, TestRecord
 
 T = TypeVar("T")
 
 MODES = ("none", "once", "new_episodes", "all", "rewrite")
-
-MESSAGE_CHARACTERS = 2000
 
 MARKERS = (
     "tool_cassette(name_or_path=None, *, mode=None, matching=None, ignore=None): "
@@ -45,6 +44,7 @@ class Use:
         self.recorder: EventRecorder | None = None
         self.cassette: CassetteUse | None = None
         self.asked: Sequence[Asked] = ()
+        self.redaction: Redacting | None = None
         self.seed: int | None = None
         self.strict = False
         self.outcome = "passed"
@@ -143,7 +143,7 @@ def event_recorder(request: pytest.FixtureRequest) -> Iterator[EventRecorder]:
     from hookline.evals import EventRecorder
 
     with EventRecorder() as recorder:
-        _use_of(request.node).recorder = recorder
+        _use_of(request).recorder = recorder
         yield recorder
 
 
@@ -164,7 +164,7 @@ def tool_mocks(request: pytest.FixtureRequest) -> ToolMocks:
         case=request.node.nodeid,
         cassette=request.getfixturevalue("cassette") if taped else None,
     )
-    use = _use_of(request.node)
+    use = _use_of(request)
     use.mocks, use.seed, use.strict = mocks, seed, strict
     return mocks
 
@@ -189,7 +189,7 @@ def cassette(request: pytest.FixtureRequest, cassette_options: dict[str, Any]) -
     if (ordered := request.config.getoption("hookline_record")) is not None:
         options["mode"] = ordered
     options.update(tape.options)
-    use, mode = _use_of(node), options["mode"]
+    use, mode = _use_of(request), str(options["mode"])
     use.cassette = CassetteUse(path=shown, mode=mode)
     owner = request.config.stash.get(REWRITES, {}).get(path, node.nodeid)
     if mode == "rewrite" and owner != node.nodeid:
@@ -229,9 +229,9 @@ def pytest_runtest_makereport(
     report = yield
     _note(use, report)
     if record is not None:
-        from hookline.evals.session_records import encode_record
+        from hookline.evals.session_records import REDACTION, encode_record
 
-        ended = record.ended(use.outcome, use.message, use.duration_s)
+        ended = record.ended(use.outcome, use.message, use.duration_s, redaction=use.redaction or REDACTION)
         # What is added to a report goes along with it, also to another process.
         vars(report)["hookline_record"] = encode_record(ended)
     return report
@@ -300,12 +300,26 @@ def _failure(message: str) -> BaseException:
     return pytest.fail.Exception(message, pytrace=False)
 
 
-def _use_of(item: pytest.Item) -> Use:
-    return item.stash.setdefault(USE, Use())
+def _use_of(request: pytest.FixtureRequest) -> Use:
+    use: Use = request.node.stash.setdefault(USE, Use())
+    if use.redaction is None:
+        use.redaction = _redaction_of(request)
+    return use
+
+
+def _redaction_of(request: pytest.FixtureRequest) -> Redacting:
+    """What keeps the secrets of a project out of the page, as out of its cassettes."""
+    from hookline.evals._redaction import as_redaction
+    from hookline.evals.session_records import REDACTION
+
+    if request.config.getoption("hookline_report") is None:
+        return REDACTION
+    given = request.getfixturevalue("cassette_options").get("redact")
+    return REDACTION if given is None else as_redaction(given)
 
 
 def _record_of(item: pytest.Item, use: Use) -> TestRecord:
-    from hookline.evals.session_records import record_of
+    from hookline.evals.session_records import REDACTION, record_of
 
     return record_of(
         item.nodeid,
@@ -317,6 +331,7 @@ def _record_of(item: pytest.Item, use: Use) -> TestRecord:
         seed=use.seed,
         strict=use.strict,
         with_calls=item.config.getoption("hookline_report") is not None,
+        redaction=use.redaction or REDACTION,
     )
 
 
@@ -338,7 +353,7 @@ def _note(use: Use, report: pytest.TestReport) -> None:
     if report.failed:
         use.outcome = "failed" if report.when == "call" else "error"
         crash = getattr(report.longrepr, "reprcrash", None)
-        use.message = (crash.message if crash is not None else report.longreprtext)[:MESSAGE_CHARACTERS]
+        use.message = crash.message if crash is not None else report.longreprtext
     elif report.skipped:
         use.outcome = "xfailed" if expected_to_fail else "skipped"
     elif report.when == "call" and expected_to_fail:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import anyio
 import pytest
 from events.samples import example
+from ids import without_address
 
 from hookline import (
     AfterToolCall,
@@ -70,7 +71,7 @@ async def test_has_hooks_of_something_that_is_no_event_is_a_mistake(name: Any) -
             dispatcher.has_hooks("op", name)
 
 
-@pytest.mark.parametrize("thing", [None, 3, "beforeStep", object(), Hooks("x"), BeforeStep], ids=repr)
+@pytest.mark.parametrize("thing", [None, 3, "beforeStep", object(), Hooks("x"), BeforeStep], ids=without_address)
 async def test_dispatching_something_that_is_no_event_is_a_mistake(thing: Any) -> None:
     async with HookDispatcher() as dispatcher:
         with pytest.raises(HookUsageError):

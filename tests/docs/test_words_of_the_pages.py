@@ -25,6 +25,7 @@ MODULES = [
         "hookline",
         "hookline.calls",
         "hookline.errors",
+        "hookline.evals.faults",
         "hookline.events",
         "hookline.hooks",
         "hookline.interceptors",

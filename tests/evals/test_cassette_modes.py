@@ -24,8 +24,9 @@ from hookline import (
     tool,
 )
 from hookline.errors import HookUsageError
-from hookline.evals import ToolMocks
+from hookline.evals import EventRecorder, ToolMocks
 from hookline.evals.cassette import Cassette, RecordMode
+from hookline.evals.faults import EmptyResult
 
 pytestmark = pytest.mark.anyio
 
@@ -237,6 +238,45 @@ async def test_mocks_and_a_cassette_share_the_calls(tmp_path: Path) -> None:
     assert world.count == 2
     assert [recording.args for recording in cassette.recordings] == [A, C]
     assert [call.cassette for call in mocks.calls] == ["case", None, "case"]
+
+
+async def test_a_rule_that_replays_does_what_its_cassette_would_do(tmp_path: Path) -> None:
+    world, path = World(), tmp_path / "case.yaml"
+
+    with Cassette("case", path=path) as recording:
+        mocks = ToolMocks(strict=True)
+        mocks.tool("local/look").replays(recording)
+        assert told(await run(world, [[A], [B]], mocks)) == ["a 1", "b 2"]
+        assert [call.outcome for call in mocks.calls] == ["real", "real"]
+    cassette = Cassette(path=path)
+    mocks = ToolMocks(strict=True)
+    mocks.tool("local/look").replays(cassette)
+    for _ in range(2):
+        assert told(await run(world, [[A], [B]], mocks, operation_id="again")) == ["a 1", "b 2"]
+
+    assert world.count == 2
+    assert [(call.outcome, call.cassette) for call in mocks.calls] == [("mocked", "case")] * 4
+    assert len(cassette._scopes) == len(recording._scopes) == 0
+
+
+async def test_a_call_that_no_recording_answers_is_refused_for_whoever_looks(tmp_path: Path) -> None:
+    def by_rule(cassette: Cassette) -> ToolMocks:
+        mocks = ToolMocks()
+        mocks.tool("local/look").replays(cassette)
+        mocks.fault("*", EmptyResult())
+        return mocks
+
+    for attach in (by_rule, lambda cassette: ToolMocks(cassette=cassette), Cassette.hooks, Cassette.player):
+        cassette, recorder = Cassette("empty", mode="none"), EventRecorder()
+        mocks = attach(cassette)
+
+        (answer,) = told(await run(World(), [[A]], mocks, recorder.hooks))
+
+        assert answer.startswith("No recording in 'empty'")
+        with pytest.raises(AssertionError, match="not answered by a mock: local/look"):
+            recorder.only.assert_no_unmocked()
+        if isinstance(mocks, ToolMocks):
+            assert [call.outcome for call in mocks.calls] == ["refused"]
 
 
 async def test_a_paused_operation_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -136,6 +136,8 @@ def test_a_list_may_hold_no_faults(tmp_path: pathlib.Path) -> None:
         ),
         ("faults:\n  - tool: a\n    probability: 1.5\n    fault: empty_result\n", 3, "number from 0 to 1; got 1.5"),
         ("faults:\n  - tool: a\n    probability: yes\n    fault: empty_result\n", 3, "got True"),
+        (f"faults:\n  - tool: a\n    probability: 1{'0' * 400}\n    fault: empty_result\n", 3, "number from 0 to 1"),
+        (f"faults:\n  - tool: a\n    fault: timeout\n    seconds: 1{'0' * 400}\n", 4, "number of seconds from 0"),
         (
             "faults:\n  - tool: 7\n    fault: empty_result\n",
             2,

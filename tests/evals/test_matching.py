@@ -212,7 +212,11 @@ def test_a_rule_for_no_known_tool_or_argument_is_found() -> None:
         lambda: match.step(-1),
         lambda: match.run(),
         lambda: match.run(colour="red"),
+        lambda: match.run(tenant_id=None),  # type: ignore[arg-type]
+        lambda: match.after(None),  # type: ignore[arg-type]
+        lambda: match.after(-1),
         lambda: match.schema({"type": 3}),
+        lambda: match.schema("object"),  # type: ignore[arg-type]
     ],
 )
 def test_a_matcher_that_makes_no_sense_is_refused(wrong: Any) -> None:

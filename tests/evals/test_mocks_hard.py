@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import subprocess
@@ -195,6 +196,14 @@ async def test_either_of_two_matchers_is_enough_without_asking_the_other() -> No
         (lambda mocks: mocks.tool(is_nice), "plain function"),
         (lambda mocks: mocks.fake(NeedsMore), "without arguments"),
         (lambda mocks: mocks.fake(lambda bank: bank), "without arguments"),
+        (lambda mocks: mocks.tool("x", name=5), "name of a rule or of a fault is text; got 5"),
+        (lambda mocks: mocks.fault("x", EmptyResult(), name=5), "name of a rule or of a fault is text; got 5"),
+        (lambda mocks: mocks.fault("x", EmptyResult(), probability=10**400), "a number from 0 to 1; got 1000"),
+        (lambda mocks: mocks.tool("x").replays("tapes/x.yaml"), "A cassette is needed here"),
+        (lambda mocks: mocks.tool("x").table(None, {"a": "b"}), "the name of an argument; got None"),
+        (lambda mocks: ToolMocks(cassette="tapes/x.yaml"), "A cassette is needed here"),  # type: ignore[arg-type]
+        (lambda mocks: ToolMocks(clock=RealClock), "or a RealClock"),  # type: ignore[arg-type]
+        (lambda mocks: ToolMocks(strict="no"), "`strict` is True or False"),  # type: ignore[arg-type]
     ],
 )
 def test_what_could_only_go_wrong_in_a_run_is_refused_when_it_is_said(wrong: Any, said: str) -> None:
@@ -597,6 +606,34 @@ async def test_a_change_that_fails_counts_as_the_tool_failing() -> None:
 
     assert failed == "LookupError: found x"
     assert "cannot be shown to a model" in rubbish
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "fake", "change"])
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_answer_that_somebody_else_cancelled_counts_as_the_tool_failing(kind: str) -> None:
+    mocks, ran = ToolMocks(), list[str]()
+
+    async def waits(*args: object, **named: object) -> None:
+        gone = asyncio.get_running_loop().create_future()
+        gone.cancel()
+        await gone
+
+    def plain(call: BeforeToolCall) -> None:
+        raise asyncio.CancelledError
+
+    if kind == "plain":
+        mocks.tool("search").answers(plain)
+    elif kind == "async":
+        mocks.tool("search").runs(waits)
+    elif kind == "fake":
+        mocks.fake(SimpleNamespace(search=waits))
+    else:
+        mocks.tool("search").passthrough_then(waits)
+
+    answers = await run(mocks, [("search", {"q": "x"}), ("search", {"q": "y"})], ran=ran)
+
+    assert answers == ["CancelledError: CancelledError"] * 2
+    assert (ran == []) is (kind != "change")
 
 
 async def test_an_async_rule_made_in_the_middle_of_a_run_says_what_is_wrong() -> None:

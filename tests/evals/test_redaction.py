@@ -24,7 +24,7 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1g"
         *("password", "passwd", "new_password", "userPassword", "password2", "PASSWORD", "passwordHash", "secret"),
         *("clientSecret", "client-secret", "token", "access_token", "X-Auth-Token", "api_key", "apiKey", "apikey"),
         *("OPENAI_API_KEY", "api-key", "Authorization", "cookie", "Set-Cookie", "aws_secret_access_key", "privateKey"),
-        *("credential", "credentials", "accessKeyId", "id_token"),
+        *("credential", "credentials", "accessKeyId", "id_token", "PGPASSWORD", "dbpassword", "MYAPIKEY"),
     ],
 )
 def test_a_field_with_a_secret_name_is_redacted_however_it_is_spelt(name: str) -> None:
@@ -42,7 +42,7 @@ def test_a_field_with_a_secret_name_is_redacted_however_it_is_spelt(name: str) -
     [
         *("tokens", "max_tokens", "token_count", "author", "authors", "authority", "page_token", "nextPageToken"),
         *("secretary", "passenger", "tokenizer", "keyboard", "monkey", "key", "api_keys_count", "cookie_consent"),
-        *("public_key", "passed", "compass"),
+        *("public_key", "passed", "compass", "nextpagetoken", "cassettesecretary"),
     ],
 )
 def test_a_field_with_an_ordinary_name_is_left_alone(name: str) -> None:
@@ -62,6 +62,11 @@ def test_a_field_with_an_ordinary_name_is_left_alone(name: str) -> None:
         ("ghp_abcdefghijklmnopqrstuvwxyz0123456789", "<{}>"),
         ("xoxb-1234567890-abcdef", "{}"),
         ("AKIAIOSFODNN7EXAMPLE", "id {} here"),
+        ("hf_abcdefghijklmnopqrstuvwxyz01234567", "{}"),
+        ("gsk_abcdefghijklmnopqrstuvwxyz01234567", "key {}"),
+        ("ya29.a0AfH6SMBx-abcdefghijkl", "{}, "),
+        ("SG.abcdefghijklmnopqrst.uvwxyz0123456789abcd", "{} "),
+        ("-----BEGIN PGP PRIVATE KEY BLOCK-----\nabc\n-----END PGP PRIVATE KEY BLOCK-----", "a {}"),
         (JWT, "jwt {}."),
         (PEM, "before\n{}\nafter"),
         ("user:hunter2", "https://{}@example.org/x"),
@@ -104,6 +109,48 @@ def test_a_result_that_is_json_stays_json_and_keeps_its_layout() -> None:
     assert redaction.text(json.dumps(held, indent=2)) == json.dumps(clean, indent=2)
     assert redaction.text(json.dumps(held, separators=(",", ":"))) == json.dumps(clean, separators=(",", ":"))
     assert redaction.text('{"n" :  1.50, "tokens": 3}') == '{"n" :  1.50, "tokens": 3}'
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("password      = hunter2", "password      = [redacted]"),
+        ("password:          hunter2", "password:          [redacted]"),
+        ("{'password': b'hunter2'}", "{'password': b'[redacted]'}"),
+        ('password = """hunter2"""', 'password = """[redacted]"""'),
+        ('{"n": 1, "password": "hunter2 and', '{"n": 1, "password": "[redacted]"'),
+        ('got {"passwords": ["hunter2", "b]"], "n": 1}', 'got {"passwords": [redacted], "n": 1}'),
+        ("{'credentials': {'a': {'b': 'hunter2'}}, 'n': 1}", "{'credentials': [redacted], 'n': 1}"),
+        ('{"credentials": {"a": "hunter2"', '{"credentials": [redacted]'),
+        ('{"page_token": ["a"], "n": 1', '{"page_token": ["a"], "n": 1'),
+        (r'say {"a": "{\"password\": \"hunt\\\"er2\"}"} x', r'say {"a": "{\"password\": \"[redacted]\"}"} x'),
+    ],
+)
+def test_a_value_is_redacted_whole_however_it_is_written(text: str, clean: str) -> None:
+    assert Redaction().text(text) == clean
+
+
+@pytest.mark.parametrize("levels", range(1, 5))
+def test_json_within_texts_of_json_is_looked_into(levels: int) -> None:
+    held = {"password": "hunter2", "n": 1}
+    for level in range(levels):
+        held = {"level": level, "body": json.dumps(held)}
+
+    assert "hunter2" not in json.dumps(Redaction().value(held))
+    assert "hunter2" not in Redaction().text(json.dumps(held))
+    assert "hunter2" not in Redaction().text(f"Got {json.dumps(held)} of it")
+
+
+def test_a_variable_that_is_named_beside_its_value_is_redacted() -> None:
+    held = [
+        {"name": "DB_PASSWORD", "value": "hunter2"},
+        {"Key": "authorization", "Value": "x"},
+        {"name": "Reset my password", "value": 1},
+    ]
+    clean = [{**held[0], "value": "[redacted]"}, {**held[1], "Value": "[redacted]"}, held[2]]
+
+    assert Redaction().value(held) == clean
+    assert Redaction().text(json.dumps(held)) == json.dumps(clean)
 
 
 def test_a_block_of_yaml_is_redacted_whole() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -85,6 +87,36 @@ def test_a_missing_file_and_a_wrong_field_are_told(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="there is no folder"):
         save_run(tmp_path / "none" / "run.json", run_suite([]))
+
+
+def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="File name too long"):
+        save_run(tmp_path / ("x" * 300), run_suite([]))
+
+
+def test_a_file_keeps_its_mode_its_links_and_its_long_name(tmp_path: Path) -> None:
+    file, link = tmp_path / ("x" * 255), tmp_path / "latest.json"
+    file.touch(mode=0o600)
+    link.symlink_to(file)
+
+    save_run(link, run_suite([]))
+
+    assert link.is_symlink()
+    assert load_run(file).results == []
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert sorted(tmp_path.iterdir()) == [link, file]
+
+
+def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        save_run(pipe, run_suite([]))
+
+    assert json.loads(read.result())["format"] == "hookline-run"
+    assert pipe.is_fifo()
 
 
 def test_equal_runs_have_no_difference() -> None:

@@ -15,8 +15,8 @@ from hookline.errors import HookUsageError
 from hookline.evals import Cassette, SuiteRun, cases_of, compare, record, replay
 from hookline.evals.runner import Case, SuiteRunner, cassette_file
 from hookline.evals.suites import CassetteFolderError, Task, UserSuite
-from hookline.evals.suites.agentdojo import AgentDojoSuite, load_suite
 from hookline.evals.suites.agentdojo import Task as AgentDojoTask
+from hookline.evals.suites.agentdojo import load_suite
 
 from .shop import ask_for_tea, order_tea, run_suite, tools
 
@@ -275,10 +275,3 @@ def test_an_interrupted_run_keeps_what_was_done_and_names_the_rest(backend: str,
     assert run.not_run == ["shop/tea-2", "shop/tea-3", "shop/tea-4"]
     assert not run.ok
     assert sorted(path.name for path in tmp_path.glob("*/*.yaml")) == ["tea-0.yaml", "tea-1.yaml"]
-
-
-def test_agentdojo_suites_have_no_rules_of_their_own() -> None:
-    suite = load_suite("banking")
-
-    assert isinstance(suite, AgentDojoSuite)
-    assert suite.cassette_options == {"redact": None}

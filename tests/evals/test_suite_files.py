@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,8 @@ def test_a_trajectory_that_is_nearly_right_has_a_score_and_shows_both_sides() ->
         (lambda task: False, False, 0.0, ""),
         (lambda task: 7, False, 0.0, "a number from 0 to 1; this one gave 7"),
         (lambda task: 1 / 0, False, 0.0, "the check itself failed with ZeroDivisionError"),
+        (lambda task: pytest.fail("too dear"), False, 0.0, "the check itself failed with Failed: too dear"),
+        (lambda task: sys.exit(0), False, 0.0, "the check itself failed with SystemExit: 0"),
     ],
 )
 def test_a_check_is_content_or_says_what_it_misses(check: Any, passed: bool, score: float, why: str) -> None:
@@ -246,6 +249,7 @@ def test_two_tasks_of_one_name_are_refused(tmp_path: Path) -> None:
         ("suite = 7\n", None, "its `suite` is 7, which is no suite"),
         ("x = 1\n1 / 0\n", 2, "running it fails: ZeroDivisionError"),
         ("def broken(:\n", 1, "running it fails: SyntaxError"),
+        ("\nraise SystemExit(0)\n", 2, "running it fails: SystemExit: 0"),
         ("import no_such_module_y\n", 1, "running it fails: ModuleNotFoundError"),
     ],
 )
@@ -261,8 +265,9 @@ def test_what_is_wrong_in_a_python_file_is_told(tmp_path: Path, code: str, line:
 
 
 def test_a_missing_file_and_an_unknown_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SuiteFileError, match="there is no such file"):
-        find_suites(str(tmp_path / "none.yaml"))
+    for name in ("none.yaml", f"{'x' * 300}.yaml"):
+        with pytest.raises(SuiteFileError, match="there is no such file"):
+            find_suites(str(tmp_path / name))
     with pytest.raises(UnknownSuiteError, match=r"agentdojo:all, FILE\.yaml, FILE\.py"):
         find_suites("banking")
 

@@ -268,10 +268,42 @@ def test_secrets_reach_neither_the_cassette_nor_the_page(backend: Project) -> No
         """
 @pytest.mark.tool_cassette
 async def test_prices(tool_mocks): await ask(buyer("sk-abcdefghijklmnop1234567890"), [tool_mocks])
+
+async def test_fails(tool_mocks, event_recorder):
+    await ask(buyer("ACME"), [event_recorder.hooks])
+    raise ValueError("no ACME with password=hunter2")
+"""
+    )
+    backend.write(
+        "conftest.py",
+        """
+import pytest
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+@pytest.fixture
+def cassette_options():
+    return {"redact": lambda text: text.replace("ACME", "[customer]")}
+""",
+    )
+
+    backend.run("--hookline-report=report.html").assert_outcomes(passed=1, failed=1)
+
+    page = (backend.path / "report.html").read_text()
+    assert "abcdefghijklmnop" not in (backend.path / files(backend)[0]).read_text()
+    assert not [secret for secret in ("abcdefghijklmnop", "ACME", "hunter2") if secret in page]
+    assert "no [customer] with password=[redacted]" in page
+
+
+def test_a_call_that_a_cassette_could_not_answer_is_refused_although_a_recorder_saw_it_too(backend: Project) -> None:
+    backend.test(
+        """
+@pytest.mark.tool_cassette(mode="none")
+async def test_prices(cassette, event_recorder):
+    await ask(buyer("tea"), [cassette.hooks(), event_recorder.hooks])
 """
     )
 
-    backend.run("--hookline-report=report.html").assert_outcomes(passed=1)
-
-    assert "abcdefghijklmnop" not in (backend.path / files(backend)[0]).read_text()
-    assert "abcdefghijklmnop" not in (backend.path / "report.html").read_text()
+    backend.run().stdout.fnmatch_lines(["hookline: 0 calls mocked, 0 real, 1 refused; 1 call not recorded"])

@@ -209,3 +209,37 @@ def test_recordings_that_a_failed_test_might_have_asked_for_do_not_count_as_unus
 
     assert "1 recording unused" in summary_of([record("passed", "x", "y"), record("passed", "y", "z")])
     assert "unused" not in summary_of([record("passed", "x"), record("failed", "x")])
+
+
+@pytest.mark.parametrize("options", [[], ["--hookline-report=report.html"]])
+def test_arguments_that_nobody_can_write_down_do_not_end_the_session(backend: Project, options: list[str]) -> None:
+    backend.test(
+        """
+async def test_big(tool_mocks):
+    tool_mocks.tool("price").returns("ok")
+    await ask(buyer(10**5000), [tool_mocks])
+"""
+    )
+
+    result = backend.run(*options)
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["hookline: 1 call mocked, 0 real, 0 refused"])
+    if options:
+        assert "cannot be shown: ValueError" in (backend.path / "report.html").read_text()
+
+
+def test_a_redaction_that_fails_does_not_end_the_session(backend: Project) -> None:
+    backend.test("def test_fails(tool_mocks, event_recorder): assert 0, 'secret: x'")
+    backend.write("conftest.py", (backend.path / "conftest.py").read_text() + REDACTION_THAT_FAILS)
+
+    backend.run("--hookline-report=report.html").assert_outcomes(failed=1)
+
+    assert "cannot be shown: ZeroDivisionError" in (backend.path / "report.html").read_text()
+
+
+REDACTION_THAT_FAILS = """
+@pytest.fixture(scope="session")
+def cassette_options():
+    return {"redact": lambda text: 1 / 0}
+"""

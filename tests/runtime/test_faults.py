@@ -12,6 +12,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+from ids import without_address
 
 from hookline import (
     AfterStep,
@@ -239,7 +240,7 @@ BAD_AGENTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("parts", BAD_AGENTS, ids=repr)
+@pytest.mark.parametrize("parts", BAD_AGENTS, ids=without_address)
 def test_an_agent_that_cannot_work_is_refused_at_its_definition_by_name(parts: dict[str, Any]) -> None:
     good = {"id": "banker", "model": ScriptedModel([])}
 

@@ -181,7 +181,10 @@ class Fits(Matcher):
     validator: Any = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "validator", _validator(self.schema))
+        schema: object = self.schema
+        if not isinstance(schema, Mapping | bool):
+            raise HookUsageError(f"A JSON Schema is a mapping, or True or False; got {schema!r:.100}.")
+        object.__setattr__(self, "validator", _validator(schema))
 
     def __repr__(self) -> str:
         return f"schema({self.schema!r:.100})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import random
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hookline._deadline import own_cancellation
 from hookline._tool_events import is_interrupted, is_settled
 from hookline.calls import ToolCall, ToolResult, tool_failure
 from hookline.errors import ToolResultError
@@ -16,7 +18,7 @@ from hookline.evals._endings import Endings
 from hookline.evals._fault_errors import check_seconds
 from hookline.evals._mock_errors import AnswerError
 from hookline.evals._refusals import broken, refusal
-from hookline.evals.answers import PASS, Through
+from hookline.evals.answers import PASS, Taped, Through
 from hookline.evals.clocks import Clock
 from hookline.evals.faults import Fault, draw_for, strikes
 from hookline.evals.mocked_calls import FaultRule, FaultStrike, MockedCall, Outcome
@@ -60,11 +62,12 @@ class Decision:
         changes: What they do to the answer, in this order.
         delay_s: Seconds by which they delay it.
         cassette: Name of the cassette that answered.
+        tape: The cassette that let the real tool run, and may record what it answers.
         calls: All calls; other ones than the present ones if `reset` came while an answer was awaited.
         slot: The call's place among them.
     """
 
-    __slots__ = ("calls", "cassette", "changes", "delay_s", "faults", "outcome", "rule", "slot", "value")
+    __slots__ = ("calls", "cassette", "changes", "delay_s", "faults", "outcome", "rule", "slot", "tape", "value")
 
     def __init__(self, calls: list[MockedCall | None]) -> None:
         self.calls = calls
@@ -77,6 +80,7 @@ class Decision:
         self.changes: list[Change] = []
         self.delay_s = 0.0
         self.cassette: str | None = None
+        self.tape: Cassette | None = None
 
 
 class Decider:
@@ -94,13 +98,15 @@ class Decider:
         self.changing = False
         self.faults: list[FaultRule] = []
         self.operations: dict[str, Operation] = {}
+        self.tapes: dict[str, dict[int, Cassette]] = {}
+        """By operation, the cassettes that rules have asked for it and its sub-agents; they want to know of its end."""
         self.endings = Endings(self.forget)
         self.calls: list[MockedCall | None] = []
         self.struck: list[FaultStrike] = []
 
     def reset(self) -> None:
         """Forget what happened."""
-        for operation_id in list(self.operations):
+        for operation_id in [*self.operations, *self.tapes]:
             self.forget(operation_id)
         self.calls = []
         self.struck = []
@@ -142,8 +148,8 @@ class Decider:
             return decision.value
         try:
             return await decision.value
-        except Exception as error:  # as the tool itself would have raised it
-            return error
+        except BaseException as error:
+            return _raised(error)
 
     def finish(self, event: BeforeToolCall, decision: Decision, value: object) -> None:
         """Answer a call with what was decided, and keep that."""
@@ -175,8 +181,8 @@ class Decider:
             try:
                 value = change(call, result)
                 result = _as_result(call.api_name, await value if inspect.isawaitable(value) else value)
-            except Exception as error:
-                result = tool_failure(error)
+            except BaseException as error:
+                result = _raised(error)
         return result
 
     def settle(self, event: AfterToolCall | OnToolCallError) -> None:
@@ -189,13 +195,17 @@ class Decider:
             operation.changes.pop(_key(event), None)  # they are for what the real tool answers
             decision.outcome = "elsewhere"
             self._keep(event, decision)
-        elif self.cassette is not None and not (isinstance(event, OnToolCallError) and is_interrupted(event)):
-            self.cassette.keep(event)
+            return
+        tape = decision.tape if decision.tape is not None else self.cassette
+        if tape is not None and not (isinstance(event, OnToolCallError) and is_interrupted(event)):
+            tape.keep(event)
 
     def forget(self, operation_id: str) -> None:
         """An operation has ended."""
         self.operations.pop(operation_id, None)
         self.clock.forget(operation_id)
+        for tape in self.tapes.pop(operation_id, {}).values():
+            tape.forget(operation_id)
         if self.cassette is not None:
             self.cassette.forget(operation_id)
 
@@ -272,12 +282,17 @@ class Decider:
             place = event.call_index - 1 - sum(index < event.call_index for index in others)
         else:
             others.append(event.call_index)
+        if isinstance(rule.answer, Taped):
+            tape = rule.answer.cassette
+            self.tapes.setdefault(event.parent_operation_id or event.operation_id, {})[id(tape)] = tape
+            self._play(tape, event, decision)
+            return
         try:
             decision.value = rule.answer.give(event, place)
         except AnswerError:
             raise
-        except Exception as error:  # as the tool itself would have raised it
-            decision.value = error
+        except BaseException as error:
+            decision.value = _raised(error)
         if decision.value is not PASS:
             decision.outcome = "mocked"
         elif isinstance(rule.answer, Through) and rule.answer.transform is not None:
@@ -285,14 +300,20 @@ class Decider:
 
     def _answer_unruled(self, event: BeforeToolCall, decision: Decision) -> None:
         if self.cassette is not None:
-            recorded = self.cassette.answer(event)
-            if recorded is not None:
-                decision.value, decision.cassette = recorded, self.cassette.name
-                decision.outcome = "mocked" if recorded.metadata.get("recording") is not None else "refused"
-                return
-            return  # the cassette wants to record it, so the real tool runs in a strict run too
-        if self.strict:
+            self._play(self.cassette, event, decision)
+        elif self.strict:
             self._refuse(decision, refusal(self.table, event))
+
+    def _play(self, cassette: Cassette, event: BeforeToolCall, decision: Decision) -> None:
+        decision.tape = cassette
+        recorded = cassette.answer(event)
+        if recorded is None:
+            return  # the cassette wants to record it, so the real tool runs in a strict run too
+        decision.cassette = cassette.name
+        if recorded.metadata.get("recording") is None:
+            self._refuse(decision, recorded)
+        else:
+            decision.value, decision.outcome = recorded, "mocked"
 
     def _refuse(self, decision: Decision, result: ToolResult) -> None:
         decision.value, decision.outcome = result, "refused"
@@ -353,6 +374,17 @@ def _path(call: ToolCall | BeforeToolCall | AfterToolCall | OnToolCallError) -> 
 
 def _spoilt_by(fault: Fault, draw: random.Random) -> Change:
     return lambda call, result: fault.change(result, draw)
+
+
+def _raised(error: BaseException) -> ToolResult:
+    """Inside of `except`: what a call comes to, as if the tool itself had raised the error.
+
+    Raises:
+        BaseException: The error, if it is none that a tool fails with, or a cancellation of the run.
+    """
+    if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and own_cancellation()):
+        return tool_failure(error)
+    raise error
 
 
 def _as_result(tool: str, value: object) -> ToolResult:

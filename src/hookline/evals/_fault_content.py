@@ -75,7 +75,7 @@ class TruncatedJson(AnswerFault, frozen=True):
             raise FaultDefinitionError("TruncatedJson", "keep", problem)
 
     def spoilt(self, content: str, draw: random.Random) -> str:
-        """See `AnswerFault`."""
+        """The text that takes the place of another."""
         text = content.strip()  # blanks around a document are no part of it: without them it would still parse
         if len(text) < 2:
             return ""
@@ -89,7 +89,7 @@ class MalformedJson(AnswerFault, frozen=True):
     name: ClassVar[str] = "malformed_json"
 
     def spoilt(self, content: str, draw: random.Random) -> str:
-        """See `AnswerFault`."""
+        """The text that takes the place of another."""
         if not content:
             return content
         ways = [_with_python_quotes, _with_another_sign, _with_a_stray_comma] if _parses(content) else [_unreadable]
@@ -110,7 +110,7 @@ class WrongSchema(AnswerFault, frozen=True):
     name: ClassVar[str] = "wrong_schema"
 
     def spoilt(self, content: str, draw: random.Random) -> str:
-        """See `AnswerFault`."""
+        """The text that takes the place of another."""
         try:
             value = json.loads(content)
             return json.dumps(_reshaped(value, draw), ensure_ascii=False)
@@ -138,7 +138,7 @@ class Oversize(AnswerFault, frozen=True):
             raise FaultDefinitionError("Oversize", "filler", f"is one ASCII character; got {shown(filler)}")
 
     def spoilt(self, content: str, draw: random.Random) -> str:
-        """See `AnswerFault`."""
+        """The text that takes the place of another."""
         return content + self.filler * (self.size_bytes - len(content.encode(errors="surrogatepass")))
 
 
@@ -148,7 +148,7 @@ class EmptyResult(AnswerFault, frozen=True):
     name: ClassVar[str] = "empty_result"
 
     def spoilt(self, content: str, draw: random.Random) -> str:
-        """See `AnswerFault`."""
+        """The text that takes the place of another."""
         return ""
 
 
@@ -158,7 +158,7 @@ class DuplicatedResult(AnswerFault, frozen=True):
     name: ClassVar[str] = "duplicated_result"
 
     def spoilt(self, content: str, draw: random.Random) -> str:
-        """See `AnswerFault`."""
+        """The text that takes the place of another."""
         return content * 2
 
 

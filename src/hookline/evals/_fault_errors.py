@@ -9,7 +9,6 @@ HooklineError
 
 from __future__ import annotations
 
-import math
 from typing import TypeGuard
 
 from hookline._hook_checks import shown
@@ -105,4 +104,4 @@ def check_probability(fault: str, value: object) -> None:
 
 
 def _number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from hookline.calls import ToolCalling
 from hookline.evals.errors import ReportError
+from hookline.evals.report import write_whole
 from hookline.evals.results import TaskResult
 from hookline.evals.trajectory import TrajectoryStep
 from hookline.events import ToolOutcome
@@ -113,14 +114,8 @@ def write_inspect_log(
         raise ReportError(str(target), "Inspect knows the format by the ending, and this one is not .json")
     log = inspect_log(run, task=task, model=model, created=created)
     text = json.dumps(log, ensure_ascii=False, indent=1, default=repr)
-    half = target.with_name(f".{target.name}.half")
-    try:
-        # Inspect's reader refuses lone surrogates, which models and tools do give.
-        half.write_bytes(text.encode(errors="replace"))
-        half.replace(target)
-    except OSError as error:
-        half.unlink(missing_ok=True)
-        raise ReportError(str(target), error.strerror or str(error)) from error
+    # Inspect's reader refuses lone surrogates, which models and tools do give.
+    write_whole(target, text.encode(errors="replace"))
     return target
 
 

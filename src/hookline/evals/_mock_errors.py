@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hookline.errors import HooklineError
+from hookline.errors import HooklineError, HookUsageError
 
-__all__ = ["AnswerError", "NeverMatchingRuleWarning"]
+__all__ = ["AnswerError", "NeverMatchingRuleWarning", "checked_name"]
 
 
 class AnswerError(HooklineError):
@@ -24,3 +24,14 @@ class AnswerError(HooklineError):
 
 class NeverMatchingRuleWarning(UserWarning):
     """A rule was made that no call can ever match."""
+
+
+def checked_name(name: object) -> str:
+    """The name of a rule or of a fault, which stands in the provenance of every call that it is for.
+
+    Raises:
+        HookUsageError: If it is no text.
+    """
+    if not isinstance(name, str):
+        raise HookUsageError(f"The name of a rule or of a fault is text; got {name!r:.100}.")
+    return name

@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from hookline._observers import is_async_handler
 from hookline.errors import HookUsageError, ToolResultError, message_of
@@ -169,6 +169,8 @@ class Table(Answer):
     answers: Mapping[Any, object]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.field, str):
+            raise HookUsageError(f"A table is looked up by the name of an argument; got {self.field!r:.100}.")
         if not isinstance(self.answers, Mapping) or not self.answers:
             raise HookUsageError(f"A table is a mapping from values of {self.field!r} to answers.")
         for answer in self.answers.values():
@@ -236,18 +238,13 @@ class Through(Answer):
 
 @dataclass(frozen=True)
 class Taped(Answer):
-    """What was recorded.
+    """What was recorded; the cassette itself is asked, and told when the operation is over.
 
     Attributes:
         cassette: The recording.
     """
 
     cassette: Cassette
-
-    def give(self, call: BeforeToolCall, place: int) -> object:
-        """See `Answer`."""
-        result = self.cassette.answer(call)
-        return PASS if result is None else result
 
 
 @dataclass(frozen=True)
@@ -318,6 +315,17 @@ def as_error(error: object) -> Exception:
     if not isinstance(error, Exception):
         raise HookUsageError(f"A tool raises an Exception; got {error!r:.100}.")
     return error
+
+
+def as_cassette(cassette: object) -> Cassette:
+    """What answers from a recording.
+
+    Raises:
+        HookUsageError: If it is no cassette, but its path, for instance.
+    """
+    if not callable(getattr(cassette, "answer", None)):
+        raise HookUsageError(f"A cassette is needed here, as Cassette(path='tapes/one.yaml'); got {cassette!r:.100}.")
+    return cast("Cassette", cassette)
 
 
 def _with_arguments(function: Callable[..., object], call: BeforeToolCall) -> object:

@@ -131,7 +131,7 @@ class Cassette:
         Raises:
             CassetteError: If there is no such file, or if it is no cassette that can be used.
         """
-        if not Path(path).exists():
+        if not os.path.exists(path):
             raise CassetteFileError(str(path), "there is no such file; record it first")
         return cls(name, path=path, **options)
 
@@ -331,7 +331,8 @@ class Cassette:
         hint = f" There is no file {self.path}: record it with mode='once'." if unmade else ""
         content = f"No recording in {self.name!r} answers {why}{hint}"
         self.misses.append(content)
-        return ToolResult(content=content, success=False, metadata={"cassette": self.name, "recording": None})
+        metadata = {"cassette": self.name, "recording": None, "unmocked": True}
+        return ToolResult(content=content, success=False, metadata=metadata)
 
     def _keep(self, event: AfterToolCall | OnToolCallError, *, replace: bool) -> None:
         if event.mocked or event.answered_by is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -126,7 +126,7 @@ def coverage_of(suite: str, tools: Iterable[ToolSpec], calls: Sequence[CallRow])
 
 def _row(task: str, event: AfterToolCall | OnToolCallError, seen: MockedCall | None) -> CallRow:
     metadata = event.metadata
-    refused = event.mocked and "fault" not in metadata and (metadata.get("unmocked") is True or _missed(metadata))
+    refused = event.mocked and metadata.get("unmocked") is True
     return CallRow(
         task=task,
         tool=f"{event.identifier}/{event.api_name}",
@@ -141,10 +141,6 @@ def _row(task: str, event: AfterToolCall | OnToolCallError, seen: MockedCall | N
         latency_ms=_number(metadata.get("latency_ms")) or (seen.latency_ms if seen else 0.0),
         why=(event.error if isinstance(event, OnToolCallError) else event.content) if refused else "",
     )
-
-
-def _missed(metadata: Mapping[str, Any]) -> bool:
-    return metadata.get("cassette") is not None and metadata.get("recording") is None
 
 
 def _text(value: Any) -> str | None:

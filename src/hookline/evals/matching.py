@@ -96,6 +96,8 @@ class match:  # noqa: N801  (read as a word: match.tool("bank/*") & match.nth(2)
     @staticmethod
     def after(count: int) -> Matcher:
         """The calls of the tool in its operation after the first `count`."""
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise HookUsageError(f"after() takes how many calls come before, from 0; got {count!r:.100}.")
         return PlaceIs("call_index", count + 1, None)
 
     @staticmethod
@@ -111,6 +113,9 @@ class match:  # noqa: N801  (read as a word: match.tool("bank/*") & match.nth(2)
             raise HookUsageError(
                 f"run() takes agent_id, user_id, tenant_id or operation_id; got {', '.join(unknown) or 'nothing'}."
             )
+        for name, value in fields.items():
+            if not isinstance(value, str):
+                raise HookUsageError(f"`{name}` of run() is text; got {value!r:.100}.")
         return RunIs(tuple(sorted(fields.items())))
 
     @staticmethod

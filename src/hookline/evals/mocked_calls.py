@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import msgspec
 
 from hookline.errors import HookUsageError
 from hookline.evals._matcher import Matcher
+from hookline.evals._mock_errors import checked_name
 from hookline.evals.faults import Fault
 
 __all__ = ["FaultRule", "FaultStrike", "MockedCall", "Outcome"]
@@ -86,10 +86,9 @@ class FaultRule:
     """
 
     def __init__(self, matcher: Matcher, fault: Fault, *, probability: float, name: str | None, index: int) -> None:
-        if not isinstance(probability, int | float) or isinstance(probability, bool) or math.isnan(probability):
-            raise HookUsageError(f"`probability` is a number from 0 to 1; got {probability!r}.")
-        if not 0 <= probability <= 1:
-            raise HookUsageError(f"`probability` is a number from 0 to 1; got {probability!r}.")
+        # Not `float(probability)` before it is known to be small: a whole number may be too large for that.
+        if not isinstance(probability, int | float) or isinstance(probability, bool) or not 0 <= probability <= 1:
+            raise HookUsageError(f"`probability` is a number from 0 to 1; got {probability!r:.100}.")
         missing = [word for word in ("name", "replaces", "strike", "change", "delay_s") if not hasattr(fault, word)]
         if missing or isinstance(fault, type):
             raise HookUsageError(
@@ -99,7 +98,7 @@ class FaultRule:
         self.matcher = matcher
         self.fault = fault
         self.probability = float(probability)
-        self.name = name if name is not None else fault.name
+        self.name = checked_name(name if name is not None else fault.name)
         self.index = index
         self.hits = 0
 

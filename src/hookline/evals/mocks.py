@@ -14,7 +14,7 @@ from hookline.evals._decisions import Decider
 from hookline.evals._mock_errors import NeverMatchingRuleWarning
 from hookline.evals._never import never_matches
 from hookline.evals._refusals import explained
-from hookline.evals.answers import FakeMethod, Through
+from hookline.evals.answers import FakeMethod, Through, as_cassette
 from hookline.evals.clocks import Clock, RealClock, VirtualClock
 from hookline.evals.fakes import Fake
 from hookline.evals.faults import Fault
@@ -75,6 +75,10 @@ class ToolMocks(Hooks):
             raise HookUsageError(f"`seed` is a whole number; got {seed!r}.")
         if case is not None and not isinstance(case, str):
             raise HookUsageError(f"`case` is text or None; got {case!r}.")
+        if not isinstance(strict, bool):
+            raise HookUsageError(f"`strict` is True or False; got {strict!r:.100}.")
+        if clock is not None and not isinstance(clock, Clock):
+            raise HookUsageError(f"`clock` is a VirtualClock() or a RealClock(); got {clock!r:.100}.")
         self._tools = list(tools)
         self._fakes: list[Fake[Any]] = []
         self._numbers = 0
@@ -84,7 +88,7 @@ class ToolMocks(Hooks):
             seed=seed,
             case=case,
             clock=clock if clock is not None else VirtualClock(),
-            cassette=cassette,
+            cassette=as_cassette(cassette) if cassette is not None else None,
         )
         self._waits = isinstance(self._decider.clock, RealClock)
         self._changes = False

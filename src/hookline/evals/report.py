@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.resources
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from hookline.evals.errors import ReportError
 from hookline.evals.recorder import RecordedOperation
 from hookline.evals.results import Comparison, Difference, Mode, SuiteRun, TaskResult
 
-__all__ = ["check_writable", "render_report", "write_report"]
+__all__ = ["check_writable", "render_report", "write_report", "write_whole"]
 
 NAMES: dict[Mode, str] = {
     "real": "(a) real tools",
@@ -127,13 +129,40 @@ def check_writable(path: str | Path) -> Path:
         ReportError: If it cannot.
     """
     target = Path(path).absolute()
-    if target.is_dir():
-        raise ReportError(str(target), "it is a folder")
-    if not target.parent.is_dir():
-        raise ReportError(str(target), f"there is no folder {target.parent}")
-    if not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise ReportError(str(target), "permission denied")
+    try:
+        if target.is_dir():
+            raise ReportError(str(target), "it is a folder")
+        if not target.parent.is_dir():
+            raise ReportError(str(target), f"there is no folder {target.parent}")
+        if not os.access(target if target.exists() else target.parent, os.W_OK):
+            raise ReportError(str(target), "permission denied")
+    except OSError as error:  # a name that no file can have
+        raise ReportError(str(target), error.strerror or str(error)) from error
     return target
+
+
+def write_whole(target: Path, data: bytes) -> None:
+    """Replace a file at once and as a whole; what is no file, as a pipe or a device, is written to.
+
+    Raises:
+        ReportError: If it cannot be written.
+    """
+    half = None
+    try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+            return
+        file = Path(os.path.realpath(target))  # a link stays one
+        name = hashlib.blake2b(os.fsencode(file.name), digest_size=8).hexdigest()
+        half = file.with_name(f".hookline-{name}-{os.getpid()}.half")  # with the name itself it might get too long
+        half.write_bytes(data)
+        if file.exists():
+            shutil.copymode(file, half)
+        half.replace(file)
+    except OSError as error:
+        if half is not None:
+            half.unlink(missing_ok=True)
+        raise ReportError(str(target), error.strerror or str(error)) from error
 
 
 def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> str:

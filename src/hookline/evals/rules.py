@@ -10,6 +10,7 @@ from hookline.calls import as_tool_result
 from hookline.errors import HookUsageError
 from hookline.evals._conditions import ArgumentsAre
 from hookline.evals._matcher import AllOf, Matcher
+from hookline.evals._mock_errors import checked_name
 from hookline.evals.answers import (
     Answer,
     Called,
@@ -22,6 +23,7 @@ from hookline.evals.answers import (
     Through,
     Value,
     as_answers,
+    as_cassette,
     as_error,
 )
 from hookline.evals.matching import SeenCall
@@ -52,7 +54,7 @@ class Rule:
     """
 
     def __init__(self, name: str, matcher: Matcher, number: int, changed: Callable[[Rule], None]) -> None:
-        self.name = name
+        self.name = checked_name(name)
         self.matcher = matcher
         self.answer = Answer()
         self.hits = 0
@@ -133,7 +135,7 @@ class Rule:
 
     def replays(self, cassette: Cassette) -> Rule:
         """Answer with what was recorded; a call that was not is handled as the cassette's mode says."""
-        return self._set(Taped(cassette))
+        return self._set(Taped(as_cassette(cassette)))
 
     def answered_with(self, answer: Answer) -> Rule:
         """Answer with an answer of your own making."""

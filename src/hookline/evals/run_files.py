@@ -11,8 +11,7 @@ import msgspec
 
 from hookline.evals._canonical import canonical
 from hookline.evals.coverage import Coverage
-from hookline.evals.errors import ReportError
-from hookline.evals.report import check_writable
+from hookline.evals.report import check_writable, write_whole
 from hookline.evals.results import Mode, SuiteRun, TaskResult
 from hookline.evals.suites._errors import RunFileError
 
@@ -91,13 +90,7 @@ def save_run(path: str | Path, run: SuiteRun, targets: list[str] | None = None) 
         ReportError: If the file cannot be written.
     """
     target = check_writable(path)
-    half = target.with_name(f".{target.name}.half")
-    try:
-        half.write_text(canonical(SavedRun.of(run, targets), indent=1, sort_keys=False) + "\n", encoding="utf-8")
-        half.replace(target)
-    except OSError as error:
-        half.unlink(missing_ok=True)
-        raise ReportError(str(target), error.strerror or str(error)) from error
+    write_whole(target, canonical(SavedRun.of(run, targets), indent=1, sort_keys=False).encode() + b"\n")
     return target
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from hookline._redaction import Redacting, Redaction
+from hookline.errors import message_of
 from hookline.evals._canonical import canonical
 from hookline.evals._recordings import plain
-from hookline._redaction import Redaction
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError
 
 if TYPE_CHECKING:
@@ -37,10 +39,17 @@ Outcome = Literal["mocked", "real", "refused", "elsewhere"]
 Key = tuple[str, str, int]
 """Operation, tool and call index: what no two calls share."""
 
+Showing = Callable[[object], str]
+"""Makes a text of a call's arguments."""
+
 REDACTION = Redaction()
+"""What is taken out of a record where nobody says it."""
 
 ARGUMENT_CHARACTERS = 4000
 """As much of a call's arguments as a row keeps."""
+
+MESSAGE_CHARACTERS = 2000
+"""As much as a record keeps of what went wrong."""
 
 
 class CallRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,15 +136,20 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
     cassette: CassetteUse | None = None
     calls: list[CallRow] = []
 
-    def ended(self, outcome: str, message: str, duration_s: float) -> TestRecord:
+    def ended(self, outcome: str, message: str, duration_s: float, *, redaction: Redacting = REDACTION) -> TestRecord:
         """The record of the test when it has ended.
 
         Args:
             outcome: What became of it.
             message: What went wrong; `""` for nothing.
             duration_s: How long it ran, in seconds.
+            redaction: Takes the secrets out of the message.
         """
-        return msgspec.structs.replace(self, outcome=outcome, message=message, duration_s=duration_s)
+        try:
+            said = redaction.text(message)[:MESSAGE_CHARACTERS]
+        except Exception as error:  # a redaction of the user's own
+            said = f"cannot be shown: {type(error).__name__}: {message_of(error)}"
+        return msgspec.structs.replace(self, outcome=outcome, message=said, duration_s=duration_s)
 
     @property
     def ok(self) -> bool:
@@ -154,6 +168,7 @@ def record_of(
     seed: int | None = None,
     strict: bool = False,
     with_calls: bool = False,
+    redaction: Redacting = REDACTION,
 ) -> TestRecord:
     """What a test did, from the things that it used.
 
@@ -167,16 +182,18 @@ def record_of(
         seed: What its faults were drawn with.
         strict: Whether calls without a rule were refused.
         with_calls: Whether to keep a row for each call.
+        redaction: Takes the secrets out of what the rows show.
     """
+    shown = partial(_shown, redaction=redaction) if with_calls else _unshown
     # Who saw a call first says most about it: mocks know the rule, a recorder knows who answered.
     seen: dict[Key, CallRow] = {}
     for call in mocks.calls if mocks is not None else ():
-        seen[_key(call)] = _row_of_call(call)
+        seen[_key(call)] = _row_of_call(call, shown)
     for operation in recorder.operations.values() if recorder is not None else ():
         for answer in operation.answers:
-            seen.setdefault(_key(answer), _row_of_answer(answer))
+            seen.setdefault(_key(answer), _row_of_answer(answer, shown))
     for event, result in asked:
-        seen.setdefault(_key(event), _row_of_question(event, result))
+        seen.setdefault(_key(event), _row_of_question(event, result, shown))
     rows = list(seen.values())
     outcomes = [row.outcome for row in rows]
     return TestRecord(
@@ -273,10 +290,10 @@ def _key(call: MockedCall | BeforeToolCall | AfterToolCall | OnToolCallError) ->
     return call.operation_id, f"{call.identifier}/{call.api_name}", call.call_index
 
 
-def _row_of_call(call: MockedCall) -> CallRow:
+def _row_of_call(call: MockedCall, shown: Showing) -> CallRow:
     return CallRow(
         path=call.path,
-        args=_shown(call.args),
+        args=shown(call.args),
         call_index=call.call_index,
         step_index=call.step_index,
         outcome=call.outcome,
@@ -287,12 +304,12 @@ def _row_of_call(call: MockedCall) -> CallRow:
     )
 
 
-def _row_of_answer(event: AfterToolCall | OnToolCallError) -> CallRow:
+def _row_of_answer(event: AfterToolCall | OnToolCallError, shown: Showing) -> CallRow:
     said = event.metadata
     outcome: Outcome = "refused" if said.get("unmocked") is True else "mocked" if event.mocked else "real"
     return CallRow(
         path=f"{event.identifier}/{event.api_name}",
-        args=_shown(event.args),
+        args=shown(event.args),
         call_index=event.call_index,
         step_index=event.step_index,
         outcome=outcome,
@@ -302,11 +319,11 @@ def _row_of_answer(event: AfterToolCall | OnToolCallError) -> CallRow:
     )
 
 
-def _row_of_question(event: BeforeToolCall, result: ToolResult | None) -> CallRow:
+def _row_of_question(event: BeforeToolCall, result: ToolResult | None, shown: Showing) -> CallRow:
     missed = result is not None and result.metadata.get("recording") is None
     return CallRow(
         path=f"{event.identifier}/{event.api_name}",
-        args=_shown(event.args),
+        args=shown(event.args),
         call_index=event.call_index,
         step_index=event.step_index,
         outcome="real" if result is None else "refused" if missed else "mocked",
@@ -318,6 +335,13 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _shown(args: object) -> str:
-    text = canonical(REDACTION.value(plain(args)), sort_keys=False)
+def _unshown(args: object) -> str:
+    return ""
+
+
+def _shown(args: object, *, redaction: Redacting) -> str:
+    try:
+        text = canonical(redaction.value(plain(args)), sort_keys=False)
+    except Exception as error:  # arguments that nobody can write down, or a redaction of the user's own
+        text = f"cannot be shown: {type(error).__name__}: {message_of(error)}"
     return text if len(text) <= ARGUMENT_CHARACTERS else f"{text[:ARGUMENT_CHARACTERS]}…"

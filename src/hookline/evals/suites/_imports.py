@@ -40,7 +40,7 @@ def imported(path: object, folder: Path) -> Any:
         if (error.name or "") and not module_name.startswith(error.name or ""):
             raise ImportProblem(f"importing {module_name!r} fails: {error}") from error
         raise ImportProblem(f"there is no module {module_name!r} in {folder} or among what is installed") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ImportProblem(f"importing {module_name!r} fails: {type(error).__name__}: {message_of(error)}") from error
     for part in name.split("."):
         if not hasattr(found, part):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
+
 from hookline.calls import ToolCalling
 from hookline.errors import HookUsageError, message_of
 from hookline.evals.matching import Matcher, match
@@ -184,7 +186,9 @@ async def run_check(check: Check, task: FinishedTask) -> CheckResult:
             said = await said
     except AssertionError as error:
         return CheckResult(name=name, passed=False, score=0.0, why=message_of(error) or "the assertion failed")
-    except Exception as error:
+    except (KeyboardInterrupt, GeneratorExit, anyio.get_cancelled_exc_class()):
+        raise
+    except BaseException as error:  # also what `pytest.fail` and `sys.exit` raise
         why = f"the check itself failed with {type(error).__name__}: {message_of(error)}"
         return CheckResult(name=name, passed=False, score=0.0, why=why)
     if isinstance(said, CheckResult):

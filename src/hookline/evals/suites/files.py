@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -56,7 +57,7 @@ def load_suite_file(path: str | Path) -> RunsTasks:
         MissingExtraError: If it is YAML and PyYAML is not installed.
     """
     file = Path(path)
-    if not file.is_file():
+    if not os.path.isfile(file):  # which is also false of a name that no file can have
         raise SuiteFileError(str(path), "there is no such file")
     if file.suffix != ".py":
         return read_yaml_suite(file)
@@ -81,14 +82,14 @@ def _executed(file: Path) -> Any:
     sys.modules[spec.name] = module  # what it defines finds its own module, as annotations and pickles want
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends itself must not end as if its tasks had passed
         del sys.modules[spec.name]
         said = message_of(error).rstrip(".") if isinstance(error, HooklineError) else f"{type(error).__name__}: {error}"
         raise SuiteFileError(str(file), f"running it fails: {said}", _line_in(file, error)) from error
     return module
 
 
-def _line_in(file: Path, error: Exception) -> int | None:
+def _line_in(file: Path, error: BaseException) -> int | None:
     """Where in the file it went wrong."""
     if isinstance(error, SyntaxError):
         return error.lineno

@@ -70,7 +70,7 @@ def _suite(document: Any, folder: Path) -> UserSuite:
         )
     except HooklineError as error:
         raise BadLine(fields.line, str(error).rstrip(".")) from error
-    except Exception as error:  # what the file names is the user's own code, and it has just been called
+    except (Exception, SystemExit) as error:  # what the file names is the user's own code, and it has just been called
         at = fields.lines.get("tools", fields.lines.get("agent", fields.line))
         raise BadLine(at, f"its tools cannot be made: {type(error).__name__}: {error}") from error
 
