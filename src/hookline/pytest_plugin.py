@@ -17,8 +17,8 @@ from hookline._pytest_marks import Mocking, Tape, cassette_path, marked, shown_p
 
 if TYPE_CHECKING:
     from hookline import Hooks
+    from hookline._redaction import Redacting
     from hookline.evals import Cassette, EventRecorder, ToolMocks
-    from hookline.evals._redaction import Redacting
     from hookline.evals._watched_cassette import Asked
     from hookline.evals.session_records import CassetteUse, TestRecord
 
@@ -309,7 +309,7 @@ def _use_of(request: pytest.FixtureRequest) -> Use:
 
 def _redaction_of(request: pytest.FixtureRequest) -> Redacting:
     """What keeps the secrets of a project out of the page, as out of its cassettes."""
-    from hookline.evals._redaction import as_redaction
+    from hookline._redaction import as_redaction
     from hookline.evals.session_records import REDACTION
 
     if request.config.getoption("hookline_report") is None:

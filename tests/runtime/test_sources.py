@@ -26,6 +26,7 @@ from hookline import (
     tool,
 )
 from hookline.errors import AgentDefinitionError
+
 from .scenes import Recorder, ask, call, calls
 
 pytestmark = pytest.mark.anyio

@@ -31,6 +31,7 @@ from hookline import (
     tool,
 )
 from hookline.errors import HookUsageError, ModelAnswerError
+
 from .scenes import AT_ONCE, Recorder, call, calls
 
 pytestmark = pytest.mark.anyio

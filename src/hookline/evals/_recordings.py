@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from hookline._redaction import Redacting
 from hookline.calls import ToolResult
 from hookline.evals._canonical import canonical
-from hookline._redaction import Redacting
 from hookline.events import AfterToolCall, OnToolCallError
 
 __all__ = ["Matching", "Recording", "Recordings", "Scope", "Scopes", "in_file_order", "plain", "recording_of"]

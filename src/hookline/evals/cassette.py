@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Self, get_args
 
 import msgspec
 
+from hookline._redaction import SECRET_KEYS, SECRET_PATTERNS, Redacting, Redaction, as_redaction
 from hookline._tool_events import is_interrupted, is_settled
 from hookline.calls import ToolResult
 from hookline.errors import HookUsageError, message_of
@@ -34,7 +35,6 @@ from hookline.evals._recordings import (
     plain,
     recording_of,
 )
-from hookline._redaction import SECRET_KEYS, SECRET_PATTERNS, Redacting, Redaction, as_redaction
 from hookline.events import AfterToolCall, BeforeToolCall, Event, OnComplete, OnToolCallError
 from hookline.hooks import Hooks
 
