@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hookline.cli._chat import chat
 from hookline.cli._commands import LOST, Concurrency, Endpoint, RecordFile, Tasks, code, told_in_one_line
 from hookline.cli._errors import TraceTargetError
 from hookline.cli._eval import eval_app
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 
 app.add_typer(eval_app)
+app.command()(chat)
 
 
 def show_version(wanted: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from hookline.cli._chat_errors import ChatArgumentError
 from hookline.cli._errors import EndpointError, OutputFileError, TraceTargetError, TracingDisabledError
 from hookline.errors import HooklineError
 from hookline.evals._fault_errors import FaultFileError
@@ -35,6 +36,7 @@ FAILED, MISUSED, LOST, INTERRUPTED = 1, 2, 3, 130
 
 MISUSES = (
     CassetteFolderError,
+    ChatArgumentError,
     EndpointError,
     EventFileError,
     FaultFileError,

@@ -12,7 +12,7 @@ from typing import Self
 import anyio
 
 from hookline._hook_checks import shown
-from hookline.calls import MemoryCall, MemoryResult, Message
+from hookline.calls import MemoryCall, MemoryResult, Message, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError, OperationFinishedError, OperationNotFoundError
 from hookline.hooks import AnyHook, Hooks, hook_batch
@@ -106,6 +106,11 @@ class AgentSession:
     def phase(self) -> Phase:
         """Where the agent is in its life."""
         return self._phases.phase
+
+    @property
+    def specs(self) -> list[ToolSpec]:
+        """What the model may call: tools and sub-agents; inside of `async with` those of the agent's sources too."""
+        return self._equipped.specs
 
     async def __aenter__(self) -> Self:
         if not (self.phase is Phase.UNINITIALIZED or self.phase.is_terminal):
