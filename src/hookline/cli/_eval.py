@@ -69,6 +69,16 @@ class EvalMode(StrEnum):
 
 eval_app = typer.Typer(name="eval", cls=SuiteOrCommand, help="Run the tasks of a suite, or compare two runs.")
 
+ModeChoice = Annotated[
+    EvalMode | None, typer.Option(help="Real tools, watched or recorded; or none: replayed or strictly mocked.")
+]
+Cassettes = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where record writes, replay and strict read: a file a task.")
+]
+Mocked = Annotated[
+    bool, typer.Option("--mocked", help="Run again, every tool call answered by what was recorded, and compare.")
+]
+
 
 @eval_app.command(SUITE, cls=SuiteCommand, hidden=True)
 def evaluate_suite(
@@ -77,15 +87,9 @@ def evaluate_suite(
         typer.Argument(metavar="SUITE", help="agentdojo:banking (workspace, travel, slack, all), or your file."),
     ],
     task: Tasks = None,
-    mode: Annotated[
-        EvalMode | None, typer.Option(help="Real tools, watched or recorded; or none: replayed or strictly mocked.")
-    ] = None,
-    cassettes: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where record writes, replay and strict read: a file a task.")
-    ] = None,
-    mocked: Annotated[
-        bool, typer.Option("--mocked", help="Run again, every tool call answered by what was recorded, and compare.")
-    ] = False,
+    mode: ModeChoice = None,
+    cassettes: Cassettes = None,
+    mocked: Mocked = False,
     faults: Annotated[Path | None, typer.Option(metavar="FILE", help="Faults that strike on purpose, in YAML.")] = None,
     seed: Annotated[int, typer.Option(help="From which faults are drawn; the same seed, the same faults.")] = 0,
     concurrency: Concurrency = 8,
@@ -132,15 +136,20 @@ def evaluate_suite(
             _keep_interrupted(interrupted.evaluation, files)
             keep(Console(stderr=True, highlight=False), kept, record)
             raise
-        files.write(evaluation)
-        if as_json:
-            typer.echo(evaluation.as_json(files.report))
-        else:
-            show(console, evaluation, files.report)
-        files.tell(console)
+        _tell(console, evaluation, files, as_json=as_json)
         keep(console, kept, record)
         arrived = deliver(console, tracing)
     raise typer.Exit(code(evaluation.ok, arrived))
+
+
+def _tell(console: Console, evaluation: Evaluation, files: Files, *, as_json: bool) -> None:
+    """Write the files, and show what came of it."""
+    files.write(evaluation)
+    if as_json:
+        typer.echo(evaluation.as_json(files.report))
+    else:
+        show(console, evaluation, files.report)
+    files.tell(console)
 
 
 @eval_app.command("diff")

@@ -140,41 +140,39 @@ def evaluate(
         InterruptedEvaluation: At Ctrl-C, with what was done until then.
         CassetteFolderError: If the mode needs cassettes and does not know where.
     """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=32),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("[dim]{task.fields[last]}"),
-    )
     runs: list[SuiteRun] = []
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    runner = partial(SuiteRunner, cases, faults=faults, seed=seed, concurrency=concurrency)
+    with _progress(console) as progress:
         bar = progress.add_task(NAMES[mode], total=len(cases), last="")
-        first = SuiteRunner(
-            cases,
+        first = runner(
             mode=mode,
             cassettes=cassettes,
-            faults=faults,
-            seed=seed,
-            concurrency=concurrency,
             hooks=[*hooks, *recording],
             on_result=partial(_advance, progress, bar),
         )
         runs.append(_run(first, targets, runs))
         if not mocked:
             return Evaluation(targets=targets, runs=runs, comparison=None)
-        again = SuiteRunner(
-            cases,
+        again = runner(
             mode="replayed",
             recorded=runs[0].cassettes,
-            faults=faults,
-            seed=seed,
-            concurrency=concurrency,
             hooks=hooks,
             on_result=partial(_advance, progress, progress.add_task(NAMES["replayed"], total=len(cases), last="")),
         )
         runs.append(_run(again, targets, runs))
     return Evaluation(targets=targets, runs=runs, comparison=compare(runs[0], runs[1]))
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=32),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("[dim]{task.fields[last]}"),
+        console=console,
+        disable=not console.is_terminal,
+    )
 
 
 def _run(runner: SuiteRunner, targets: list[str], before: list[SuiteRun]) -> SuiteRun:

@@ -9,7 +9,7 @@ import msgspec
 from hookline.calls import Denial, Message, ToolCalling, Usage
 from hookline.events import CompletionReason, PendingTool, StepType, ToolOutcome
 
-__all__ = ["OperationResult", "Step"]
+__all__ = ["OperationResult", "Step", "tool_message"]
 
 
 class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,3 +60,8 @@ class Step:
     def results(self) -> list[ToolOutcome]:
         """What the model was told, in the order in which it asked."""
         return [self.outcomes[call.tool_call_id] for call in self.calling if call.tool_call_id in self.outcomes]
+
+
+def tool_message(outcome: ToolOutcome) -> Message:
+    """The message that tells a model what a tool call came to."""
+    return Message(role="tool", content=outcome.content, tool_call_id=outcome.tool_call_id)

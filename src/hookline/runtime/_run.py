@@ -28,12 +28,12 @@ from hookline.runtime._agent import Agent
 from hookline.runtime._chain import chain_of
 from hookline.runtime._given import system_message
 from hookline.runtime._offer import found_offered, offered_again
-from hookline.runtime._result import OperationResult, Step
+from hookline.runtime._result import OperationResult, Step, tool_message
 from hookline.runtime._state import Decision, OperationState, OperationStore, Steering, WaitingCall
 from hookline.runtime._streaming import OnToken, Release, run_text
 from hookline.runtime._tools import Tool
 
-__all__ = ["Run", "tool_message"]
+__all__ = ["Run"]
 
 
 ExecChild = Callable[["Run", Agent, str, str], Awaitable[OperationResult]]
@@ -143,7 +143,7 @@ class Run:
         """Where the text of its model calls goes while it is written."""
         self.begun: list[tuple[EnclosingHooks, Any]] = []
         self.enclosing: dict[type[Call], tuple[EnclosingHooks, ...]] = {}
-        """The bundles that stand around its work, by what that is for."""
+        """The bundles that stand around its work, by its call."""
         self.exec_child = exec_child
         self.hooks = hooks
         self.dispatcher = dispatcher
@@ -161,7 +161,6 @@ class Run:
         self.started = perf_counter_ns()
         self.ended: int | None = None
         self.step_index: int | None = None
-
         self.version = version
         self._take_up(state)
 
@@ -399,8 +398,3 @@ class Run:
             self.messages.append(Message(role="tool", content=content, tool_call_id=call.tool_call_id))
         self.open_calls, self.outcomes, self.pending, self.decisions, self.waiting = [], {}, [], {}, {}
         self.waiting_since_unix_nano = None
-
-
-def tool_message(outcome: ToolOutcome) -> Message:
-    """The message that tells a model what a tool call came to."""
-    return Message(role="tool", content=outcome.content, tool_call_id=outcome.tool_call_id)
