@@ -80,7 +80,7 @@ class Agent:
         if not isinstance(self.id, str) or not self.id:
             raise AgentDefinitionError("Agent", f"`id` is a non-empty string; got {self.id!r}")
         if isinstance(self.model, str):
-            object.__setattr__(self, "model", model_named(self.model))
+            object.__setattr__(self, "model", model_named(self.model, where))
         if not callable(getattr(self.model, "respond", None)):
             raise AgentDefinitionError(
                 where, f"`model` needs `name`, `provider` and `async respond(call)`; got {self.model!r}"

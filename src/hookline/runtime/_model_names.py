@@ -16,11 +16,12 @@ GROUP = "hookline.models"
 of their own names, until one knows the model."""
 
 
-def model_named(name: str) -> Model:
+def model_named(name: str, where: str) -> Model:
     """The model of a name.
 
     Args:
         name: `provider:model`.
+        where: Who wants it, for the error.
 
     Raises:
         AgentDefinitionError: If no adapter that is installed knows it.
@@ -31,7 +32,8 @@ def model_named(name: str) -> Model:
         if model is not None:
             return model
     raise AgentDefinitionError(
-        f"Model {name!r}", "no adapter that is installed knows it; a name is `provider:model`, as in `openai:gpt-5`"
+        where,
+        f"no adapter that is installed knows the model {name!r}; a name is `provider:model`, as in `openai:gpt-5`",
     )
 
 
