@@ -532,8 +532,8 @@ def test_no_hook_is_a_process_that_could_outlive_its_timeout() -> None:
 
     package = pathlib.Path(hookline.__file__).parent
     for path in package.rglob("*.py"):
-        if path.relative_to(package).parts[0] == "cli":
-            continue  # the command spreads whole evaluations over processes; no hook is one
+        if path.relative_to(package).parts[0] == "cli" or path.name.startswith("_mcp_"):
+            continue  # the command spreads whole evaluations over processes, and servers of tools are some; no hook is one
         nodes = list(ast.walk(ast.parse(path.read_text())))
         names = {name.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for name in node.names}
         names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
