@@ -203,6 +203,20 @@ async def test_tools_that_have_changed_are_listed_again_for_the_next_run() -> No
     assert [tool.name for tool in later] == ["other"]
 
 
+async def test_tools_that_could_not_be_listed_once_are_listed_again() -> None:
+    async with raw("changes and refuses") as server:
+        async with server.open() as tools:
+            await tools[0].run({})
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(McpToolsError, match="not now"):
+            async with server.open():
+                pass
+        async with server.open() as later:
+            pass
+
+    assert [tool.name for tool in later] == ["other"]
+
+
 @pytest.mark.parametrize("given", [{"tools": ["a*", "nothing"]}, {"needs_approval": ["nothing"]}])
 async def test_a_glob_that_matches_no_tool_is_an_error(given: dict[str, list[str]]) -> None:
     with pytest.raises(McpToolsError, match=r"has no tool that 'nothing' in .* It has \['act', 'look'\]"):

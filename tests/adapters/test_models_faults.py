@@ -260,6 +260,11 @@ async def test_an_address_that_is_none_is_not_tried_again(provider: Provider, st
     assert not isinstance(error, TransientModelError)
 
 
+def ends_in_a_character(exchange: Exchange) -> None:
+    exchange.raw('data: {"choices": [{"delta": {"content": "é'.encode()[:-1])
+    exchange.end()
+
+
 @pytest.mark.parametrize(
     ("play", "passes"),
     [
@@ -269,6 +274,7 @@ async def test_an_address_that_is_none_is_not_tried_again(provider: Provider, st
         (streams(HALF), True),
         (streams(HALF, "[DONE]"), True),
         (streams(HALF_CALL), True),
+        (streams(HALF, then=ends_in_a_character), True),
         (streams(HALF, {"error": {"message": "overloaded", "type": "server_error", "code": None}}), True),
         (streams(HALF, {"error": {"message": "no", "type": "invalid_request_error", "code": None}}), False),
         (streams(HALF, "{gar"), False),

@@ -170,7 +170,7 @@ def test_a_name_that_is_none_is_refused_at_once(name: str, problem: str) -> None
 
 
 def test_an_agent_whose_model_nobody_knows_is_refused_at_once() -> None:
-    with pytest.raises(AgentDefinitionError, match="no adapter that is installed knows it"):
+    with pytest.raises(AgentDefinitionError, match="no adapter that is installed knows the model"):
         Agent(id="a", model="opnai:gpt-5")
 
 

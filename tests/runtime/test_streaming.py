@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from hookline import (
     Agent,
     AgentCall,
+    AgentResult,
     AgentSession,
     Approve,
     Deny,
@@ -24,6 +26,7 @@ from hookline import (
     Respond,
     ScriptedModel,
     StepCall,
+    StepResult,
     TransientModelError,
     exec_agent,
     interrupt,
@@ -235,6 +238,38 @@ async def test_an_answer_of_a_hook_is_text_too() -> None:
     await exec_agent(agent(Pieces()), "hi", hooks=[hooks], on_token=got.append)
 
     assert got == ["from the cache"]
+
+
+async def test_what_hooks_make_of_a_step_is_kept_for_those_of_the_run() -> None:
+    hooks = Hooks("redact")
+    got: list[str] = []
+
+    @hooks.after(StepCall)
+    def redact(call: StepCall, result: StepResult) -> StepResult:
+        return msgspec.structs.replace(result, content=result.content.replace("secret", "****"))
+
+    @hooks.after(AgentCall)
+    def look(call: AgentCall, result: AgentResult) -> None:
+        return None
+
+    turns = [calls(call("add", a=1, b=2), content="secret "), said("end")]
+    await exec_agent(agent(ScriptedModel(turns), tools=[add]), "hi", hooks=[hooks], on_token=got.append)
+
+    assert got == ["**** ", "end"]
+
+
+@pytest.mark.parametrize("release", ["checked", "incremental"])
+async def test_an_answer_in_place_of_a_step_is_text_too(release: Any) -> None:
+    hooks = Hooks("answers")
+    got: list[str] = []
+
+    @hooks.before(StepCall)
+    def answer(call: StepCall) -> Respond:
+        return Respond(StepResult(should_continue=False, content="of a hook"))
+
+    await exec_agent(agent(Pieces()), "hi", hooks=[hooks], on_token=got.append, release=release)
+
+    assert got == ["of a hook"]
 
 
 async def test_text_between_tool_calls_is_given_too() -> None:
@@ -489,12 +524,11 @@ class TestIterator:
         async with stream_agent(agent(Pieces(["a", "b", said("ab")])), "hi") as text:
 
             async def read() -> None:
-                async for piece in text:
-                    got.append(piece)
+                got.extend([piece async for piece in text])
 
             with anyio.fail_after(5):
                 async with anyio.create_task_group() as group:
                     group.start_soon(read)
                     group.start_soon(read)
 
-        assert got == ["a", "b"]
+        assert sorted(got) == ["a", "b"]

@@ -255,8 +255,12 @@ class Link:
         return McpStartError(self._settings.name, f"{stage} {limit} {connection.told()}".rstrip())
 
     async def _list(self, connection: Connection) -> None:
-        connection.tools_changed = False
-        self._tools = await self._listed(connection)
+        connection.tools_changed = False  # before, for they may change while they are listed
+        try:
+            self._tools = await self._listed(connection)
+        except BaseException:
+            connection.tools_changed = True
+            raise
         connection.listed = True
 
     async def _listed(self, connection: Connection) -> list[Tool]:

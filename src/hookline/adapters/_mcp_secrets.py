@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import re
 from collections import Counter
@@ -27,8 +28,8 @@ LONG_SEGMENT = 16
 PLAIN = {"true", "false", "none", "null", "info", "debug", "warning", "error", "utf-8", "utf8", "production"}
 """Values of settings that are no secrets either."""
 
-LIBRARY_LOGGERS = ("httpx2", "mcp.client.streamable_http", "mcp.client.session", "mcp.shared.jsonrpc_dispatcher")
-"""Those that write addresses, and what servers answer."""
+LIBRARY_LOGGERS = ("httpx2", "mcp.client.streamable_http", "client", "mcp.shared.jsonrpc_dispatcher")
+"""Those that write addresses, and what servers answer. `client` is that of the session."""
 
 
 class Secrets:
@@ -39,7 +40,7 @@ class Secrets:
     """
 
     def __init__(self, settings: Settings) -> None:
-        words = {word for given in _given(settings) for word in (given, unquote(given))}
+        words = {word for given in _given(settings) for word in _spelt(given)}
         kept = sorted(filter(_is_secret, words), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, kept))) if kept else None
 
@@ -81,6 +82,15 @@ def _given(settings: Settings) -> Iterator[str]:
         yield from (value for _, value in parse_qsl(parts.query))
     yield parts.fragment
     yield from (segment for segment in parts.path.split("/") if len(segment) >= LONG_SEGMENT)
+
+
+def _spelt(given: str) -> Iterator[str]:
+    """A secret in the ways in which servers write it: also without escapes, in JSON, and line by line."""
+    for word in (given, *given.splitlines()):
+        yield word
+        yield unquote(word)
+        yield json.dumps(word)[1:-1]
+        yield json.dumps(word, ensure_ascii=False)[1:-1]
 
 
 def _is_secret(word: str) -> bool:

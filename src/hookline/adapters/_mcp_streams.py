@@ -29,6 +29,10 @@ FEW_WORDS = 300
 """And that the result of a call may show, which a model reads."""
 
 
+LOOKED_AT = 64 * 1024
+"""Bytes of a strange line that are looked through for secrets."""
+
+
 class Witness:
     """What one connection has shown of its server, to say it in an error.
 
@@ -54,11 +58,15 @@ class Witness:
 
     def hear(self, words: bytes) -> None:
         """Something that the server wrote to stderr."""
-        self._words = (self._words + words)[-4 * KEPT_WORDS :]
+        self._words += words
+        if len(self._words) > 8 * KEPT_WORDS:  # cut only where it is clean: half a secret would not be found again
+            clean = self.secrets.clean(self._words.decode(errors="surrogateescape"))
+            self._words = clean.encode(errors="surrogateescape")[-4 * KEPT_WORDS :]
 
     def note_strange(self, line: bytes) -> None:
         """A line of stdout that is no message."""
-        self.strange = self.strange or self.secrets.clean(line[:2000].decode(errors="replace")).strip()[:200]
+        # Far more is cleaned than shown, so that no half of a secret at its end is.
+        self.strange = self.strange or self.secrets.clean(line[:LOOKED_AT].decode(errors="replace")).strip()[:200]
 
     def told(self, *, briefly: bool = False) -> str:
         """Everything that helps to understand why the server failed, as sentences, without secrets."""

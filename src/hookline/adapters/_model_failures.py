@@ -41,6 +41,9 @@ PASSING = (ModelConnectionError, ModelRequestTimeout, ModelRateLimitError, Model
 OUR_FAULT = ("UnsupportedProtocol", "LocalProtocolError", "InvalidURL")
 """Names of errors of the HTTP client that no second attempt mends: a wrong address, or a header that cannot be sent."""
 
+CUT_CHARACTER = "unexpected end of data"
+"""What Python says of bytes that end in the middle of a character, as those of a stream that was cut there do."""
+
 LONGEST_WAIT = 60.0
 """Seconds that a provider may make a run wait: a wrong date or unit must not hold it for hours."""
 
@@ -149,6 +152,8 @@ def _secrets(holder: object, depth: int, seen: set[int]) -> Iterator[str]:
 def _passes(error: BaseException) -> bool:
     if isinstance(error, ModelQuotaExceededError) or any(type(each).__name__ in OUR_FAULT for each in _chain(error)):
         return False
+    if any(isinstance(each, UnicodeDecodeError) and each.reason == CUT_CHARACTER for each in _chain(error)):
+        return True
     if isinstance(error, ModelHTTPError):
         return error.status_code in PASSING_STATUSES or error.status_code >= 500
     if isinstance(error, FallbackExceptionGroup):

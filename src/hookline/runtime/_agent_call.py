@@ -66,6 +66,7 @@ async def intercepted(
     """One run of the chain; why the run ended, and what it is to be continued with."""
     control = RunControl(run, pinned=bool(decisions))
     reason: CompletionReason = "done"
+    earlier = run.last_content if decisions else ""
 
     async def terminal(final: AgentCall) -> AgentResult:
         nonlocal reason
@@ -96,7 +97,7 @@ async def intercepted(
     elif result.output != run.last_content and not control.suspended:
         run.restate(result.output)
     if run.text is not None:
-        await run.text.passed(AgentCall, run.last_content)
+        await run.text.passed(AgentCall, run.last_content if run.last_content != earlier else None)
     return reason, passage.continues
 
 

@@ -8,6 +8,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal
 
+import anyio
+
+from hookline._deadline import own_cancellation
 from hookline._hook_checks import shown
 from hookline.calls import AgentCall, Call, ModelCall, ModelResponse, StepCall
 from hookline.errors import HookUsageError, ModelAnswerError
@@ -60,14 +63,18 @@ class RunText:
         kept_until: The outermost call with hooks that may change or withhold what was written; `None` to keep nothing.
     """
 
-    __slots__ = ("_held", "_kept_until", "_on_token", "_written", "given")
+    __slots__ = ("_held", "_kept_until", "_on_token", "_settled", "_silent", "_written", "given")
 
     def __init__(self, on_token: OnToken, kept_until: type[Call] | None) -> None:
         self._on_token: OnToken | None = on_token
         self._kept_until = kept_until
         self._held: list[list[str]] = []
         """What is kept back, a list of pieces for each model call."""
+        self._settled = 0
+        """How much of that belongs to steps that have passed their hooks."""
         self._written = 0
+        self._silent: set[type[Call]] = {AgentCall, StepCall}
+        """In which of the present calls nothing has been given away."""
         self.given = False
         """Whether the present attempt of a model call has given text away, which nobody can take back."""
 
@@ -147,34 +154,43 @@ class RunText:
             call: Which of them.
             content: What was said last in it, as those hooks have left it; `None` for nothing that was said.
         """
-        if call is not self._kept_until:
-            return
-        if content is not None and content != "".join(self._held[-1] if self._held else ()):
-            self._held[-1:] = [[content]]
-        await self._release()
+        if self._kept_until in (call, AgentCall):
+            said = self._held[self._settled :] if call is StepCall else self._held
+            if content is not None and content != "".join(said[-1] if said else ()):
+                self._held[len(self._held) - bool(said) :] = [[content]]
+            self._settled = len(self._held)
+            if call is self._kept_until:
+                await self._release()
+        elif content and call in self._silent:
+            await self._give(content)
+        self._silent |= {call, StepCall}
 
     def withheld(self, call: type[Call]) -> None:
         """A hook has denied a call, and nobody is to see what was kept back of it."""
         if call is not ModelCall:
             self._held.clear()
+            self._settled = 0
         elif self._written and self._held:
             self._held.pop()
         self._written = 0
 
     async def _release(self) -> None:
-        held, self._held = self._held, []
+        held, self._held, self._settled = self._held, [], 0
         for pieces in held:
             for piece in pieces:
                 if piece:
                     await self._give(piece)
 
     async def _give(self, piece: str) -> None:
+        self._silent.clear()
         if self._on_token is None:
             return
         try:
             waits = self._on_token(piece)
             if waits is not None and inspect.isawaitable(waits):
                 await waits
-        except Exception:
+        except (Exception, anyio.get_cancelled_exc_class()) as error:
+            if not isinstance(error, Exception) and not own_cancellation():
+                raise
             logger.exception("`on_token` raised an error; it gets no more text of this run")
             self._on_token = None

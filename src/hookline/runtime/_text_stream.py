@@ -120,7 +120,8 @@ class TextStream:
                 if self._error is not None:
                     raise self._error
                 raise StopAsyncIteration
-            self._news = anyio.Event()
+            if self._news is None:  # else another task waits for the same piece, and must hear of it too
+                self._news = anyio.Event()
             await self._news.wait()
         return self._pieces.popleft()
 

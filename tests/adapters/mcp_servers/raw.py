@@ -71,6 +71,7 @@ def initialize(request: dict[str, Any]) -> None:
 
 
 def list_tools(request: dict[str, Any]) -> None:
+    global calls
     cursor = (request.get("params") or {}).get("cursor")
     if mode == "no tools":
         answer(request, {"tools": []})
@@ -93,7 +94,10 @@ def list_tools(request: dict[str, Any]) -> None:
     elif mode == "exits when asked for tools":
         print("out of tools", file=sys.stderr, flush=True)
         os._exit(7)
-    elif mode == "changes" and calls:
+    elif mode == "changes and refuses" and calls == 1:
+        refuse(request, -32603, "not now")
+        calls += 1
+    elif mode.startswith("changes") and calls:
         answer(request, {"tools": [tool("other")]})
     else:
         look = tool("look", annotations={"readOnlyHint": True, "title": "Have a look"}, description="Looks.")
@@ -138,6 +142,24 @@ def die(request: dict[str, Any]) -> None:
     os._exit(3)
 
 
+def repeat(request: dict[str, Any]) -> None:
+    for _ in range(9):
+        print(f"trace of {os.environ['RAW_KEY']}", file=sys.stderr, flush=True)
+    os._exit(3)
+
+
+def shout(request: dict[str, Any]) -> None:
+    raw(f"{os.environ['RAW_KEY']} {os.environ['RAW_KEY']}\n".encode())
+    os._exit(3)
+
+
+def notify(request: dict[str, Any]) -> None:
+    key = os.environ["RAW_KEY"]
+    send({"jsonrpc": "2.0", "method": f"notifications/{key}"})
+    send({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": key, "data": key}})
+    answer(request, text("told"))
+
+
 def half(request: dict[str, Any]) -> None:
     raw(b'{"jsonrpc": "2.0", "id": ')
     os._exit(0)
@@ -169,7 +191,12 @@ BEHAVIOURS: dict[str, Callable[[dict[str, Any]], None]] = {
     "leaves": leave,
     "dies": die,
     "half": half,
+    "repeats": repeat,
+    "shouts": shout,
+    "notifies": notify,
+    "quotes": lambda request: answer(request, text(json.dumps(os.environ["RAW_KEY"]), isError=True)),
     "changes": change,
+    "changes and refuses": change,
     "exits the second time": die,
 }
 
