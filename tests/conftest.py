@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 
 import pytest
@@ -18,3 +19,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+def pytest_collection_finish() -> None:
+    """Imports stay: a collector that walks through them stops a test for longer than the timeouts in it."""
+    gc.collect()
+    gc.freeze()

@@ -755,8 +755,8 @@ async def test_a_hook_with_a_heartbeat_is_not_cancelled_for_an_inner_hang(kind: 
             raise results[0]
         return results[0]
 
-    hung = hook(kind, hang, id="hung", timeout=0.02, on_error=on_error)
-    outcome = await run([around(heartbeat, id="heartbeat", timeout=0.5, priority=1), hung], terminal=tool)
+    hung = hook(kind, hang, id="hung", timeout=0.1, on_error=on_error)
+    outcome = await run([around(heartbeat, id="heartbeat", timeout=2, priority=1), hung], terminal=tool)
 
     assert len(beats) > 1
     assert sorted(statuses(outcome)) == [("heartbeat", "ok"), ("hung", "timeout")]
@@ -816,13 +816,13 @@ async def test_what_the_outermost_hook_does_after_call_next_is_its_own_time_too(
 
 async def test_an_inner_hook_that_blocks_and_raises_is_not_blamed_on_the_outer_one() -> None:
     async def blocking(call: Any, call_next: Any) -> Any:
-        time.sleep(0.03)
+        time.sleep(0.15)
         raise ValueError
 
     async def outer(call: Any, call_next: Any) -> Any:
         return await call_next(call)
 
-    hooks = [around(outer, timeout=0.02, id="outer"), around(blocking, priority=200, on_error="open", id="inner")]
+    hooks = [around(outer, timeout=0.1, id="outer"), around(blocking, priority=200, on_error="open", id="inner")]
     outcome = await Chain(hooks).run(tool_call(), Tool())
 
     assert outcome.denied is None
