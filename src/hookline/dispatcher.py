@@ -132,6 +132,7 @@ class HookDispatcher:
         try:
             return await self._host.close(kind, error, trace)
         finally:
+            self._host.sender = None  # what it refers to in turn need not wait for the collector
             if operation_unregistered.receivers:
                 for operation_id in live:
                     announce(operation_unregistered, self, operation_id=operation_id)
