@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator
 
+import hypothesis.entry_points  # noqa: F401  (it asks the collector who refers to what, so it comes before the freeze)
 import pytest
 
 
