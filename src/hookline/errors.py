@@ -3,6 +3,7 @@
 ```
 HooklineError
 ├── HookDefinitionError (ValueError)        a hook that cannot be registered
+├── UnsupportedHookError (ValueError)       a hook that another framework would never call
 ├── HookUsageError (RuntimeError)           a call at a wrong time, or with a wrong value
 ├── HookError                               a hook stood in the way of a call
 │   ├── HookDenied                          it refused
@@ -80,6 +81,7 @@ __all__ = [
     "ToolResultError",
     "TransientModelError",
     "UnknownToolError",
+    "UnsupportedHookError",
     "message_of",
 ]
 
@@ -98,6 +100,26 @@ class HookDefinitionError(HooklineError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}"
+
+
+class UnsupportedHookError(HooklineError, ValueError):
+    """A hook was given to a run of a framework that can never call it.
+
+    Attributes:
+        hook_id: The hook.
+        what: What it waits for: an event, or an interceptor of a class of calls.
+        framework: The framework.
+    """
+
+    def __init__(self, hook_id: str, what: str, framework: str) -> None:
+        super().__init__(hook_id, what, framework)
+        self.hook_id, self.what, self.framework = hook_id, what, framework
+
+    def __str__(self) -> str:
+        return (
+            f"Hook {self.hook_id!r} would never be called: {self.framework} cannot drive {self.what}. Leave it out, or "
+            "attach with best_effort=True to do without it."
+        )
 
 
 class HookUsageError(HooklineError, RuntimeError):

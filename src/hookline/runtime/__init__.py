@@ -3,7 +3,10 @@
 from hookline.calls import Message, ModelCall, ModelResponse, ToolCalling, ToolResult, ToolSpec, Usage
 from hookline.errors import ModelError, TransientModelError
 from hookline.runtime._agent import Agent, Compaction
+from hookline.runtime._drives import KINDS, Drives
 from hookline.runtime._exec import exec_agent, interrupt, resume_agent
+from hookline.runtime._foreign import ForeignRun
+from hookline.runtime._foreign_results import AgentDone, ToolDone
 from hookline.runtime._memory import InMemoryHistory, SessionMemory
 from hookline.runtime._models import Model, ModelRetry, ScriptedModel, StreamingModel
 from hookline.runtime._result import OperationResult
@@ -14,10 +17,14 @@ from hookline.runtime._text_stream import TextStream, stream_agent
 from hookline.runtime._tools import Tool, as_result, tool
 
 __all__ = [
+    "KINDS",
     "Agent",
+    "AgentDone",
     "AgentSession",
     "Approve",
     "Compaction",
+    "Drives",
+    "ForeignRun",
     "InMemoryHistory",
     "InMemoryStore",
     "Message",
@@ -36,6 +43,7 @@ __all__ = [
     "TextStream",
     "Tool",
     "ToolCalling",
+    "ToolDone",
     "ToolResult",
     "ToolSource",
     "ToolSpec",

@@ -177,7 +177,10 @@ async def answer_intercepted(
     control = RunControl(run, pinned=approved, approved=approved, asked_by=asked_by, asks=asks)
     passage = await lead(run, call, terminal, control)
     final: ToolCall = passage.call if passage.reached else counted(run, passage.call, call)
-    if passage.asked is not None:
+    if passage.asked is not None and not run.can_ask:
+        hook_id = passage.asked_by.id if passage.asked_by is not None else ""
+        passage.denied = Denial(hook_id=hook_id, reason=f"Nobody can be asked here: {passage.asked.prompt}")
+    elif passage.asked is not None:
         asker = passage.asked_by
         early = asker is not None and asker.kind in ("before", "around")
         run.waiting[calling.tool_call_id] = WaitingCall(

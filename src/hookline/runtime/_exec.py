@@ -30,6 +30,7 @@ from hookline.runtime._calls import INTERRUPTED
 from hookline.runtime._enclosing import begin_enclosing, end_enclosing
 from hookline.runtime._given import check_ids, checked_decisions, checked_id, conversation
 from hookline.runtime._keeping import save
+from hookline.runtime._live import live
 from hookline.runtime._loop import run_segment
 from hookline.runtime._offer import keep_here
 from hookline.runtime._result import OperationResult
@@ -50,9 +51,6 @@ __all__ = [
 
 LAST_SAVE_SECONDS = 5.0
 """How long a store may take to save a run that was cancelled from outside; the cancellation waits for that."""
-
-_live: dict[str, Run | None] = {}
-"""The operations that run in this process at this moment; `None` while one is being set up."""
 
 
 async def exec_agent(
@@ -162,7 +160,7 @@ async def waiting_state(agent: Agent, operation_id: str, store: OperationStore) 
     Raises:
         OperationError: If it cannot be resumed, each reason with an error of its own.
     """
-    if operation_id in _live:
+    if operation_id in live:
         raise OperationBusyError(operation_id)
     state = await store.load(operation_id)
     if state is None:
@@ -187,7 +185,7 @@ def interrupt(operation_id: str) -> bool:
     Returns:
         Whether there was such a run to stop.
     """
-    run = _live.get(operation_id)
+    run = live.get(operation_id)
     if run is None or run.finishing:
         return False
     run.interrupt()
@@ -256,7 +254,7 @@ async def exec_child(parent: Run, agent: Agent, instruction: str, operation_id: 
 async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
     """One segment, guarded: whatever happens, its end is announced once and no hook stays behind."""
     operation_id = run.operation_id
-    if operation_id in _live:
+    if operation_id in live:
         raise OperationBusyError(operation_id) if run.version is not None else OperationExistsError(operation_id)
     run.dispatcher.has_hooks(operation_id)  # raises if the dispatcher is not open, while nothing is stored yet
     left_out = run.dispatcher._left_out(operation_id)
@@ -265,7 +263,7 @@ async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
             f"The interceptors {', '.join(left_out)} of operation {operation_id!r} were given to the dispatcher, which "
             "calls observers only. Give their bundle to the run, in `hooks=[...]`."
         )
-    _live[operation_id] = None
+    live[operation_id] = None
     try:
         failed_at_start = await _claim(run)
         hooks = run.hooks
@@ -273,12 +271,12 @@ async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
             bundles = list(dict.fromkeys(entry for entry in hooks if isinstance(entry, EnclosingHooks)))
             hooks = begin_enclosing(run, bundles) if bundles else hooks
         run.dispatcher.register(operation_id, hooks)
-        _live[operation_id] = run
+        live[operation_id] = run
         return await _run_and_finish(run, decisions, failed_at_start)
     finally:
         if run.begun:
             end_enclosing(run)
-        del _live[operation_id]
+        del live[operation_id]
 
 
 async def _claim(run: Run) -> Exception | None:

@@ -40,13 +40,13 @@ ExecChild = Callable[["Run", Agent, str, str], Awaitable[OperationResult]]
 """Runs a sub-agent: parent run, sub-agent, instruction, operation id."""
 
 Remember = Callable[["Run"], Awaitable[None]]
-
-
 UNSTEERED = Steering()
 
 
 class Run:
     """One segment of an operation: from `exec_agent` or `resume_agent` to its return."""
+
+    can_ask = True  # a person, about a tool call
 
     # Slots, because a run has more attributes than Python shares the keys of.
     __slots__ = (

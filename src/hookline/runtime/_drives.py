@@ -1,0 +1,72 @@
+"""What of hookline a framework can drive, and the refusal of hooks that it would never call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from hookline.calls import Call
+from hookline.errors import UnsupportedHookError
+from hookline.events import EVENTS, HookType
+from hookline.hooks import AnyHook, Hook, Hooks, Interceptor
+
+__all__ = ["KINDS", "Drives", "check_driven"]
+
+logger = logging.getLogger("hookline")
+
+KINDS = frozenset({"before", "guard", "after", "around"})
+"""The kinds of interceptors."""
+
+
+class Drives(msgspec.Struct, frozen=True, kw_only=True):
+    """What an adapter of a framework can drive.
+
+    Attributes:
+        framework: Its name, as errors and the matrix of the docs show it.
+        events: The events that observers may wait for.
+        calls: For each class of calls the kinds of interceptors that may stand in its way.
+        asks: Whether a person can be asked about a tool call; where not, an `Ask` is a denial.
+    """
+
+    framework: str
+    events: frozenset[HookType] = frozenset(EVENTS)
+    calls: Mapping[type[Call], frozenset[str]] = {}
+    asks: bool = False
+
+
+def check_driven(hooks: Iterable[AnyHook], drives: Drives, *, best_effort: bool) -> None:
+    """See to it that no hook is silently never called.
+
+    Args:
+        hooks: What was given to a run.
+        drives: What the framework can drive.
+        best_effort: Whether hooks that it cannot drive are only told of in the log.
+
+    Raises:
+        UnsupportedHookError: For the first of them.
+    """
+    for error in _undriven(hooks, drives):
+        if not best_effort:
+            raise error
+        logger.warning("%s", error)
+
+
+def _undriven(hooks: Iterable[AnyHook], drives: Drives) -> Iterable[UnsupportedHookError]:
+    every_event = len(drives.events) == len(EVENTS)
+    for entry in hooks:
+        # A bundle of the package's own, such as telemetry, listens to everything and needs nothing in particular.
+        watches = every_event or (isinstance(entry, Hooks) and not entry.recorded)
+        observers = entry.observers if isinstance(entry, Hooks) else [entry] if isinstance(entry, Hook) else []
+        for hook in () if watches else observers:
+            kind = hook.type if isinstance(hook.type, HookType) else hook.type.hook_type
+            if kind not in drives.events:
+                yield UnsupportedHookError(hook.id, str(kind), drives.framework)
+        interceptors = (
+            entry.interceptors if isinstance(entry, Hooks) else [entry] if isinstance(entry, Interceptor) else []
+        )
+        for interceptor in interceptors:
+            if interceptor.kind not in drives.calls.get(interceptor.call, frozenset()):
+                what = f"{interceptor.kind}({interceptor.call.__name__})"
+                yield UnsupportedHookError(interceptor.id, what, drives.framework)

@@ -1,0 +1,382 @@
+"""The life of a run of another framework: hooks registered, steps counted, its end announced once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from functools import lru_cache
+from time import perf_counter_ns, time_ns
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+
+from hookline._enclosing import EnclosingHooks
+from hookline.calls import (
+    Denial,
+    Message,
+    ModelCall,
+    ModelResponse,
+    ToolCall,
+    ToolCalling,
+    ToolSpec,
+)
+from hookline.dispatcher import HookDispatcher
+from hookline.errors import HookUsageError, OperationBusyError, OperationExistsError
+from hookline.events import (
+    AfterHumanIntervention,
+    BeforeHumanIntervention,
+    CompletionReason,
+    OnStopByHumanIntervention,
+    PendingTool,
+    ToolOutcome,
+)
+from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.runtime._agent import Agent
+from hookline.runtime._drives import Drives, check_driven
+from hookline.runtime._enclosing import begin_enclosing, end_enclosing
+from hookline.runtime._given import check_ids, checked_id
+from hookline.runtime._keeping import save
+from hookline.runtime._live import live
+from hookline.runtime._result import Step
+from hookline.runtime._resume import decided, rejection
+from hookline.runtime._run import Run
+from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, default_store
+from hookline.runtime._telling import after_step, before_step, complete
+from hookline.runtime._tools import Tool
+
+__all__ = ["ForeignLife", "Segment"]
+
+
+class _Named:
+    """Stands for the model of the framework, which nobody asks through it."""
+
+    def __init__(self, name: str, provider: str) -> None:
+        self.name, self.provider = name, provider
+
+    async def respond(self, call: ModelCall) -> ModelResponse:
+        raise HookUsageError("A model of another framework is asked by that framework.")
+
+
+@lru_cache(maxsize=1000)
+def _stand_in(agent_id: str, model: str, provider: str) -> Agent:
+    """The framework's agent as the runtime knows it; a process has few, and runs each many times."""
+    return Agent(id=agent_id, model=_Named(model, provider))
+
+
+class Segment(Run):
+    """A segment whose tools are the framework's, known by the call that is under way."""
+
+    __slots__ = ("at_hand", "can_ask", "given_specs")
+
+    at_hand: dict[str, Tool]
+    can_ask: bool
+    given_specs: list[ToolSpec]
+
+    @property
+    def specs(self) -> list[ToolSpec]:
+        return self.given_specs
+
+    def nobody_cancelled(self) -> bool:
+        """A framework may cancel the task that a tool runs in, which may be the very task of its run."""
+        if self.task is None or self.scope.cancel_called:
+            return False
+        present = asyncio.current_task()
+        return present is not None and not present.cancelling()
+
+    def find(self, calling: ToolCalling | ToolCall) -> Tool | None:
+        tool = self.at_hand.get(calling.tool_call_id)
+        same = tool is not None and (tool.identifier, tool.name) == (calling.identifier, calling.api_name)
+        return tool if same else None
+
+
+class ForeignLife:
+    """The life of one run of another framework: its beginning, its steps, its pauses, its end; see `ForeignRun`."""
+
+    def __init__(
+        self,
+        hooks: Iterable[AnyHook],
+        drives: Drives,
+        *,
+        agent_id: str = "agent",
+        model: str = "",
+        provider: str = "",
+        operation_id: str | None = None,
+        user_id: str = "",
+        tenant_id: str = "",
+        parent: ForeignLife | None = None,
+        conversation_id: str | None = None,
+        dispatcher: HookDispatcher | None = None,
+        store: OperationStore | None = None,
+        drain_timeout: float = 5.0,
+        best_effort: bool = False,
+    ) -> None:
+        check_ids(user_id=user_id, tenant_id=tenant_id)
+        own = hook_batch(hooks)
+        inherited = [entry for entry in parent.inherited if entry not in own] if parent is not None else []
+        self._hooks = [*inherited, *own]
+        check_driven(self._hooks, drives, best_effort=best_effort)
+        self.drives = drives
+        self.operation_id = checked_id(operation_id)
+        self._agent = _stand_in(agent_id or "agent", model, provider)
+        self._parent = parent
+        if parent is not None:
+            user_id, tenant_id = user_id or parent.run.user_id, tenant_id or parent.run.tenant_id
+            conversation_id = conversation_id or parent.run.conversation_id
+            dispatcher = dispatcher or parent.run.dispatcher
+        self._user_id, self._tenant_id, self._conversation_id = user_id, tenant_id, conversation_id
+        self._dispatcher, self._own_dispatcher = dispatcher, None if dispatcher is not None else HookDispatcher()
+        self._store = store or default_store()
+        self._drain_timeout = drain_timeout
+        self._run: Segment | None = None
+        self._step: Step | None = None
+        self._resumed = False
+        self._ended: tuple[CompletionReason, Exception | None] | None = None
+
+    # Its life.
+
+    @property
+    def run(self) -> Run:
+        """What the runtime knows of it, once it is open."""
+        return self._opened
+
+    @property
+    def _opened(self) -> Segment:
+        if self._run is None:
+            raise HookUsageError(f"Run {self.operation_id!r} of {self.drives.framework} is not open.")
+        return self._run
+
+    @property
+    def inherited(self) -> list[AnyHook]:
+        """The hooks that go along into the runs of sub-agents."""
+        return [entry for entry in self._hooks if isinstance(entry, Hooks) and entry.inherit]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody asked for its end."""
+        return self._opened.interrupted
+
+    @property
+    def denied(self) -> Denial | None:
+        """The denial that ends it."""
+        return self._opened.denied
+
+    async def open(
+        self, prompt: Sequence[Message] = (), instructions: str = "", tools: Sequence[ToolSpec] = ()
+    ) -> Self:
+        """Begin: register the hooks.
+
+        Args:
+            prompt: What it is to work on.
+            instructions: The system message.
+            tools: What the model may call.
+
+        Raises:
+            OperationExistsError: If an operation of that id is running.
+        """
+        if self._own_dispatcher is not None:
+            self._dispatcher = await self._own_dispatcher.__aenter__()
+        assert self._dispatcher is not None
+        try:
+            await self._register(self._dispatcher, prompt, instructions, tools)
+        except BaseException as error:
+            if self._own_dispatcher is not None:
+                await self._own_dispatcher.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def _register(
+        self, dispatcher: HookDispatcher, prompt: Sequence[Message], instructions: str, tools: Sequence[ToolSpec]
+    ) -> None:
+        state = await self._store.load(self.operation_id)
+        self._resumed = state is not None and state.status == "waiting_for_human"
+        if self.operation_id in live:
+            raise OperationBusyError(self.operation_id) if self._resumed else OperationExistsError(self.operation_id)
+        if state is None or not self._resumed:
+            parent = self._parent.operation_id if self._parent is not None else None
+            state = OperationState(
+                operation_id=self.operation_id,
+                agent_id=self._agent.id,
+                parent_operation_id=parent,
+                messages=list(prompt),
+                user_id=self._user_id,
+                tenant_id=self._tenant_id,
+                conversation_id=self._conversation_id,
+            )
+        run = Segment(
+            self._agent,
+            state,
+            version=state.version if self._resumed else None,
+            hooks=self._hooks,
+            dispatcher=dispatcher,
+            store=self._store,
+            drain_timeout=self._drain_timeout,
+            exec_child=_no_child,
+            parent=self._parent.run if self._parent is not None else None,
+        )
+        run.at_hand, run.can_ask, run.given_specs = {}, self.drives.asks, list(tools)
+        run.instructions = instructions
+        self._run = live[self.operation_id] = run
+        try:
+            bundles = list(dict.fromkeys(entry for entry in self._hooks if isinstance(entry, EnclosingHooks)))
+            dispatcher.register(self.operation_id, begin_enclosing(run, bundles) if bundles else self._hooks)
+        except BaseException:
+            del live[self.operation_id]
+            self._run = None
+            raise
+
+    def finish(self, reason: CompletionReason, output: str | None = None, error: Exception | None = None) -> None:
+        """Say what it came to, for the end that follows.
+
+        Args:
+            reason: Why it ends.
+            output: What was said last, if the model's last answer was not it.
+            error: On `"error"`: what was raised.
+        """
+        if output is not None:
+            self._opened.last_content = output
+        self._ended = reason, error
+
+    async def close(self, error: BaseException | None = None) -> None:
+        """End: announce it, and forget the hooks. A second time does nothing.
+
+        Args:
+            error: What the framework's run raised, if `finish` was not called.
+        """
+        run = self._run
+        if run is None or live.get(self.operation_id) is not run:
+            return
+        reason, failure = self._ended or self._outcome(run, error)
+        try:
+            run.finishing = True
+            run.ended = perf_counter_ns()
+            self.end_step(should_continue=False)
+            if reason == "waiting_for_human" or self._resumed:
+                await save(run, reason)
+        finally:
+            try:
+                complete(run, reason, failure)
+            finally:
+                with anyio.CancelScope(shield=True) if error is not None else nullcontext():
+                    await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
+                end_enclosing(run)
+                del live[self.operation_id]
+                if self._own_dispatcher is not None:
+                    await self._own_dispatcher.__aexit__(None, None, None)
+
+    def _outcome(self, run: Run, error: BaseException | None) -> tuple[CompletionReason, Exception | None]:
+        if run.denied is not None or run.stopped:
+            return "interrupted", None
+        if error is None:
+            return "done", None
+        return ("error", error) if isinstance(error, Exception) else ("interrupted", None)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        self._opened.scope.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        swallowed = self._opened.scope.__exit__(kind, error, trace)
+        await self.close(None if swallowed else error)
+        return bool(swallowed)
+
+    # Steps and model calls.
+
+    def begin_step(self) -> int:
+        """A step begins; one that is under way ends.
+
+        Returns:
+            Its index, from 0.
+        """
+        self.end_step(should_continue=True)
+        self._step = before_step(self._opened)
+        return self._step.index
+
+    def end_step(self, *, should_continue: bool) -> None:
+        """The step that is under way ends, if there is one."""
+        step, self._step = self._step, None
+        if step is not None:
+            after_step(self._opened, step, should_continue=should_continue)
+            if self._ended is None:
+                self._opened.outcomes.clear()
+            self._opened.step_index = None
+
+    @property
+    def step(self) -> Step:
+        """The step that is under way; one begins where there is none."""
+        if self._step is None:
+            self.begin_step()
+        assert self._step is not None
+        return self._step
+
+    def answered(self, response: ModelResponse) -> None:
+        """Take a model's answer into the step and the totals."""
+        step = self.step
+        self._opened.count(step, response)
+        step.calling = list(response.tool_calls)
+        if step.calling:
+            step.type = "call_tool"
+
+    # People.
+
+    def pause(self, pending: Sequence[PendingTool] = ()) -> None:
+        """The run is about to wait for a person; `finish` is said as well.
+
+        Args:
+            pending: The calls that wait; those about which hooks have asked come by themselves.
+        """
+        run, step = self._opened, self.step
+        step.type = "request_human_approve"
+        known = {each.tool_call_id: each for each in (*pending, *step.asked.values())}
+        run.pending = list(known.values())
+        run.open_calls = list(step.calling)
+        run.waiting_since_unix_nano = time_ns()
+        if run.hooked(BeforeHumanIntervention):
+            run.tell(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
+        self.finish("waiting_for_human")
+
+    def refused(self, calling: ToolCalling, decision: Reject) -> str:
+        """A call will not run, because a person has refused it.
+
+        Args:
+            calling: The call.
+            decision: What the person decided.
+
+        Returns:
+            What the model is to be told.
+        """
+        step, content = self.step, rejection(decision)
+        step.type = "call_tool"
+        step.calling.append(calling)
+        step.outcomes[calling.tool_call_id] = ToolOutcome(
+            identifier=calling.identifier,
+            api_name=calling.api_name,
+            tool_call_id=calling.tool_call_id,
+            content=content,
+            success=False,
+        )
+        return content
+
+    def decided(self, decisions: Iterable[Approve | Reject]) -> None:
+        """A person has decided; a plain `Reject` stops the run."""
+        run, stopped = self._opened, False
+        for decision in decisions:
+            reject = decision if isinstance(decision, Reject) else None
+            if run.hooked(AfterHumanIntervention):
+                run.tell(decided(run, decision))
+            if reject is not None and not reject.and_continue and not stopped:
+                stopped, self.step.type = True, "request_human_approve"
+                if run.hooked(OnStopByHumanIntervention):
+                    run.tell(
+                        OnStopByHumanIntervention(
+                            **run.ids, tool_call_id=reject.tool_call_id, rejection_reason=reject.reason or None
+                        )
+                    )
+
+
+async def _no_child(parent: Run, agent: Agent, instruction: str, operation_id: str) -> Any:
+    raise HookUsageError("Sub-agents of another framework are called by that framework.")
