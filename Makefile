@@ -10,7 +10,10 @@ SOAK_VENV := .soak-venv
 PHOENIX := arize-phoenix==20.26.1
 SOAK_PHOENIX ?= $(SOAK_VENV)/bin/phoenix
 
-.PHONY: demo test check bench soak docs clean
+# Frameworks that install together with all the rest; `make adapters` has an environment for each of them, and the others.
+FRAMEWORKS := pydantic-ai,openai-agents,langchain,agent-framework,fastmcp
+
+.PHONY: demo test check bench soak adapters docs clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/hookline demo
@@ -30,11 +33,14 @@ bench: $(VENV)/.bench
 soak: $(VENV)/.demo $(SOAK_PHOENIX)
 	$(PY) -m benchmarks.soak --phoenix $(SOAK_PHOENIX) $(ARGS)
 
+adapters:
+	python3 tests/adapters/environments.py $(ARGS)
+
 docs: $(VENV)/.test
 	$(PY) -m pytest tests/docs $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(SOAK_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
+	rm -rf $(VENV) $(SOAK_VENV) .adapters-venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
 
 $(VENV)/.pip:
 	python3 -m venv $(VENV)
@@ -46,14 +52,14 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/.pip
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,agent-hooks]' --group test --group check
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,agent-hooks,$(FRAMEWORKS)]' --group test --group check
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.check: $(VENV)/.test
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,agent-hooks]' --group test --group bench
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,agent-hooks,$(FRAMEWORKS)]' --group test --group bench
 	@touch $@
 
 $(SOAK_VENV)/bin/phoenix:

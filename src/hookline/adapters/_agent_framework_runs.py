@@ -1,0 +1,192 @@
+"""The runs of agents of Microsoft Agent Framework, as operations of hookline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import anyio
+from agent_framework import AgentContext, AgentMiddleware, AgentResponse, AgentResponseUpdate, ResponseStream
+from agent_framework import Message as Theirs
+
+from hookline.adapters import _agent_framework_words as words
+from hookline.adapters._agent_framework_compaction import Compacting
+from hookline.adapters._agent_framework_models import Models
+from hookline.adapters._agent_framework_seat import DRIVES, Next, Seat, called
+from hookline.adapters._agent_framework_tools import Tools
+from hookline.adapters._relay import holds
+from hookline.calls import AgentCall, Message
+from hookline.errors import HookDenied
+from hookline.hooks import AnyHook
+from hookline.runtime import ForeignRun
+
+__all__ = ["play"]
+
+Tell = Callable[[Any], Awaitable[None]]
+
+
+async def play(context: AgentContext, call_next: Next, hooks: Iterable[AnyHook], options: Mapping[str, Any]) -> None:
+    """A run of an agent.
+
+    Args:
+        context: The framework's context of the run.
+        call_next: Runs it.
+        hooks: Its hooks.
+        options: What `ForeignRun` takes.
+    """
+    decided, operation = words.decisions(context.messages)
+    agent: Any = context.agent
+    given = {
+        "agent_id": agent.name or agent.id,
+        "model": words.model_name(agent),
+        "conversation_id": context.session.session_id if context.session is not None else None,
+        "operation_id": operation,
+        **options,
+    }
+    run = ForeignRun(hooks, DRIVES, **given)
+    seat = Seat(run, context, decided)
+    if context.stream:
+        context.result = _streamed(seat, call_next)
+        return
+    context.result = await _run(seat, call_next, None)
+
+
+def _streamed(seat: Seat, call_next: Next) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]]:
+    final: list[AgentResponse[Any]] = []
+
+    async def updates() -> AsyncGenerator[AgentResponseUpdate, None]:
+        send, receive = anyio.create_memory_object_stream[Any](0)
+
+        async def run() -> None:
+            with send:
+                final.append(await _run(seat, call_next, send.send))
+
+        with receive:
+            # A task of its own, because a generator may be closed in another task than the one that began it.
+            task = asyncio.create_task(run())
+            try:
+                async for update in receive:
+                    yield update
+                await task
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
+
+    return ResponseStream(updates(), finalizer=lambda _: final[0])
+
+
+async def _run(seat: Seat, call_next: Next, tell: Tell | None) -> AgentResponse[Any]:
+    async with seat.run as run:
+        context = seat.context
+        _install(seat)
+        stopped = seat.resume() if seat.decisions else ""
+        if stopped:
+            run.finish("interrupted")
+            return AgentResponse(messages=[])
+        if AgentCall not in run.run.intercepted:
+            response = await _through(context, call_next, tell)
+            _conclude(seat, response)
+            return response
+        return await _led(seat, call_next, tell)
+    return AgentResponse(messages=[])  # somebody has interrupted it
+
+
+def _install(seat: Seat) -> None:
+    """Stand in the way of the run's calls, outside of all others."""
+    context = seat.context
+    agent: Any = context.agent
+    others = context.client_kwargs.get("middleware") or []
+    context.client_kwargs["middleware"] = [Models(seat), Tools(seat, follow), *others]
+    client = getattr(agent, "client", None)
+    strategies = (context.compaction_strategy, getattr(agent, "compaction_strategy", None))
+    strategy = next((each for each in (*strategies, getattr(client, "compaction_strategy", None)) if each), None)
+    if strategy is not None:
+        context.compaction_strategy = Compacting(seat.run, strategy)
+
+
+async def _through(context: AgentContext, call_next: Next, tell: Tell | None) -> AgentResponse[Any]:
+    """The agent's own run."""
+    await call_next()
+    result: Any = context.result
+    if isinstance(result, ResponseStream):
+        async for update in result:
+            if tell is not None:
+                await tell(update)
+        result = await result.get_final_response()
+    return result if result is not None else AgentResponse(messages=[])
+
+
+async def _led(seat: Seat, call_next: Next, tell: Tell | None) -> AgentResponse[Any]:
+    """The agent's own run, led through the hooks of `AgentCall`."""
+    run, context, held = seat.run, seat.context, list[Any]()
+    own = AgentResponse[Any](messages=[])
+
+    async def hold(update: Any) -> None:
+        held.append(update)
+
+    async def work(call: AgentCall) -> str:
+        nonlocal own
+        if call.input != messages:
+            context.messages = words.messages_again(call.input, known)
+        own = await _through(context, call_next, hold if tell is not None and holds(run, AgentCall) else tell)
+        return _conclude(seat, own)
+
+    instructions = str((getattr(context.agent, "default_options", None) or {}).get("instructions") or "")
+    for _ in range(1 + run.run.agent.max_continues):
+        known = [(each, words.heard(each, {})) for each in context.messages]
+        messages: list[Message] = [ours for _, each in known for ours in each]
+        done = await run.lead_run(messages, work, instructions=instructions)
+        if done.denied is not None:
+            raise HookDenied(done.denied.hook_id, done.denied.reason)
+        if not done.continues:
+            break
+        earlier = [] if context.session is not None else [*context.messages, *own.messages]
+        context.messages = [*earlier, Theirs("user", ["\n\n".join(done.continues)])]
+    if done.changed:
+        last = Theirs("assistant", [done.output])
+        own = AgentResponse(messages=[*own.messages[:-1], last], usage_details=own.usage_details)
+        held = [AgentResponseUpdate(role="assistant", contents=last.contents)]
+    if tell is not None:
+        for update in held:
+            await tell(update)
+    return own
+
+
+def _conclude(seat: Seat, response: AgentResponse[Any]) -> str:
+    """Note how the agent ended.
+
+    Returns:
+        What it said last.
+    """
+    run = seat.run
+    asked = [each for each in response.user_input_requests if each.type == "function_approval_request"]
+    if asked:
+        for each in asked:
+            each.additional_properties[words.OPERATION] = run.operation_id
+        waiting = words.pending(response, seat.servers)
+        run.pause([each for each in waiting if each.tool_call_id not in run.step.asked])
+        run.end_step(should_continue=False)
+    return response.messages[-1].text if response.messages else ""
+
+
+class Following(AgentMiddleware):
+    """What a sub-agent keeps: it makes the run that a hooked run calls an operation under that run."""
+
+    async def process(self, context: AgentContext, call_next: Next) -> None:
+        """A run of the sub-agent."""
+        mine = called.get()
+        if mine is None or mine.agent is not context.agent:
+            await call_next()
+            return
+        called.set(None)
+        await play(context, call_next, (), {"operation_id": mine.operation_id, "parent": mine.parent})
+
+
+_following = Following()
+
+
+def follow(agent: Any) -> None:
+    """Have a sub-agent's runs follow those that call it; once is enough."""
+    if _following not in (agent.middleware or ()):
+        agent.middleware = [_following, *(agent.middleware or ())]

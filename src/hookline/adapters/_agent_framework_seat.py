@@ -1,0 +1,105 @@
+"""One run of one agent of Microsoft Agent Framework, as the middleware of its calls finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from agent_framework import AgentContext, ChatContext, Content
+
+from hookline.adapters import _agent_framework_words as words
+from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolCalling
+from hookline.events import PendingTool, ToolOutcome
+from hookline.runtime import KINDS, Approve, Drives, ForeignRun, Reject
+
+__all__ = ["DRIVES", "Called", "Next", "Seat", "called"]
+
+Next = Callable[[], Awaitable[None]]
+DRIVES = Drives(
+    framework="Microsoft Agent Framework",
+    calls=dict.fromkeys((AgentCall, ModelCall, ToolCall, SubAgentCall, CompactCall), KINDS),
+    asks=True,
+)
+"""What the adapter can drive."""
+
+
+class Seat:
+    """One run of one agent.
+
+    Args:
+        run: The run.
+        context: The framework's own context of it.
+        decisions: What a person has decided since it paused, by tool call.
+    """
+
+    def __init__(self, run: ForeignRun, context: AgentContext, decisions: Mapping[str, Approve | Reject]) -> None:
+        self.run, self.context = run, context
+        self.decisions = dict(decisions)
+        self.asking = False
+        """Whether the model of the present step has not answered yet."""
+        self.servers: dict[str, str] = {}
+        """Where its tools come from, by name."""
+        self.rejected = {call: each for call, each in decisions.items() if isinstance(each, Reject)}
+        """Rejections that the model has not been told of yet."""
+
+    def begin(self, context: ChatContext) -> None:
+        """A step begins; another attempt at the same model call belongs to the same step."""
+        if not self.asking:
+            self.run.begin_step()
+            self.asking = True
+        for content in (each for message in context.messages for each in message.contents if self.rejected):
+            decision = self.rejected.get(content.call_id or "") if content.type == "function_result" else None
+            if decision is not None:  # in place: the conversation that the run gives back holds it too
+                content.result = words.rejection(decision)
+                content.items = [Content.from_text(content.result)]
+        self.rejected = {}
+
+    def resume(self) -> str:
+        """A run that waited goes on, in a step of its own.
+
+        Returns:
+            Why it ends, if a person has stopped it.
+        """
+        run, decided = self.run, list(self.decisions.values())
+        run.begin_step()
+        run.step.type = "call_tool"
+        run.decided(decided)
+        for pending in run.run.pending:
+            decision = self.decisions.get(pending.tool_call_id)
+            if isinstance(decision, Reject):
+                self._refused(pending, words.rejection(decision))
+        stops = [each for each in decided if isinstance(each, Reject) and not each.and_continue]
+        return words.rejection(stops[0]) if stops else ""
+
+    def _refused(self, pending: PendingTool, told: str) -> None:
+        step, name = self.run.step, pending.tool_call_id
+        where = {"identifier": pending.identifier, "api_name": pending.api_name, "tool_call_id": name}
+        step.calling.append(ToolCalling(**where, args=pending.args))
+        step.outcomes[name] = ToolOutcome(**where, content=told, success=False)
+
+    def learn(self, context: ChatContext) -> None:
+        """Where the tools come from that the model is offered."""
+        offered = (context.options or {}).get("tools") or ()
+        for tool in offered if isinstance(offered, list | tuple) else [offered]:
+            name = getattr(tool, "name", None)
+            if name is not None and name not in self.servers:
+                self.servers[name] = words.server_of(tool)
+
+
+class Called:
+    """A sub-agent that is being called.
+
+    Args:
+        agent: The sub-agent.
+        parent: The run that calls it.
+        operation_id: The operation that its run is to be.
+    """
+
+    def __init__(self, agent: Any, parent: ForeignRun, operation_id: str) -> None:
+        self.agent, self.parent, self.operation_id = agent, parent, operation_id
+        self.error: Exception | None = None
+
+
+called: ContextVar[Called | None] = ContextVar("hookline_agent_framework", default=None)
+"""The sub-agent that the present tool call calls."""

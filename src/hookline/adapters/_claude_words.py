@@ -1,0 +1,201 @@
+"""What the Claude Agent SDK says, in hookline's words, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from claude_agent_sdk import (
+    AssistantMessage,
+    ResultMessage,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UserMessage,
+)
+from mcp.types import CallToolResult, TextContent
+
+from hookline.calls import ModelResponse, ToolCalling, ToolResult, Usage
+from hookline.events import CompletionReason
+from hookline.runtime import AgentDone, ToolDone
+
+__all__ = [
+    "AGENT_TOOLS",
+    "BUILT_IN",
+    "asked_of",
+    "ending",
+    "joined",
+    "mcp_result",
+    "model_response",
+    "refused",
+    "replaced",
+    "results_in",
+    "rewritten",
+    "said",
+    "split",
+    "stopped",
+    "text_of",
+    "tool_result",
+]
+
+BUILT_IN = "claude_code"
+"""The identifier of the tools that Claude Code brings along."""
+
+AGENT_TOOLS = ("Task", "Agent")
+"""The tools by which Claude calls a sub-agent."""
+
+
+def split(name: str) -> tuple[str, str]:
+    """Where a tool comes from, and its name there."""
+    parts = name.split("__", 2)
+    return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == "mcp" else (BUILT_IN, name)
+
+
+def joined(server: str, name: str) -> str:
+    """What Claude calls a tool of an MCP server."""
+    return f"mcp__{server}__{name}"
+
+
+def text_of(value: Any) -> str:
+    """What a tool gave, as text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping) and isinstance(value.get("content"), list):
+        value = value["content"]
+    if isinstance(value, list) and all(isinstance(block, Mapping) and "text" in block for block in value):
+        return "\n".join(block["text"] for block in value)
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+# Messages.
+
+
+def model_response(message: AssistantMessage) -> ModelResponse:
+    """A message of the model."""
+    usage, blocks = message.usage or {}, message.content
+    names = [(block, *split(block.name)) for block in blocks if isinstance(block, ToolUseBlock)]
+    return ModelResponse(
+        content="".join(block.text for block in blocks if isinstance(block, TextBlock)),
+        reasoning="".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock)),
+        tool_calls=[
+            ToolCalling(identifier=origin, api_name=name, args=block.input, tool_call_id=block.id)
+            for block, origin, name in names
+        ],
+        usage=Usage(
+            input_tokens=sum(
+                usage.get(key) or 0
+                for key in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+            ),
+            output_tokens=usage.get("output_tokens") or 0,
+        ),
+        finish_reason=message.stop_reason or "stop",
+        model=message.model,
+        response_id=message.message_id or "",
+    )
+
+
+def results_in(message: UserMessage) -> Iterator[tuple[str, str, bool]]:
+    """The results of tools in a message: the call, what it gave, and whether it failed."""
+    for block in message.content if isinstance(message.content, list) else ():
+        if isinstance(block, ToolResultBlock):
+            yield block.tool_use_id, text_of(block.content or ""), bool(block.is_error)
+
+
+def ending(message: ResultMessage) -> tuple[CompletionReason, Exception | None]:
+    """Why a task of Claude is over."""
+    if message.subtype == "error_max_turns":
+        return "max_steps", None
+    if message.subtype == "error_max_budget_usd":
+        return "cost_limit", None
+    if not message.is_error:
+        return "done", None
+    told = "; ".join(message.errors or ()) or message.result or message.subtype
+    return "error", RuntimeError(told)
+
+
+def said(text: str) -> list[Any]:
+    """The messages of a task whose answer a hook has given."""
+    answer = AssistantMessage(content=[TextBlock(text=text)], model="hookline")
+    result = ResultMessage(
+        subtype="success", duration_ms=0, duration_api_ms=0, is_error=False, num_turns=0, session_id="", result=text
+    )
+    return [answer, result]
+
+
+# Tools.
+
+
+def asked_of(args: Mapping[str, Any]) -> str:
+    """What a sub-agent is asked to do."""
+    return str(args.get("prompt", ""))
+
+
+def tool_result(answer: Any) -> ToolResult:
+    """What a tool of this process gave."""
+    blocks = getattr(answer, "content", None) or []
+    texts = [block.text if isinstance(block, TextContent) else block.model_dump_json() for block in blocks]
+    return ToolResult(content="\n".join(texts), success=not getattr(answer, "is_error", False))
+
+
+def mcp_result(done: ToolDone) -> CallToolResult:
+    """What a hook made of a call of a tool of this process."""
+    text = done.asked.prompt if done.asked is not None else done.result.content
+    failed = done.asked is not None or not done.result.success
+    return CallToolResult.model_validate({"content": [{"type": "text", "text": text}], "isError": failed})
+
+
+# What callbacks answer.
+
+
+def stopped(reason: str) -> dict[str, Any]:
+    """The answer that ends the task."""
+    return {"continue_": False, "stopReason": reason, **_denied(reason)}
+
+
+def _denied(reason: str) -> dict[str, Any]:
+    decision = {"permissionDecision": "deny", "permissionDecisionReason": reason}
+    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **decision}}
+
+
+def refused(name: str, done: ToolDone | AgentDone) -> dict[str, Any]:
+    """The answer for a call that is not to be made."""
+    if isinstance(done, AgentDone):
+        return _denied(done.denied.reason if done.denied is not None else _unanswerable(name, done.output))
+    if done.stop is not None:
+        return stopped(done.stop.reason)
+    if done.asked is not None:
+        return _denied(f"A person would have to decide about this call: {done.asked.prompt}")
+    return _denied(_unanswerable(name, done.result.content) if done.result.success else done.result.content)
+
+
+def _unanswerable(name: str, answer: str) -> str:
+    return (
+        f"{name} was not called, because a hook has answered in its place, and Claude takes such an answer only for "
+        f"tools of an MCP server of this process. The answer was: {answer}"
+    )
+
+
+def rewritten(args: dict[str, Any]) -> dict[str, Any]:
+    """The answer that has a tool called with other arguments."""
+    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "updatedInput": args}}
+
+
+def replaced(name: str, done: ToolDone | AgentDone) -> dict[str, Any]:
+    """The answer that tells the model something else than what the tool gave."""
+    content = done.output if isinstance(done, AgentDone) else done.result.content
+    output: Any = content
+    if name == "Bash":
+        output = {"stdout": content, "stderr": "", "interrupted": False}
+    answer: dict[str, Any] = {"hookSpecificOutput": {"hookEventName": "PostToolUse", "updatedToolOutput": output}}
+    if isinstance(done, ToolDone) and done.stop is not None:
+        return {"continue_": False, "stopReason": done.stop.reason, **answer}
+    if split(name)[0] == BUILT_IN and name not in ("Bash", *AGENT_TOOLS):
+        # The CLI keeps the tool's own output where another does not fit its schema, and the model must not see that.
+        return {
+            "continue_": False,
+            "stopReason": f"A hook changed what {name} gave, which Claude cannot take.",
+            **answer,
+        }
+    return answer

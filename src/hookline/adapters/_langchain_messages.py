@@ -1,0 +1,260 @@
+"""Between the messages of LangChain and those of hookline, both ways."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain.agents.middleware.types import ModelRequest
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+    convert_to_messages,
+)
+from langgraph.types import Command, Interrupt
+
+from hookline.calls import Message, ModelCall, ToolCalling, ToolResult, ToolSpec, Usage
+from hookline.calls import ModelResponse as Answer
+from hookline.events import PendingTool
+from hookline.runtime import Approve, Reject
+
+__all__ = [
+    "answer_of",
+    "answered",
+    "changed_request",
+    "decisions_of",
+    "message_of",
+    "messages_of",
+    "names_of",
+    "pending_of",
+    "put",
+    "result_of",
+    "said_last",
+    "shown",
+    "specs_of",
+    "tool_message",
+]
+
+Named = Callable[[str], tuple[str, str]]
+"""Where a tool comes from and what it is called there, by the name that the model knows."""
+
+ROLES: Mapping[str, Any] = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
+
+
+def shown(given: object) -> list[BaseMessage]:
+    """The messages of what a graph is given, or of its state."""
+    found = given.get("messages", []) if isinstance(given, Mapping) else getattr(given, "messages", [])
+    if isinstance(found, str) or (found and not isinstance(found, list | tuple)):
+        found = [found]
+    if all(isinstance(each, BaseMessage) for each in found):  # as in every state of a graph
+        return list(found)
+    return convert_to_messages(found)
+
+
+def said_last(state: object) -> str:
+    """What the agent said last."""
+    last = next((each for each in reversed(shown(state)) if isinstance(each, AIMessage)), None)
+    return last.text if last is not None else ""
+
+
+def _callings(message: AIMessage, named: Named) -> list[ToolCalling]:
+    callings = []
+    for each in message.tool_calls:
+        identifier, name = named(each["name"])
+        callings.append(
+            ToolCalling(identifier=identifier, api_name=name, args=each["args"], tool_call_id=each["id"] or "")
+        )
+    return callings
+
+
+def message_of(message: BaseMessage, named: Named) -> Message:
+    """A message in the words of hookline."""
+    role = ROLES.get(message.type, "user")
+    if isinstance(message, AIMessage):
+        return Message(role="assistant", content=message.text, tool_calls=_callings(message, named))
+    call = message.tool_call_id if isinstance(message, ToolMessage) else None
+    return Message(role=role, content=message.text, tool_call_id=call)
+
+
+def messages_of(request: ModelRequest[Any], named: Named) -> list[Message]:
+    """What a model is asked; the instructions are the first message."""
+    first = [] if request.system_message is None else [request.system_message]
+    return [message_of(each, named) for each in (*first, *request.messages)]
+
+
+def put(message: Message, names: Mapping[tuple[str, str], str]) -> BaseMessage:
+    """A message in the words of LangChain.
+
+    Args:
+        message: One that hooks have made or changed.
+        names: What the model calls the tools, by where they come from and what they are called there.
+    """
+    if message.role == "user":
+        return HumanMessage(message.content)
+    if message.role == "system":
+        return SystemMessage(message.content)
+    if message.role == "tool":
+        return ToolMessage(message.content, tool_call_id=message.tool_call_id or "")
+    return AIMessage(message.content, tool_calls=[_call(each, names) for each in message.tool_calls])
+
+
+def _call(calling: ToolCalling, names: Mapping[tuple[str, str], str]) -> Any:
+    args = calling.args if not isinstance(calling.args, str) else json.loads(calling.args)
+    name = names.get((calling.identifier, calling.api_name), calling.api_name)
+    return {"name": name, "args": dict(args), "id": calling.tool_call_id}
+
+
+def changed_request(
+    request: ModelRequest[Any], call: ModelCall, given: Sequence[Message], specs: Sequence[ToolSpec], named: Named
+) -> ModelRequest[Any]:
+    """The request as hooks have left the call; messages that they have not changed stay as they are."""
+    changes: dict[str, Any] = {}
+    if call.messages != given:
+        first = [] if request.system_message is None else [request.system_message]
+        left = list(zip(given, (*first, *request.messages), strict=True))
+        names = names_of(request.tools, named)
+        found: list[BaseMessage] = []
+        for message in call.messages:
+            at = next((at for at, (each, _) in enumerate(left) if each == message), None)
+            found.append(put(message, names) if at is None else left.pop(at)[1])
+        system = found.pop(0) if found and isinstance(found[0], SystemMessage) else None
+        changes |= {"messages": found, "system_message": system}
+    if call.tools != specs:
+        kept = {(spec.identifier, spec.name) for spec in call.tools}
+        changes["tools"] = [tool for tool in request.tools if named(tool_name(tool)) in kept]
+    if call.settings != request.model_settings:
+        changes["model_settings"] = dict(call.settings)
+    return request.override(**changes) if changes else request
+
+
+def tool_name(tool: Any) -> str:
+    """What the model calls a tool; those of providers are mappings."""
+    if isinstance(tool, Mapping):
+        return str(tool.get("name") or tool.get("type") or "")
+    return str(tool.name)
+
+
+def names_of(tools: Iterable[Any], named: Named) -> dict[tuple[str, str], str]:
+    """What the model calls the tools, by where they come from."""
+    return {named(tool_name(tool)): tool_name(tool) for tool in tools}
+
+
+def specs_of(tools: Iterable[Any], named: Named) -> list[ToolSpec]:
+    """The tools that a model is offered."""
+    specs = []
+    for tool in tools:
+        identifier, name = named(tool_name(tool))
+        described = tool.get("description", "") if isinstance(tool, Mapping) else tool.description
+        schema = dict(tool) if isinstance(tool, Mapping) else tool.tool_call_schema
+        shape = schema if isinstance(schema, dict) else schema.model_json_schema()
+        specs.append(ToolSpec(identifier=identifier, name=name, description=str(described), schema=shape))
+    return specs
+
+
+def answer_of(messages: Sequence[BaseMessage], named: Named) -> Answer:
+    """A model's answer in the words of hookline."""
+    message = next((each for each in messages if isinstance(each, AIMessage)), None) or AIMessage("")
+    usage, told = message.usage_metadata, message.response_metadata
+    return Answer(
+        content=message.text,
+        tool_calls=_callings(message, named),
+        reasoning="" if isinstance(message.content, str) else _reasoning(message),
+        usage=Usage(input_tokens=usage["input_tokens"], output_tokens=usage["output_tokens"]) if usage else Usage(),
+        finish_reason=str(told.get("finish_reason") or told.get("stop_reason") or "stop"),
+        model=str(told.get("model_name") or told.get("model") or ""),
+        response_id=message.id or "",
+    )
+
+
+def _reasoning(message: AIMessage) -> str:
+    blocks: list[Any] = list(message.content_blocks)
+    return "".join(str(block.get("reasoning", "")) for block in blocks if block.get("type") == "reasoning")
+
+
+def answered(answer: Answer, names: Mapping[tuple[str, str], str]) -> AIMessage:
+    """An answer that a hook gave or changed."""
+    return AIMessage(answer.content, tool_calls=[_call(each, names) for each in answer.tool_calls])
+
+
+def result_of(given: Any) -> ToolResult:
+    """What a tool gave: a message, a command, or several of them."""
+    told = _told(given)
+    if told is None:
+        return ToolResult(content="")
+    return ToolResult(content=told.text, success=told.status != "error")
+
+
+def _told(given: Any) -> ToolMessage | None:
+    if isinstance(given, ToolMessage):
+        return given
+    if isinstance(given, Command):
+        return _told(shown(given.update))
+    if isinstance(given, list | tuple):
+        return next((found for each in given if (found := _told(each)) is not None), None)
+    return None
+
+
+def tool_message(call: Mapping[str, Any], content: str, *, success: bool) -> ToolMessage:
+    """What the model is told in place of what a tool gave."""
+    status: Any = "success" if success else "error"
+    return ToolMessage(content, name=call["name"], tool_call_id=call["id"] or "", status=status)
+
+
+# People.
+
+
+def _requests(interrupt: Interrupt) -> list[Any]:
+    """The actions about which an interrupt asks, in the form of `HumanInTheLoopMiddleware`."""
+    found = interrupt.value.get("action_requests") if isinstance(interrupt.value, Mapping) else None
+    return list(found) if isinstance(found, list | tuple) else []
+
+
+def pending_of(
+    interrupts: Sequence[Interrupt], messages: Sequence[BaseMessage], named: Named
+) -> list[tuple[Interrupt, PendingTool]]:
+    """What a person is shown. Who interrupts says which tools, but not which calls: those are found in the messages."""
+    last = next((each for each in reversed(messages) if isinstance(each, AIMessage) and each.tool_calls), None)
+    calls = list(last.tool_calls) if last is not None else []
+    found: list[tuple[Interrupt, PendingTool]] = []
+    for interrupt in interrupts:
+        requests = _requests(interrupt)
+        for request in requests:
+            name, args = request["name"], request["args"]
+            meant = [each for each in calls if each["id"] == request.get("tool_call_id")]
+            meant = meant or [each for each in calls if each["name"] == name and each["args"] == args]
+            if meant:
+                calls.remove(meant[0])
+            identifier, api_name = named(name)
+            call_id = (meant[0]["id"] if meant else None) or interrupt.id
+            pending = PendingTool(identifier=identifier, api_name=api_name, tool_call_id=call_id, args=dict(args))
+            found.append((interrupt, pending))
+        if not requests:
+            pending = PendingTool(
+                identifier="langgraph",
+                api_name="interrupt",
+                tool_call_id=interrupt.id,
+                args={},
+                prompt=str(interrupt.value),
+            )
+            found.append((interrupt, pending))
+    return found
+
+
+def decisions_of(command: Command[Any], pending: Sequence[tuple[Interrupt, PendingTool]]) -> list[Approve | Reject]:
+    """What a person has decided, by the answers with which a graph goes on."""
+    given, found = command.resume, list[Approve | Reject]()
+    for interrupt, call in pending:
+        mine = given.get(interrupt.id, given) if isinstance(given, Mapping) else given
+        at = [each for other, each in pending if other.id == interrupt.id].index(call)
+        decided = mine.get("decisions") if isinstance(mine, Mapping) else None
+        decision = decided[at] if isinstance(decided, list) and at < len(decided) else {"type": "approve"}
+        if decision.get("type") in ("approve", "edit"):
+            found.append(Approve(call.tool_call_id))
+            continue
+        reason, ends = str(decision.get("message") or ""), bool(decision.get("ends_the_run"))
+        found.append(Reject(call.tool_call_id, reason=reason, and_continue=not ends))
+    return found

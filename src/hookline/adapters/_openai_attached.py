@@ -1,0 +1,255 @@
+"""A run of hookline around one run of the OpenAI Agents SDK: what the twins of its agents tell, and ask."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+from agents import Agent, AgentsException, RunResultStreaming, ToolApprovalItem
+
+from hookline.adapters._openai_items import call_id_of, parsed, pending_of, told
+from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
+from hookline.runtime import KINDS, AgentDone, Approve, Drives, ForeignRun, Reject
+
+__all__ = ["DRIVES", "Attached", "RunStopped", "masked", "present"]
+
+DRIVES = Drives(
+    framework="OpenAI Agents",
+    calls={ToolCall: KINDS, ModelCall: KINDS, AgentCall: KINDS, SubAgentCall: KINDS, CompactCall: KINDS},
+)
+"""All sixteen events; the SDK asks a person before a tool is called, so an `Ask` of a hook comes too late for it."""
+
+
+class RunStopped(AgentsException):
+    """A hook, or a person, ended the run.
+
+    Attributes:
+        reason: Why.
+        hook_id: The hook; `None` if it was a person.
+    """
+
+    def __init__(self, reason: str, hook_id: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.hook_id = reason, hook_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason, self.hook_id)
+
+
+class Waits(Exception):
+    """A sub-agent waits for a person, so that it is not over."""
+
+    def __str__(self) -> str:
+        return "The agent waits for a person; its work is not done."
+
+
+class Attached:
+    """Stands between the twins of a run and its hooks. After a handoff `run` is that of the agent that took over."""
+
+    def __init__(self, run: ForeignRun, *, awaited: Agent[Any] | None = None) -> None:
+        self.run = run
+        self.loop = asyncio.get_running_loop()
+        self.waits = False
+        self.streamed: RunResultStreaming | None = None
+        self.undecided: list[ToolApprovalItem] = []
+        self.nested = awaited is not None
+        self._awaited = awaited
+        self.asking = False
+        self.handed: list[tuple[ForeignRun, asyncio.Future[str], asyncio.Task[AgentDone]]] = []
+
+    @property
+    def leads_models(self) -> bool:
+        """Whether anybody looks at what a model is asked: interceptors and telemetry do, observers do not."""
+        run = self.run.run
+        return ModelCall in run.intercepted or bool(run.begun)
+
+    def take_turn(self) -> Agent[Any] | None:
+        """The agent whose run this stands for, if that is the next one to begin."""
+        awaited, self._awaited = self._awaited, None
+        return awaited
+
+    # What the twins call.
+
+    def hear(self, context: Any) -> None:
+        """Tell what a person has decided since the run paused."""
+        decisions: list[Approve | Reject] = []
+        for item in self.undecided:
+            name, call_id = item.tool_name or "", call_id_of(item)
+            approved = context.is_tool_approved(name, call_id)
+            if approved is not None:
+                reason = None if approved else context.get_rejection_message(name, call_id, existing_pending=item)
+                decisions.append(
+                    Approve(call_id) if approved else Reject(call_id, reason=reason or "", and_continue=True)
+                )
+        self.undecided = []
+        self.run.decided(decisions)
+
+    async def call(self, identifier: str, name: str, invoke: Callable[..., Awaitable[Any]], ctx: Any, text: str) -> Any:
+        """A tool is called; one that runs unchanged gives what it gives, or raises what it raises."""
+        run, own = self.run, list[Any]()
+        changeable = ToolCall in run.run.intercepted
+
+        async def work(args: Mapping[str, Any]) -> ToolResult:
+            final = text
+            if changeable and args != parsed(text):
+                final = json.dumps(args)
+                ctx._function_tool_arguments = None  # what the SDK has parsed for an approval
+            own.append(await invoke(ctx, final))
+            return ToolResult(content=told(own[0]))
+
+        approved = changeable and ctx.is_tool_approved(ctx.tool_name, ctx.tool_call_id) is True
+        calling = ToolCalling(identifier=identifier, api_name=name, args=text, tool_call_id=ctx.tool_call_id)
+        done = await run.call_tool(calling, work, approved=approved)
+        _heed_cancellation()
+        if done.asked is not None:
+            run.step.asked.pop(done.asked.tool_call_id, None)
+            return f"Not run: a person would have to be asked first, and nobody can be here. {done.asked.prompt}"
+        if done.error is not None:
+            raise done.error
+        return own[0] if own and not done.changed else done.result.content
+
+    async def call_agent(
+        self, name: str, callee: Agent[Any], invoke: Callable[..., Awaitable[Any]], ctx: Any, text: str
+    ) -> Any:
+        """An agent is called as a tool."""
+        parent, own = self.run, list[Any]()
+        given = parsed(text)
+        asked = given.get("input") if isinstance(given, dict) else None
+        asked = asked if isinstance(asked, str) else text
+
+        async def work(instruction: str, child: str) -> str:
+            final = text
+            if instruction != asked:
+                final = json.dumps({**given, "input": instruction}) if isinstance(given, dict) else instruction
+            async with ForeignRun((), DRIVES, agent_id=name, operation_id=child, parent=parent) as run:
+                attached = Attached(run, awaited=callee)
+                with attached.standing():
+                    own.append(await invoke(ctx, final))
+                attached.ended(attached.streamed)
+            if attached.waits:
+                raise Waits
+            return told(own[0])
+
+        try:
+            done = await parent.call_agent(name, asked, work)
+        except Waits:
+            return own[0]
+        return own[0] if own and not done.changed else done.output
+
+    async def hand_over(self, agent: Agent[Any], text: str) -> None:
+        """Another agent takes over; it is a sub-agent whose work ends when the whole run ends.
+
+        Raises:
+            RunStopped: If a hook stands in the way; the SDK has no words to tell a model so.
+        """
+        parent, taken = self.run, self.loop.create_future()
+        over: asyncio.Future[str] = self.loop.create_future()
+
+        async def work(instruction: str, child: str) -> str:
+            run = await ForeignRun((), DRIVES, agent_id=agent.name, operation_id=child, parent=parent).open()
+            self.run = run
+            taken.set_result(None)
+            try:
+                output = await over
+            except Waits:
+                await run.close()
+                raise
+            except BaseException as error:
+                await run.close(error)
+                raise
+            run.finish("done", output)
+            await run.close()
+            return output
+
+        task = asyncio.ensure_future(parent.call_agent(agent.name, text or "", work))
+        await asyncio.wait([task, taken], return_when=asyncio.FIRST_COMPLETED)
+        if not taken.done():
+            done = task.result()
+            raise RunStopped(done.output, done.denied.hook_id if done.denied is not None else None)
+        self.handed.append((parent, over, task))
+
+    # Its end.
+
+    def ended(self, result: Any) -> None:
+        """Tell what the SDK's run came to."""
+        if result is None:
+            return
+        if result.interruptions:
+            self.waits = True
+            self.run.pause([pending_of(item) for item in result.interruptions])
+            self.run.end_step(should_continue=False)
+        else:
+            self.run.finish("done", said_last(result))
+
+    async def settle(self, output: str, error: BaseException | None = None) -> None:
+        """End the runs of those that have taken over, the last of them first."""
+        if not self.handed:
+            return
+        failure = Waits() if self.waits else error
+        with anyio.CancelScope(shield=True):
+            while self.handed:
+                parent, over, task = self.handed.pop()
+                if failure is None:
+                    over.set_result(output)
+                elif isinstance(failure, Exception):
+                    over.set_exception(failure)
+                else:
+                    task.cancel()
+                await asyncio.wait([task])
+                if not task.cancelled() and task.exception() is None:
+                    output = task.result().output
+                self.run = parent
+                if self.waits:
+                    parent.finish("waiting_for_human")
+                elif failure is None:
+                    parent.finish("done", output)
+
+    def heed_stop(self) -> None:
+        """End the SDK's run, if a hook has; what a tool raises would only be told to the model.
+
+        Raises:
+            RunStopped: If a hook has.
+        """
+        denied = self.run.denied
+        if denied is not None:
+            raise RunStopped(denied.reason, denied.hook_id)
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """Let the twins find it."""
+        token = present.set(self)
+        try:
+            yield
+        finally:
+            present.reset(token)
+
+
+present: ContextVar[Attached | None] = ContextVar("hookline_openai_agents", default=None)
+"""The run in which the twins are."""
+
+
+@contextmanager
+def masked() -> Iterator[None]:
+    """Let nothing find a run of another loop."""
+    token = present.set(None)
+    try:
+        yield
+    finally:
+        present.reset(token)
+
+
+def said_last(result: Any) -> str:
+    """What a run of the SDK gave, as text."""
+    return told(result.final_output) if result.final_output is not None else ""
+
+
+def _heed_cancellation() -> None:
+    """A cancellation that the run took for the tool's own goes on: the SDK cancels the task of each tool call."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -1,0 +1,159 @@
+"""One run of the OpenAI Agents SDK, from its options to its result, through the hooks of the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from agents import (
+    Agent,
+    MaxTurnsExceeded,
+    ModelProvider,
+    RunConfig,
+    RunContextWrapper,
+    RunResult,
+    RunState,
+)
+
+from hookline.adapters._openai_attached import Attached, RunStopped, present, said_last
+from hookline.adapters._openai_items import input_of, spoken
+from hookline.adapters._openai_models import TwinProvider, alike, twin_model
+from hookline.adapters._openai_sessions import twin_session
+from hookline.adapters._openai_twins import twin
+from hookline.calls import AgentCall
+from hookline.runtime import ForeignRun
+
+__all__ = ["Input", "Start", "drive", "hooked_options"]
+
+Input = str | list[Any] | RunState[Any]
+Start = Callable[..., Awaitable[Any]]
+Play = Callable[[Agent[Any], Input], Awaitable[str]]
+
+
+async def drive(attached: Attached, agent: Agent[Any], given: Input, options: dict[str, Any], start: Start) -> Any:
+    """Run an agent in the SDK, through the hooks of the whole run."""
+    run, results = attached.run, list[Any]()
+    options, owned = hooked_options(options)
+    root = twin(agent)
+    if isinstance(given, RunState):
+        if not attached.nested:  # else it was restored along with that of the caller
+            given = await _restored(root, given)
+        attached.undecided = given.get_interruptions()
+        run.begin_step()
+        run.step.type = "call_tool"
+
+    async def play(agent: Agent[Any], put: Input) -> str:
+        try:
+            token = present.set(attached)
+            try:
+                result = await start(agent, put, **options)
+            finally:
+                present.reset(token)
+        except BaseException as error:
+            if isinstance(error, MaxTurnsExceeded | RunStopped):
+                run.finish("max_steps" if isinstance(error, MaxTurnsExceeded) else "interrupted")
+            await attached.settle("", error)
+            raise
+        results.append(result)
+        attached.ended(result)
+        output = said_last(result)
+        if attached.handed:
+            await attached.settle(output)
+        return output
+
+    try:
+        if AgentCall not in run.run.intercepted:
+            await play(root, given)
+        else:
+            changed = await _led(run, root, given, results, play)
+            attached.heed_stop()
+            if changed is not None and results:
+                results[-1].final_output = changed
+            elif changed is not None:
+                run.finish("done", changed)
+                return _answered(root, given, options, changed)
+    finally:
+        if owned is not None:
+            await owned.aclose()
+    attached.heed_stop()
+    return results[-1]
+
+
+async def _led(
+    run: ForeignRun,
+    root: Agent[Any],
+    given: Input,
+    results: list[Any],
+    play: Callable[[Agent[Any], Input], Awaitable[str]],
+) -> str | None:
+    """Lead a run through the hooks of `AgentCall`, as often as they continue it.
+
+    Returns:
+        What a hook made of its output.
+    """
+    known = [] if isinstance(given, RunState) else spoken(None, given, {})
+    prompt = [message for message, _ in known]
+    instructions = root.instructions if isinstance(root.instructions, str) else ""
+    following: Input = given
+
+    async def work(call: AgentCall) -> str:
+        agent, put = root, following
+        if call.input != prompt and put is given:
+            put = input_of(call.input, known, None)[1]
+        if call.instructions != instructions:
+            agent = alike(root)
+            agent.instructions = call.instructions
+        return await play(agent, put)
+
+    done = await run.lead_run(prompt, work, instructions=instructions)
+    while done.continues and run.run.continues < run.run.agent.max_continues:
+        run.run.continues += 1
+        said = {"role": "user", "content": "\n\n".join(done.continues)}
+        following = [*results[-1].to_input_list(), said]
+        done = await run.lead_run(prompt, work, instructions=instructions)
+    return done.output if done.changed else None
+
+
+def hooked_options(options: dict[str, Any]) -> tuple[dict[str, Any], ModelProvider | None]:
+    """The options of a run whose models and session are twins, and the provider that is to be closed after it."""
+    given = options.get("run_config")
+    ours = given is None or (isinstance(given, dict) and "model_provider" not in given)
+    config = RunConfig() if given is None else RunConfig(**given) if isinstance(given, dict) else given
+    provider = config.model_provider
+    if not isinstance(provider, TwinProvider):
+        config = alike(config)
+        config.model_provider, config.model = TwinProvider(provider), twin_model(config.model)
+    options = {**options, "run_config": config}
+    if options.get("session") is not None:
+        options["session"] = twin_session(options["session"])
+    return options, provider if ours else None
+
+
+async def _restored(root: Agent[Any], state: RunState[Any]) -> RunState[Any]:
+    """A state whose agents are twins. The way leads over JSON, as it does for one that waited on another machine."""
+    contexts: list[Any] = []
+
+    def keep(context: Any) -> dict[str, Any]:
+        contexts.append(context)
+        return {}
+
+    kept = state.to_json(context_serializer=keep)
+    return await RunState.from_json(root, kept, context_deserializer=lambda found: contexts[0] if contexts else found)
+
+
+def _answered(agent: Agent[Any], given: Input, options: dict[str, Any], output: str) -> RunResult:
+    """What a run gives for which a hook answered."""
+    nothing: dict[str, Any] = {name: [] for name in _RESULTS}
+    context = RunContextWrapper(options.get("context"))
+    asked = given if not isinstance(given, RunState) else []
+    return RunResult(input=asked, final_output=output, context_wrapper=context, _last_agent=agent, **nothing)
+
+
+_RESULTS = (
+    "new_items",
+    "raw_responses",
+    "input_guardrail_results",
+    "output_guardrail_results",
+    "tool_input_guardrail_results",
+    "tool_output_guardrail_results",
+)

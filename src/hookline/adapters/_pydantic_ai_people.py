@@ -1,0 +1,52 @@
+"""What a person decides about tool calls of Pydantic AI that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic_ai.tools import DeferredToolResults, ToolApproved, ToolDenied
+
+from hookline.errors import HooklineError
+from hookline.runtime import Approve, Reject
+
+__all__ = ["RunRejected", "Stop", "deferred_results"]
+
+
+class RunRejected(HooklineError):
+    """A person rejected a tool call, which ended the run.
+
+    Attributes:
+        tool_call_id: The call.
+        reason: What the person said.
+    """
+
+    def __init__(self, tool_call_id: str, reason: str) -> None:
+        super().__init__(tool_call_id, reason)
+        self.tool_call_id, self.reason = tool_call_id, reason
+
+    def __str__(self) -> str:
+        return (
+            f"A person rejected call {self.tool_call_id!r} and ended the run: {self.reason or 'no reason given'}. "
+            "Decide with Reject(..., and_continue=True) to tell the model and go on."
+        )
+
+
+class Stop(ToolDenied):
+    """A rejection that ends the run."""
+
+
+def deferred_results(decisions: Iterable[Approve | Reject]) -> DeferredToolResults:
+    """A person's decisions, for `agent.run(deferred_tool_results=...)`.
+
+    Args:
+        decisions: One for each call that waits. A `Reject` ends the run with `RunRejected` unless it says
+            `and_continue`.
+    """
+    results = DeferredToolResults()
+    for each in decisions:
+        if isinstance(each, Approve):
+            results.approvals[each.tool_call_id] = ToolApproved()
+        else:
+            kind = ToolDenied if each.and_continue else Stop
+            results.approvals[each.tool_call_id] = kind(each.reason)
+    return results

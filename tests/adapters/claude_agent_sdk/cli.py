@@ -1,0 +1,217 @@
+"""A stand-in for the Claude Code CLI: plays a scene over the SDK's own control protocol."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import anyio
+from claude_agent_sdk import Transport
+from claude_agent_sdk._internal._task_compat import spawn_detached
+
+from hookline import ToolCalling
+from hookline.evals.adapter_contract import Scene
+
+COMMON = {"session_id": "session", "transcript_path": "", "cwd": "/"}
+SUMMARY = {"type": "result", "duration_ms": 1, "duration_api_ms": 1, "session_id": "session", "is_error": False}
+
+
+class FakeCli(Transport):
+    """Args: scene: what is played; own: names of tools that the CLI itself brings, with what they give."""
+
+    def __init__(self, scene: Scene, *, own: Mapping[str, Any] | None = None) -> None:
+        self.scene, self.own = scene, own or {}
+        self.asked: list[str] = []
+        self.told: list[str] = []
+        self.refused: set[str] = set()
+        self.stopped = ""
+        self._answers: dict[str, Any] = {}
+        self._ids = itertools.count()
+        self._hooks: dict[str, list[str]] = {}
+        self._shaken: set[str] = set()
+        self._prompt, self._prompted = "", anyio.Event()
+
+    async def connect(self) -> None:
+        self._send, self._lines = anyio.create_memory_object_stream[dict[str, Any]](math.inf)
+        self._starting = anyio.Lock()
+        self._playing = spawn_detached(self._play())
+
+    async def write(self, data: str) -> None:
+        line = json.loads(data)
+        if line["type"] == "control_request":
+            request = line["request"]
+            for event, matchers in (request.get("hooks") or {}).items():
+                self._hooks[event] = [name for matcher in matchers for name in matcher["hookCallbackIds"]]
+            response = {
+                "subtype": "success",
+                "request_id": line["request_id"],
+                "response": {"hook_on_failure_supported": True},
+            }
+            self._send.send_nowait({"type": "control_response", "response": response})
+        elif line["type"] == "control_response":
+            box, event = self._answers[line["response"]["request_id"]]
+            box.append(line["response"])
+            event.set()
+        elif line["type"] == "user":
+            self._prompt = line["message"]["content"]
+            self._prompted.set()
+
+    async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
+        async for line in self._lines:
+            yield line
+
+    async def close(self) -> None:
+        self._playing.cancel()
+        await self._playing.wait()
+        self._send.close()
+        self._lines.close()
+
+    def is_ready(self) -> bool:
+        return True
+
+    async def end_input(self) -> None: ...
+
+    async def _play(self) -> None:
+        await self._prompted.wait()
+        said = await self._turns(self.scene, self._prompt, None)
+        if not self.stopped and self.scene.turns[-1].tool_calls:
+            error = {
+                "role": "assistant",
+                "model": "<synthetic>",
+                "id": "error",
+                "content": [{"type": "text", "text": "API Error"}],
+            }
+            self._send.send_nowait(
+                {"type": "assistant", "message": error, "parent_tool_use_id": None, "error": "unknown"}
+            )
+            result = {**SUMMARY, "subtype": "error_during_execution", "is_error": True, "errors": ["API Error"]}
+        else:
+            result = {**SUMMARY, "subtype": "success", "result": said}
+        self._send.send_nowait({**result, "num_turns": 1})
+        self._send.close()
+
+    async def _turns(self, scene: Scene, prompt: str, parent: str | None) -> str:
+        said = ""
+        for number, turn in enumerate(scene.turns):
+            self.asked.append(prompt)
+            said = turn.content
+            blocks: list[dict[str, Any]] = [{"type": "text", "text": said}] if said else []
+            blocks += [
+                {"type": "tool_use", "id": call.tool_call_id, "name": name_of(call, self.own), "input": args_of(call)}
+                for call in turn.tool_calls
+            ]
+            for block in blocks:  # the CLI sends the parts of an answer one by one
+                message = {"role": "assistant", "model": "scripted", "id": f"{parent}-{number}", "content": [block]}
+                message["usage"] = {"input_tokens": 10, "output_tokens": 5}
+                self._send.send_nowait({"type": "assistant", "message": message, "parent_tool_use_id": parent})
+            results: dict[str, str] = {}
+            answers = [await self._before(call, parent) for call in turn.tool_calls]
+            async with anyio.create_task_group() as group:
+                for call, answer in zip(turn.tool_calls, answers, strict=True):
+                    await group.start(self._call, scene, call, answer, parent, results)
+            if parent is None:
+                self.told += [results[call.tool_call_id] for call in turn.tool_calls]
+            if self.stopped:
+                return ""
+        return said
+
+    def _given(self, call: ToolCalling, parent: str | None) -> dict[str, Any]:
+        given = {"tool_name": name_of(call, self.own), "tool_input": args_of(call), "tool_use_id": call.tool_call_id}
+        return given if parent is None else {**given, "agent_id": f"agent-{parent}", "agent_type": "child"}
+
+    async def _before(self, call: ToolCalling, parent: str | None) -> dict[str, Any]:
+        return await self._hook("PreToolUse", call.tool_call_id, self._given(call, parent))
+
+    async def _call(
+        self,
+        scene: Scene,
+        call: ToolCalling,
+        answer: dict[str, Any],
+        parent: str | None,
+        results: dict[str, str],
+        *,
+        task_status: Any,
+    ) -> None:
+        task_status.started()  # in the model's order
+        given, name, args = self._given(call, parent), name_of(call, self.own), args_of(call)
+        if answer.get("permissionDecision") == "deny":
+            self._result(call, results, answer["permissionDecisionReason"], failed=True)
+            return
+        args = answer.get("updatedInput", args)
+        told, failed = await self._run(scene, call, name, args)
+        given["tool_input"] = args
+        if failed:
+            await self._hook("PostToolUseFailure", call.tool_call_id, {**given, "error": told})
+        else:
+            answer = await self._hook("PostToolUse", call.tool_call_id, {**given, "tool_response": told})
+            told = answer.get("updatedToolOutput", told)
+        self._result(call, results, told, failed=failed)
+
+    async def _run(self, scene: Scene, call: ToolCalling, name: str, args: Any) -> tuple[Any, bool]:
+        if name == "Task":
+            started = {"agent_id": f"agent-{call.tool_call_id}", "agent_type": call.api_name}
+            await self._hook("SubagentStart", None, started)
+            return await self._turns(scene.agents[call.api_name], args["prompt"], call.tool_call_id), False
+        if name in self.own:
+            own = self.own[name]
+            return (str(own), True) if isinstance(own, Exception) else (own, False)
+        server = name.split("__")[1]
+        async with self._starting:
+            await self._shake(server)
+        answer = await self._mcp(server, "tools/call", {"name": call.api_name, "arguments": args})
+        if "error" in answer:
+            return answer["error"]["message"], True
+        return "\n".join(block["text"] for block in answer["result"]["content"]), answer["result"].get("isError", False)
+
+    async def _shake(self, server: str) -> None:
+        if server in self._shaken:
+            return
+        self._shaken.add(server)
+        client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "cli", "version": "1"}}
+        await self._mcp(server, "initialize", client)
+        await self._mcp(server, "notifications/initialized", None)
+
+    def _result(self, call: ToolCalling, results: dict[str, str], told: Any, *, failed: bool) -> None:
+        results[call.tool_call_id] = told if isinstance(told, str) else json.dumps(told)
+        block = {"type": "tool_result", "tool_use_id": call.tool_call_id, "content": results[call.tool_call_id]}
+        message = {"role": "user", "content": [{**block, "is_error": failed}]}
+        self._send.send_nowait({"type": "user", "message": message, "parent_tool_use_id": None})
+
+    async def _hook(self, event: str, call_id: str | None, given: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for callback in self._hooks.get(event, []):
+            request = {"subtype": "hook_callback", "callback_id": callback, "tool_use_id": call_id}
+            answer = await self._ask({**request, "input": {**COMMON, "hook_event_name": event, **given}})
+            self.stopped = self.stopped or ("" if answer.get("continue", True) else answer["stopReason"])
+            found |= answer.get("hookSpecificOutput", {})
+        return found
+
+    async def _mcp(self, server: str, method: str, params: Any) -> dict[str, Any]:
+        message = {"jsonrpc": "2.0", "method": method, **({"params": params} if params is not None else {})}
+        if not method.startswith("notifications/"):
+            message["id"] = next(self._ids)
+        answer = await self._ask({"subtype": "mcp_message", "server_name": server, "message": message})
+        return answer["mcp_response"]
+
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        name, box, event = f"cli-{next(self._ids)}", list[Any](), anyio.Event()
+        self._answers[name] = box, event
+        self._send.send_nowait({"type": "control_request", "request_id": name, "request": request})
+        await event.wait()
+        assert box[0]["subtype"] == "success", box[0]
+        return box[0]["response"]
+
+
+def name_of(call: ToolCalling, own: Mapping[str, Any]) -> str:
+    if call.identifier == "agent":
+        return "Task"
+    return call.api_name if call.api_name in own else f"mcp__stage__{call.api_name}"
+
+
+def args_of(call: ToolCalling) -> dict[str, Any]:
+    if call.identifier == "agent":
+        return {"subagent_type": call.api_name, "prompt": call.args["instruction"], "description": "help"}
+    return dict(call.args)

@@ -1,0 +1,198 @@
+"""What is special about FastMCP: sessions, output schemas, clients of several tenants, and its own middleware."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastmcp")
+
+from fastmcp import Client, Context, FastMCP
+from fastmcp.exceptions import ToolError
+from fastmcp.server.middleware import Middleware
+
+from hookline import AfterStep, Ask, Deny, Hooks, ModelCall, ToolCall
+from hookline.adapters.fastmcp import HooklineMiddleware
+from hookline.errors import UnsupportedHookError
+from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+
+
+def server_with(*hooks: Hooks, **given: Any) -> FastMCP:
+    server = FastMCP("sums")
+    if hooks:
+        server.add_middleware(HooklineMiddleware(hooks=list(hooks), **given))
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    @server.tool
+    def weather(city: str) -> dict[str, str]:
+        """Say how the weather is."""
+        return {"city": city, "weather": "rain"}
+
+    @server.tool
+    def greet(name: str) -> str:
+        """Greet."""
+        return f"Hello {name}"
+
+    @server.tool
+    def fail() -> str:
+        """Fail."""
+        raise ValueError("broken")
+
+    return server
+
+
+def watching(*kinds: type[Any]) -> tuple[Hooks, list[Any]]:
+    hooks, events = Hooks("watch"), list[Any]()
+    for kind in kinds:
+        hooks.on(kind)(events.append)
+    return hooks, events
+
+
+async def ask(server: FastMCP, tool: str, /, mode: str = "auto", **args: Any) -> Any:
+    async with Client(server, mode=mode) as client:
+        return await client.call_tool(tool, args)
+
+
+async def test_a_call_that_hooks_left_alone_gives_what_the_tool_gave() -> None:
+    hooks, events = watching(BeforeToolCall, AfterToolCall)
+    hooks.around(ToolCall)(lambda call, call_next: call_next(call))
+
+    bare, hooked = [await ask(server, "weather", city="Oslo") for server in (server_with(), server_with(hooks))]
+
+    assert (hooked.content, hooked.structured_content) == (bare.content, bare.structured_content)
+    assert [(event.identifier, event.api_name) for event in events] == [("sums", "weather")] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "answer", "data"),
+    [
+        ("add", {"a": 1, "b": 2}, "42", 42),
+        ("greet", {"name": "Ann"}, "42", "42"),
+        ("weather", {"city": "Oslo"}, '{"city": "Oslo", "weather": "sun"}', {"city": "Oslo", "weather": "sun"}),
+    ],
+)
+async def test_a_mock_fills_what_the_output_schema_demands(name: str, args: Any, answer: str, data: Any) -> None:
+    hooks = Hooks("mocks")
+    hooks.on(BeforeToolCall)(lambda event: event.mock(answer))
+
+    assert (await ask(server_with(hooks), name, **args)).data == data
+
+
+async def test_a_mock_that_does_not_fit_the_output_schema_is_told_to_the_client() -> None:
+    hooks = Hooks("mocks")
+    hooks.on(BeforeToolCall)(lambda event: event.mock("sunny"))
+
+    with pytest.raises(ToolError, match="'sunny', which does not fit the output schema of 'add'"):
+        await ask(server_with(hooks), "add", a=1, b=2)
+
+
+async def test_a_denied_call_is_an_error_with_the_reason() -> None:
+    hooks = Hooks("guard")
+    hooks.guard(ToolCall, tool="sums/add")(lambda call: Deny("no sums today"))
+
+    with pytest.raises(ToolError, match="no sums today"):
+        await ask(server_with(hooks), "add", a=1, b=2)
+
+
+async def test_nobody_can_be_asked_so_that_an_ask_is_a_denial() -> None:
+    hooks = Hooks("guard")
+    hooks.guard(ToolCall)(lambda call: Ask("may I?"))
+
+    with pytest.raises(ToolError, match=r"may I\?"):
+        await ask(server_with(hooks), "add", a=1, b=2)
+
+
+async def test_the_client_is_told_of_a_failing_tool_as_without_hooks_and_hooks_are_told_of_its_exception() -> None:
+    hooks, events = watching(OnToolCallError)
+    told = []
+
+    for server in (server_with(), server_with(hooks)):
+        with pytest.raises(ToolError) as raised:
+            await ask(server, "fail")
+        told.append(str(raised.value))
+
+    assert told[0] == told[1]
+    assert [(event.error_type, event.error) for event in events] == [("ValueError", "broken")]
+
+
+async def test_calls_are_counted_for_each_session() -> None:
+    hooks, events = watching(BeforeToolCall)
+    server = server_with(hooks)
+
+    for _ in range(2):
+        async with Client(server, mode="legacy") as client:
+            await asyncio.gather(*(client.call_tool("add", {"a": number, "b": 1}) for number in range(3)))
+
+    assert [event.call_index for event in events] == [1, 2, 3, 1, 2, 3]
+    assert len({event.operation_id for event in events}) == 2
+
+
+async def test_hooks_and_names_may_be_those_of_the_client() -> None:
+    hooks = {name: Hooks(name) for name in ("acme", "other")}
+    hooks["acme"].guard(ToolCall)(lambda call: Deny(f"not for {call.user_id} of {call.tenant_id}"))
+    server = server_with()
+    server.add_middleware(
+        HooklineMiddleware(
+            hooks=lambda context: [hooks[tenant_of(context)]],
+            identify=lambda context: {"user_id": "ann", "tenant_id": tenant_of(context)},
+        )
+    )
+
+    async def call(tenant: str) -> Any:
+        async with Client(server) as client:
+            result = await client.call_tool("add", {"a": 1, "b": 2}, meta={"tenant": tenant}, raise_on_error=False)
+            return result.content[0].text
+
+    assert await asyncio.gather(call("acme"), call("other")) == ["not for ann of acme", "3"]
+
+
+def tenant_of(context: Context) -> str:
+    return context.request_context.meta["tenant"]
+
+
+async def test_other_middleware_sees_what_hooks_made_of_the_call() -> None:
+    seen: list[Any] = []
+
+    class Inner(Middleware):
+        async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+            seen.append(context.message.arguments)
+            return await call_next(context)
+
+    hooks = Hooks("rewrites")
+    hooks.before(ToolCall)(lambda call: call.with_args(a=40))
+    server = server_with(hooks)
+    server.add_middleware(Inner())
+
+    assert (await ask(server, "add", a=1, b=2)).data == 42
+    assert seen == [{"a": 40, "b": 2}]
+
+
+async def test_the_server_s_own_calls_are_operations_of_their_own() -> None:
+    hooks, events = watching(BeforeToolCall)
+    server = server_with(hooks)
+
+    for _ in range(2):
+        await server.call_tool("add", {"a": 1, "b": 2})
+
+    assert [event.call_index for event in events] == [1, 1]
+
+
+@pytest.mark.parametrize("what", ["observer", "interceptor"])
+def test_what_a_server_does_not_see_is_refused_when_it_is_attached(what: str, anyio_backend: str) -> None:
+    hooks = Hooks("watch")
+    if what == "observer":
+        hooks.on(AfterStep)(lambda event: None)
+    else:
+        hooks.guard(ModelCall)(lambda call: None)
+
+    with pytest.raises(UnsupportedHookError, match="FastMCP cannot drive"):
+        HooklineMiddleware(hooks=[hooks])
+    HooklineMiddleware(hooks=[hooks], best_effort=True)
