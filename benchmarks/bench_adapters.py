@@ -1,0 +1,86 @@
+"""Runs of other frameworks, each with one tool call: bare, with hookline attached, and with hooks of their own.
+
+`python -m benchmarks.bench_adapters` runs these alone, in an environment that may hold a single framework.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+
+from benchmarks.adapters_frameworks import FRAMEWORKS, Workload, version_of
+from benchmarks.harness import Row, Timer, interleave, statement, table
+from benchmarks.otel_by_hand import dropping
+from hookline import Hooks, HookType
+from hookline.events import EVENTS
+from hookline.otel import TracingHooks
+
+RATIO = 1.10
+SAMPLES_PER_ROUND = 4
+"""A run lasts milliseconds and wavers by more than hooks cost, so that 25 rounds say too little."""
+
+
+async def bench(rounds: int) -> list[Row]:
+    rows: list[Row] = []
+    for name, (distribution, make) in FRAMEWORKS.items():
+        version = version_of(distribution)
+        print(f"{distribution:<20} {version or 'not installed here, so left out'}", flush=True)
+        if version is None:
+            continue
+        workload = make()
+        async with workload.closing:
+            await tells_of_the_run(name, workload)
+            rows += await overhead(name, workload, rounds * SAMPLES_PER_ROUND)
+    return rows
+
+
+async def overhead(name: str, workload: Workload, rounds: int) -> list[Row]:
+    """What hookline adds to a run of a framework."""
+    observers = Hooks("observers")
+    for kind in workload.drives.events:
+        observers.on(EVENTS[kind])(make_observer())
+    observed = f"{name} [hooks={len(workload.drives.events)}]"
+    bare, empty, traced, own = (f"{name} [{case}]" for case in ("bare", "hooks=0", "TracingHooks", "own hooks"))
+    runs = {
+        bare: workload.bare,
+        empty: workload.hooked([]),
+        observed: workload.hooked([observers]),
+        traced: workload.hooked([TracingHooks(dropping())]),
+        own: workload.own,
+    }
+    cases: dict[str, Timer] = {case: statement("await run()", unroll=1, run=run) for case, run in runs.items()}
+    samples = await interleave(cases, rounds)
+    adds = f"{observed} adds"
+    samples.derive(adds, lambda with_hooks, without: with_hooks - without, observed, bare)
+    return [
+        samples.row(bare),
+        samples.row(empty, bare),
+        samples.row(observed, bare, at_most=RATIO),
+        samples.row(traced, bare),
+        samples.row(own, bare),
+        samples.row(observed, own),
+        samples.row(adds),
+    ]
+
+
+async def tells_of_the_run(name: str, workload: Workload) -> None:
+    """See that the hooks that are about to be measured are called at all."""
+    heard, hooks = Counter[HookType](), Hooks("heard")
+    for kind in workload.drives.events:
+        hooks.on(EVENTS[kind])(lambda event: heard.update([event.hook_type]))
+    before, complete = HookType.BEFORE_TOOL_CALL, HookType.ON_COMPLETE
+    expected = {kind: 1 for kind in (before, HookType.AFTER_TOOL_CALL, complete) if kind in workload.drives.events}
+    await workload.hooked([hooks])()
+    assert {kind: heard[kind] for kind in expected} == expected, f"{name} told {dict(heard)}"
+
+
+def make_observer():
+    def handler(event: object) -> None:
+        pass
+
+    return handler
+
+
+if __name__ == "__main__":
+    print(table(asyncio.run(bench(int(sys.argv[1]) if len(sys.argv) > 1 else 25))))
