@@ -14,6 +14,7 @@ from time import perf_counter
 from types import ModuleType
 
 from benchmarks import (
+    bench_adapters,
     bench_agent_hooks,
     bench_chains,
     bench_dispatch,
@@ -51,6 +52,7 @@ GROUPS: dict[str, ModuleType] = {
     "models": bench_models,
     "mcp": bench_mcp,
     "agent-hooks": bench_agent_hooks,
+    "adapters": bench_adapters,
     "compare": compare,
     "scale": bench_scale,
 }

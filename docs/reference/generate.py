@@ -111,6 +111,8 @@ def default_text(field: msgspec.structs.FieldInfo) -> str:
 
 def value_text(value: object) -> str:
     """A value as it is written in code."""
+    if isinstance(value, frozenset) and value == frozenset(events.EVENTS):
+        return "frozenset(EVENTS)"
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 import hookline
-from hookline import HookDispatcher, Hooks, HookType, Phase
+from hookline import HookDispatcher, Hooks, HookType, MissingExtraError, Phase
 from hookline.otel import _attributes
 
 from .markdown import PAGES, ROOT, anchors, blocks, code_spans, links, title
@@ -34,9 +34,15 @@ MODULES = [
         "hookline.otel",
         "hookline.ready",
         "hookline.runtime",
+        "hookline.adapters.agent_framework",
         "hookline.adapters.agent_hooks",
+        "hookline.adapters.fastmcp",
+        "hookline.adapters.langchain",
         "hookline.adapters.mcp",
         "hookline.adapters.models",
+        "hookline.adapters.openai_agents",
+        "hookline.adapters.pydantic_ai",
+        "hookline.evals.adapter_contract",
         "hookline.evals",
         "hookline.evals.faults",
         "hookline.evals.errors",
@@ -44,6 +50,9 @@ MODULES = [
 ]
 OWNERS = {"hooks": Hooks, "dispatcher": HookDispatcher, "hookline": hookline}
 ELSEWHERE = {
+    "AgentTool",
+    "ClaudeSDKClient",
+    "SequentialAgent",
     "HostRegistry",
     "CompositionConfig",
     "ModelSettings",
@@ -122,6 +131,8 @@ def resolves(owner: object, path: str) -> bool:
         if isinstance(owner, type(hookline)) and not hasattr(owner, name):
             try:
                 owner = importlib.import_module(f"{owner.__name__}.{name}")
+            except MissingExtraError:
+                return True  # the adapter of a framework that is not installed here
             except ImportError:
                 return False
             continue
