@@ -76,6 +76,13 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip("\n").splitlines()]
 
 
+def forget_modules_of(folder: pathlib.Path) -> None:
+    """A module of the page would hide another one of the same name from later tests."""
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
+            del sys.modules[name]
+
+
 def is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
@@ -100,8 +107,11 @@ def test_every_python_block_runs_and_prints_what_the_page_shows(
     monkeypatch.setattr(anyio, "run", functools.partial(anyio.run, backend=backend))
     page = Page(path, backend)
 
-    for block in blocks(path.read_text()):
-        page.take(block)
+    try:
+        for block in blocks(path.read_text()):
+            page.take(block)
+    finally:
+        forget_modules_of(tmp_path)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=title)
