@@ -9,7 +9,16 @@ import pytest
 
 from .conftest import MISSING, MODULES
 
-OTHERS = {"agents", "agent_framework", "claude_agent_sdk", "fastmcp", "google.adk", "langgraph", "pydantic_ai", "strands"}
+OTHERS = {
+    "agents",
+    "agent_framework",
+    "claude_agent_sdk",
+    "fastmcp",
+    "google.adk",
+    "langgraph",
+    "pydantic_ai",
+    "strands",
+}
 
 
 @pytest.mark.parametrize("adapter", sorted(set(MODULES) - set(MISSING)))

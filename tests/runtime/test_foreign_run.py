@@ -258,3 +258,18 @@ async def test_where_nobody_can_be_asked_a_question_is_a_denial() -> None:
 
     assert (done.ran, done.result.success, done.result.content) == (False, False, "Nobody can be asked here: may I?")
     assert seen.names() == ["beforeStep", "beforeToolCall", "afterToolCall", "afterStep", "onComplete"]
+
+
+async def test_a_run_in_which_something_is_raised_after_its_last_words_is_not_done() -> None:
+    seen = Recorder()
+
+    with pytest.raises(ValueError, match="late"):
+        async with ForeignRun([seen.hooks], DRIVES) as run:
+            run.finish("done", "bye")
+            raise ValueError("late")
+    async with ForeignRun([seen.hooks], DRIVES) as run:
+        run.finish("done", "bye")
+        interrupt(run.operation_id)
+        await anyio.sleep_forever()
+
+    assert [event.reason for event in seen.events if isinstance(event, OnComplete)] == ["error", "interrupted"]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+import anyio
 from langchain.agents.middleware.types import ModelRequest, ModelResponse, ToolCallRequest
 from langchain_core.messages import AIMessage, SystemMessage
 from langgraph.errors import GraphInterrupt
@@ -33,7 +34,7 @@ from hookline.errors import HookUsageError
 from hookline.events import PendingTool
 from hookline.runtime import KINDS, Drives, ForeignRun, Reject
 
-__all__ = ["DRIVES", "Attached", "local", "present"]
+__all__ = ["DRIVES", "Attached", "local", "present", "whole"]
 
 DRIVES = Drives(
     framework="LangChain",
@@ -169,7 +170,7 @@ class Attached:
                     changed = request if final == asked else request.override(tool_call={**call, "args": args})
                     try:
                         with attached.standing():
-                            own.append(await handler(changed))
+                            own.append(await whole(handler(changed)))
                     except GraphInterrupt as error:
                         run.pause([pending for _, pending in pending_of(error.args[0], [], local)])
                         run.end_step(should_continue=False)
@@ -225,6 +226,21 @@ class Attached:
 
 present: ContextVar[Attached | None] = ContextVar("hookline_langchain", default=None)
 """The run in which the middleware is."""
+
+
+async def whole(work: Awaitable[T]) -> T:
+    """Wait for a graph to its very end: it takes a cancellation to all that it runs, if it comes once and no more."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # seen, or asyncio would complain
+        raise
+    return task.result()
 
 
 def local(name: str) -> tuple[str, str]:

@@ -14,11 +14,11 @@ from langchain_core.runnables.config import ensure_config
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
-from hookline.adapters._langchain_attached import DRIVES, Attached, local, present
+from hookline.adapters._langchain_attached import DRIVES, Attached, local, present, whole
 from hookline.adapters._langchain_messages import decisions_of, message_of, pending_of, put, said_last, shown
 from hookline.calls import AgentCall
 from hookline.errors import HookUsageError
-from hookline.hooks import AnyHook
+from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import Approve, ForeignRun, Reject
 
 __all__ = ["HookedAgent", "HookedToolNode", "RunStopped", "answers", "hooked"]
@@ -97,7 +97,7 @@ class HookedAgent:
                 "Build it with create_agent(..., middleware=[HooklineMiddleware(), ...]); a graph of your own with its "
                 "`model` and its `tool_node`."
             )
-        self._agent, self._hooks, self._options = agent, list(hooks), dict(options)
+        self._agent, self._hooks, self._options = agent, hook_batch(hooks), dict(options)
         name = getattr(agent, "name", "")
         self._agent_id = agent_id or ("agent" if name == "LangGraph" else name)
 
@@ -234,7 +234,7 @@ class HookedAgent:
     ) -> Any:
         run = attached.run
         with attached.standing():
-            result = await play(given, config)
+            result = await whole(play(given, config))
         state = result
         if isinstance(result, Mapping):
             interrupts = result.get("__interrupt__", ())

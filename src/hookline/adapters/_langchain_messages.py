@@ -58,7 +58,7 @@ def shown(given: object) -> list[BaseMessage]:
 def said_last(state: object) -> str:
     """What the agent said last."""
     last = next((each for each in reversed(shown(state)) if isinstance(each, AIMessage)), None)
-    return last.text if last is not None else ""
+    return str(last.text) if last is not None else ""
 
 
 def _callings(message: AIMessage, named: Named) -> list[ToolCalling]:
@@ -72,12 +72,12 @@ def _callings(message: AIMessage, named: Named) -> list[ToolCalling]:
 
 
 def message_of(message: BaseMessage, named: Named) -> Message:
-    """A message in the words of hookline."""
+    """A message in the words of hookline; LangChain's own kind of text is no plain `str`, which nobody could encode."""
     role = ROLES.get(message.type, "user")
     if isinstance(message, AIMessage):
-        return Message(role="assistant", content=message.text, tool_calls=_callings(message, named))
+        return Message(role="assistant", content=str(message.text), tool_calls=_callings(message, named))
     call = message.tool_call_id if isinstance(message, ToolMessage) else None
-    return Message(role=role, content=message.text, tool_call_id=call)
+    return Message(role=role, content=str(message.text), tool_call_id=call)
 
 
 def messages_of(request: ModelRequest[Any], named: Named) -> list[Message]:
@@ -160,7 +160,7 @@ def answer_of(messages: Sequence[BaseMessage], named: Named) -> Answer:
     message = next((each for each in messages if isinstance(each, AIMessage)), None) or AIMessage("")
     usage, told = message.usage_metadata, message.response_metadata
     return Answer(
-        content=message.text,
+        content=str(message.text),
         tool_calls=_callings(message, named),
         reasoning="" if isinstance(message.content, str) else _reasoning(message),
         usage=Usage(input_tokens=usage["input_tokens"], output_tokens=usage["output_tokens"]) if usage else Usage(),
@@ -185,7 +185,7 @@ def result_of(given: Any) -> ToolResult:
     told = _told(given)
     if told is None:
         return ToolResult(content="")
-    return ToolResult(content=told.text, success=told.status != "error")
+    return ToolResult(content=str(told.text), success=told.status != "error")
 
 
 def _told(given: Any) -> ToolMessage | None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from hookline.errors import MissingExtraError
-from hookline.hooks import AnyHook
+from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import Approve, Reject
 
 try:
@@ -32,7 +32,7 @@ class HookMiddleware(AgentMiddleware):
     """
 
     def __init__(self, hooks: Iterable[AnyHook], **options: Any) -> None:
-        self._hooks, self._options = list(hooks), options
+        self._hooks, self._options = hook_batch(hooks), options
 
     async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
         """A run; the framework calls this.

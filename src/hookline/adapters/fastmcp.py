@@ -17,7 +17,7 @@ from hookline._frozen import writable
 from hookline.calls import Denial, ToolCall, ToolCalling, ToolResult
 from hookline.errors import MissingExtraError
 from hookline.events import HookType
-from hookline.hooks import AnyHook
+from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import KINDS, Drives, ForeignRun, ToolDone
 
 try:
@@ -66,7 +66,7 @@ class HooklineMiddleware(Middleware):
     def __init__(
         self, *, hooks: Given, identify: Callable[[Any], Mapping[str, str]] | None = None, **attach: Any
     ) -> None:
-        self._hooks = hooks if callable(hooks) else list(hooks)
+        self._hooks = hooks if callable(hooks) else hook_batch(hooks)
         self._identify = identify
         self._attach = attach
         if not callable(self._hooks) and not attach.get("best_effort"):

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError, MissingExtraError
-from hookline.hooks import AnyHook
+from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import Approve, ForeignRun, OperationStore, Reject
 
 try:
@@ -59,7 +59,7 @@ class HooklineRunner(AgentRunner):
         drain_timeout: float = 5.0,
         best_effort: bool = False,
     ) -> None:
-        self._hooks = list(hooks)
+        self._hooks = hook_batch(hooks)
         self._given: dict[str, Any] = {
             "operation_id": operation_id,
             "user_id": user_id,

@@ -13,7 +13,7 @@ from typing import Any
 from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import MissingExtraError
-from hookline.hooks import AnyHook
+from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import KINDS, Drives, OperationStore
 
 try:
@@ -81,7 +81,7 @@ class Hookline(AbstractCapability[Any]):
     best_effort: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        self.hooks = list(self.hooks)
+        self.hooks = hook_batch(self.hooks)
 
     def get_ordering(self) -> CapabilityOrdering:
         """Outermost: a call that another capability answers or refuses is still told."""

@@ -247,6 +247,8 @@ class ForeignLife:
         run = self._run
         if run is None or live.get(self.operation_id) is not run:
             return
+        if error is not None:
+            self._undo_done()
         reason, failure = self._ended or self._outcome(run, error)
         try:
             run.finishing = True
@@ -265,6 +267,11 @@ class ForeignLife:
                 if self._own_dispatcher is not None:
                     await self._own_dispatcher.__aexit__(None, None, None)
 
+    def _undo_done(self) -> None:
+        """A run in which something is raised after its last words is not done."""
+        if self._ended is not None and self._ended[0] == "done":
+            self._ended = None
+
     def _outcome(self, run: Run, error: BaseException | None) -> tuple[CompletionReason, Exception | None]:
         if run.denied is not None or run.stopped:
             return "interrupted", None
@@ -281,6 +288,8 @@ class ForeignLife:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         swallowed = self._opened.scope.__exit__(kind, error, trace)
+        if swallowed:
+            self._undo_done()
         await self.close(None if swallowed else error)
         return bool(swallowed)
 

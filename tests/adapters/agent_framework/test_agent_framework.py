@@ -24,7 +24,7 @@ from hookline import AgentCall, Ask, Continue, Deny, Hooks, ModelCall, Respond, 
 from hookline.adapters.agent_framework import HookMiddleware, answers
 from hookline.calls import AgentResult, CompactCall, ModelResponse, StepCall, ToolCalling
 from hookline.calls import Message as Ours
-from hookline.errors import HookDenied, UnsupportedHookError
+from hookline.errors import HookDefinitionError, HookDenied, UnsupportedHookError
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS, AfterStep, AfterToolCall, BeforeToolCall, OnComplete
 from hookline.runtime import Approve, InMemoryStore, Reject, interrupt
@@ -532,3 +532,8 @@ def test_without_the_framework_it_says_what_to_install() -> None:
 
     assert "MissingExtraError" in done.stderr
     assert "hookline[agent-framework]" in done.stderr
+
+
+async def test_a_bundle_that_is_in_no_list_is_told_how_to_be_given() -> None:
+    with pytest.raises(HookDefinitionError, match="give a list of bundles"):
+        HookMiddleware(Hooks("alone"))  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from fastmcp.server.middleware import Middleware
 
 from hookline import AfterStep, Ask, Deny, Hooks, ModelCall, ToolCall
 from hookline.adapters.fastmcp import HooklineMiddleware
-from hookline.errors import UnsupportedHookError
+from hookline.errors import HookDefinitionError, UnsupportedHookError
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -196,3 +196,8 @@ def test_what_a_server_does_not_see_is_refused_when_it_is_attached(what: str, an
     with pytest.raises(UnsupportedHookError, match="FastMCP cannot drive"):
         HooklineMiddleware(hooks=[hooks])
     HooklineMiddleware(hooks=[hooks], best_effort=True)
+
+
+async def test_a_bundle_that_is_in_no_list_is_told_how_to_be_given() -> None:
+    with pytest.raises(HookDefinitionError, match="give a list of bundles"):
+        HooklineMiddleware(hooks=Hooks("alone"))  # type: ignore[arg-type]

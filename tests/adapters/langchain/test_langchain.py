@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
@@ -46,7 +47,7 @@ from hookline.adapters.langchain import (
     hooked,
 )
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import HookUsageError
+from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.evals._contract_scenes import PLAIN
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS
@@ -413,6 +414,53 @@ async def test_an_interrupted_run_says_so() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("streams", [False, True])
+async def test_an_interrupt_ends_the_tools_that_are_running_before_the_run_is_over(streams: bool) -> None:
+    seen, running, begun, ends = Recorder(), asyncio.Event(), list[str](), list[str]()
+
+    async def hang() -> str:
+        """Hang."""
+        begun.append("tool")
+        if len(begun) == 2:
+            running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append("tool")
+        return "never"
+
+    both = ModelResponse(tool_calls=[*calls("hang").tool_calls, *calls("hang", "t2").tool_calls])
+
+    async def play() -> None:
+        agent = hooked(agent_of(Scene(turns=[both], tools={"hang": hang})), hooks=[seen.hooks])
+        try:
+            if streams:
+                assert [chunk async for chunk in agent.astream(GO, thread())] == []
+            else:
+                await agent.ainvoke(GO, thread())
+        finally:
+            ends.append("run")
+
+    work = asyncio.ensure_future(play())
+    await running.wait()
+    interrupt_operation(seen.events[0].operation_id)
+    with pytest.raises(RunStopped):
+        await work
+
+    assert ends == ["tool", "tool", "run"]
+    assert seen.names()[3:] == ["onToolCallError", "onToolCallError", "afterStep", "onComplete"]
+
+
+@pytest.mark.anyio
+async def test_whatever_events_tell_can_be_encoded() -> None:
+    seen = Recorder()
+    await hooked(agent_of(PLAIN), hooks=[seen.hooks]).ainvoke(GO, thread())
+
+    assert [str(each.hook_type) for each in seen.events if not msgspec.json.encode(each)] == []
+    assert {type(each.content) for each in seen.events if hasattr(each, "content")} == {str}
+
+
+@pytest.mark.anyio
 async def test_a_hook_may_change_what_the_model_is_offered_and_told() -> None:
     hooks, shown = Hooks("offer"), list[Any]()
 
@@ -473,3 +521,8 @@ async def test_a_graph_of_ones_own_has_hooks_in_its_model_and_its_tool_node() ->
 
     assert (told(result), result["messages"][-1].text) == (["42"], "canned")
     assert seen.names() == TWO_STEPS
+
+
+def test_a_bundle_that_is_in_no_list_is_told_how_to_be_given() -> None:
+    with pytest.raises(HookDefinitionError, match="give a list of bundles"):
+        hooked(agent_of(PLAIN), hooks=Hooks("alone"))  # type: ignore[arg-type]

@@ -50,6 +50,7 @@ from hookline import (
     interrupt,
 )
 from hookline.adapters.openai_agents import HooklineRunner, RunStopped
+from hookline.errors import HookDefinitionError
 from hookline.evals._contract_scenes import PLAIN
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS
@@ -530,3 +531,8 @@ def test_what_stops_a_run_is_of_the_sdk_and_pickles() -> None:
 
 def _add() -> list[FunctionTool]:
     return [function_tool(PLAIN.tools["add"])]
+
+
+async def test_a_bundle_that_is_in_no_list_is_told_how_to_be_given() -> None:
+    with pytest.raises(HookDefinitionError, match="give a list of bundles"):
+        HooklineRunner(Hooks("alone"))  # type: ignore[arg-type]

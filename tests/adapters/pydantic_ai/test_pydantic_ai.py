@@ -49,7 +49,7 @@ from hookline import (
     interrupt,
 )
 from hookline.adapters.pydantic_ai import Hookline, agent_tool, deferred_results
-from hookline.errors import HookDenied, HookUsageError
+from hookline.errors import HookDefinitionError, HookDenied, HookUsageError
 from hookline.evals.adapter_contract import Witness
 
 from .stage import PydanticAIStage
@@ -610,3 +610,8 @@ async def test_a_hook_that_rewrites_the_conversation_keeps_what_it_leaves_alone(
 
 def redacted(message: Message) -> Message:
     return replace(message, content=message.content.replace("123", "***"))
+
+
+async def test_a_bundle_that_is_in_no_list_is_told_how_to_be_given() -> None:
+    with pytest.raises(HookDefinitionError, match="give a list of bundles"):
+        Hookline(Hooks("alone"))  # type: ignore[arg-type]
