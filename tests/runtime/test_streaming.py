@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hookline import (
@@ -415,7 +415,10 @@ async def test_sessions_and_resumed_runs_give_their_text_too() -> None:
     assert "".join(got) == "may I? done" * 2
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=150, deadline=None)
+@example(pieces=["secret"], kind=AgentCall, incremental=False, changed="")
+@example(pieces=["secret"], kind=StepCall, incremental=False, changed="")
+@example(pieces=["secret"], kind=ModelCall, incremental=False, changed="")
 @given(
     pieces=st.lists(st.text(max_size=5), max_size=6),
     kind=st.sampled_from([None, ModelCall, StepCall, AgentCall]),

@@ -97,7 +97,9 @@ async def intercepted(
     elif result.output != run.last_content and not control.suspended:
         run.restate(result.output)
     if run.text is not None:
-        await run.text.passed(AgentCall, run.last_content if run.last_content != earlier else None)
+        # A segment that said nothing ends with the words of the one before, which the reader has.
+        silent = bool(decisions) and run.last_content == earlier and not run.text.keeps
+        await run.text.passed(AgentCall, None if silent else run.last_content)
     return reason, passage.continues
 
 

@@ -147,6 +147,11 @@ class RunText:
                 await self._release()
         self._written = 0
 
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is kept back."""
+        return bool(self._held)
+
     async def passed(self, call: type[Call], content: str | None) -> None:
         """A step or the run has passed its hooks.
 
