@@ -131,6 +131,18 @@ def test_the_end_of_an_event_loop_closes_its_connections(provider: Provider, bac
     assert exchange.handler.done.wait(5)
 
 
+@pytest.mark.parametrize("url", ["http://host:hunter22/v1", "http://me:hunter22@host:hunter22/v1"])
+def test_an_address_with_a_key_in_the_wrong_place_does_not_tell_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-any-key")
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+
+    result = anyio.run(exec_agent, Agent(id="a", model="openai:gpt-5"), "Hi")
+
+    assert result.reason == "error"
+    assert "cannot be used" in str(result.error)
+    assert "hunter22" not in str(result.error)
+
+
 def test_an_agent_can_be_defined_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)

@@ -12,6 +12,7 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model, known_model_names, parse_model_id
 from pydantic_ai.providers import infer_provider_class
 
+from hookline.adapters._model_failures import hider
 from hookline.errors import HooklineError, ModelError
 
 __all__ = ["MissingProviderError", "ModelNameError", "check_name", "is_known", "made", "spoken_by"]
@@ -126,7 +127,7 @@ def _new(name: str) -> Model:
     except UserError as error:
         problem = _HINT.sub("", str(error))
     except Exception as error:
-        problem = f"{type(error).__name__}: {error}"
+        problem = f"{type(error).__name__}: {hider()(str(error))}"
     if problem:
         raise ModelError(f"Model {name!r} cannot be used. {problem}")
     client = getattr(model.provider, "client", None)

@@ -112,6 +112,7 @@ def hider(*holders: object) -> Callable[[str], str]:
     """
     known = {secret for holder in holders for secret in _secrets(holder, 6, set())}
     known |= {value for name, value in os.environ.items() if len(value) >= 8 and _redaction().is_secret(name)}
+    known |= set(_in_addresses())
     longest_first = sorted((secret for secret in known if len(secret) >= 4), key=len, reverse=True)
 
     def hide(text: str) -> str:
@@ -120,6 +121,15 @@ def hider(*holders: object) -> Callable[[str], str]:
         return _redaction().text(text)
 
     return hide
+
+
+def _in_addresses() -> Iterator[str]:
+    """What stands beside the host in the addresses that the environment gives, where a key may have gone astray."""
+    for name, value in os.environ.items():
+        if name.endswith(("_BASE_URL", "_API_BASE", "_ENDPOINT", "_HOST")) and "://" in value:
+            user, _, host = value.partition("://")[2].partition("/")[0].rpartition("@")
+            beside = (*user.split(":"), host.rpartition("]")[2].partition(":")[2])
+            yield from (word for word in beside if not word.isdecimal())
 
 
 @cache
