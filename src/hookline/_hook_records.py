@@ -15,6 +15,7 @@ from hookline._hook_checks import (
     shown,
 )
 from hookline._phase import Phase, PhaseHandler, PhaseHook
+from hookline._webhook import HookData, Webhook, check_webhook, webhook_of
 from hookline.calls import CALLS, Call, ToolCall
 from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS, TOOL_EVENTS, Event, HookType
@@ -52,7 +53,8 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         handler: `(event) -> None`, plain or async. Its return value is ignored.
         tool: Glob over `identifier/api_name` (`"*/search"`); `None` for every tool. Tool events only.
         timeout: Seconds an async handler may take; `None` for the dispatcher's `hook_timeout`, `math.inf` for no limit.
-        webhook: Where to deliver the event instead. Needs a delivery, which this version does not have.
+        webhook: Where to deliver the event, to another process: a `Webhook`, or a mapping with its fields. A hook may
+            have a handler, a webhook, or both.
     """
 
     id: str
@@ -60,12 +62,23 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     handler: Callable[[Any], object] | None = None
     tool: str | None = None
     timeout: float | None = None
-    webhook: dict[str, Any] | None = None
+    webhook: Webhook | dict[str, Any] | None = None
 
     @property
     def event(self) -> EventClass:
         """The event's class."""
         return EVENTS[HookType(self.type)] if isinstance(self.type, str) else self.type
+
+    def data(self) -> HookData | None:
+        """What of it can travel: everything but the handler; `None` without a webhook.
+
+        Raises:
+            HookDefinitionError: If its webhook cannot be read.
+        """
+        if self.webhook is None:
+            return None
+        webhook = webhook_of(self.webhook, f"Hook {self.id!r}")
+        return HookData(id=self.id, type=self.event.hook_type, tool=self.tool, webhook=webhook)
 
 
 class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,12 +128,16 @@ def check_hook(hook: Hook, where: str) -> None:
             f"{', '.join(kind.__name__ for kind in EVENTS.values())}",
         )
     if hook.webhook is not None:
+        webhook = webhook_of(hook.webhook, where)
+        check_webhook(webhook, hook.event, where)
+        if webhook.control and hook.handler is not None:
+            raise HookDefinitionError(where, "a `control` webhook decides in place of a `handler`; make them two hooks")
+    elif hook.handler is None:
         raise HookDefinitionError(
-            where, "this version of hookline has no delivery for `webhook`; give the hook a `handler` that sends it"
+            where, "a hook needs a `handler`, a plain or an async function of one event, or a `webhook`"
         )
-    if hook.handler is None:
-        raise HookDefinitionError(where, "a hook needs a `handler`: a plain or an async function of one event")
-    check_signature(hook.handler, "the event", where)
+    if hook.handler is not None:
+        check_signature(hook.handler, "the event", where)
     check_timeout(hook.timeout, where)
     if hook.tool is not None:
         check_tool(hook.tool, hook.event.__name__, has_tool=hook.event in TOOL_EVENTS, where=where)

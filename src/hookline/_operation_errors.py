@@ -13,6 +13,7 @@ __all__ = [
     "OperationMismatchError",
     "OperationNotFoundError",
     "StaleStateError",
+    "StateFormatError",
 ]
 
 
@@ -111,6 +112,26 @@ class StaleStateError(OperationError):
         return (
             f"Operation {self.operation_id!r} was changed by somebody else: version {self.found}, "
             f"expected {self.expected}. Nothing was written."
+        )
+
+
+class StateFormatError(OperationError):
+    """The stored state was written by a newer version of hookline, which keeps things that this one does not know.
+
+    Attributes:
+        found: The version of its layout.
+        known: The newest one that this version reads.
+    """
+
+    def __init__(self, operation_id: str, found: int, known: int) -> None:
+        super().__init__(operation_id)
+        self.args = (operation_id, found, known)
+        self.found, self.known = found, known
+
+    def __str__(self) -> str:
+        return (
+            f"Operation {self.operation_id!r} was stored in layout {self.found}; this version of hookline reads up to "
+            f"{self.known}. Update hookline here, or resume the operation where it was written. Nothing was changed."
         )
 
 

@@ -247,5 +247,6 @@ class Passage(msgspec.Struct, eq=False):
             time_unix_nano=time_ns() - int((now - began) * 1e9),
             step_index=getattr(self.call, "step_index", None),
             tool_call_id=getattr(self.call, "tool_call_id", None),
+            tenant_id=self.call.tenant_id,
         )
         announce_execution(execution, self.sender)

@@ -5,16 +5,27 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from time import perf_counter_ns, time_ns
+from time import perf_counter, perf_counter_ns, time_ns
+from typing import Any
 
 from hookline._deadline import HandlerCancelledError, HandlerTimeoutError
 from hookline._observers import Observer
 from hookline._phase import PhaseTransition
+from hookline.calls import Denial
 from hookline.errors import message_of
 from hookline.events import Event
-from hookline.signals import ExecutionStatus, HookExecution, announce, hook_executed
+from hookline.signals import ChainRun, ExecutionStatus, HookExecution, announce, chain_ran, hook_executed
 
-__all__ = ["announce_execution", "described", "logger", "record", "record_dropped", "report", "report_failure"]
+__all__ = [
+    "announce_chain",
+    "announce_execution",
+    "described",
+    "logger",
+    "record",
+    "record_dropped",
+    "report",
+    "report_failure",
+]
 
 logger = logging.getLogger("hookline")
 
@@ -68,6 +79,34 @@ def announce_execution(execution: HookExecution, sender: object) -> None:
         announce(hook_executed, sender, execution=execution)
 
 
+def announce_chain(
+    call: Any, executions: list[HookExecution], denied: Denial | None, began: float, sender: object
+) -> None:
+    """Tell whoever listens how a call came through its interceptors.
+
+    Args:
+        call: The call.
+        executions: What each hook did.
+        denied: Who denied it.
+        began: When, by `perf_counter`.
+        sender: Of the record.
+    """
+    duration = perf_counter() - began
+    ran = ChainRun(
+        point=type(call).__name__,
+        operation_id=call.operation_id,
+        tenant_id=call.tenant_id,
+        executions=executions,
+        denied_by=denied.hook_id if denied is not None else None,
+        reason=denied.reason if denied is not None else None,
+        duration_ms=duration * 1e3,
+        time_unix_nano=time_ns() - int(duration * 1e9),
+        step_index=getattr(call, "step_index", None),
+        tool_call_id=getattr(call, "tool_call_id", None),
+    )
+    announce(chain_ran, sender, ran=ran)
+
+
 def described(error: Exception) -> str:
     """An exception in a line."""
     if isinstance(error, HandlerTimeoutError):
@@ -116,5 +155,6 @@ def _announce(
         time_unix_nano=time_ns() - duration_ns,
         step_index=getattr(event, "step_index", None),
         tool_call_id=getattr(event, "tool_call_id", None),
+        tenant_id=getattr(event, "tenant_id", ""),
     )
     announce(hook_executed, sender, execution=execution)

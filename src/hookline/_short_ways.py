@@ -75,6 +75,7 @@ def executions_of(passage: Passage, arounds: Sequence[HookInChain]) -> list[Hook
                 time_unix_nano=epoch + int(start * 1e9),
                 step_index=step_index,
                 tool_call_id=tool_call_id,
+                tenant_id=call.tenant_id,
             )
         if execution is not None:
             executions.append(execution)

@@ -11,6 +11,8 @@ from hookline.calls import as_tool_result
 __all__ = [
     "INTERRUPTED",
     "INTERRUPTED_TYPE",
+    "LOST",
+    "LOST_TYPE",
     "AfterToolCall",
     "BeforeToolCall",
     "OnToolCallError",
@@ -21,6 +23,10 @@ __all__ = [
 INTERRUPTED = "The run was interrupted before the tool had finished."
 INTERRUPTED_TYPE = "Interrupted"
 """`OnToolCallError.error` and `error_type` of a tool that was stopped with its run."""
+
+LOST = "Its process died while the tool ran. Whether it took effect is unknown; it was not run again."
+LOST_TYPE = "ProcessDied"
+"""`OnToolCallError.error` and `error_type` of a tool that was running when its process died."""
 
 
 class ToolEventFields(EventFields, frozen=True, kw_only=True):

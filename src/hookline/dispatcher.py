@@ -14,11 +14,14 @@ from typing import Any, Self
 import anyio
 import msgspec
 
+from hookline._carrying import Carrier, carried, has_webhooks
 from hookline._deadline import Bounded
+from hookline._gates import LEFT, NOT_ENTERED, Closed, undispatchable
 from hookline._hook_checks import check_timeout
 from hookline._lanes import LaneHost
 from hookline._plans import Entry, Plan, compile_batch, compiled, merged
 from hookline._records import report
+from hookline._webhook import Delivery
 from hookline.calls import ToolResult
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import EVENTS, BeforeToolCall, Event, HookType
@@ -75,13 +78,20 @@ class HookDispatcher:
             limit.
         max_queued: Events that one lane holds at most, the running one not counted.
         chain_budget: Seconds of own time that all interceptors of one call may take together; `None` for no limit.
+        delivery: Carries the events of hooks with a `webhook`; one of this process, configured by its environment,
+            unless given.
 
     Raises:
         HookDefinitionError: If an argument makes no sense.
     """
 
     def __init__(
-        self, *, hook_timeout: float = 30.0, max_queued: int = 10_000, chain_budget: float | None = None
+        self,
+        *,
+        hook_timeout: float = 30.0,
+        max_queued: int = 10_000,
+        chain_budget: float | None = None,
+        delivery: Delivery | None = None,
     ) -> None:
         check_timeout(hook_timeout, "HookDispatcher(hook_timeout=...)")
         check_timeout(chain_budget, "HookDispatcher(chain_budget=...)")
@@ -92,11 +102,12 @@ class HookDispatcher:
         self.hook_timeout = hook_timeout
         self.max_queued = max_queued
         self.chain_budget = chain_budget
+        self._carrier = Carrier(delivery)
         self._operations: dict[str, Registration | list[Registration]] = {}
         self._askable: dict[str, tuple[Askable, ...]] = {}
         self._tables: dict[type[Event], dict[str, Entry]] = {kind: {} for kind in _DISPATCHABLE}
         self._peak = 0
-        self._close(_NOT_ENTERED)
+        self._close(NOT_ENTERED)
 
     # The gates are what every caller reads. Before `async with` and after it they are tables that raise, so that the
     # check costs nothing in between.
@@ -107,11 +118,11 @@ class HookDispatcher:
         self._gates: Any = {None: _Hooked(self._operations), BeforeToolCall: self._askable, **self._tables}
         self._registered: Any = self._operations
 
-    def _close(self, closed: _Closed) -> None:
+    def _close(self, closed: Closed) -> None:
         self._find = self._asked = self._gates = self._registered = closed
 
     async def __aenter__(self) -> Self:
-        if self._gates is not _NOT_ENTERED:
+        if self._gates is not NOT_ENTERED:
             raise HookUsageError("This HookDispatcher was entered before; make a new one for another `async with`.")
         self._host = LaneHost(self.hook_timeout, self.max_queued, sender=self)
         await self._host.open()
@@ -128,14 +139,20 @@ class HookDispatcher:
             self._askable.clear()
             for table in self._tables.values():
                 table.clear()
-        self._close(_LEFT)
+        self._close(LEFT)
         try:
             return await self._host.close(kind, error, trace)
         finally:
+            await self._carrier.aclose()
             self._host.sender = None  # what it refers to in turn need not wait for the collector
             if operation_unregistered.receivers:
                 for operation_id in live:
                     announce(operation_unregistered, self, operation_id=operation_id)
+
+    @property
+    def delivery(self) -> Delivery:
+        """What carries the events of hooks with a `webhook`."""
+        return self._carrier.delivery
 
     @property
     def operations(self) -> Collection[str]:
@@ -163,7 +180,10 @@ class HookDispatcher:
             plan = only._compiled or compiled(only)
             registration = Registration(self, operation_id, plan)
         else:
-            registration = Registration(self, operation_id, None, compile_batch(hook_batch(hooks)))
+            batch = hook_batch(hooks)
+            if has_webhooks(batch):
+                batch = carried(batch, self.delivery)
+            registration = Registration(self, operation_id, None, compile_batch(batch))
         operations = self._registered
         before = operations.get(operation_id)
         if before is not None:
@@ -248,7 +268,7 @@ class HookDispatcher:
         try:
             entry = self._find[event.__class__](event.operation_id)
         except (KeyError, AttributeError):
-            raise _undispatchable(event) from None
+            raise undispatchable(event) from None
         if entry is None:
             return
         handler, run, observer = entry
@@ -363,36 +383,12 @@ class _Hooked:
         return any(plan.entries or plan.askable for each in registrations for plan in each.plans())
 
 
-class _Closed:
-    """Stands in for every table of a dispatcher that is not open."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-
-    def __getitem__(self, key: object, default: object = None) -> Any:
-        raise HookUsageError(
-            f"This HookDispatcher {self.why}. Use it inside of `async with HookDispatcher() as dispatcher`."
-        )
-
-    get = pop = __getitem__
-
-
 SMALL_TABLE = 1024
 """Operations up to which a table is not worth shrinking."""
 
-_NOT_ENTERED = _Closed("has not been entered")
-_LEFT = _Closed("has been left")
 _NOTHING = DrainReport(delivered=0, dropped=0)
 _DISPATCHABLE = tuple(kind for kind in EVENTS.values() if kind is not BeforeToolCall)
 
 
 async def _nobody() -> None:
     """Nobody is to be asked."""
-
-
-def _undispatchable(event: object) -> HookUsageError:
-    if isinstance(event, BeforeToolCall):
-        return HookUsageError(
-            "BeforeToolCall may be answered, so it is awaited: use `await dispatcher.dispatch_before_tool_call(event)`."
-        )
-    return HookUsageError(f"Only the sixteen events of hookline.events can be dispatched; got {event!r}.")

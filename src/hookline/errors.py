@@ -22,6 +22,10 @@ HooklineError
 ├── ModelError                              a model that did not answer
 │   ├── TransientModelError                 worth another try
 │   └── ModelAnswerError (TypeError)        an answer that is not a `ModelResponse`
+├── DeliveryError                           an event did not get where it belongs
+│   └── CriticalDeliveryError               and the operation was for that
+├── StoreUnavailableError (OSError)         a database that cannot be reached, or is full
+│   └── StoreOverloadedError                more waits to be written than may
 └── OperationError                          the operation cannot be run or resumed like this
     ├── OperationExistsError                its id is taken
     ├── OperationNotFoundError              nobody knows its id
@@ -29,6 +33,7 @@ HooklineError
     ├── OperationBusyError                  somebody is running or resuming it
     ├── OperationMismatchError              it belongs to another agent
     ├── StaleStateError                     the stored state changed underneath
+    ├── StateFormatError                    a newer version of hookline wrote it
     └── DecisionError                       a decision about a call that is not pending
 ```
 
@@ -39,6 +44,12 @@ Fields go in, the class writes the sentence; every error pickles.
 
 from __future__ import annotations
 
+from hookline._delivery_errors import (
+    CriticalDeliveryError,
+    DeliveryError,
+    StoreOverloadedError,
+    StoreUnavailableError,
+)
 from hookline._error_root import HooklineError, message_of
 from hookline._hook_errors import HookDenied, HookError, HookExecutionError, HookReturnError, HookTimeoutError
 from hookline._operation_errors import (
@@ -50,11 +61,14 @@ from hookline._operation_errors import (
     OperationMismatchError,
     OperationNotFoundError,
     StaleStateError,
+    StateFormatError,
 )
 
 __all__ = [
     "AgentDefinitionError",
+    "CriticalDeliveryError",
     "DecisionError",
+    "DeliveryError",
     "EventDecodeError",
     "EventEncodeError",
     "HookDefinitionError",
@@ -76,6 +90,9 @@ __all__ = [
     "OperationNotFoundError",
     "PhaseTransitionError",
     "StaleStateError",
+    "StateFormatError",
+    "StoreOverloadedError",
+    "StoreUnavailableError",
     "ToolArgumentsError",
     "ToolCallError",
     "ToolResultError",

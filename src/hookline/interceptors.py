@@ -18,6 +18,7 @@ from hookline._hook_checks import check_timeout, shown
 from hookline._onions import Onion, Placed, check_depth
 from hookline._own_time import Clock, ScopedClock, drive
 from hookline._passages import CLOSED, FAILED, IDLE, Control, Passage, Terminal
+from hookline._records import announce_chain
 from hookline._short_ways import executions_of
 from hookline.calls import (
     CALLS,
@@ -45,7 +46,7 @@ from hookline.calls import (
 )
 from hookline.errors import HookDefinitionError, HookDenied, HookUsageError
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
-from hookline.signals import HookExecution, hook_executed
+from hookline.signals import HookExecution, chain_ran, hook_executed
 
 __all__ = [
     "AgentCall",
@@ -210,7 +211,12 @@ class Chain:
         """
         started = perf_counter()
         onion = self._plain.get(call.__class__)
-        if onion is None or hook_executed.receivers or ("trio" in sys.modules and not runs_on_asyncio()):
+        if (
+            onion is None
+            or hook_executed.receivers
+            or chain_ran.receivers
+            or ("trio" in sys.modules and not runs_on_asyncio())
+        ):
             passage = await self._lead(call, terminal)
             return self._outcome(passage, None, started)
         if not onion.hooks:
@@ -296,9 +302,10 @@ class Chain:
                 asked_by, nth = control.asked_by
                 askers = [hook.index for hook in onion.hooks if hook.id == asked_by][: nth + 1]
                 passage.unheard_from = askers[-1] + 1 if askers else 0
-        if self._record or hook_executed.receivers:
+        if self._record or hook_executed.receivers or chain_ran.receivers:
             passage.recording, passage.started, passage.executions = True, [], {}
             passage.sender = self if control is None else control.sender
+        began = perf_counter()
         try:
             if onion.background and control is None:
                 passage.result = await run_beside(passage, self._through(onion, passage))
@@ -307,6 +314,10 @@ class Chain:
         except HookDenied as refusal:
             if refusal is not passage.refusal:
                 raise
+        finally:
+            if passage.recording and chain_ran.receivers and passage.started:
+                executions = [passage.executions[hook.index] for hook in passage.started]
+                announce_chain(passage.call, executions, passage.denied, began, passage.sender)
         asker = passage.asked_by
         if asker is not None:  # ids need not be unique
             passage.asked_nth = sum(hook.id == asker.id for hook in onion.hooks[: asker.index])

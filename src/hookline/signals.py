@@ -12,7 +12,15 @@ from typing import Literal
 import blinker
 import msgspec
 
-__all__ = ["HookExecution", "hook_executed", "operation_registered", "operation_unregistered", "phase_changed"]
+__all__ = [
+    "ChainRun",
+    "HookExecution",
+    "chain_ran",
+    "hook_executed",
+    "operation_registered",
+    "operation_unregistered",
+    "phase_changed",
+]
 
 logger = logging.getLogger("hookline")
 
@@ -32,6 +40,7 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         time_unix_nano: When it began, in nanoseconds since 1970.
         step_index: The step that its event or call is of, where that says so.
         tool_call_id: The tool call that it is about, if it is about one.
+        tenant_id: The tenant for whom it ran.
     """
 
     hook_id: str
@@ -43,11 +52,41 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     time_unix_nano: int = 0
     step_index: int | None = None
     tool_call_id: str | None = None
+    tenant_id: str = ""
+
+
+class ChainRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The record of one call that was led through interceptors.
+
+    Attributes:
+        point: Name of the call's class.
+        operation_id: The run, or the request.
+        tenant_id: The tenant for whom it ran.
+        executions: What each hook did, in the order in which they started.
+        denied_by: The hook that denied the call.
+        reason: Why.
+        duration_ms: Time from the first hook's start to the last one's end, with what the chain surrounds.
+        time_unix_nano: When it began, in nanoseconds since 1970.
+        step_index: The step that the call is of, where it says so.
+        tool_call_id: The tool call that it is, if it is one.
+    """
+
+    point: str
+    operation_id: str
+    tenant_id: str
+    executions: list[HookExecution]
+    denied_by: str | None = None
+    reason: str | None = None
+    duration_ms: float
+    time_unix_nano: int
+    step_index: int | None = None
+    tool_call_id: str | None = None
 
 
 _signals = blinker.Namespace()
 
 hook_executed = _signals.signal("hook-executed", doc="A handler has run; keyword `execution`: a `HookExecution`.")
+chain_ran = _signals.signal("chain-ran", doc="A call was led through interceptors; keyword `ran`: a `ChainRun`.")
 operation_registered = _signals.signal("operation-registered", doc="An operation is live; keyword `operation_id`.")
 operation_unregistered = _signals.signal("operation-unregistered", doc="An operation is gone; keyword `operation_id`.")
 phase_changed = _signals.signal("phase-changed", doc="An agent has moved; keyword `transition`: a `PhaseTransition`.")

@@ -4,7 +4,7 @@ from hookline.calls import Message, ModelCall, ModelResponse, ToolCalling, ToolR
 from hookline.errors import ModelError, TransientModelError
 from hookline.runtime._agent import Agent, Compaction
 from hookline.runtime._drives import KINDS, Drives
-from hookline.runtime._exec import exec_agent, interrupt, resume_agent
+from hookline.runtime._exec import exec_agent, interrupt, recover_agent, resume_agent
 from hookline.runtime._foreign import ForeignRun
 from hookline.runtime._foreign_results import AgentDone, ToolDone
 from hookline.runtime._memory import InMemoryHistory, SessionMemory
@@ -12,7 +12,15 @@ from hookline.runtime._models import Model, ModelRetry, ScriptedModel, Streaming
 from hookline.runtime._result import OperationResult
 from hookline.runtime._session import AgentSession
 from hookline.runtime._sources import ToolSource
-from hookline.runtime._state import Approve, InMemoryStore, OperationState, OperationStore, Reject
+from hookline.runtime._state import (
+    Approve,
+    DurableStore,
+    InMemoryStore,
+    JournalEntry,
+    OperationState,
+    OperationStore,
+    Reject,
+)
 from hookline.runtime._text_stream import TextStream, stream_agent
 from hookline.runtime._tools import Tool, as_result, tool
 
@@ -24,9 +32,11 @@ __all__ = [
     "Approve",
     "Compaction",
     "Drives",
+    "DurableStore",
     "ForeignRun",
     "InMemoryHistory",
     "InMemoryStore",
+    "JournalEntry",
     "Message",
     "Model",
     "ModelCall",
@@ -52,6 +62,7 @@ __all__ = [
     "as_result",
     "exec_agent",
     "interrupt",
+    "recover_agent",
     "resume_agent",
     "stream_agent",
     "tool",

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from hookline.calls import AgentCall, AgentResult, Message
 from hookline.events import CompletionReason
 from hookline.runtime._control import RunControl, lead
-from hookline.runtime._loop import limit_reached, run_segment
+from hookline.runtime._loop import limit_reached
 from hookline.runtime._run import Run
+from hookline.runtime._segment import run_segment
 from hookline.runtime._state import Decision
 
 __all__ = ["run_agent"]
@@ -28,18 +29,19 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
     Returns:
         Why it ended.
     """
-    given = resumed_input(run) if decisions else run.messages[run.first_input() :]
+    resumed = bool(decisions) or run.recovering
+    given = resumed_input(run) if resumed else run.messages[run.first_input() :]
     while True:
         call = AgentCall(
             input=given,
             instructions=run.instructions,
             tools=run.specs,
-            metadata=run.metadata if decisions else {},
+            metadata=run.metadata if resumed else {},
             **run.call_ids,
         )
         run.metadata = call.metadata
-        reason, continues = await intercepted(run, call, decisions)
-        decisions = ()
+        reason, continues = await intercepted(run, call, decisions, resumed=resumed)
+        decisions, resumed = (), False
         if reason != "done" or not continues or run.interrupted:
             return reason
         if run.continues >= run.agent.max_continues:
@@ -61,16 +63,16 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
 
 
 async def intercepted(
-    run: Run, call: AgentCall, decisions: Sequence[Decision]
+    run: Run, call: AgentCall, decisions: Sequence[Decision], *, resumed: bool
 ) -> tuple[CompletionReason, Sequence[str]]:
     """One run of the chain; why the run ended, and what it is to be continued with."""
-    control = RunControl(run, pinned=bool(decisions))
+    control = RunControl(run, pinned=resumed)
     reason: CompletionReason = "done"
-    earlier = run.last_content if decisions else ""
+    earlier = run.last_content if resumed else ""
 
     async def terminal(final: AgentCall) -> AgentResult:
         nonlocal reason
-        if not decisions:
+        if not resumed:
             begin(run, call, final)
         reason = await run_segment(run, decisions)
         control.suspended = reason == "waiting_for_human"
@@ -81,14 +83,14 @@ async def intercepted(
         run.denied = passage.denied
         if passage.reached:
             run.withhold(passage.denied)
-        elif not decisions:
+        elif not resumed:
             run.refused_from = run.first_input()
         if run.text is not None:
             run.text.withheld(AgentCall)
         return "interrupted", ()
     result: AgentResult = passage.result
     if not passage.reached:
-        if decisions:
+        if resumed:
             run.close_step("Not run, because a hook answered in place of the run.")
         else:
             begin(run, call, passage.call)
@@ -98,7 +100,7 @@ async def intercepted(
         run.restate(result.output)
     if run.text is not None:
         # A segment that said nothing ends with the words of the one before, which the reader has.
-        silent = bool(decisions) and run.last_content == earlier and not run.text.keeps
+        silent = resumed and run.last_content == earlier and not run.text.keeps
         await run.text.passed(AgentCall, None if silent else run.last_content)
     return reason, passage.continues
 

@@ -18,6 +18,7 @@ from hookline.errors import ToolArgumentsError, UnknownToolError
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, PendingTool, ToolOutcome
 from hookline.runtime._control import RunControl, lead
 from hookline.runtime._enclosing import enclosed
+from hookline.runtime._keeping import checkpoint
 from hookline.runtime._offer import jsonable
 from hookline.runtime._result import Step
 from hookline.runtime._run import Run
@@ -87,7 +88,7 @@ def call_of(run: Run, step: Step, calling: ToolCalling, tool: Tool | None) -> tu
     return call, problem
 
 
-async def answer_calls(jobs: list[Job]) -> None:
+async def answer_calls(run: Run, jobs: list[Job]) -> None:
     """Run the calls of one step; several overlap."""
     if len(jobs) <= 1:
         for job in jobs:
@@ -96,11 +97,17 @@ async def answer_calls(jobs: list[Job]) -> None:
     try:
         async with anyio.create_task_group() as group:
             for job in jobs:
-                group.start_soon(job)
+                group.start_soon(job if run.journal is None else partial(_kept_job, run, job))
     except BaseExceptionGroup as failures:
         if len(failures.exceptions) == 1:
             raise failures.exceptions[0] from None
         raise
+
+
+async def _kept_job(run: Run, job: Job) -> None:
+    """One of several calls, written down when it has ended, since others may go on for long."""
+    await job()
+    await checkpoint(run)
 
 
 def job(run: Run, step: Step, calling: ToolCalling, call: ToolCall, tool: Tool | None, problem: str | None) -> Job:
@@ -256,7 +263,7 @@ async def tell_unrun(run: Run, step: Step, call: ToolCall, passage: Passage) -> 
         if run.hooked(BeforeToolCall):
             event = BeforeToolCall(**run.ids, **_of(call))
             event.__dict__["standing"] = True  # observers see the call, but the interceptor's word stands
-            await run.dispatcher.dispatch_before_tool_call(event)
+            await run.ask_observers(event)
     finally:
         tell_result(run, call, answer, started, answered_by=answered_by, mocked=passage.denied is None)
     result: ToolResult = answer if passage.denied is not None else passage.result
@@ -273,6 +280,8 @@ def keep(run: Run, step: Step, calling: ToolCalling, call: ToolCall, result: Too
         content=content,
         success=result.success and result.error_type is None,
     )
+    if run.journal is not None:
+        run.journal.keep(calling.tool_call_id)
 
 
 async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
@@ -286,9 +295,11 @@ async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, pro
         result = None
         if run.hooked(BeforeToolCall):
             event = BeforeToolCall(**run.ids, **_of(call))
-            result = await run.dispatcher.dispatch_before_tool_call(event)
+            result = await run.ask_observers(event)
         if result is None:
             event = None
+            if run.journal is not None:
+                await checkpoint(run)
             work = run_tool(run, call, tool, problem)
             result = await (enclosed(run, call, work) if ToolCall in run.enclosing else work)
     except BaseException as error:
@@ -336,6 +347,8 @@ def tell_result(
             )
     elif run.hooked(AfterToolCall):
         run.tell(AfterToolCall(**run.ids, **_of(call), content=result.content, success=result.success, **further))
+    if run.journal is not None:
+        run.journal.end(call.tool_call_id)
 
 
 def _of(call: ToolCall) -> dict[str, Any]:

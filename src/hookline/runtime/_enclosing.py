@@ -93,7 +93,7 @@ async def _by_each(bundles: Sequence[EnclosingHooks], call: Call, work: Awaitabl
 
 def segment_of(run: Run) -> Segment:
     """What is known of a segment when it begins."""
-    resumed = run.version is not None and bool(run.pending)
+    resumed = run.version is not None and (bool(run.pending) or run.recovering)
     return Segment(
         **run.ids,
         conversation_id=run.conversation_id,

@@ -1,56 +1,44 @@
-"""`exec_agent`, `resume_agent`, `interrupt`: a run from its start to its clean end, on every path."""
+"""`exec_agent`, `resume_agent`, `recover_agent`, `interrupt`: the ways to start a segment of a run, and to stop one."""
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Coroutine, Iterable, Sequence
-from time import perf_counter_ns
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-import anyio
-
-from hookline._enclosing import EnclosingHooks
-from hookline.calls import AgentCall, Message
+from hookline.calls import Message
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import (
     HookUsageError,
     OperationBusyError,
-    OperationExistsError,
     OperationFinishedError,
     OperationMismatchError,
     OperationNotFoundError,
-    StaleStateError,
 )
-from hookline.events import CompletionReason
 from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime._agent import Agent
-from hookline.runtime._agent_call import run_agent
-from hookline.runtime._calls import INTERRUPTED
-from hookline.runtime._enclosing import begin_enclosing, end_enclosing
 from hookline.runtime._given import check_ids, checked_decisions, checked_id, conversation
-from hookline.runtime._keeping import save
 from hookline.runtime._live import live
-from hookline.runtime._loop import run_segment
-from hookline.runtime._offer import keep_here
 from hookline.runtime._result import OperationResult
 from hookline.runtime._run import Run
-from hookline.runtime._sources import opened
-from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
+from hookline.runtime._running import exec_run
+from hookline.runtime._state import (
+    Approve,
+    Decision,
+    DurableStore,
+    OperationState,
+    OperationStore,
+    Reject,
+    default_store,
+)
 from hookline.runtime._streaming import OnToken, Release
-from hookline.runtime._telling import complete
 
 __all__ = [
     "exec_agent",
     "exec_child",
-    "exec_run",
     "interrupt",
+    "recover_agent",
     "resume_agent",
     "waiting_state",
 ]
-
-LAST_SAVE_SECONDS = 5.0
-"""How long a store may take to save a run that was cancelled from outside; the cancellation waits for that."""
 
 
 async def exec_agent(
@@ -154,6 +142,58 @@ async def resume_agent(
     )
 
 
+async def recover_agent(
+    agent: Agent,
+    operation_id: str,
+    *,
+    store: DurableStore,
+    hooks: Iterable[AnyHook] = (),
+    dispatcher: HookDispatcher | None = None,
+    drain_timeout: float = 5.0,
+    on_token: OnToken | None = None,
+    release: Release = "checked",
+) -> OperationResult:
+    """Go on with an operation whose process has died: from where it was written last, in the same step.
+
+    Hooks hear nothing twice. A tool that was running is not run again: it is reported as failed, since nobody knows
+    whether it took effect. A model call that was under way is made again. A sub-agent goes on too.
+
+    Args:
+        agent: The agent that started it.
+        operation_id: The operation.
+        store: Where it is kept.
+        hooks: Hooks of this segment; the agent's own come first. Those that are data came with the operation.
+        dispatcher: An open dispatcher to share with other runs; one of its own unless given.
+        drain_timeout: Seconds that queued observers may take at the end; the rest is cancelled.
+        on_token: Takes the text of the model calls of this segment; see `exec_agent`.
+        release: When it is given away; see `exec_agent`.
+
+    Raises:
+        OperationNotFoundError: If the store does not know the operation.
+        OperationFinishedError: If it has ended, or waits for a person.
+        OperationBusyError: If it is running in a process that is alive, or somebody else is recovering it.
+        OperationMismatchError: If another agent started it.
+        HookUsageError: If the store does not keep what happened.
+    """
+    if not isinstance(agent, Agent) or not isinstance(store, DurableStore):
+        raise HookUsageError(
+            f"recover_agent takes an Agent and a store that outlives processes; got {agent!r:.80}, {store!r:.80}."
+        )
+    batch = [*agent.hooks, *hook_batch(hooks)]
+    state = await store.load(operation_id)
+    if state is None:
+        raise OperationNotFoundError(operation_id)
+    if state.status != "running":
+        raise OperationFinishedError(operation_id, state.status)
+    if operation_id in live or not await store.orphaned(operation_id):
+        raise OperationBusyError(operation_id)
+    if state.agent_id != agent.id:
+        raise OperationMismatchError(operation_id, state.agent_id, agent.id)
+    return await _with_dispatcher(
+        agent, state, state.version, (), batch, dispatcher, store, drain_timeout, on_token, release, recovered=True
+    )
+
+
 async def waiting_state(agent: Agent, operation_id: str, store: OperationStore) -> OperationState:
     """The stored state of an operation that waits for a person.
 
@@ -203,11 +243,23 @@ async def _with_dispatcher(
     drain_timeout: float,
     on_token: OnToken | None,
     release: Release,
+    *,
+    recovered: bool = False,
 ) -> OperationResult:
     if dispatcher is None:
         async with HookDispatcher() as own:
             return await _with_dispatcher(
-                agent, state, version, decisions, hooks, own, store, drain_timeout, on_token, release
+                agent,
+                state,
+                version,
+                decisions,
+                hooks,
+                own,
+                store,
+                drain_timeout,
+                on_token,
+                release,
+                recovered=recovered,
             )
     run = Run(
         agent,
@@ -220,15 +272,22 @@ async def _with_dispatcher(
         exec_child=exec_child,
         on_token=on_token,
         release=release,
+        recovered=recovered,
     )
     return await exec_run(run, decisions)
 
 
-async def exec_child(parent: Run, agent: Agent, instruction: str, operation_id: str) -> OperationResult:
-    """Run a sub-agent as an operation of its own, in its parent's task, so that whatever stops one stops both."""
+async def exec_child(
+    parent: Run, agent: Agent, instruction: str, operation_id: str, state: OperationState | None
+) -> OperationResult:
+    """Run a sub-agent as an operation of its own, in its parent's task, so that whatever stops one stops both.
+
+    One whose process has died goes on from its `state`.
+    """
     own = list(agent.hooks)
     inherited = [entry for entry in parent.hooks if isinstance(entry, Hooks) and entry.inherit and entry not in own]
-    state = OperationState(
+    recovered = state is not None
+    state = state or OperationState(
         operation_id=operation_id,
         agent_id=agent.id,
         user_id=parent.user_id,
@@ -240,147 +299,13 @@ async def exec_child(parent: Run, agent: Agent, instruction: str, operation_id: 
     run = Run(
         agent,
         state,
-        version=None,
+        version=state.version if recovered else None,
         hooks=[*inherited, *own],
         dispatcher=parent.dispatcher,
         store=parent.store,
         drain_timeout=parent.drain_timeout,
         exec_child=exec_child,
         parent=parent,
+        recovered=recovered,
     )
     return await exec_run(run, ())
-
-
-async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
-    """One segment, guarded: whatever happens, its end is announced once and no hook stays behind."""
-    operation_id = run.operation_id
-    if operation_id in live:
-        raise OperationBusyError(operation_id) if run.version is not None else OperationExistsError(operation_id)
-    run.dispatcher.has_hooks(operation_id)  # raises if the dispatcher is not open, while nothing is stored yet
-    left_out = run.dispatcher._left_out(operation_id)
-    if left_out:  # rather than a run without its guards
-        raise HookUsageError(
-            f"The interceptors {', '.join(left_out)} of operation {operation_id!r} were given to the dispatcher, which "
-            "calls observers only. Give their bundle to the run, in `hooks=[...]`."
-        )
-    live[operation_id] = None
-    try:
-        failed_at_start = await _claim(run)
-        hooks = run.hooks
-        if hooks:
-            bundles = list(dict.fromkeys(entry for entry in hooks if isinstance(entry, EnclosingHooks)))
-            hooks = begin_enclosing(run, bundles) if bundles else hooks
-        run.dispatcher.register(operation_id, hooks)
-        live[operation_id] = run
-        return await _run_and_finish(run, decisions, failed_at_start)
-    finally:
-        if run.begun:
-            end_enclosing(run)
-        del live[operation_id]
-
-
-async def _claim(run: Run) -> Exception | None:
-    """Take the operation in the store, so that nobody else does.
-
-    Returns:
-        What a broken store raised; the run then ends with it, in the usual way.
-    """
-    version = run.version
-    try:
-        await save(run, "running")
-    except anyio.get_cancelled_exc_class():
-        with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
-            await save(run, "interrupted" if version is None else "waiting_for_human")
-        raise
-    except StaleStateError:
-        raise (
-            OperationExistsError(run.operation_id) if version is None else OperationBusyError(run.operation_id)
-        ) from None
-    except Exception as error:
-        return error
-    run.claimed = True
-    return None
-
-
-async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Exception | None) -> OperationResult:
-    reason: CompletionReason = "error"
-    try:
-        if error is None:
-            try:
-                with run.scope:
-                    work = (run_agent if AgentCall in run.intercepted else run_segment)(run, decisions)
-                    reason = await (_equipped(run, work) if run.agent.sources else work)
-            except Exception as raised:
-                error = raised
-            if run.stopped:  # a model or a store may have turned its cancellation into an error
-                reason, error = "interrupted", None
-        if run.remember is not None:
-            reason, error = await _remembered(run, reason, error)
-    except BaseException:
-        # Cancelled from outside (or worse): say so and clean up, then let it go on.
-        with anyio.CancelScope(shield=True):
-            if run.remember is not None:
-                with anyio.move_on_after(LAST_SAVE_SECONDS):
-                    await _remembered(run, "interrupted", None)
-            await _finish(run, "interrupted", None, save_timeout=LAST_SAVE_SECONDS)
-        raise
-    return await _finish(run, reason, error)
-
-
-async def _equipped(run: Run, work: Coroutine[Any, Any, CompletionReason]) -> CompletionReason:
-    """Run a segment with the tools of the agent's sources."""
-    try:
-        async with opened(run.agent.sources) as tools:
-            run.equip(run.agent.equipped(tools))
-            return await work
-    finally:
-        work.close()  # if it was never begun
-
-
-async def _remembered(
-    run: Run, reason: CompletionReason, error: Exception | None
-) -> tuple[CompletionReason, Exception | None]:
-    """Let the session keep the conversation, once the operation has ended; that can be interrupted too."""
-    if run.remember is None or reason == "waiting_for_human" or not run.claimed:
-        return reason, error
-    run.close_step(INTERRUPTED)
-    stopped, run.stopped = run.stopped, False
-    try:
-        with anyio.CancelScope() as run.scope:
-            await run.remember(run)
-    except Exception as unsaved:
-        return ("interrupted", None) if run.stopped and not error else ("error", error or unsaved)
-    finally:
-        stopped_meanwhile, run.stopped = run.stopped, run.stopped or stopped
-    return ("interrupted", None) if stopped_meanwhile else (reason, error)
-
-
-async def _finish(
-    run: Run, reason: CompletionReason, error: Exception | None, *, save_timeout: float = math.inf
-) -> OperationResult:
-    """The end of a segment: state saved, end announced, hooks gone."""
-    run.finishing = True
-    run.ended = perf_counter_ns()
-    if run.offered is not None:
-        keep_here(run.offer, run.offered, waiting=reason == "waiting_for_human")
-    if reason != "waiting_for_human":
-        run.close_step(INTERRUPTED)
-    try:
-        if not run.claimed and run.version is not None:
-            pass  # a resume that the store did not take note of: the operation goes on waiting there
-        elif save_timeout == math.inf:
-            await save(run, reason)
-        else:
-            with anyio.move_on_after(save_timeout):
-                await save(run, reason)
-    except Exception as unsaved:
-        reason, error = "error", error or unsaved
-        run.close_step(INTERRUPTED)
-        with contextlib.suppress(Exception):
-            await save(run, reason)
-    finally:
-        try:
-            complete(run, reason, error)
-        finally:
-            await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
-    return run.result(reason, error)

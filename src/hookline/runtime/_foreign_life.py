@@ -42,8 +42,9 @@ from hookline.runtime._live import live
 from hookline.runtime._result import Step
 from hookline.runtime._resume import decided, rejection
 from hookline.runtime._run import Run
+from hookline.runtime._running import save_end
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, default_store
-from hookline.runtime._telling import after_step, before_step, complete
+from hookline.runtime._telling import after_step, before_step, endings
 from hookline.runtime._tools import Tool
 
 __all__ = ["ForeignLife", "Segment"]
@@ -220,8 +221,12 @@ class ForeignLife:
         self._run = live[self.operation_id] = run
         try:
             bundles = list(dict.fromkeys(entry for entry in self._hooks if isinstance(entry, EnclosingHooks)))
-            dispatcher.register(self.operation_id, begin_enclosing(run, bundles) if bundles else self._hooks)
+            dispatcher.register(self.operation_id, begin_enclosing(run, bundles) if bundles else run.hooks)
+            if run.journal is not None:
+                await save(run, "running")
         except BaseException:
+            with anyio.CancelScope(shield=True):
+                await dispatcher.unregister(self.operation_id)
             del live[self.operation_id]
             self._run = None
             raise
@@ -254,11 +259,12 @@ class ForeignLife:
             run.finishing = True
             run.ended = perf_counter_ns()
             self.end_step(should_continue=False)
-            if reason == "waiting_for_human" or self._resumed:
-                await save(run, reason)
+            if reason == "waiting_for_human" or self._resumed or run.journal is not None:
+                await save_end(run, reason, failure)
         finally:
             try:
-                complete(run, reason, failure)
+                for event in endings(run, reason, failure):
+                    run.dispatcher.dispatch(event)
             finally:
                 with anyio.CancelScope(shield=True) if error is not None else nullcontext():
                     await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
@@ -387,5 +393,7 @@ class ForeignLife:
                     )
 
 
-async def _no_child(parent: Run, agent: Agent, instruction: str, operation_id: str) -> Any:
+async def _no_child(
+    parent: Run, agent: Agent, instruction: str, operation_id: str, state: OperationState | None
+) -> Any:
     raise HookUsageError("Sub-agents of another framework are called by that framework.")

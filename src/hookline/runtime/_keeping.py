@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
+
+import msgspec
 
 from hookline.errors import StaleStateError
 from hookline.events import CompletionReason
 from hookline.runtime._offer import jsonable, kept
 from hookline.runtime._run import Run
-from hookline.runtime._state import OperationState, Steering
+from hookline.runtime._state import DurableStore, OperationState, Steering
 
-__all__ = ["save"]
+__all__ = ["checkpoint", "save"]
 
 
 async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
     """Store the state between two steps."""
     if run.attempted is not None:
         await look_up(run, run.attempted)
-    expected = run.version
+    expected, journal = run.version, run.journal
     state = OperationState(
         operation_id=run.operation_id,
         agent_id=run.agent.id,
@@ -42,16 +44,42 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         traceparents=list(run.traceparents),
         waiting_since_unix_nano=run.waiting_since_unix_nano,
         active_ms=run.active_ms(),
+        hooks=run.data,
+        begun=dict(journal.begun) if journal is not None else {},
+        open_step=journal.open_step() if journal is not None else None,
+        events=journal.numbered if journal is not None else 0,
         version=(expected or 0) + 1,
     )
     run.attempted = state
     try:
-        await run.store.save(state, expected_version=expected)
+        if journal is None:
+            await run.store.save(state, expected_version=expected)
+        else:
+            durable = cast(DurableStore, run.store)
+            await durable.commit(state, expected_version=expected, entries=tuple(journal.entries))
+            journal.wrote(state.events)
     except StaleStateError:
         run.attempted = None
         raise
     run.attempted = None
     run.version = state.version
+
+
+async def checkpoint(run: Run) -> None:
+    """On a durable store: write what happened so far, before something happens that must not happen twice.
+
+    Parallel calls share a write: one that comes while another is under way is part of the next.
+    """
+    journal = run.journal
+    if journal is None:
+        return
+    journal.wanted += 1
+    mine = journal.wanted
+    async with journal.lock:
+        if journal.written < mine:
+            latest = journal.wanted
+            await save(run, "running")
+            journal.written = latest
 
 
 async def look_up(run: Run, attempted: OperationState) -> None:
@@ -61,8 +89,15 @@ async def look_up(run: Run, attempted: OperationState) -> None:
         return
     # A store need not keep more of a finished operation than its status.
     finished = attempted.status not in ("running", "waiting_for_human")
-    if stored == attempted or (finished and stored.status == attempted.status):
+    if stored == attempted or (finished and stored.status == attempted.status) or _same(run, stored, attempted):
         run.version = attempted.version
+        if run.journal is not None:
+            run.journal.wrote(attempted.events)
+
+
+def _same(run: Run, stored: OperationState, attempted: OperationState) -> bool:
+    """Whether they are equal once both went through JSON."""
+    return run.journal is not None and msgspec.json.encode(stored) == msgspec.json.encode(attempted)
 
 
 def steering(run: Run) -> Steering:

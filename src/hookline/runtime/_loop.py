@@ -1,12 +1,12 @@
 """The loop: the order of events in one segment of a run, from top to bottom.
 
-`run_segment` is the whole, `run_step` one turn, `ask_model` the model call; tool calls, sub-agent calls, compaction and
-resuming have files of their own. Each seam is one function, which leads its call through the run's interceptors.
+`run_step` is one turn, `ask_model` the model call; tool calls, sub-agent calls, compaction and resuming have files of
+their own. Each seam is one function, which leads its call through the run's interceptors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from time import time_ns
 from typing import Any, cast
@@ -30,9 +30,9 @@ from hookline.runtime._calls import (
     shown_args,
 )
 from hookline.runtime._compaction import compact_if_needed
-from hookline.runtime._control import lead
+from hookline.runtime._control import RunControl, lead
 from hookline.runtime._enclosing import enclosed, enclosed_step
-from hookline.runtime._keeping import save
+from hookline.runtime._keeping import checkpoint
 from hookline.runtime._models import RETRY, Model, ModelRetry, own_copy, respond
 from hookline.runtime._result import Step
 from hookline.runtime._resume import note_decisions, resume_step
@@ -41,25 +41,7 @@ from hookline.runtime._state import Decision
 from hookline.runtime._sub_agents import sub_agent_job
 from hookline.runtime._telling import after_step, before_step
 
-__all__ = ["limit_reached", "run_segment"]
-
-
-async def run_segment(run: Run, decisions: Sequence[Decision] = ()) -> CompletionReason:
-    """Run steps until the operation ends or waits for a person.
-
-    Args:
-        run: The segment.
-        decisions: On a resume, what a person decided; the first step then takes the place of a model call.
-
-    Returns:
-        Why it ended.
-    """
-    while True:
-        reason = await run_step(run, decisions)
-        decisions = ()
-        if reason is not None:
-            return reason
-        await save(run, "running")
+__all__ = ["intercepted_step", "job_of", "limit_reached", "model_step", "run_step", "work_off"]
 
 
 async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason | None:
@@ -74,6 +56,7 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
         await run.take_turn()
         if decisions:
             note_decisions(run, step, decisions)
+            await checkpoint(run)
         work = work_of(run, step, decisions)
         reason = await (enclosed_step(run, step.index, work) if StepCall in run.enclosing else work) or limit_reached(
             run
@@ -86,22 +69,23 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
 
 def work_of(run: Run, step: Step, decisions: Sequence[Decision]) -> Coroutine[Any, Any, CompletionReason | None]:
     """What happens between the two events of a step."""
-    if StepCall in run.intercepted:
-        return intercepted_step(run, step, decisions)
-    return resume_step(run, step, decisions) if decisions else model_step(run, step)
+    work = partial(resume_step, run, step, decisions) if decisions else partial(model_step, run, step)
+    return intercepted_step(run, step, work) if StepCall in run.intercepted else work()
 
 
-async def intercepted_step(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:
+async def intercepted_step(
+    run: Run, step: Step, work: Callable[[], Coroutine[Any, Any, CompletionReason | None]], *, pinned: bool = False
+) -> CompletionReason | None:
     """The seam around one step, where hooks stand in its way."""
     reason: CompletionReason | None = None
 
     async def terminal(call: StepCall) -> StepResult:
         nonlocal reason
-        reason = await (resume_step(run, step, decisions) if decisions else model_step(run, step))
-        reason = reason or limit_reached(run)
+        reason = await work() or limit_reached(run)
         return StepResult(should_continue=reason is None, content=step.content)
 
-    passage = await lead(run, StepCall(step_index=step.index, **run.call_ids), terminal)
+    call = StepCall(step_index=step.index, **run.call_ids)
+    passage = await lead(run, call, terminal, RunControl(run, pinned=pinned))
     if passage.denied is not None:
         run.denied = passage.denied
         run.close_step(f"Not run, because a hook denied the step: {passage.denied.reason}")
@@ -153,7 +137,12 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
         work = await job_of(run, step, calling)
         if work is not None:
             jobs.append(work)
-    await answer_calls(jobs)
+    return await work_off(run, step, jobs)
+
+
+async def work_off(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | None:
+    """Run the calls of a step, and see what follows from them."""
+    await answer_calls(run, jobs)
     if step.ran and run.phases is not None:
         await run.move(Phase.PROCESSING_TOOL_RESULT)
     if run.denied is not None or not step.asked:
@@ -177,6 +166,8 @@ async def ask_person(run: Run, step: Step) -> CompletionReason:
 async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     """The seam around one model call; `None` if a hook denied it, which ends the run."""
     model, retry = cast(Model, run.agent.model), run.agent.retry
+    if run.journal is not None:
+        await checkpoint(run)
     if ModelCall not in run.intercepted:
         answer = respond(model, partial(model_call, run, step), retry, run.text)
         response = await (enclosed(run, shown_call(run, step), answer) if ModelCall in run.enclosing else answer)

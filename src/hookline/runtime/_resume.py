@@ -45,6 +45,8 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
     jobs: list[Job] = []
     for pending in run.pending:
         step.calling.append(asked[pending.tool_call_id])
+        if pending.tool_call_id in step.outcomes:
+            continue  # a process that died had seen to it
         decision = run.decisions[pending.tool_call_id]
         calling = as_calling(pending)
         if isinstance(decision, Reject):
@@ -60,7 +62,7 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
             jobs.append(intercepted_job(run, step, calling, call, problem, approved=True, asked_by=asked_by))
         else:
             jobs.append(job(run, step, calling, call, tool, problem))
-    await answer_calls(jobs)
+    await answer_calls(run, jobs)
     if step.ran:
         await run.move(Phase.PROCESSING_TOOL_RESULT)
     else:

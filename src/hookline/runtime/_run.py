@@ -10,13 +10,14 @@ from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
-import msgspec
 
+from hookline._carrying import Critical, has_webhooks
 from hookline._deadline import runs_on_asyncio
 from hookline._enclosing import EnclosingHooks
-from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolSpec, Usage
+from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolResult, ToolSpec, Usage
 from hookline.dispatcher import HookDispatcher
 from hookline.events import (
+    BeforeToolCall,
     CompletionReason,
     Event,
     PendingTool,
@@ -26,24 +27,26 @@ from hookline.hooks import AnyHook
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent
 from hookline.runtime._chain import chain_of
-from hookline.runtime._given import system_message
+from hookline.runtime._conversation import Conversation
+from hookline.runtime._journal import Journal
 from hookline.runtime._offer import found_offered, offered_again
-from hookline.runtime._result import OperationResult, Step, tool_message
-from hookline.runtime._state import Decision, OperationState, OperationStore, Steering, WaitingCall
+from hookline.runtime._result import OperationResult, Step
+from hookline.runtime._state import Decision, DurableStore, OperationState, OperationStore, Steering, WaitingCall
 from hookline.runtime._streaming import OnToken, Release, run_text
 from hookline.runtime._tools import Tool
+from hookline.runtime._travelling import take_along
 
 __all__ = ["Run"]
 
 
-ExecChild = Callable[["Run", Agent, str, str], Awaitable[OperationResult]]
-"""Runs a sub-agent: parent run, sub-agent, instruction, operation id."""
+ExecChild = Callable[["Run", Agent, str, str, OperationState | None], Awaitable[OperationResult]]
+"""Runs a sub-agent: parent run, sub-agent, instruction, operation id, and what is stored of it if it is to go on."""
 
 Remember = Callable[["Run"], Awaitable[None]]
 UNSTEERED = Steering()
 
 
-class Run:
+class Run(Conversation):
     """One segment of an operation: from `exec_agent` or `resume_agent` to its return."""
 
     can_ask = True  # a person, about a tool call
@@ -61,7 +64,8 @@ class Run:
         "claimed",
         "continues",
         "conversation_id",
-        "decisions",
+        "critical",
+        "data",
         "denied",
         "dispatcher",
         "drain_timeout",
@@ -70,27 +74,20 @@ class Run:
         "ended",
         "exec_child",
         "finishing",
-        "history",
         "hooks",
         "ids",
-        "instructions",
         "intercepted",
-        "last_content",
+        "journal",
         "last_input_tokens",
         "llm_calls",
-        "messages",
         "metadata",
         "offer",
         "offered",
-        "open_calls",
         "operation_id",
-        "outcomes",
         "parent",
-        "pending",
         "phases",
         "refused_from",
         "remember",
-        "said_from",
         "scope",
         "started",
         "steered",
@@ -109,8 +106,6 @@ class Run:
         "usage",
         "user_id",
         "version",
-        "waiting",
-        "waiting_since_unix_nano",
     )
 
     def __init__(
@@ -130,14 +125,25 @@ class Run:
         remember: Remember | None = None,
         on_token: OnToken | None = None,
         release: Release = "checked",
+        recovered: bool = False,
     ) -> None:
         self.agent = agent
+        self.hooks = hooks
+        self.dispatcher = dispatcher
         self.parent = parent
         self.phases = phases
         self.remember = remember
         """Told when the operation ends: keeps the conversation of a session."""
         self.history = history
         """How many of the first messages are no input of this run: a session's conversation so far."""
+        self.journal = Journal(state, recovered=recovered) if isinstance(store, DurableStore) else None
+        """On a store that keeps what happened: what it does not have yet."""
+        self.critical: Critical | None = None
+        """Watches the deliveries that the operation is for, where this process makes them."""
+        self.data = state.hooks
+        if state.hooks or has_webhooks(hooks):
+            take_along(self, hooks)
+            hooks = self.hooks
         self.chain, self.intercepted = chain_of(hooks, dispatcher)
         self.text = run_text(on_token, release, self.chain, state.tenant_id)
         """Where the text of its model calls goes while it is written."""
@@ -145,8 +151,6 @@ class Run:
         self.enclosing: dict[type[Call], tuple[EnclosingHooks, ...]] = {}
         """The bundles that stand around its work, by its call."""
         self.exec_child = exec_child
-        self.hooks = hooks
-        self.dispatcher = dispatcher
         self.store = store
         self.drain_timeout = drain_timeout
         self.scope = anyio.CancelScope()
@@ -214,6 +218,11 @@ class Run:
         self.refused_from: int | None = None
         """Where input begins that hooks have refused: a session does not keep it, so that no later task reads it."""
 
+    @property
+    def recovering(self) -> bool:
+        """Whether it goes on with what a process that died has left."""
+        return self.journal is not None and self.journal.recovered
+
     # What the model may call.
 
     def equip(self, agent: Agent) -> None:
@@ -256,11 +265,20 @@ class Run:
 
     def hooked(self, event: type[Event]) -> bool:
         """Whether anybody wants this event."""
-        return self.dispatcher.has_hooks(self.operation_id, event)
+        return self.journal is not None or self.dispatcher.has_hooks(self.operation_id, event)
 
     def tell(self, event: Event) -> None:
         """Dispatch an event."""
+        if self.journal is not None:
+            self.journal.note(event)
         self.dispatcher.dispatch(event)
+
+    async def ask_observers(self, event: BeforeToolCall) -> ToolResult | None:
+        """Dispatch the event that may be answered."""
+        if self.journal is not None:
+            self.journal.begin(event)
+            self.journal.note(event)
+        return await self.dispatcher.dispatch_before_tool_call(event)
 
     async def take_turn(self) -> None:
         """Let other tasks run even if model and tools never wait, and take note of an interrupt or a cancellation.
@@ -354,47 +372,3 @@ class Run:
             error=error,
             denied=self.denied,
         )
-
-    def first_input(self) -> int:
-        """Where in the conversation the input of this run begins: behind the instructions and what was said before."""
-        if self.history:
-            return self.history
-        first = self.messages[0] if self.messages else None
-        return int(first is not None and bool(self.instructions) and first == system_message(self.instructions))
-
-    def restate(self, content: str) -> None:
-        """Hooks have changed what the agent said last; nobody is to see the old text."""
-        self.last_content = content
-        for at in range(len(self.messages) - 1, self.said_from - 1, -1):
-            message = self.messages[at]
-            if message.role == "assistant":
-                self.messages[at] = msgspec.structs.replace(message, content=content)
-                return
-        self.messages.append(Message(role="assistant", content=content))
-
-    def withhold(self, denial: Denial) -> None:
-        """A hook does not let the agent's last words be seen."""
-        self.restate(f"Withheld by hook {denial.hook_id!r}: {denial.reason}")
-        self.last_content = ""
-
-    def undecided(self) -> list[PendingTool]:
-        """The calls that still wait for a person."""
-        return [pending for pending in self.pending if pending.tool_call_id not in self.decisions]
-
-    def conversation(self) -> list[Message]:
-        """All messages, with the results known so far of a step that waits for a person."""
-        known = [self.outcomes[call.tool_call_id] for call in self.open_calls if call.tool_call_id in self.outcomes]
-        return [*self.messages, *(tool_message(outcome) for outcome in known)]
-
-    def close_step(self, unanswered: str) -> None:
-        """Append the results of the open calls, one message each, in the model's order.
-
-        Args:
-            unanswered: What the model is told of a call that has no result.
-        """
-        for call in self.open_calls:
-            outcome = self.outcomes.get(call.tool_call_id)
-            content = outcome.content if outcome is not None else unanswered
-            self.messages.append(Message(role="tool", content=content, tool_call_id=call.tool_call_id))
-        self.open_calls, self.outcomes, self.pending, self.decisions, self.waiting = [], {}, [], {}, {}
-        self.waiting_since_unix_nano = None

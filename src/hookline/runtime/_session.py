@@ -19,11 +19,12 @@ from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent
 from hookline.runtime._control import RunControl, lead
-from hookline.runtime._exec import exec_child, exec_run, waiting_state
+from hookline.runtime._exec import exec_child, waiting_state
 from hookline.runtime._given import check_ids, checked_decisions, checked_id, conversation, system_message
 from hookline.runtime._memory import InMemoryHistory, SessionMemory
 from hookline.runtime._result import OperationResult
 from hookline.runtime._run import Run
+from hookline.runtime._running import exec_run
 from hookline.runtime._sources import opened
 from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
 from hookline.runtime._streaming import OnToken, Release

@@ -1,14 +1,31 @@
 """The state of an operation as one serialisable struct, where it is kept, and what a person decides about it."""
 
+import abc
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
 
+from hookline._webhook import HookData
 from hookline.calls import Message, ToolCalling, ToolSpec, Usage
 from hookline.errors import StaleStateError
-from hookline.events import CompletionReason, PendingTool, ToolOutcome
+from hookline.events import CompletionReason, HookType, PendingTool, ToolOutcome
 
-__all__ = ["Approve", "Decision", "InMemoryStore", "OperationState", "OperationStore", "Reject", "default_store"]
+__all__ = [
+    "FORMAT",
+    "Approve",
+    "Decision",
+    "DurableStore",
+    "InMemoryStore",
+    "JournalEntry",
+    "OperationState",
+    "OperationStore",
+    "Reject",
+    "default_store",
+]
+
+FORMAT = 2
+"""Version of the layout of `OperationState` that this version writes; older ones are read too."""
 
 
 class Approve(msgspec.Struct, frozen=True, tag="approve", rename="camel"):
@@ -87,6 +104,38 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     said_from: int | None = None
 
 
+class BegunCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A tool or a sub-agent of which hooks were told that it begins.
+
+    Attributes:
+        call: The call as it runs; of a sub-agent with its id as `api_name`.
+        call_index: Its index.
+        child: Of a sub-agent: the operation that it is.
+        ended: Whether hooks were told of its end too, so that only its result is not in the conversation yet.
+    """
+
+    call: ToolCalling
+    call_index: int = 1
+    child: str | None = None
+    ended: bool = False
+
+
+class OpenStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A step that has been told of and has not ended.
+
+    Attributes:
+        index: The step.
+        content: What the model said in it.
+        reasoning: What it thought.
+        cost_usd: What its model calls cost.
+    """
+
+    index: int
+    content: str = ""
+    reasoning: str = ""
+    cost_usd: float = 0.0
+
+
 class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All that is known of an operation between two steps: JSON and back, so that another process can resume it.
 
@@ -114,6 +163,10 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         traceparents: W3C `traceparent` of its first and its latest segment, where they were traced.
         waiting_since_unix_nano: When it began to wait for a person, in nanoseconds since 1970.
         active_ms: How long its segments took.
+        hooks: The hooks that travel with it: those that are data.
+        begun: Tools and sub-agents that had begun and not ended when this was written, by tool call id.
+        open_step: The step that had been told of and not ended when this was written.
+        events: How many of its events are numbered, where a store keeps them.
         version: Counts the writes; a store refuses one that does not follow on the version that it holds.
         format: Version of this layout.
     """
@@ -141,8 +194,12 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     traceparents: list[str] = []
     waiting_since_unix_nano: int | None = None
     active_ms: float = 0.0
+    hooks: list[HookData] = []
+    begun: dict[str, BegunCall] = {}
+    open_step: OpenStep | None = None
+    events: int = 0
     version: int = 1
-    format: int = 1
+    format: int = FORMAT
 
 
 class OperationStore(Protocol):
@@ -164,6 +221,69 @@ class OperationStore(Protocol):
             StaleStateError: If the stored version is another one; nothing was written.
         """
         ...
+
+
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of an operation, as a store keeps it.
+
+    Attributes:
+        number: Its place among the events of the operation, from 1.
+        type: Which of the sixteen.
+        time_unix_nano: When it happened.
+        wire: What `encode` made of it.
+    """
+
+    number: int
+    type: HookType
+    time_unix_nano: int
+    wire: bytes
+
+
+class DurableStore(abc.ABC):
+    """An `OperationStore` that keeps what happened too, so that an operation outlives its process.
+
+    A run on such a store writes its state before and after every tool, with the events since the last write, in one
+    transaction; deliveries to the hooks of the state are made in the same transaction.
+    """
+
+    @abc.abstractmethod
+    async def load(self, operation_id: str) -> OperationState | None:
+        """The last state that was saved, or `None`."""
+
+    async def save(self, state: OperationState, *, expected_version: int | None) -> None:
+        """Write a state if the stored one is of the expected version; see `OperationStore`."""
+        await self.commit(state, expected_version=expected_version, entries=())
+
+    @abc.abstractmethod
+    async def commit(
+        self, state: OperationState, *, expected_version: int | None, entries: Sequence[JournalEntry]
+    ) -> None:
+        """Write a state, its events since the last write, and the deliveries that they cause: all or nothing.
+
+        While the state is `"running"` it belongs to this process, until the process is gone.
+
+        Args:
+            state: What to write; its `version` is the new one, its `hooks` say what is delivered.
+            expected_version: What the caller read; `None` if the operation must be new.
+            entries: The events, in order.
+
+        Raises:
+            StaleStateError: If the stored version is another one; nothing was written.
+            StoreUnavailableError: If the database could not be reached for too long. Whether it was written is then
+                unknown.
+        """
+
+    @abc.abstractmethod
+    async def orphaned(self, operation_id: str) -> bool:
+        """Whether the operation is running, but not in any process that is alive."""
+
+    @abc.abstractmethod
+    async def release(self, operation_id: str) -> None:
+        """Let go of a running operation that this process will not go on with, so that another one may."""
+
+    @abc.abstractmethod
+    async def children(self, operation_id: str) -> list[OperationState]:
+        """The operations that it called as sub-agents and that have not ended."""
 
 
 class InMemoryStore:

@@ -13,10 +13,11 @@ from hookline.runtime._calls import Job, parsed_args
 from hookline.runtime._control import lead
 from hookline.runtime._enclosing import enclosed
 from hookline.runtime._given import new_operation_id
+from hookline.runtime._keeping import checkpoint
 from hookline.runtime._result import OperationResult, Step
 from hookline.runtime._run import Run
 
-__all__ = ["sub_agent_job"]
+__all__ = ["answer_of", "failed", "keep_answer", "sub_agent_job", "tell_completed"]
 
 
 def sub_agent_job(run: Run, step: Step, calling: ToolCalling, agent: Agent) -> Job:
@@ -37,23 +38,30 @@ async def answer(run: Run, step: Step, calling: ToolCalling, agent: Agent) -> No
     )
     await run.executing(step)
     if SubAgentCall in run.intercepted:
-        result = await intercepted(run, call, problem)
+        result = await intercepted(run, call, problem, calling)
     else:
-        result = await call_sub_agent(run, call, problem)
+        result = await call_sub_agent(run, call, problem, calling)
+    keep_answer(run, step, calling, agent.id, result)
+
+
+def keep_answer(run: Run, step: Step, calling: ToolCalling, callee_id: str, result: AgentResult) -> None:
+    """Note what the model is to be told of a sub-agent."""
     run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = ToolOutcome(
         identifier=AGENT_IDENTIFIER,
-        api_name=agent.id,
+        api_name=callee_id,
         tool_call_id=calling.tool_call_id,
         content=result.output,
         success=result.reason == "done",
     )
+    if run.journal is not None:
+        run.journal.keep(calling.tool_call_id)
 
 
-async def intercepted(run: Run, call: SubAgentCall, problem: str | None) -> AgentResult:
+async def intercepted(run: Run, call: SubAgentCall, problem: str | None, calling: ToolCalling) -> AgentResult:
     """The seam around one sub-agent call, where hooks stand in its way."""
 
     async def terminal(final: SubAgentCall) -> AgentResult:
-        return await call_sub_agent(run, final, problem if final.instruction == call.instruction else None)
+        return await call_sub_agent(run, final, problem if final.instruction == call.instruction else None, calling)
 
     try:
         passage = await lead(run, call, terminal)
@@ -94,7 +102,7 @@ def tell_failed(run: Run, call: SubAgentCall, error: Exception) -> AgentResult:
     return failed(run, call, error)
 
 
-def failed(run: Run, call: SubAgentCall, error: Exception) -> AgentResult:
+def failed(run: Run, call: SubAgentCall, error: BaseException) -> AgentResult:
     """A sub-agent has failed: the hooks and the model are told."""
     if run.hooked(OnCallAgentError):
         run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=message_of(error)))
@@ -102,17 +110,28 @@ def failed(run: Run, call: SubAgentCall, error: Exception) -> AgentResult:
     return AgentResult(output=output, reason="error")
 
 
-async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None) -> AgentResult:
+async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None, calling: ToolCalling) -> AgentResult:
     """One sub-agent call, innermost: `beforeCallAgent` → child → `afterCallAgent` or `onCallAgentError`."""
+    child_id = new_operation_id()
+    if run.journal is not None:
+        run.journal.begin_agent(call, calling.tool_call_id, child_id)
     if run.hooked(BeforeCallAgent):
         run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
-    work = answer_of_call(run, call, problem)
-    return await (enclosed(run, call, work) if SubAgentCall in run.enclosing else work)
+    work = answer_of_call(run, call, problem, child_id)
+    result = await (enclosed(run, call, work) if SubAgentCall in run.enclosing else work)
+    if run.journal is not None:
+        run.journal.end(calling.tool_call_id)
+    return result
 
 
-async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None) -> AgentResult:
+async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, child_id: str) -> AgentResult:
     """The sub-agent itself, and the second event of the pair."""
-    child_id = new_operation_id()
+    if run.journal is not None:
+        try:
+            await checkpoint(run)
+        except BaseException as error:
+            failed(run, call, error)
+            raise
     try:
         if problem is not None:
             raise ToolArgumentsError(f"{AGENT_IDENTIFIER}/{call.callee_id}", problem)
@@ -121,7 +140,7 @@ async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None) -> A
             raise UnknownToolError(
                 f"{AGENT_IDENTIFIER}/{call.callee_id}", [f"{spec.identifier}/{spec.name}" for spec in run.specs]
             )
-        result = await run.exec_child(run, agent, call.instruction, child_id)
+        result = await run.exec_child(run, agent, call.instruction, child_id, None)
         if result.reason == "error":
             raise result.error or RuntimeError("unknown error")
     except Exception as error:

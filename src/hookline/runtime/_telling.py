@@ -6,11 +6,11 @@ import traceback
 from time import perf_counter_ns
 
 from hookline.errors import message_of
-from hookline.events import AfterStep, BeforeStep, CompletionReason, OnComplete, OnError
+from hookline.events import AfterStep, BeforeStep, CompletionReason, Event, OnComplete, OnError
 from hookline.runtime._result import Step
 from hookline.runtime._run import Run
 
-__all__ = ["after_step", "before_step", "complete"]
+__all__ = ["after_step", "before_step", "endings"]
 
 DETAIL_CHARACTERS = 8_000
 """How much of a traceback `OnError.error_detail` carries, counted from its end."""
@@ -21,6 +21,8 @@ def before_step(run: Run) -> Step:
     step = Step(run.steps)
     run.step_index = step.index
     run.steps += 1
+    if run.journal is not None:
+        run.journal.step = step
     if run.hooked(BeforeStep):
         run.tell(BeforeStep(**run.ids, step_index=step.index))
     return step
@@ -51,13 +53,16 @@ def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
             total_tool_calls=run.tool_calls,
         )
     )
+    if run.journal is not None:
+        run.journal.step = None
 
 
-def complete(run: Run, reason: CompletionReason, error: BaseException | None) -> None:
-    """End the segment: `onComplete`, then `onError` if it failed."""
+def endings(run: Run, reason: CompletionReason, error: BaseException | None) -> list[Event]:
+    """What is told at the end of a segment, as far as anybody wants it: `onComplete`, then `onError` if it failed."""
+    events: list[Event] = []
     failed = reason == "error" and error is not None
     if run.hooked(OnComplete):
-        run.tell(
+        events.append(
             OnComplete(
                 **run.ids,
                 reason=reason,
@@ -73,7 +78,7 @@ def complete(run: Run, reason: CompletionReason, error: BaseException | None) ->
             )
         )
     if failed and error is not None and run.hooked(OnError):
-        run.tell(
+        events.append(
             OnError(
                 **run.ids,
                 error_message=message_of(error),
@@ -82,3 +87,4 @@ def complete(run: Run, reason: CompletionReason, error: BaseException | None) ->
                 step_index=run.step_index,
             )
         )
+    return events

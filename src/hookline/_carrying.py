@@ -1,0 +1,182 @@
+"""Hooks given as data, where the event happens: what a dispatcher makes of a `Hook` with a `webhook`."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+
+import anyio
+import msgspec
+
+from hookline._controls import interceptor_of
+from hookline._webhook import Delivery, Envelope, HookData, payload_of
+from hookline.errors import CriticalDeliveryError, DeliveryError, MissingExtraError
+from hookline.events import Event, encode
+from hookline.hooks import AnyHook, Hook, Hooks
+
+__all__ = ["Carrier", "Critical", "carried", "default_delivery", "has_webhooks", "local"]
+
+GROUP = "hookline.delivery"
+"""The group of entry points that make deliveries: functions without arguments. `default` is taken."""
+
+
+@cache
+def _maker() -> Callable[[], Delivery]:
+    for entry in entry_points(group=GROUP, name="default"):
+        made: Callable[[], Delivery] = entry.load()
+        return made
+    raise MissingExtraError("server", "A webhook")
+
+
+def default_delivery() -> Delivery:
+    """A delivery of this process, configured by its environment.
+
+    Raises:
+        MissingExtraError: If what it needs is not installed.
+    """
+    return _maker()()
+
+
+class Carrier:
+    """The delivery of a dispatcher: the one it was given, or one of its own, made when it is first needed."""
+
+    def __init__(self, given: Delivery | None) -> None:
+        self._delivery, self._own = given, given is None
+
+    @property
+    def delivery(self) -> Delivery:
+        """The delivery."""
+        if self._delivery is None:
+            self._delivery = default_delivery()
+        return self._delivery
+
+    async def aclose(self) -> None:
+        """Let go of the one that is its own."""
+        if self._own and self._delivery is not None:
+            delivery, self._delivery = self._delivery, None
+            with anyio.CancelScope(shield=True):
+                await delivery.aclose()
+
+
+class Critical:
+    """The deliveries that an operation is for: how many are under way, and the first that failed."""
+
+    def __init__(self) -> None:
+        self.failure: CriticalDeliveryError | None = None
+        self._under_way: dict[str, int] = {}
+        self._settled = anyio.Event()
+
+    def told(self, hook: HookData) -> None:
+        """An event is on its way."""
+        self._under_way[hook.id] = self._under_way.get(hook.id, 0) + 1
+
+    def over(self, hook: HookData, error: BaseException | None) -> None:
+        """It is there, or will never be."""
+        self._under_way[hook.id] -= 1
+        if not self._under_way[hook.id]:
+            del self._under_way[hook.id]
+        if error is not None and self.failure is None:
+            known = isinstance(error, DeliveryError)
+            self.failure = CriticalDeliveryError(
+                hook.id,
+                error.code if isinstance(error, DeliveryError) else "timeout",
+                error.problem if isinstance(error, DeliveryError) else "the run ended before it was delivered",
+            )
+            self.failure.__cause__ = error if known else None
+        if not self._under_way:
+            self._settled.set()
+
+    async def settle(self, timeout: float) -> CriticalDeliveryError | None:
+        """Wait until none is under way, for at most `timeout` seconds.
+
+        Returns:
+            The first that failed, or did not come to an end.
+        """
+        with anyio.move_on_after(timeout):
+            while self._under_way:
+                self._settled = anyio.Event()
+                await self._settled.wait()
+        if self._under_way and self.failure is None:
+            slow = next(iter(self._under_way))
+            self.failure = CriticalDeliveryError(slow, "timeout", f"it was not delivered within {timeout:g} seconds")
+        return self.failure
+
+
+def carried(hooks: Iterable[AnyHook], delivery: Delivery, critical: Critical | None = None) -> list[AnyHook]:
+    """The hooks with each webhook as an observer that hands its events to the delivery, in a lane of its own.
+
+    Args:
+        hooks: A checked batch.
+        delivery: Takes the events.
+        critical: Watches those with `fallback="none"`.
+    """
+    batch = local(hooks, lambda: delivery)
+    for entry in hooks:
+        data = entry.data() if isinstance(entry, Hook) else None
+        if data is not None and not data.webhook.control:
+            batch.append(_bundle(data, delivery, critical if data.webhook.fallback == "none" else None))
+    return batch
+
+
+def local(hooks: Iterable[AnyHook], delivery: Callable[[], Delivery]) -> list[AnyHook]:
+    """What of the hooks runs in this process: handlers, and the interceptors that ask the receivers of controls.
+
+    Args:
+        hooks: A checked batch.
+        delivery: Gives the delivery, if a control needs one.
+    """
+    batch: list[AnyHook] = []
+    for entry in hooks:
+        data = entry.data() if isinstance(entry, Hook) else None
+        if data is None:
+            batch.append(entry)
+        elif data.webhook.control:
+            batch.append(interceptor_of(data, delivery()))
+        elif isinstance(entry, Hook) and entry.handler is not None:
+            batch.append(msgspec.structs.replace(entry, webhook=None))
+    return batch
+
+
+def _bundle(data: HookData, delivery: Delivery, critical: Critical | None) -> Hooks:
+    """One observer in a lane of its own, so that a slow receiver holds back nobody else."""
+    bundle = Hooks(data.id)
+
+    async def deliver(event: Event) -> None:
+        failed: BaseException | None = None
+        try:
+            await delivery.publish([envelope_of(data, event)])
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            if critical is not None:
+                critical.over(data, failed)
+
+    def note(event: Event) -> None:
+        assert critical is not None
+        critical.told(data)
+
+    deliver_hook = Hook(id=data.id, type=data.type, tool=data.tool, handler=deliver, timeout=math.inf)
+    bundle.observers = (deliver_hook,)
+    if critical is not None:
+        bundle.observers = (Hook(id=data.id, type=data.type, tool=data.tool, handler=note), deliver_hook)
+    return bundle
+
+
+def envelope_of(data: HookData, event: Event) -> Envelope:
+    """An event on its way to a hook."""
+    return Envelope(
+        id=f"msg_{os.urandom(16).hex()}",
+        hook=data,
+        operation_id=event.operation_id,
+        tenant_id=event.tenant_id,
+        payload=payload_of(data, msgspec.json.decode(encode(event))),
+    )
+
+
+def has_webhooks(hooks: Sequence[AnyHook]) -> bool:
+    """Whether any of the hooks is to be delivered."""
+    return any(isinstance(entry, Hook) and entry.webhook is not None for entry in hooks)

@@ -1,0 +1,274 @@
+"""Hooks given as data: where an event is delivered, what is sent, and how that looks to whoever carries it."""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from hashlib import sha256
+from typing import Any, Literal, Protocol, TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from hookline._hook_checks import shown, tool_matcher
+from hookline.errors import HookDefinitionError
+from hookline.events import TOOL_EVENTS, Event, HookType
+
+__all__ = [
+    "ControlAnswer",
+    "Delivery",
+    "Envelope",
+    "HookData",
+    "ServedBy",
+    "Webhook",
+    "check_webhook",
+    "delivery_id",
+    "payload_of",
+    "webhook_of",
+]
+
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+VARIABLE = re.compile(r"\$\{([^}]*)\}")
+RESERVED_HEADERS = frozenset(
+    {
+        *("connection", "content-encoding", "content-length", "content-type", "expect", "host", "keep-alive"),
+        *("proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+        *("hookline-deadline", "webhook-id", "webhook-signature", "webhook-timestamp"),
+    }
+)
+"""Headers that belong to HTTP or to the signature, which no hook may set."""
+RESERVED_KEYS = ("hookId", "hookType")
+SCHEMES = ("http", "https", "local")
+
+
+class Webhook(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Where the events of a hook are delivered, and how. It is data: it travels with the operation.
+
+    Attributes:
+        url: `http://`, `https://`, or `local://name` for a function that the delivery serves in a process.
+        body: What is sent along with each event; its keys may not be those of the event.
+        event_fields: Which fields of the event are sent, by their names on the wire; all unless given.
+        headers: Headers to send. `${NAME}` stands for an environment variable of the sending process.
+        allowed_env_vars: The variables that headers may name.
+        timeout: Seconds for one attempt, 0.1 to 300.
+        fallback: `"fetch"`: a delivery that fails never harms the operation. `"none"`: the delivery is part of what the
+            operation is for; if it cannot be handed over, the operation ends with an error.
+        key: Name of the key that signs it, in the key ring of the sending process.
+        control: Whether the receiver decides: of `beforeToolCall` only. It then stands in the way of the call as
+            a `before(ToolCall)` does, and its answer allows, denies, changes, answers, or asks a person.
+        on_error: Of a control: what becomes of the call if no valid answer comes in time. `"closed"` denies it.
+    """
+
+    url: str
+    body: dict[str, Any] = {}
+    event_fields: list[str] | None = None
+    headers: dict[str, str] = {}
+    allowed_env_vars: list[str] = []
+    timeout: float = 30.0
+    fallback: Literal["fetch", "none"] = "fetch"
+    key: str = ""
+    control: bool = False
+    on_error: Literal["open", "closed"] = "closed"
+
+
+class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A hook as it is kept with its operation: everything but the handler, which cannot travel.
+
+    Attributes:
+        id: The hook's id.
+        type: The event.
+        tool: Glob over `identifier/api_name`.
+        webhook: Where it is delivered.
+    """
+
+    id: str
+    type: HookType
+    tool: str | None = None
+    webhook: Webhook
+
+    def wants(self, event: Event) -> bool:
+        """Whether an event is to be delivered to it."""
+        if event.hook_type is not self.type or self.webhook.control:
+            return False
+        matches = tool_matcher(self.tool) if isinstance(event, TOOL_EVENTS) else None
+        return matches is None or bool(matches(f"{event.identifier}/{event.api_name}"))  # type: ignore[union-attr]
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """One delivery, for whoever carries it.
+
+    Attributes:
+        id: Of the delivery; the same in every attempt.
+        hook: The hook.
+        operation_id: The run.
+        tenant_id: The tenant for whom it runs.
+        number: Of the event in its operation, from 1, where a store has numbered it.
+        payload: What is sent: JSON.
+    """
+
+    id: str
+    hook: HookData
+    operation_id: str
+    tenant_id: str = ""
+    number: int | None = None
+    payload: bytes
+
+
+class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the receiver of a control answers, as JSON. An empty object lets the call happen.
+
+    Attributes:
+        decision: `"allow"`, `"deny"`, `"answer"` (a mock), or `"ask"` (a person).
+        reason: Why it is denied, or what the person is asked.
+        args: With `"allow"`: the arguments with which the call goes on.
+        result: With `"answer"`: `content`, and optionally `success` and `metadata`, as a mock.
+        stop: With `"deny"`: whether the run ends.
+    """
+
+    decision: Literal["allow", "deny", "answer", "ask"] = "allow"
+    reason: str = ""
+    args: dict[str, Any] | None = None
+    result: dict[str, Any] | str | None = None
+    stop: bool = False
+
+
+ServedBy: TypeAlias = Callable[[Envelope], Awaitable[ControlAnswer | None]]
+"""A function that takes deliveries in a process; what it returns answers a control."""
+
+
+class Delivery(Protocol):
+    """Carries envelopes to where they belong. The core knows nothing else of how events leave the process."""
+
+    async def publish(self, envelopes: Sequence[Envelope]) -> None:
+        """Take envelopes for delivery, in order. Once it returns they are handed over.
+
+        Raises:
+            DeliveryError: If one was not; the others were tried all the same.
+        """
+        ...
+
+    async def request(self, envelope: Envelope, *, timeout: float) -> ControlAnswer:
+        """Ask the receiver of a control.
+
+        Args:
+            envelope: What is asked.
+            timeout: Seconds until the answer is too late.
+
+        Raises:
+            DeliveryError: If no valid answer came in time.
+        """
+        ...
+
+    def serve(self, name: str, handler: ServedBy) -> AbstractAsyncContextManager[None]:
+        """Take what is delivered to `local://name`, while the context is open."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+def webhook_of(given: object, where: str) -> Webhook:
+    """A webhook as a user gives it: the struct, or a mapping with keys in either spelling.
+
+    Raises:
+        HookDefinitionError: With what is wrong and how to fix it.
+    """
+    if isinstance(given, Webhook):
+        return given
+    if not isinstance(given, Mapping):
+        raise HookDefinitionError(where, f"`webhook` is a Webhook or a mapping with a `url`; got {shown(given)}")
+    spelled = {_camel(key) if isinstance(key, str) else key: value for key, value in given.items()}
+    try:
+        return msgspec.convert(spelled, Webhook)
+    except msgspec.ValidationError as error:
+        raise HookDefinitionError(where, f"`webhook` cannot be read: {error}") from error
+
+
+def check_webhook(webhook: Webhook, event: type[Event], where: str) -> None:
+    """Refuse a webhook that could never be delivered, or that could do harm.
+
+    Raises:
+        HookDefinitionError: With what is wrong and how to fix it.
+    """
+    _check_url(webhook.url, where)
+    fields = {*event.__struct_encode_fields__, "type"}
+    unknown = sorted(set(webhook.event_fields or ()) - fields)
+    if unknown:
+        raise HookDefinitionError(
+            where, f"{event.__name__} has no fields {unknown}; `event_fields` are of: {', '.join(sorted(fields))}"
+        )
+    taken = sorted(set(webhook.body) & (fields | set(RESERVED_KEYS)))
+    if taken:
+        raise HookDefinitionError(where, f"`body` may not replace {taken}, which are the event's own; rename them")
+    try:
+        msgspec.json.encode(webhook.body)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise HookDefinitionError(where, f"`body` cannot be written as JSON: {error}") from error
+    if not 0.1 <= webhook.timeout <= 300:
+        raise HookDefinitionError(where, f"`timeout` of a webhook is 0.1 to 300 seconds; got {webhook.timeout!r}")
+    if webhook.control and event.hook_type is not HookType.BEFORE_TOOL_CALL:
+        raise HookDefinitionError(where, "a `control` webhook decides about tool calls: its type is `beforeToolCall`")
+    if webhook.control and webhook.fallback == "none":
+        raise HookDefinitionError(where, "a `control` webhook is told apart by `on_error`; leave `fallback` out")
+    _check_headers(webhook, where)
+
+
+def _check_url(url: str, where: str) -> None:
+    if any(character <= " " or character == "\x7f" for character in url):
+        raise HookDefinitionError(where, "`url` may not contain spaces or control characters")
+    try:
+        parts: SplitResult = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise HookDefinitionError(where, f"`url` cannot be read: {error}") from error
+    if parts.scheme not in SCHEMES or not host:
+        raise HookDefinitionError(
+            where, "`url` is an absolute address that begins with https://, http:// or local://, and names a host"
+        )
+    if parts.username is not None or parts.password is not None:
+        raise HookDefinitionError(where, "`url` may not carry a user or a password; send a header instead")
+
+
+def _check_headers(webhook: Webhook, where: str) -> None:
+    for name, value in webhook.headers.items():
+        if not HEADER_NAME.fullmatch(name) or name.lower() in RESERVED_HEADERS:
+            raise HookDefinitionError(where, f"`headers` may not set {name!r}")
+        if any(character in value for character in "\r\n\0"):
+            raise HookDefinitionError(where, f"the header {name!r} may not contain line breaks")
+        for variable in VARIABLE.findall(value):
+            if variable not in webhook.allowed_env_vars:
+                raise HookDefinitionError(
+                    where, f"the header {name!r} names ${{{variable}}}, which is not among `allowed_env_vars`"
+                )
+
+
+def payload_of(hook: HookData, wire: Mapping[str, Any]) -> bytes:
+    """What is sent of an event: its fields on the wire, `hookId`, and the hook's own `body`, which replaces nothing.
+
+    Args:
+        hook: The hook.
+        wire: The event, as JSON has it.
+    """
+    wanted = hook.webhook.event_fields
+    fields = wire if wanted is None else {name: wire[name] for name in ("type", *wanted) if name in wire}
+    return msgspec.json.encode({**hook.webhook.body, **fields, "hookId": hook.id})
+
+
+def delivery_id(operation_id: str, number: int | str, hook_id: str, nth: int) -> str:
+    """The id of a delivery, which is the same however often it is worked out.
+
+    Args:
+        operation_id: The run.
+        number: Of the event.
+        hook_id: The hook.
+        nth: Its place among the hooks of the operation, since ids need not be unique.
+    """
+    told = "\0".join((operation_id, str(number), hook_id, str(nth)))
+    return f"msg_{sha256(told.encode(errors='surrogatepass')).hexdigest()[:32]}"
+
+
+def _camel(key: str) -> str:
+    first, *rest = key.split("_")
+    return first + "".join(word.title() for word in rest)

@@ -1,0 +1,213 @@
+"""A segment from its start to its clean end, on every path."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Coroutine, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+import anyio
+
+from hookline._enclosing import EnclosingHooks
+from hookline.calls import AgentCall
+from hookline.errors import (
+    HookUsageError,
+    OperationBusyError,
+    OperationExistsError,
+    StaleStateError,
+)
+from hookline.events import CompletionReason, OnError
+from hookline.runtime._agent_call import run_agent
+from hookline.runtime._calls import INTERRUPTED
+from hookline.runtime._enclosing import begin_enclosing, end_enclosing
+from hookline.runtime._keeping import save
+from hookline.runtime._live import live
+from hookline.runtime._offer import keep_here
+from hookline.runtime._result import OperationResult
+from hookline.runtime._run import Run
+from hookline.runtime._segment import run_segment
+from hookline.runtime._sources import opened
+from hookline.runtime._state import Decision, DurableStore
+from hookline.runtime._telling import endings
+
+__all__ = ["exec_run", "save_end"]
+
+logger = logging.getLogger("hookline")
+
+LAST_SAVE_SECONDS = 5.0
+"""How long a store may take to save a run that was cancelled from outside; the cancellation waits for that."""
+
+
+async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
+    """One segment, guarded: whatever happens, its end is announced once and no hook stays behind."""
+    operation_id = run.operation_id
+    if operation_id in live:
+        raise OperationBusyError(operation_id) if run.version is not None else OperationExistsError(operation_id)
+    run.dispatcher.has_hooks(operation_id)  # raises if the dispatcher is not open, while nothing is stored yet
+    left_out = run.dispatcher._left_out(operation_id)
+    if left_out:  # rather than a run without its guards
+        raise HookUsageError(
+            f"The interceptors {', '.join(left_out)} of operation {operation_id!r} were given to the dispatcher, which "
+            "calls observers only. Give their bundle to the run, in `hooks=[...]`."
+        )
+    live[operation_id] = None
+    try:
+        failed_at_start = await _claim(run)
+        hooks = run.hooks
+        if hooks:
+            bundles = list(dict.fromkeys(entry for entry in hooks if isinstance(entry, EnclosingHooks)))
+            hooks = begin_enclosing(run, bundles) if bundles else hooks
+        run.dispatcher.register(operation_id, hooks)
+        live[operation_id] = run
+        return await _run_and_finish(run, decisions, failed_at_start)
+    finally:
+        if run.begun:
+            end_enclosing(run)
+        del live[operation_id]
+
+
+async def _claim(run: Run) -> Exception | None:
+    """Take the operation in the store, so that nobody else does.
+
+    Returns:
+        What a broken store raised; the run then ends with it, in the usual way.
+    """
+    version = run.version
+    try:
+        await save(run, "running")
+    except anyio.get_cancelled_exc_class():
+        with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
+            if run.recovering and isinstance(run.store, DurableStore):
+                await run.store.release(run.operation_id)
+            else:
+                await save(run, "interrupted" if version is None else "waiting_for_human")
+        raise
+    except StaleStateError:
+        raise (
+            OperationExistsError(run.operation_id) if version is None else OperationBusyError(run.operation_id)
+        ) from None
+    except Exception as error:
+        return error
+    run.claimed = True
+    return None
+
+
+async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Exception | None) -> OperationResult:
+    reason: CompletionReason = "error"
+    try:
+        if error is None:
+            try:
+                with run.scope:
+                    work = (run_agent if AgentCall in run.intercepted else run_segment)(run, decisions)
+                    reason = await (_equipped(run, work) if run.agent.sources else work)
+            except Exception as raised:
+                error = raised
+            if run.stopped:  # a model or a store may have turned its cancellation into an error
+                reason, error = "interrupted", None
+        if run.remember is not None:
+            reason, error = await _remembered(run, reason, error)
+    except BaseException:
+        # Cancelled from outside (or worse): say so and clean up, then let it go on.
+        with anyio.CancelScope(shield=True):
+            if run.remember is not None:
+                with anyio.move_on_after(LAST_SAVE_SECONDS):
+                    await _remembered(run, "interrupted", None)
+            await _finish(run, "interrupted", None, save_timeout=LAST_SAVE_SECONDS)
+        raise
+    return await _finish(run, reason, error)
+
+
+async def _equipped(run: Run, work: Coroutine[Any, Any, CompletionReason]) -> CompletionReason:
+    """Run a segment with the tools of the agent's sources."""
+    try:
+        async with opened(run.agent.sources) as tools:
+            run.equip(run.agent.equipped(tools))
+            return await work
+    finally:
+        work.close()  # if it was never begun
+
+
+async def _remembered(
+    run: Run, reason: CompletionReason, error: Exception | None
+) -> tuple[CompletionReason, Exception | None]:
+    """Let the session keep the conversation, once the operation has ended; that can be interrupted too."""
+    if run.remember is None or reason == "waiting_for_human" or not run.claimed:
+        return reason, error
+    run.close_step(INTERRUPTED)
+    stopped, run.stopped = run.stopped, False
+    try:
+        with anyio.CancelScope() as run.scope:
+            await run.remember(run)
+    except Exception as unsaved:
+        return ("interrupted", None) if run.stopped and not error else ("error", error or unsaved)
+    finally:
+        stopped_meanwhile, run.stopped = run.stopped, run.stopped or stopped
+    return ("interrupted", None) if stopped_meanwhile else (reason, error)
+
+
+async def _finish(
+    run: Run, reason: CompletionReason, error: Exception | None, *, save_timeout: float = math.inf
+) -> OperationResult:
+    """The end of a segment: state saved, end announced, hooks gone."""
+    run.finishing = True
+    run.ended = perf_counter_ns()
+    if run.offered is not None:
+        keep_here(run.offer, run.offered, waiting=reason == "waiting_for_human")
+    if reason != "waiting_for_human":
+        run.close_step(INTERRUPTED)
+    try:
+        if not run.claimed and run.version is not None:
+            pass  # a resume that the store did not take note of: the operation goes on waiting there
+        elif save_timeout == math.inf:
+            await save_end(run, reason, error)
+        else:
+            with anyio.move_on_after(save_timeout):
+                await save_end(run, reason, error)
+    except Exception as unsaved:
+        reason, error = "error", error or unsaved
+        run.close_step(INTERRUPTED)
+        with contextlib.suppress(Exception):
+            await save_end(run, reason, error)
+    finally:
+        try:
+            for event in endings(run, reason, error):
+                run.dispatcher.dispatch(event)
+            if run.critical is not None:
+                reason, error = await _settled(run, reason, error)
+        finally:
+            await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
+    return run.result(reason, error)
+
+
+async def save_end(run: Run, reason: CompletionReason, error: Exception | None) -> None:
+    """Store how the segment ended; on a store that keeps what happened, together with the events that tell of it."""
+    journal = run.journal
+    if journal is None:
+        await save(run, reason)
+        return
+    events = endings(run, reason, error)
+    for event in events:
+        journal.note(event)
+    try:
+        await save(run, reason)
+    except BaseException:
+        journal.forget(len(events))
+        raise
+
+
+async def _settled(
+    run: Run, reason: CompletionReason, error: Exception | None
+) -> tuple[CompletionReason, Exception | None]:
+    """Wait for the deliveries that the operation is for; one that failed is the operation's failure."""
+    assert run.critical is not None
+    failure = await run.critical.settle(run.drain_timeout)
+    if failure is None or reason == "error":
+        return reason, error
+    logger.error("Operation %s ended with %s, but %s", run.operation_id, reason, failure)
+    for event in endings(run, "error", failure):
+        if isinstance(event, OnError):
+            run.dispatcher.dispatch(event)
+    return "error", failure

@@ -1,0 +1,186 @@
+"""A segment of a run: its steps, and before them what a process that died has left of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from time import perf_counter_ns
+
+from hookline._tool_events import LOST, LOST_TYPE
+from hookline.calls import AgentResult, StepCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
+from hookline.errors import UnknownToolError
+from hookline.events import CompletionReason, ToolOutcome
+from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
+from hookline.runtime._calls import Job, tell_result
+from hookline.runtime._keeping import save
+from hookline.runtime._loop import intercepted_step, job_of, limit_reached, model_step, run_step, work_off
+from hookline.runtime._result import OperationResult, Step
+from hookline.runtime._resume import resume_step
+from hookline.runtime._run import Run
+from hookline.runtime._state import BegunCall, Decision, OpenStep, OperationState
+from hookline.runtime._sub_agents import answer_of, failed, keep_answer, tell_completed
+from hookline.runtime._telling import after_step
+
+__all__ = ["run_segment"]
+
+WITHHELD = "The tool ran, but its process died before hooks had seen its result, which is lost."
+
+
+async def run_segment(run: Run, decisions: Sequence[Decision] = ()) -> CompletionReason:
+    """Run steps until the operation ends or waits for a person.
+
+    Args:
+        run: The segment.
+        decisions: On a resume, what a person decided; the first step then takes the place of a model call.
+
+    Returns:
+        Why it ended.
+    """
+    if run.recovering:
+        reason = await recover(run)
+        if reason is not None:
+            return reason
+        await save(run, "running")
+    while True:
+        reason = await run_step(run, decisions)
+        decisions = ()
+        if reason is not None:
+            return reason
+        await save(run, "running")
+
+
+async def recover(run: Run) -> CompletionReason | None:
+    """Go on with the step that was under way, from where it was written last; hooks hear nothing twice.
+
+    Returns:
+        Why the run ends here, or `None` if a step follows.
+    """
+    journal = run.journal
+    assert journal is not None
+    journal.recovered = False
+    left = journal.left
+    if left is None:
+        if run.pending:
+            return "waiting_for_human"  # what was decided had not been written
+        return limit_reached(run)
+    step = journal.step = step_of(run, left)
+    journal.left = None
+    reason: CompletionReason | None = "error"
+    try:
+        await run.take_turn()
+        work = partial(go_on, run, step)
+        if StepCall in run.intercepted:
+            reason = await intercepted_step(run, step, work, pinned=True)
+        else:
+            reason = await work() or limit_reached(run)
+    finally:
+        after_step(run, step, should_continue=reason is None)
+    run.step_index = None
+    return reason
+
+
+def step_of(run: Run, left: OpenStep) -> Step:
+    """The step that was under way."""
+    step = Step(left.index)
+    step.content, step.reasoning, step.cost_usd = left.content, left.reasoning, left.cost_usd
+    run.step_index = left.index
+    if run.open_calls and not run.pending:
+        step.type, step.calling = "call_tool", list(run.open_calls)
+    known = [call.tool_call_id for call in run.open_calls if call.tool_call_id in run.outcomes]
+    step.outcomes = {name: run.outcomes[name] for name in known}
+    return step
+
+
+async def go_on(run: Run, step: Step) -> CompletionReason | None:
+    """The rest of the step."""
+    if not run.open_calls:
+        return await model_step(run, step)
+    if run.pending and run.undecided():
+        step.type = "request_human_approve"
+        return "waiting_for_human"
+    jobs = settle_begun(run, step)
+    if run.pending:
+        return await resume_step(run, step, list(run.decisions.values()))
+    begun = {calling.tool_call_id for calling in run.open_calls if calling.tool_call_id in step.outcomes}
+    children = set(run.journal.begun) if run.journal is not None else set()
+    for calling in run.open_calls:
+        if calling.tool_call_id in begun or calling.tool_call_id in children:
+            continue
+        work = await job_of(run, step, calling)
+        if work is not None:
+            jobs.append(work)
+    return await work_off(run, step, jobs)
+
+
+def settle_begun(run: Run, step: Step) -> list[Job]:
+    """Say what became of the calls that were under way; sub-agents that can go on are jobs."""
+    journal = run.journal
+    assert journal is not None
+    jobs: list[Job] = []
+    callings = {calling.tool_call_id: calling for calling in run.open_calls}
+    for name, begun in list(journal.begun.items()):
+        calling = callings.get(name, begun.call)
+        if begun.child is not None:
+            jobs.append(partial(child_goes_on, run, step, calling, begun))
+            continue
+        content = WITHHELD
+        if not begun.ended:
+            call = ToolCall(
+                identifier=begun.call.identifier,
+                api_name=begun.call.api_name,
+                args=begun.call.args if isinstance(begun.call.args, dict) else {},
+                tool_call_id=name,
+                call_index=begun.call_index,
+                step_index=step.index,
+                **run.call_ids,
+            )
+            tell_result(run, call, ToolResult(content=LOST, success=False, error_type=LOST_TYPE), perf_counter_ns())
+            content = f"{LOST_TYPE}: {LOST}"
+        step.ran = True
+        run.outcomes[name] = step.outcomes[name] = ToolOutcome(
+            identifier=begun.call.identifier,
+            api_name=begun.call.api_name,
+            tool_call_id=name,
+            content=content,
+            success=False,
+        )
+        journal.keep(name)
+    return jobs
+
+
+async def child_goes_on(run: Run, step: Step, calling: ToolCalling, begun: BegunCall) -> None:
+    """A sub-agent that was under way: it goes on, or what it came to is taken from the store."""
+    child_id = begun.child or ""
+    instruction = str(begun.call.args["instruction"]) if isinstance(begun.call.args, dict) else ""
+    call = SubAgentCall(callee_id=begun.call.api_name, instruction=instruction, **run.call_ids)
+    agent = run.find(ToolCalling(identifier=AGENT_IDENTIFIER, api_name=call.callee_id, tool_call_id=""))
+    if not isinstance(agent, Agent):  # this process has another version of the agent
+        result = failed(run, call, UnknownToolError(f"{AGENT_IDENTIFIER}/{call.callee_id}", []))
+        keep_answer(run, step, calling, call.callee_id, result)
+        return
+    state = await run.store.load(child_id)
+    if state is None or state.status == "running":
+        outcome = await run.exec_child(run, agent, instruction, child_id, state)
+    else:
+        outcome = outcome_of(state, state.status)
+    step.ran = True
+    answer = AgentResult(output=answer_of(agent, outcome), reason=outcome.reason)
+    if outcome.reason == "error":
+        answer = failed(run, call, outcome.error or RuntimeError("It failed in a process that died later."))
+    elif not begun.ended:
+        tell_completed(run, call, child_id, success=outcome.reason == "done")
+    keep_answer(run, step, calling, agent.id, answer)
+
+
+def outcome_of(state: OperationState, reason: CompletionReason) -> OperationResult:
+    """What an operation came to, as far as the store knows."""
+    return OperationResult(
+        operation_id=state.operation_id,
+        reason=reason,
+        output=state.last_content,
+        messages=list(state.messages),
+        steps=state.steps,
+        usage=state.usage,
+        tool_calls=state.tool_calls,
+        pending=[each for each in state.pending if each.tool_call_id not in state.decisions],
+    )
