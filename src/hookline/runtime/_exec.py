@@ -170,10 +170,10 @@ async def recover_agent(
 
     Raises:
         OperationNotFoundError: If the store does not know the operation.
-        OperationFinishedError: If it has ended, or waits for a person.
+        OperationFinishedError: If it has ended.
         OperationBusyError: If it is running in a process that is alive, or somebody else is recovering it.
         OperationMismatchError: If another agent started it.
-        HookUsageError: If the store does not keep what happened.
+        HookUsageError: If it waits for a person, or the store does not keep what happened.
     """
     if not isinstance(agent, Agent) or not isinstance(store, DurableStore):
         raise HookUsageError(
@@ -183,6 +183,8 @@ async def recover_agent(
     state = await store.load(operation_id)
     if state is None:
         raise OperationNotFoundError(operation_id)
+    if state.status == "waiting_for_human":
+        raise HookUsageError(f"Operation {operation_id!r} waits for a person: use `resume_agent`.")
     if state.status != "running":
         raise OperationFinishedError(operation_id, state.status)
     if operation_id in live or not await store.orphaned(operation_id):
