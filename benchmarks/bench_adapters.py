@@ -51,8 +51,9 @@ async def overhead(name: str, workload: Workload, rounds: int) -> list[Row]:
     }
     cases: dict[str, Timer] = {case: statement("await run()", unroll=1, run=run) for case, run in runs.items()}
     samples = await interleave(cases, rounds)
-    adds = f"{observed} adds"
+    adds, on_top = f"{observed} adds", f"{observed} adds to hooks=0"
     samples.derive(adds, lambda with_hooks, without: with_hooks - without, observed, bare)
+    samples.derive(on_top, lambda with_hooks, without: with_hooks - without, observed, empty)
     return [
         samples.row(bare),
         samples.row(empty, bare),
@@ -61,6 +62,7 @@ async def overhead(name: str, workload: Workload, rounds: int) -> list[Row]:
         samples.row(own, bare),
         samples.row(observed, own),
         samples.row(adds),
+        samples.row(on_top, bare),
     ]
 
 

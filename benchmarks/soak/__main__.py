@@ -1,109 +1,75 @@
-"""Sends traced runs to a real viewer, Arize Phoenix, and asks what it shows; exits 0 if that is what was sent."""
+"""Long runs against real things: operations that survive faults, and traces in a viewer; exits 0 if nothing is lost."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
+import shutil
 import signal
 import sys
 import tempfile
-import threading
 from pathlib import Path
-from time import perf_counter
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-from benchmarks.soak.comparison import differences, outline
-from benchmarks.soak.phoenix import HOST, Phoenix, PhoenixError
-from benchmarks.soak.runs import CONVERSATION, EXPECTED, run_clerk, run_task
-from hookline.otel import TracingHooks
-
-PROJECT = "hookline-soak"
-SHOWN_SECONDS = 30.0
-"""How long the viewer may take until it shows everything; it took 2 s at most."""
-
-MOST_DIFFERENCES = 20
+PARTS = ("durable", "viewer")
+DATABASES = ("postgresql", "sqlite")
+MOST_PROBLEMS = 20
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
-    parser.add_argument("--phoenix", type=Path, required=True, metavar="COMMAND", help="the `phoenix` to start")
-    parser.add_argument("--keep", action="store_true", help="leave it up for a look, until Ctrl-C")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"{' or '.join(PARTS)} (default: both)")
+    parser.add_argument("--minutes", type=float, default=30.0, help="durable: in all, with faults (default: 30)")
+    parser.add_argument("--database", choices=DATABASES, help="durable: on this one alone")
+    parser.add_argument("--phoenix", type=Path, metavar="COMMAND", help="viewer: the `phoenix` to start")
+    parser.add_argument("--keep", action="store_true", help="viewer: leave it up for a look, until Ctrl-C")
     options = parser.parse_args()
-    os.environ["NO_PROXY"] = os.environ["no_proxy"] = HOST
-    # Phoenix is to be stopped however this ends; a shell ignores SIGINT for what it runs in the background.
+    parts = options.parts or PARTS
+    if unknown := sorted(set(parts) - set(PARTS)):
+        parser.error(f"no part {', '.join(unknown)}; there are {' and '.join(PARTS)}")
+    # What was started is to be stopped however this ends; a shell ignores SIGINT for what it runs in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    command = options.phoenix.absolute()
-    if not os.access(command, os.X_OK):
-        parser.error(f"{command} is no command; `make soak` installs one")
-    try:
-        with tempfile.TemporaryDirectory(prefix="hookline-soak-") as directory:
-            problems = soak(command, Path(directory), keep=options.keep)
-    except PhoenixError as error:
-        problems = [str(error)]
-    for problem in problems[:MOST_DIFFERENCES]:
+    command = options.phoenix.absolute() if options.phoenix else None
+    if "viewer" in parts and (command is None or not os.access(command, os.X_OK)):
+        parser.error(f"--phoenix names {command}, which is no command; `make soak` installs one")
+    fine = True
+    if "durable" in parts:
+        databases = [options.database] if options.database else DATABASES
+        for database in databases:
+            fine = durable(database, options.minutes / len(databases)) and fine
+    if "viewer" in parts and command is not None:
+        from benchmarks.soak import viewer
+
+        fine = verdict(viewer.soak(command, keep=options.keep), "what is shown is what was sent") and fine
+    return 0 if fine else 1
+
+
+def durable(database: str, minutes: float) -> bool:
+    """Soak one database, and print what was counted."""
+    from benchmarks.soak.durable import soak_on
+    from benchmarks.soak.report import report
+
+    folder = Path(tempfile.mkdtemp(prefix="hookline-soak-"))
+    print(f"## {database}, {minutes:g} minutes", flush=True)
+    soak, count = asyncio.run(soak_on(database, folder, minutes))
+    print(report(soak, count, folder / "log"))
+    fine = verdict(count.problems, "nothing is lost, unsigned, or done twice")
+    if fine:
+        shutil.rmtree(folder)
+    else:
+        print(f"what it leaves is in {folder}")
+    return fine
+
+
+def verdict(problems: list[str], fine: str) -> bool:
+    """Print the problems, or that there is none."""
+    for problem in problems[:MOST_PROBLEMS]:
         print(f"  {problem}")
-    if len(problems) > MOST_DIFFERENCES:
-        print(f"  and {len(problems) - MOST_DIFFERENCES} more")
-    print("FAIL" if problems else "OK: what is shown is what was sent")
-    return 1 if problems else 0
-
-
-def soak(command: Path, directory: Path, *, keep: bool) -> list[str]:
-    """Start the viewer, run, ask, stop it.
-
-    Returns:
-        What is wrong.
-    """
-    began = perf_counter()
-    with Phoenix(command, directory) as phoenix:
-        print(f"Phoenix was up after {perf_counter() - began:.1f} s at {phoenix.url}", flush=True)
-        began = perf_counter()
-        sent = send_runs(phoenix)
-        shown = phoenix.spans(PROJECT, len(sent), SHOWN_SECONDS)
-        print(f"{len(sent)} spans sent, {len(shown)} shown after {perf_counter() - began:.1f} s\n")
-        tree = outline(shown)
-        print(tree)
-        problems = differences(sent, shown)
-        if tree != EXPECTED:
-            problems.append(f"this tree was expected:\n{EXPECTED}")
-        segments = {
-            f"{span.context.trace_id:032x}" for span in sent if CONVERSATION in (span.attributes or {}).values()
-        }
-        if len(segments) != 2 or set(phoenix.traces_of_session(PROJECT, CONVERSATION)) != segments:
-            problems.append("the two segments of the run that waited are not one conversation")
-        if keep:
-            print(f"Have a look: {phoenix.url} (Ctrl-C ends it)", flush=True)
-            with contextlib.suppress(KeyboardInterrupt):
-                threading.Event().wait()
-    print("Phoenix has stopped")
-    return problems
-
-
-def send_runs(phoenix: Phoenix) -> tuple[ReadableSpan, ...]:
-    """Run everything, sent in the way in which a user sends it.
-
-    Returns:
-        The spans that were sent.
-    """
-    kept = InMemorySpanExporter()
-    provider = TracerProvider(resource=Resource({"service.name": "hookline", "openinference.project.name": PROJECT}))
-    provider.add_span_processor(SimpleSpanProcessor(kept))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{phoenix.url}/v1/traces")))
-    try:
-        asyncio.run(run_task(TracingHooks(provider, openinference=True)))
-        tracing = TracingHooks(provider, openinference=True, capture_content=True, conversation_id=CONVERSATION)
-        asyncio.run(run_clerk(tracing))
-    finally:
-        provider.shutdown()
-    return kept.get_finished_spans()
+    if len(problems) > MOST_PROBLEMS:
+        print(f"  and {len(problems) - MOST_PROBLEMS} more")
+    print("FAIL" if problems else f"OK: {fine}", flush=True)
+    return not problems
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ __all__ = [
     "HandlerTimeoutError",
     "bounded_for_this_backend",
     "finish_asyncio",
+    "new_scope",
 ]
 
 
@@ -54,6 +55,18 @@ def runs_on_asyncio() -> bool:
         return asyncio.current_task() is not None
     except RuntimeError:
         return False
+
+
+def new_scope(*, on_asyncio: bool) -> anyio.CancelScope:
+    """A cancel scope. To find out which backend runs takes anyio several times as long as to make the scope."""
+    kind = _scopes.get(on_asyncio)
+    if kind is None:
+        kind = _scopes[on_asyncio] = type(anyio.CancelScope())
+    return kind()
+
+
+_scopes: dict[bool, type[anyio.CancelScope]] = {}
+"""The backends' own classes, by whether it is that of asyncio."""
 
 
 async def bounded_anyio(coroutine: Coroutine[Any, Any, Any], seconds: float, context: Context | None) -> Any:

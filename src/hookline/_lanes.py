@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from hookline._deadline import Alarm, Bounded, bounded_for_this_backend, runs_on_asyncio
+from hookline._deadline import Alarm, Bounded, bounded_anyio, bounded_asyncio, runs_on_asyncio
 from hookline._observers import Observer
 from hookline._records import logger, record_dropped
 from hookline.events import Event
@@ -172,8 +172,8 @@ class LaneHost:
         self.hook_timeout = hook_timeout
         self.max_queued = max_queued
         self.sender = sender
-        self.bounded: Bounded = bounded_for_this_backend()
         self.stepwise = runs_on_asyncio()
+        self.bounded: Bounded = bounded_asyncio if self.stepwise else bounded_anyio
         self.lanes: dict[str, dict[object, Lane]] = {}
         self.counts: dict[str, tuple[int, int]] = {}
         self._active: set[Lane] = set()
@@ -184,7 +184,7 @@ class LaneHost:
 
     async def open(self) -> None:
         """Become able to start lanes."""
-        if runs_on_asyncio():
+        if self.stepwise:
             self._task = asyncio.current_task()
             self._loop = asyncio.get_running_loop()
         else:

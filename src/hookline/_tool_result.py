@@ -73,8 +73,8 @@ def _checked(result: ToolResult) -> ToolResult:
         raise HookUsageError(f"`content` of an answer is text; got {type(result.content).__name__}.")
     if not isinstance(result.success, bool):
         raise HookUsageError(f"`success` of an answer is True or False; got {result.success!r}.")
-    if not isinstance(result.error_type, str | None):
+    if result.error_type is not None and not isinstance(result.error_type, str):
         raise HookUsageError(f"`error_type` of an answer is text or None; got {type(result.error_type).__name__}.")
-    if not isinstance(result.metadata, Mapping):
+    if result.metadata.__class__ is not ReadOnlyDict and not isinstance(result.metadata, Mapping):
         raise HookUsageError(f"`metadata` of an answer is a mapping; got {type(result.metadata).__name__}.")
     return result

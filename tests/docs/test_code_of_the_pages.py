@@ -18,6 +18,7 @@ from .markdown import PAGES, Block, blocks, title
 
 NEEDS = {
     "agent-framework": "agent_framework",
+    "claude-agent-sdk": "claude_agent_sdk",
     "fastmcp": "fastmcp",
     "google-adk": "google.adk",
     "langchain": "langgraph",

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from tests.runtime.durable import Disk, DyingStore
 
 from hookline import (
     AfterToolCall,
@@ -28,6 +27,7 @@ from hookline import (
 )
 from hookline.delivery import ControlAnswer, Envelope, InProcess, Webhook
 from hookline.errors import CriticalDeliveryError, HookDefinitionError
+from tests.runtime.durable import Disk, DyingStore
 
 pytestmark = pytest.mark.anyio
 
@@ -124,9 +124,7 @@ async def test_a_hook_with_both_runs_its_handler_and_is_delivered(dispatcher: Ho
     assert [got["content"] for got in inbox.got] == ["3"]
 
 
-async def test_an_observed_tool_call_is_delivered_and_answers_nothing(
-    dispatcher: HookDispatcher, inbox: Inbox
-) -> None:
+async def test_an_observed_tool_call_is_delivered_and_answers_nothing(dispatcher: HookDispatcher, inbox: Inbox) -> None:
     inbox.answer = ControlAnswer(decision="deny")
     hook = Hook(id="watch", type=BeforeToolCall, webhook=to())
     await exec_agent(adding(), "Add", hooks=[hook], dispatcher=dispatcher)
@@ -251,9 +249,7 @@ async def test_a_durable_store_is_given_the_hooks_and_the_run_delivers_nothing_i
     disk = Disk()
     seen: list[Event] = []
     hook = Hook(id="end", type=OnComplete, handler=seen.append, webhook=to())
-    await exec_agent(
-        adding(), "Add", hooks=[hook], operation_id="op", store=DyingStore(disk), dispatcher=dispatcher
-    )
+    await exec_agent(adding(), "Add", hooks=[hook], operation_id="op", store=DyingStore(disk), dispatcher=dispatcher)
     [kept] = disk.state("op").hooks
     assert (kept.id, kept.webhook.url) == ("end", "local://inbox")
     assert inbox.got == []

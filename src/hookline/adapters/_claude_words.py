@@ -17,18 +17,25 @@ from claude_agent_sdk import (
 )
 from mcp.types import CallToolResult, TextContent
 
+from hookline._frozen import writable
 from hookline.calls import ModelResponse, ToolCalling, ToolResult, Usage
-from hookline.events import CompletionReason
+from hookline.events import CompletionReason, PendingTool
 from hookline.runtime import AgentDone, ToolDone
 
 __all__ = [
     "AGENT_TOOLS",
     "BUILT_IN",
+    "STRICT",
     "asked_of",
+    "asks",
+    "decision_of",
     "ending",
+    "final_args",
     "joined",
     "mcp_result",
     "model_response",
+    "pending",
+    "reason_of",
     "refused",
     "replaced",
     "results_in",
@@ -139,14 +146,53 @@ def tool_result(answer: Any) -> ToolResult:
     return ToolResult(content="\n".join(texts), success=not getattr(answer, "is_error", False))
 
 
-def mcp_result(done: ToolDone) -> CallToolResult:
-    """What a hook made of a call of a tool of this process."""
-    text = done.asked.prompt if done.asked is not None else done.result.content
-    failed = done.asked is not None or not done.result.success
+def mcp_result(text: str, *, failed: bool) -> CallToolResult:
+    """What hooks or people made of a call of a tool of this process."""
     return CallToolResult.model_validate({"content": [{"type": "text", "text": text}], "isError": failed})
 
 
+def final_args(name: str, args: Mapping[str, Any], given: Any) -> dict[str, Any]:
+    """What a call is made with, once hooks have seen it; a sub-agent is given its instruction."""
+    return {**args, "prompt": given} if name in AGENT_TOOLS else writable(given)
+
+
+def pending(name: str, args: dict[str, Any], call_id: str, prompt: str) -> PendingTool:
+    """A call as a person is shown it."""
+    identifier, api_name = split(name)
+    return PendingTool(identifier=identifier, api_name=api_name, tool_call_id=call_id, args=args, prompt=prompt)
+
+
 # What callbacks answer.
+
+
+STRICT = ("", "allow", "ask", "defer", "deny")
+"""What hooks on `PreToolUse` may decide; where several differ, Claude heeds the one that stands last here."""
+
+
+def decision_of(output: Any) -> dict[str, Any]:
+    """What a hook on `PreToolUse` decides, why, and whether it ends the task; empty if it decides nothing."""
+    own = output.get("hookSpecificOutput") or {}
+    decision = own.get("permissionDecision") or ("deny" if output.get("decision") == "block" else "")
+    if decision not in STRICT[1:]:
+        return {}
+    reason = own.get("permissionDecisionReason") or output.get("reason") or ""
+    stops = output.get("continue_", output.get("continue", True)) is False
+    return {"decision": decision, "reason": reason, "stops": stops}
+
+
+def asks(asked: PendingTool, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer that has a person asked, about the arguments that will run."""
+    final = writable(asked.args)
+    decision: dict[str, Any] = {"permissionDecision": "ask", "permissionDecisionReason": asked.prompt}
+    if final != args:
+        decision["updatedInput"] = final
+    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **decision}}
+
+
+def reason_of(answer: Mapping[str, Any]) -> str:
+    """Why an answer refuses a call."""
+    reason: str = answer["hookSpecificOutput"]["permissionDecisionReason"]
+    return reason
 
 
 def stopped(reason: str) -> dict[str, Any]:
@@ -165,8 +211,6 @@ def refused(name: str, done: ToolDone | AgentDone) -> dict[str, Any]:
         return _denied(done.denied.reason if done.denied is not None else _unanswerable(name, done.output))
     if done.stop is not None:
         return stopped(done.stop.reason)
-    if done.asked is not None:
-        return _denied(f"A person would have to decide about this call: {done.asked.prompt}")
     return _denied(_unanswerable(name, done.result.content) if done.result.success else done.result.content)
 
 

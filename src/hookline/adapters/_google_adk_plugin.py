@@ -57,6 +57,8 @@ class Place:
         self.asked: dict[str, tuple[Place, PendingTool]] = above.asked if above is not None else {}
         self.under_way: set[Between] = above.under_way if above is not None else set()
         self.asking: Between | None = None
+        self.heeds = False
+        """Whether a model is asked that no hook leads: then only its answer is translated."""
         self.part: Any = None
         self.instructions = ""
         self.answer: types.Content | None = None
@@ -73,6 +75,13 @@ class Place:
         asking, self.asking = self.asking, None
         if asking is not None:
             await asking.end(words.model_response(self.part))
+        elif self.heeds:
+            self.heed(self.part)
+
+    def heed(self, response: Any) -> None:
+        """A model that no hook leads has answered."""
+        self.heeds = False
+        self.run.asked_model(words.model_response(response))
 
     async def delegate(self, between: Between, agent: Any, instruction: str, *, fixed: bool) -> AgentDone:
         """A sub-agent is called, as an operation of its own.
@@ -166,6 +175,9 @@ class Plugin(BasePlugin):
         place.begun, place.part = False, None
         if place.instructions:
             llm_request.append_instructions([place.instructions])
+        if not place.run.leads(ModelCall):
+            place.heeds = True
+            return None
         request, between = words.Request(llm_request), Between(place.under_way)
         leading = place.run.ask_model(request.messages, between.work, tools=request.tools, settings=request.settings)
         if not await between.begin(leading):
@@ -176,10 +188,13 @@ class Plugin(BasePlugin):
 
     async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> Any:
         place = here.get()
-        if place is None or place.asking is None:
+        if place is None or not (place.asking or place.heeds):
             return None
         if llm_response.partial:
             place.part = llm_response
+            return None
+        if place.asking is None:
+            place.heed(llm_response)
             return None
         asking, place.asking = place.asking, None
         given = words.model_response(llm_response)
@@ -188,6 +203,8 @@ class Plugin(BasePlugin):
 
     async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> Any:
         place = here.get()
+        if place is not None:
+            place.heeds = False
         if place is None or place.asking is None:
             return None
         asking, place.asking = place.asking, None

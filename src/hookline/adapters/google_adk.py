@@ -109,8 +109,11 @@ class _HookedRunner(Runner):
                 await self._play(place, invocation, pause)
                 return
             for _ in range(1 + MAX_CONTINUES):
-                place.over = False
-                done = await self._lead(place, {**invocation, "new_message": message}, pinned=bool(decisions))
+                place.over, asked = False, {**invocation, "new_message": message}
+                if AgentCall not in run.run.intercepted:
+                    await self._play(place, asked, pause)
+                    break
+                done = await self._lead(place, asked, pinned=bool(decisions))
                 if not done.continues:
                     break
                 message = words.content("user", "\n\n".join(done.continues))
@@ -128,13 +131,12 @@ class _HookedRunner(Runner):
         """One round of the agent, led through the hooks of `AgentCall`."""
         message, held = invocation.get("new_message"), list[Event]()
         prompt = _prompt(message) if not pinned else []
-        judged = AgentCall in place.run.run.intercepted
 
         async def hold(event: Event) -> None:
             # Hooks judge what the agent says at last, so nobody is given that, nor parts of it, before they have.
-            if judged and event.is_final_response():
+            if event.is_final_response():
                 held.append(event)
-            elif not (judged and event.partial):
+            elif not event.partial:
                 while held:
                     await pause(held.pop(0))
                 await pause(event)

@@ -49,7 +49,7 @@ def parsed_args(calling: ToolCalling) -> tuple[ReadOnlyDict, str | None]:
             given = msgspec.json.decode(given) if given.strip() else {}
         except (ValueError, RecursionError) as error:
             return ReadOnlyDict(), f"not JSON: {error}"
-    if not isinstance(given, Mapping):
+    if given.__class__ is not dict and not isinstance(given, Mapping):
         return ReadOnlyDict(), f"expected a JSON object, got {type(given).__name__}"
     try:
         return read_only(given), None
@@ -334,19 +334,19 @@ def tell_result(
     run: Run, call: ToolCall, result: ToolResult, started: int, *, answered_by: str | None = None, mocked: bool = False
 ) -> None:
     """The second event of the pair."""
+    kind = AfterToolCall if result.error_type is None else OnToolCallError
+    if not run.hooked(kind):
+        return
     further: dict[str, Any] = {
         "mocked": mocked,
         "answered_by": answered_by,
         "metadata": result.metadata,
         "execution_time_ms": (perf_counter_ns() - started) / 1e6,
     }
-    if result.error_type is not None:
-        if run.hooked(OnToolCallError):
-            run.tell(
-                OnToolCallError(**run.ids, **_of(call), error=result.content, error_type=result.error_type, **further)
-            )
-    elif run.hooked(AfterToolCall):
+    if result.error_type is None:
         run.tell(AfterToolCall(**run.ids, **_of(call), content=result.content, success=result.success, **further))
+    else:
+        run.tell(OnToolCallError(**run.ids, **_of(call), error=result.content, error_type=result.error_type, **further))
     if run.journal is not None:
         run.journal.end(call.tool_call_id)
 

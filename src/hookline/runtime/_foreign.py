@@ -36,7 +36,7 @@ from hookline.events import (
     OnCallAgentError,
     OnCompactError,
 )
-from hookline.runtime._calls import call_of, intercepted_job, job
+from hookline.runtime._calls import answer, call_of, intercepted_job
 from hookline.runtime._control import RunControl, lead
 from hookline.runtime._enclosing import enclosed
 from hookline.runtime._foreign_life import ForeignLife
@@ -185,20 +185,21 @@ class ForeignRun(ForeignLife):
                     run, step, calling, call, problem, approved=approved, asked_by=asked_by if approved else None
                 )()
             else:
-                await job(run, step, calling, call, tool, problem)()
+                run.count_call(call)
+                await answer(run, step, calling, call, tool, problem)
         finally:
             del run.at_hand[calling.tool_call_id]
         return self._tool_done(step, calling, given, raised)
 
     def _named(self, calling: ToolCalling, step: Step) -> ToolCalling:
         """The call with an id that no other call under way has, noted among those of the step."""
-        name = calling.tool_call_id or f"call_{len(step.calling)}"
-        while name in self._opened.at_hand or name in step.outcomes:
+        name, at_hand = calling.tool_call_id or f"call_{len(step.calling)}", self._opened.at_hand
+        while name in at_hand or name in step.outcomes:
             name = f"{name}_again"
         if name != calling.tool_call_id:
             calling = msgspec.structs.replace(calling, tool_call_id=name)
         step.type = "call_tool"
-        if all(known.tool_call_id != name for known in step.calling):
+        if name not in [known.tool_call_id for known in step.calling]:
             step.calling.append(calling)
         return calling
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
-from functools import lru_cache
 from time import perf_counter_ns, time_ns
 from types import TracebackType
 from typing import Any, Self
@@ -16,9 +13,7 @@ from hookline._enclosing import EnclosingHooks
 from hookline.calls import (
     Denial,
     Message,
-    ModelCall,
     ModelResponse,
-    ToolCall,
     ToolCalling,
     ToolSpec,
 )
@@ -36,6 +31,7 @@ from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime._agent import Agent
 from hookline.runtime._drives import Drives, check_driven
 from hookline.runtime._enclosing import begin_enclosing, end_enclosing
+from hookline.runtime._foreign_segment import Segment, stand_in
 from hookline.runtime._given import check_ids, checked_id
 from hookline.runtime._keeping import save
 from hookline.runtime._live import live
@@ -45,51 +41,8 @@ from hookline.runtime._run import Run
 from hookline.runtime._running import save_end
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, default_store
 from hookline.runtime._telling import after_step, before_step, endings
-from hookline.runtime._tools import Tool
 
-__all__ = ["ForeignLife", "Segment"]
-
-
-class _Named:
-    """Stands for the model of the framework, which nobody asks through it."""
-
-    def __init__(self, name: str, provider: str) -> None:
-        self.name, self.provider = name, provider
-
-    async def respond(self, call: ModelCall) -> ModelResponse:
-        raise HookUsageError("A model of another framework is asked by that framework.")
-
-
-@lru_cache(maxsize=1000)
-def _stand_in(agent_id: str, model: str, provider: str) -> Agent:
-    """The framework's agent as the runtime knows it; a process has few, and runs each many times."""
-    return Agent(id=agent_id, model=_Named(model, provider))
-
-
-class Segment(Run):
-    """A segment whose tools are the framework's, known by the call that is under way."""
-
-    __slots__ = ("at_hand", "can_ask", "given_specs")
-
-    at_hand: dict[str, Tool]
-    can_ask: bool
-    given_specs: list[ToolSpec]
-
-    @property
-    def specs(self) -> list[ToolSpec]:
-        return self.given_specs
-
-    def nobody_cancelled(self) -> bool:
-        """A framework may cancel the task that a tool runs in, which may be the very task of its run."""
-        if self.task is None or self.scope.cancel_called:
-            return False
-        present = asyncio.current_task()
-        return present is not None and not present.cancelling()
-
-    def find(self, calling: ToolCalling | ToolCall) -> Tool | None:
-        tool = self.at_hand.get(calling.tool_call_id)
-        same = tool is not None and (tool.identifier, tool.name) == (calling.identifier, calling.api_name)
-        return tool if same else None
+__all__ = ["ForeignLife"]
 
 
 class ForeignLife:
@@ -120,14 +73,16 @@ class ForeignLife:
         check_driven(self._hooks, drives, best_effort=best_effort)
         self.drives = drives
         self.operation_id = checked_id(operation_id)
-        self._agent = _stand_in(agent_id or "agent", model, provider)
+        self._fresh = operation_id is None
+        self._agent = stand_in(agent_id or "agent", model, provider)
         self._parent = parent
         if parent is not None:
             user_id, tenant_id = user_id or parent.run.user_id, tenant_id or parent.run.tenant_id
             conversation_id = conversation_id or parent.run.conversation_id
             dispatcher = dispatcher or parent.run.dispatcher
         self._user_id, self._tenant_id, self._conversation_id = user_id, tenant_id, conversation_id
-        self._dispatcher, self._own_dispatcher = dispatcher, None if dispatcher is not None else HookDispatcher()
+        self._dispatcher = dispatcher
+        self._own_dispatcher: HookDispatcher | None = None
         self._store = store or default_store()
         self._drain_timeout = drain_timeout
         self._run: Segment | None = None
@@ -176,11 +131,12 @@ class ForeignLife:
         Raises:
             OperationExistsError: If an operation of that id is running.
         """
-        if self._own_dispatcher is not None:
-            self._dispatcher = await self._own_dispatcher.__aenter__()
-        assert self._dispatcher is not None
+        dispatcher = self._dispatcher
+        if dispatcher is None:
+            self._own_dispatcher = self._own_dispatcher or HookDispatcher()
+            dispatcher = await self._own_dispatcher.__aenter__()
         try:
-            await self._register(self._dispatcher, prompt, instructions, tools)
+            await self._register(dispatcher, prompt, instructions, tools)
         except BaseException as error:
             if self._own_dispatcher is not None:
                 await self._own_dispatcher.__aexit__(type(error), error, error.__traceback__)
@@ -190,7 +146,7 @@ class ForeignLife:
     async def _register(
         self, dispatcher: HookDispatcher, prompt: Sequence[Message], instructions: str, tools: Sequence[ToolSpec]
     ) -> None:
-        state = await self._store.load(self.operation_id)
+        state = None if self._fresh else await self._store.load(self.operation_id)
         self._resumed = state is not None and state.status == "waiting_for_human"
         if self.operation_id in live:
             raise OperationBusyError(self.operation_id) if self._resumed else OperationExistsError(self.operation_id)
@@ -220,8 +176,9 @@ class ForeignLife:
         run.instructions = instructions
         self._run = live[self.operation_id] = run
         try:
-            bundles = list(dict.fromkeys(entry for entry in self._hooks if isinstance(entry, EnclosingHooks)))
-            dispatcher.register(self.operation_id, begin_enclosing(run, bundles) if bundles else run.hooks)
+            bundles = [entry for entry in self._hooks if isinstance(entry, EnclosingHooks)]
+            hooks = begin_enclosing(run, list(dict.fromkeys(bundles))) if bundles else run.hooks
+            dispatcher.register(self.operation_id, hooks)
             if run.journal is not None:
                 await save(run, "running")
         except BaseException:
@@ -266,8 +223,11 @@ class ForeignLife:
                 for event in endings(run, reason, failure):
                     run.dispatcher.dispatch(event)
             finally:
-                with anyio.CancelScope(shield=True) if error is not None else nullcontext():
+                if error is None:
                     await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
+                else:
+                    with anyio.CancelScope(shield=True):
+                        await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
                 end_enclosing(run)
                 del live[self.operation_id]
                 if self._own_dispatcher is not None:
@@ -307,18 +267,20 @@ class ForeignLife:
         Returns:
             Its index, from 0.
         """
-        self.end_step(should_continue=True)
-        self._step = before_step(self._opened)
-        return self._step.index
+        if self._step is not None:
+            self.end_step(should_continue=True)
+        self._step = step = before_step(self._opened)
+        return step.index
 
     def end_step(self, *, should_continue: bool) -> None:
         """The step that is under way ends, if there is one."""
         step, self._step = self._step, None
         if step is not None:
-            after_step(self._opened, step, should_continue=should_continue)
+            run = self._opened
+            after_step(run, step, should_continue=should_continue)
             if self._ended is None:
-                self._opened.outcomes.clear()
-            self._opened.step_index = None
+                run.outcomes.clear()
+            run.step_index = None
 
     @property
     def step(self) -> Step:
@@ -332,9 +294,10 @@ class ForeignLife:
         """Take a model's answer into the step and the totals."""
         step = self.step
         self._opened.count(step, response)
-        step.calling = list(response.tool_calls)
-        if step.calling:
-            step.type = "call_tool"
+        if response.tool_calls:
+            step.calling, step.type = list(response.tool_calls), "call_tool"
+        elif step.calling:
+            step.calling = []
 
     # People.
 

@@ -8,11 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, cast
 
-import anyio
 import anyio.lowlevel
 
 from hookline._carrying import Critical, has_webhooks
-from hookline._deadline import runs_on_asyncio
+from hookline._deadline import new_scope, runs_on_asyncio
 from hookline._enclosing import EnclosingHooks
 from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolResult, ToolSpec, Usage
 from hookline.dispatcher import HookDispatcher
@@ -153,12 +152,13 @@ class Run(Conversation):
         self.exec_child = exec_child
         self.store = store
         self.drain_timeout = drain_timeout
-        self.scope = anyio.CancelScope()
         self.stopped = False
         """Whether somebody asked for its end; the scope may hear of it a moment later."""
         self.claimed = False
         self.finishing = False
-        self.task = asyncio.current_task() if runs_on_asyncio() else None
+        on_asyncio = runs_on_asyncio()
+        self.scope = new_scope(on_asyncio=on_asyncio)
+        self.task = asyncio.current_task() if on_asyncio else None
         self.cancellations = self.task.cancelling() if self.task is not None else 0
         self.thread = threading.get_ident()
         self.token = anyio.lowlevel.current_token() if self.task is None else None
@@ -265,7 +265,8 @@ class Run(Conversation):
 
     def hooked(self, event: type[Event]) -> bool:
         """Whether anybody wants this event."""
-        return self.journal is not None or self.dispatcher.has_hooks(self.operation_id, event)
+        # The gate as `has_hooks` reads it; a run asks for each event.
+        return self.journal is not None or self.operation_id in self.dispatcher._gates[event]
 
     def tell(self, event: Event) -> None:
         """Dispatch an event."""

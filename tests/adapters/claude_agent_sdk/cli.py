@@ -5,39 +5,63 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import anyio
 from claude_agent_sdk import Transport
-from claude_agent_sdk._internal._task_compat import spawn_detached
 
 from hookline import ToolCalling
+from hookline.adapters._claude_tasks import Detached
+from hookline.calls import ModelResponse
 from hookline.evals.adapter_contract import Scene
 
 COMMON = {"session_id": "session", "transcript_path": "", "cwd": "/"}
 SUMMARY = {"type": "result", "duration_ms": 1, "duration_api_ms": 1, "session_id": "session", "is_error": False}
 
+STRICT = ("", "allow", "ask", "defer", "deny")
+
 
 class FakeCli(Transport):
-    """Args: scene: what is played; own: names of tools that the CLI itself brings, with what they give."""
+    """Plays a scene for each prompt.
 
-    def __init__(self, scene: Scene, *, own: Mapping[str, Any] | None = None) -> None:
+    Args:
+        scene: What is played.
+        own: Names of tools that the CLI itself brings, with what they give.
+        permissions: Names of tools for which it asks for permission.
+        requests: Whether hooks on `PermissionRequest` hear of that too.
+        resumed: Whether it takes up the call of the first turn, which was deferred.
+        summary: What `PostCompact` gives; `None` if that is not called.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        *,
+        own: Mapping[str, Any] | None = None,
+        permissions: frozenset[str] = frozenset(),
+        requests: bool = False,
+        resumed: bool = False,
+        summary: str | None = "summary",
+    ) -> None:
         self.scene, self.own = scene, own or {}
+        self.permissions, self.requests, self.resumed, self.summary = permissions, requests, resumed, summary
         self.asked: list[str] = []
         self.told: list[str] = []
-        self.refused: set[str] = set()
         self.stopped = ""
+        self.deferred: ToolCalling | None = None
+        self.interrupted = False
         self._answers: dict[str, Any] = {}
         self._ids = itertools.count()
         self._hooks: dict[str, list[str]] = {}
         self._shaken: set[str] = set()
-        self._prompt, self._prompted = "", anyio.Event()
+        self._scope: anyio.CancelScope
 
     async def connect(self) -> None:
         self._send, self._lines = anyio.create_memory_object_stream[dict[str, Any]](math.inf)
+        self._prompts, self._to_play = anyio.create_memory_object_stream[str](math.inf)
         self._starting = anyio.Lock()
-        self._playing = spawn_detached(self._play())
+        self._playing = Detached(self._play_all())
 
     async def write(self, data: str) -> None:
         line = json.loads(data)
@@ -51,33 +75,48 @@ class FakeCli(Transport):
                 "response": {"hook_on_failure_supported": True},
             }
             self._send.send_nowait({"type": "control_response", "response": response})
+            if request["subtype"] == "interrupt":
+                self.interrupted = True
+                self._scope.cancel()
         elif line["type"] == "control_response":
             box, event = self._answers[line["response"]["request_id"]]
             box.append(line["response"])
             event.set()
         elif line["type"] == "user":
-            self._prompt = line["message"]["content"]
-            self._prompted.set()
+            self._prompts.send_nowait(line["message"]["content"])
 
-    async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
-        async for line in self._lines:
-            yield line
+    def read_messages(self) -> AsyncIterator[dict[str, Any]]:
+        return self._lines
 
     async def close(self) -> None:
         self._playing.cancel()
-        await self._playing.wait()
-        self._send.close()
-        self._lines.close()
+        with anyio.CancelScope(shield=True):
+            await self._playing.wait()
+        for stream in (self._send, self._lines, self._prompts, self._to_play):
+            stream.close()
 
     def is_ready(self) -> bool:
         return True
 
-    async def end_input(self) -> None: ...
+    async def end_input(self) -> None:
+        self._prompts.close()
 
-    async def _play(self) -> None:
-        await self._prompted.wait()
-        said = await self._turns(self.scene, self._prompt, None)
-        if not self.stopped and self.scene.turns[-1].tool_calls:
+    async def _play_all(self) -> None:
+        async for prompt in self._to_play:
+            self.stopped, self.deferred = "", None
+            with anyio.CancelScope() as self._scope:
+                await self._play(prompt)
+            if self._scope.cancelled_caught:
+                self._send.send_nowait({**SUMMARY, "subtype": "error_during_execution", "num_turns": 1})
+        self._send.close()
+
+    async def _play(self, prompt: str) -> None:
+        said = await self._turns(self.scene, prompt, None)
+        if self.deferred is not None:
+            call = self.deferred
+            deferred = {"id": call.tool_call_id, "name": name_of(call, self.own), "input": args_of(call)}
+            result = {**SUMMARY, "subtype": "success", "result": "", "deferred_tool_use": deferred}
+        elif not self.stopped and self.scene.turns[-1].tool_calls:
             error = {
                 "role": "assistant",
                 "model": "<synthetic>",
@@ -91,24 +130,19 @@ class FakeCli(Transport):
         else:
             result = {**SUMMARY, "subtype": "success", "result": said}
         self._send.send_nowait({**result, "num_turns": 1})
-        self._send.close()
 
     async def _turns(self, scene: Scene, prompt: str, parent: str | None) -> str:
         said = ""
         for number, turn in enumerate(scene.turns):
-            self.asked.append(prompt)
             said = turn.content
-            blocks: list[dict[str, Any]] = [{"type": "text", "text": said}] if said else []
-            blocks += [
-                {"type": "tool_use", "id": call.tool_call_id, "name": name_of(call, self.own), "input": args_of(call)}
-                for call in turn.tool_calls
-            ]
-            for block in blocks:  # the CLI sends the parts of an answer one by one
-                message = {"role": "assistant", "model": "scripted", "id": f"{parent}-{number}", "content": [block]}
-                message["usage"] = {"input_tokens": 10, "output_tokens": 5}
-                self._send.send_nowait({"type": "assistant", "message": message, "parent_tool_use_id": parent})
+            if scene.compact and turn is scene.turns[-1]:
+                await self._compact(scene)
+            if not (self.resumed and number == 0):
+                self._say(turn, f"{parent}-{number}", prompt, parent)
             results: dict[str, str] = {}
             answers = [await self._before(call, parent) for call in turn.tool_calls]
+            if self.deferred is not None:
+                return ""
             async with anyio.create_task_group() as group:
                 for call, answer in zip(turn.tool_calls, answers, strict=True):
                     await group.start(self._call, scene, call, answer, parent, results)
@@ -118,12 +152,51 @@ class FakeCli(Transport):
                 return ""
         return said
 
+    def _say(self, turn: ModelResponse, name: str, prompt: str, parent: str | None) -> None:
+        self.asked.append(prompt)
+        blocks: list[dict[str, Any]] = [{"type": "text", "text": turn.content}] if turn.content else []
+        blocks += [
+            {"type": "tool_use", "id": call.tool_call_id, "name": name_of(call, self.own), "input": args_of(call)}
+            for call in turn.tool_calls
+        ]
+        for block in blocks:  # the CLI sends the parts of an answer one by one
+            message = {"role": "assistant", "model": "scripted", "id": name, "content": [block]}
+            message["usage"] = {"input_tokens": 10, "output_tokens": 5}
+            self._send.send_nowait({"type": "assistant", "message": message, "parent_tool_use_id": parent})
+
+    async def _compact(self, scene: Scene) -> None:
+        self._system("status", status="compacting")
+        await self._hook("PreCompact", None, {"trigger": "auto", "custom_instructions": None})
+        if scene.summary_fails:
+            return
+        if self.summary is not None:
+            await self._hook("PostCompact", None, {"trigger": "auto", "compact_summary": self.summary})
+        self._system("status", status=None, compact_result="success")
+        self._system("compact_boundary", compact_metadata={"trigger": "auto", "pre_tokens": 10})
+
+    def _system(self, subtype: str, **data: Any) -> None:
+        self._send.send_nowait({"type": "system", "subtype": subtype, "session_id": "session", **data})
+
     def _given(self, call: ToolCalling, parent: str | None) -> dict[str, Any]:
         given = {"tool_name": name_of(call, self.own), "tool_input": args_of(call), "tool_use_id": call.tool_call_id}
         return given if parent is None else {**given, "agent_id": f"agent-{parent}", "agent_type": "child"}
 
     async def _before(self, call: ToolCalling, parent: str | None) -> dict[str, Any]:
-        return await self._hook("PreToolUse", call.tool_call_id, self._given(call, parent))
+        answer = await self._hook("PreToolUse", call.tool_call_id, self._given(call, parent))
+        if answer.get("permissionDecision") == "defer":
+            self.deferred = call
+        return answer
+
+    async def _permitted(self, call: ToolCalling, answer: dict[str, Any], parent: str | None) -> dict[str, Any]:
+        """What becomes of a call for which the CLI needs a permission."""
+        given = self._given(call, parent)
+        if self.requests:
+            told = await self._hook("PermissionRequest", None, given)
+            if "decision" in told:
+                return {"message": "", **told["decision"]}
+        request = {"subtype": "can_use_tool", "tool_name": given["tool_name"], "tool_use_id": call.tool_call_id}
+        request |= {"input": answer.get("updatedInput", given["tool_input"]), "agent_id": given.get("agent_id")}
+        return await self._ask({**request, "decision_reason": answer.get("permissionDecisionReason")})
 
     async def _call(
         self,
@@ -141,6 +214,14 @@ class FakeCli(Transport):
             self._result(call, results, answer["permissionDecisionReason"], failed=True)
             return
         args = answer.get("updatedInput", args)
+        if answer.get("permissionDecision") == "ask" or name in self.permissions:
+            permission = await self._permitted(call, answer, parent)
+            if permission["behavior"] == "deny":
+                if permission.get("interrupt"):
+                    self.stopped = permission["message"]
+                self._result(call, results, permission["message"], failed=True)
+                return
+            args = permission.get("updatedInput", args)
         told, failed = await self._run(scene, call, name, args)
         given["tool_input"] = args
         if failed:
@@ -181,10 +262,19 @@ class FakeCli(Transport):
         self._send.send_nowait({"type": "user", "message": message, "parent_tool_use_id": None})
 
     async def _hook(self, event: str, call_id: str | None, given: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for callback in self._hooks.get(event, []):
+        """Ask all hooks at once, in their order; of what they decide the strictest counts."""
+        answers: list[dict[str, Any]] = []
+
+        async def ask(callback: str, *, task_status: Any) -> None:
             request = {"subtype": "hook_callback", "callback_id": callback, "tool_use_id": call_id}
-            answer = await self._ask({**request, "input": {**COMMON, "hook_event_name": event, **given}})
+            asked = {**request, "input": {**COMMON, "hook_event_name": event, **given}}
+            answers.append(await self._ask(asked, task_status.started))
+
+        async with anyio.create_task_group() as group:
+            for callback in self._hooks.get(event, []):
+                await group.start(ask, callback)
+        found: dict[str, Any] = {}
+        for answer in sorted(answers, key=lambda each: STRICT.index(decision_in(each))):
             self.stopped = self.stopped or ("" if answer.get("continue", True) else answer["stopReason"])
             found |= answer.get("hookSpecificOutput", {})
         return found
@@ -196,13 +286,19 @@ class FakeCli(Transport):
         answer = await self._ask({"subtype": "mcp_message", "server_name": server, "message": message})
         return answer["mcp_response"]
 
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, request: dict[str, Any], sent: Callable[[], None] = lambda: None) -> dict[str, Any]:
         name, box, event = f"cli-{next(self._ids)}", list[Any](), anyio.Event()
         self._answers[name] = box, event
         self._send.send_nowait({"type": "control_request", "request_id": name, "request": request})
+        sent()
         await event.wait()
         assert box[0]["subtype"] == "success", box[0]
         return box[0]["response"]
+
+
+def decision_in(answer: dict[str, Any]) -> str:
+    """What a hook decides about a tool call."""
+    return str(answer.get("hookSpecificOutput", {}).get("permissionDecision", ""))
 
 
 def name_of(call: ToolCalling, own: Mapping[str, Any]) -> str:

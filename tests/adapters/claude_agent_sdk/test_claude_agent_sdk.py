@@ -21,41 +21,15 @@ from claude_agent_sdk import (
 from hookline import AgentCall, Ask, Deny, Hooks, ModelCall, ToolCall, interrupt
 from hookline.adapters.claude_agent_sdk import query
 from hookline.errors import HookDenied, UnsupportedHookError
-from hookline.evals._contract_scenes import DELEGATING, DONE, PLAIN, calls, tool_call
+from hookline.evals._contract_scenes import DELEGATING, PLAIN, calls, tool_call
 from hookline.evals.adapter_contract import Scene
-from hookline.events import EVENTS, AfterStep, AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError
+from hookline.events import AfterStep, AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError
 
 from .cli import FakeCli
-from .stage import DRIVES, ClaudeStage, options_of
+from .played import BASH, READ, Heard, play
+from .stage import ClaudeStage, options_of
 
 pytestmark = pytest.mark.anyio
-
-BASH = Scene(turns=[calls(tool_call("Bash", command="ls")), DONE])
-READ = Scene(turns=[calls(tool_call("Read", file_path="a")), DONE])
-OWN = {"Bash": {"stdout": "a b", "stderr": "", "interrupted": False}, "Read": "text"}
-
-
-class Heard:
-    """Every event of a run that Claude can drive."""
-
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-        self.hooks = Hooks("heard")
-        for kind, event in EVENTS.items():
-            if kind in DRIVES.events:
-                self.hooks.on(event)(self.events.append)
-
-    def names(self) -> list[str]:
-        return [str(event.hook_type) for event in self.events]
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-
-async def play(scene: Scene, *hooks: Hooks, own: Any = OWN, **given: Any) -> tuple[FakeCli, list[Any]]:
-    cli = FakeCli(scene, own=own)
-    given = {"options": options_of(scene), **given}
-    return cli, [message async for message in query(prompt="go", transport=cli, hooks=hooks, **given)]
 
 
 async def test_a_tool_of_the_cli_has_its_pair_of_events() -> None:
