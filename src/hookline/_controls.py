@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from hashlib import sha256
 
 import msgspec
 
 from hookline._frozen import read_only
 from hookline._hook_records import Interceptor
-from hookline._webhook import ControlAnswer, Delivery, Envelope, HookData, payload_of
+from hookline._webhook import ControlAnswer, Delivery, Envelope, HookData, delivery_id, payload_of
 from hookline.calls import Ask, Deny, Respond, ToolCall
 from hookline.errors import DeliveryError
 from hookline.events import BeforeToolCall, encode
@@ -28,8 +28,10 @@ def interceptor_of(hook: HookData, delivery: Delivery) -> Interceptor:
     """
 
     async def ask_receiver(call: ToolCall) -> ToolCall | Respond | Deny | Ask | None:
+        # The same question has the same id, so that a receiver that was asked before can say the same again.
+        question = msgspec.json.encode([call.step_index, call.tool_call_id, call.args], order="sorted")
         envelope = Envelope(
-            id=f"msg_{os.urandom(16).hex()}",
+            id=delivery_id(call.operation_id, sha256(question).hexdigest(), hook.id, 0),
             hook=hook,
             operation_id=call.operation_id,
             tenant_id=call.tenant_id,
@@ -66,7 +68,7 @@ def decision_of(hook: HookData, call: ToolCall, answer: ControlAnswer) -> ToolCa
     if answer.decision == "deny":
         return Deny(answer.reason or f"Denied by {hook.id}.", stop=answer.stop)
     if answer.decision == "ask":
-        return Ask(answer.reason)
+        return Ask(answer.reason or f"{hook.id} wants a person to decide.")
     if answer.decision == "answer":
         return Respond(answer.result)
     return None if answer.args is None else msgspec.structs.replace(call, args=read_only(answer.args))

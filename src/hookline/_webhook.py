@@ -32,11 +32,12 @@ RESERVED_HEADERS = frozenset(
     {
         *("connection", "content-encoding", "content-length", "content-type", "expect", "host", "keep-alive"),
         *("proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
-        *("hookline-deadline", "webhook-id", "webhook-signature", "webhook-timestamp"),
+        *("hookline-deadline", "hookline-event-number", "webhook-id", "webhook-signature", "webhook-timestamp"),
     }
 )
 """Headers that belong to HTTP or to the signature, which no hook may set."""
 RESERVED_KEYS = ("hookId", "hookType")
+LONGEST_URL = 2048
 SCHEMES = ("http", "https", "local")
 
 
@@ -218,6 +219,10 @@ def check_webhook(webhook: Webhook, event: type[Event], where: str) -> None:
 def _check_url(url: str, where: str) -> None:
     if any(character <= " " or character == "\x7f" for character in url):
         raise HookDefinitionError(where, "`url` may not contain spaces or control characters")
+    if len(url) > LONGEST_URL or not url.isascii():
+        raise HookDefinitionError(
+            where, f"`url` has at most {LONGEST_URL} characters of ASCII; encode others (`%C3%A9`, `xn--...`)"
+        )
     try:
         parts: SplitResult = urlsplit(url)
         host, _ = parts.hostname, parts.port

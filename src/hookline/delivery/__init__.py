@@ -1,0 +1,73 @@
+"""Events leave the process: webhooks, signed, within limits, and received once.
+
+`hookline.delivery.Sender` and `Outbox` need the extra `server`; signatures, `WebhookGuard` and `InProcess` with
+functions of the process do not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING
+
+from hookline._webhook import ControlAnswer, Delivery, Envelope, HookData, Webhook
+from hookline.delivery._in_process import InProcess
+from hookline.delivery._keys import KeyRing, WebhookKeyError, generate_key, public_key
+from hookline.delivery._receiving import WebhookGuard
+from hookline.delivery._signing import Verified, WebhookVerificationError, sign, verify
+
+if TYPE_CHECKING:
+    from hookline.delivery._outbox import Outbox
+    from hookline.delivery._sender import Sender, Sent
+
+__all__ = [
+    "ControlAnswer",
+    "Delivery",
+    "Envelope",
+    "HookData",
+    "InProcess",
+    "KeyRing",
+    "Outbox",
+    "Sender",
+    "Sent",
+    "Verified",
+    "Webhook",
+    "WebhookGuard",
+    "WebhookKeyError",
+    "WebhookVerificationError",
+    "default_delivery",
+    "generate_key",
+    "public_key",
+    "sign",
+    "verify",
+]
+
+_HOMES = {"Outbox": "_outbox", "Sender": "_sender", "Sent": "_sender"}
+"""What needs an extra, and is imported when it is asked for."""
+
+
+def default_delivery() -> InProcess:
+    """The delivery of a run that was given none, as the environment says.
+
+    `HOOKLINE_WEBHOOK_KEY` holds what signs, newest first, separated by spaces; `HOOKLINE_WEBHOOK_ALLOW_PRIVATE` the
+    networks that may be reached although they are not public, separated by commas.
+
+    Raises:
+        WebhookKeyError: If a key cannot be read.
+        HookDefinitionError: If a network cannot be read.
+    """
+    given = os.environ.get("HOOKLINE_WEBHOOK_ALLOW_PRIVATE", "").split(",")
+    networks = [network.strip() for network in given if network.strip()]
+    return InProcess(keys=KeyRing.from_environment(), allow_private=networks)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'hookline.delivery' has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(f"hookline.delivery.{_HOMES[name]}"), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

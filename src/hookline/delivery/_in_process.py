@@ -1,0 +1,253 @@
+"""`InProcess`: deliveries without a store. What cannot be delivered within a few quick tries is reported, and lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+from hookline._deadline import runs_on_asyncio
+from hookline._hook_checks import shown
+from hookline._webhook import ControlAnswer, Envelope, HookData, ServedBy
+from hookline.delivery._addresses import AddressGuard
+from hookline.delivery._controls import checked_answer
+from hookline.delivery._keys import KeyRing
+from hookline.errors import DeliveryError, HookDefinitionError, HookUsageError, MissingExtraError
+
+if TYPE_CHECKING:
+    from hookline.delivery._sender import Sender
+
+__all__ = ["InProcess", "LocalFunctions", "is_local", "require_asyncio", "worth_another_try"]
+
+logger = logging.getLogger("hookline")
+
+T = TypeVar("T")
+
+FIRST_PAUSE = 0.1
+"""Seconds before the second try, give or take; each further pause is twice as long."""
+
+
+class InProcess:
+    """Delivers from this process, at once: the delivery that is there when nothing else is.
+
+    Deliveries to one URL go out one after another, those to different URLs side by side. A try that fails at once is
+    repeated, as long as the webhook's timeout has not passed since the first.
+
+    Args:
+        sender: What sends over HTTP; it is closed with this. Unless given, one is made of the other arguments when it
+            is first needed.
+        keys: What signs.
+        allow_private: Networks (`"10.0.0.0/8"`) that may be reached although they are not public.
+        tries: How often a delivery is tried.
+
+    Raises:
+        HookDefinitionError: If an argument cannot work.
+    """
+
+    def __init__(
+        self,
+        sender: Sender | None = None,
+        *,
+        keys: KeyRing | None = None,
+        allow_private: Iterable[str] = (),
+        tries: int = 3,
+    ) -> None:
+        if sender is not None and keys is not None:
+            raise HookDefinitionError("InProcess", "give `keys` to the Sender, since there is one")
+        if tries < 1:
+            raise HookDefinitionError("InProcess", f"`tries` is at least 1; got {tries!r}")
+        self._sender, self._tries = sender, tries
+        self._keys = KeyRing() if keys is None else keys
+        self._allow_private = allow_private if isinstance(allow_private, str) else tuple(allow_private)
+        AddressGuard(self._allow_private)  # refused now rather than at the first delivery
+        self._functions = LocalFunctions()
+
+    async def publish(self, envelopes: Sequence[Envelope]) -> None:
+        """Deliver envelopes, in order for each URL.
+
+        Raises:
+            DeliveryError: If one was not delivered: the first; the others were tried all the same, and are logged.
+            HookUsageError: If this does not run on asyncio.
+        """
+        require_asyncio()
+        by_url: dict[str, list[Envelope]] = {}
+        for envelope in envelopes:
+            by_url.setdefault(envelope.hook.webhook.url, []).append(envelope)
+        failed: dict[str, DeliveryError] = {}
+
+        async def deliver(queue: list[Envelope]) -> None:
+            for envelope in queue:
+                try:
+                    await self._tried(envelope.hook, lambda left, sent=envelope: self._deliver(sent))  # type: ignore[misc]
+                except DeliveryError as error:
+                    failed[envelope.id] = error
+
+        ends = await asyncio.gather(*map(deliver, by_url.values()), return_exceptions=True)
+        for end in ends:
+            if end is not None:
+                raise end
+        errors = [failed[envelope.id] for envelope in envelopes if envelope.id in failed]
+        for error in errors[1:]:
+            logger.error("%s", error)
+        if errors:
+            raise errors[0]
+
+    async def request(self, envelope: Envelope, *, timeout: float) -> ControlAnswer:
+        """Ask the receiver of a control, again if it fails at once and there is time.
+
+        Raises:
+            DeliveryError: If no valid answer came in time.
+            HookUsageError: If this does not run on asyncio.
+        """
+        require_asyncio()
+        hook = envelope.hook
+        if is_local(hook):
+            return await self._functions.call(envelope, timeout)
+        return await self._tried(hook, lambda left: self._http(hook).ask(envelope, left), timeout)
+
+    @contextlib.asynccontextmanager
+    async def serve(self, name: str, handler: ServedBy) -> AsyncIterator[None]:
+        """Take what is delivered to `local://name`, while the context is open.
+
+        Args:
+            name: The name.
+            handler: `async (envelope) -> ControlAnswer | None`; what it returns answers a control.
+
+        Raises:
+            HookUsageError: If the name is taken, or is none.
+        """
+        with self._functions.serving(name, handler):
+            yield
+
+    async def aclose(self) -> None:
+        """Let go of connections."""
+        if self._sender is not None:
+            await self._sender.aclose()
+
+    def __repr__(self) -> str:
+        return f"InProcess(tries={self._tries})"
+
+    async def _deliver(self, envelope: Envelope) -> None:
+        hook = envelope.hook
+        if is_local(hook):
+            await self._functions.call(envelope, hook.webhook.timeout)
+        else:
+            await self._http(hook).send(envelope)
+
+    def _http(self, hook: HookData) -> Sender:
+        """What sends over HTTP.
+
+        Raises:
+            DeliveryError: If what it needs is not installed.
+        """
+        if self._sender is None:
+            try:
+                from hookline.delivery._sender import Sender
+            except MissingExtraError as error:
+                raise DeliveryError(hook.id, "configuration", str(error)) from error
+            self._sender = Sender(self._keys, allow_private=self._allow_private)
+        return self._sender
+
+    async def _tried(self, hook: HookData, attempt: Callable[[float], Awaitable[T]], timeout: float | None = None) -> T:
+        """What one of a few tries gives.
+
+        Args:
+            hook: The hook.
+            attempt: One try, which is told how many seconds are left.
+            timeout: Seconds in which a try may begin; those of the webhook unless given.
+
+        Raises:
+            DeliveryError: What the last one raised.
+        """
+        ends = perf_counter() + (hook.webhook.timeout if timeout is None else timeout)
+        nth = 1
+        while True:
+            try:
+                return await attempt(max(0.001, ends - perf_counter()))
+            except DeliveryError as error:
+                pause = max(FIRST_PAUSE * 2 ** (nth - 1) * random.uniform(0.5, 1.5), error.retry_after or 0.0)
+                if nth == self._tries or not worth_another_try(error) or perf_counter() + pause >= ends:
+                    raise
+            await asyncio.sleep(pause)
+            nth += 1
+
+
+class LocalFunctions:
+    """The functions of this process that take what is delivered to `local://name`."""
+
+    def __init__(self) -> None:
+        self._served: dict[str, ServedBy] = {}
+
+    @contextlib.contextmanager
+    def serving(self, name: str, handler: ServedBy) -> Iterator[None]:
+        """Call a function with what is delivered to a name, while the context is open.
+
+        Raises:
+            HookUsageError: If the name is taken, or is none.
+        """
+        if not isinstance(name, str) or not name or urlsplit(f"local://{name}").netloc != name:
+            raise HookUsageError(f"`serve` takes a name as it stands in local://name; got {shown(name)}.")
+        if not callable(handler):
+            raise HookUsageError(f"`serve` takes an async function of an envelope; got {shown(handler)}.")
+        if name in self._served:
+            raise HookUsageError(f"local://{name} is served already; a name has one function at a time.")
+        self._served[name] = handler
+        try:
+            yield
+        finally:
+            del self._served[name]
+
+    async def call(self, envelope: Envelope, timeout: float) -> ControlAnswer:
+        """Deliver an envelope to its function.
+
+        Raises:
+            DeliveryError: If there is none, or it fails, or takes too long.
+        """
+        hook = envelope.hook
+        name = urlsplit(hook.webhook.url).netloc
+        handler = self._served.get(name)
+        if handler is None:
+            problem = f"no function of this process serves local://{name}; open `delivery.serve({name!r}, ...)` first"
+            raise DeliveryError(hook.id, "configuration", problem)
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                answer = await handler(envelope)
+        except DeliveryError:
+            raise
+        except Exception as error:
+            if limit.expired() and isinstance(error, TimeoutError):
+                problem = f"local://{name} did not answer within {timeout:g} s"
+                raise DeliveryError(hook.id, "timeout", problem) from None
+            problem = f"the function that serves local://{name} raised {type(error).__name__}"
+            raise DeliveryError(hook.id, "http_error", problem) from error
+        return checked_answer(hook.id, answer) if hook.webhook.control else ControlAnswer()
+
+
+def is_local(hook: HookData) -> bool:
+    """Whether a function of a process takes its deliveries."""
+    return hook.webhook.url.startswith("local://")
+
+
+def worth_another_try(error: DeliveryError) -> bool:
+    """Whether the same delivery may succeed later, although nobody changes anything."""
+    if error.code == "http_error":
+        status = error.status_code
+        return status is None or status in (408, 425, 429) or status >= 500
+    return error.code in ("network_error", "timeout")
+
+
+def require_asyncio() -> None:
+    """Refuse another event loop.
+
+    Raises:
+        HookUsageError: If this does not run on asyncio.
+    """
+    if not runs_on_asyncio():
+        raise HookUsageError(
+            "Deliveries need asyncio; this runs on trio. Give the hook a `handler` that sends instead."
+        )

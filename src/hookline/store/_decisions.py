@@ -1,0 +1,106 @@
+"""What people have decided about tool calls that wait, until a worker goes on with the operation."""
+
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from hookline.errors import DecisionError, OperationFinishedError, OperationNotFoundError
+from hookline.runtime import Approve, OperationState, Reject
+from hookline.store._engine import Database
+from hookline.store._rows import state_of
+from hookline.store._tables import decisions, operations
+
+__all__ = ["decide", "decided", "forget", "ready"]
+
+_decode = msgspec.json.Decoder(Approve | Reject).decode
+_its = (operations.c.operation_id, operations.c.format, operations.c.state)
+
+
+async def decide(
+    database: Database,
+    operation_id: str,
+    decision: Approve | Reject,
+    *,
+    by: str,
+    tenant_id: str | None,
+) -> OperationState:
+    """Keep a decision with the very state that it is about.
+
+    Raises:
+        OperationNotFoundError: If there is no such operation, or it is another tenant's.
+        OperationFinishedError: If it does not wait for a person.
+        DecisionError: If it has no such call pending, or that was decided.
+    """
+    async with database.writing() as connection:
+        query = select(*_its).where(operations.c.operation_id == operation_id)
+        if tenant_id is not None:
+            query = query.where(operations.c.tenant_id == tenant_id)
+        if database.dialect == "postgresql":
+            query = query.with_for_update()
+        row = (await connection.execute(query)).first()
+        if row is None:
+            raise OperationNotFoundError(operation_id)
+        state = state_of(*row)
+        if state.status != "waiting_for_human":
+            raise OperationFinishedError(operation_id, state.status)
+        known = await _of(connection, state)
+        pending = [
+            each.tool_call_id
+            for each in state.pending
+            if each.tool_call_id not in state.decisions and each.tool_call_id not in known
+        ]
+        if decision.tool_call_id not in pending:
+            problem = "is decided already" if decision.tool_call_id in known else "is not pending"
+            raise DecisionError(operation_id, f"the call {decision.tool_call_id!r} {problem}", pending)
+        await connection.execute(
+            insert(decisions).values(
+                operation_id=operation_id,
+                version=state.version,
+                tool_call_id=decision.tool_call_id,
+                tenant_id=state.tenant_id,
+                decision=msgspec.json.encode(decision),
+                decided_by=by,
+                created_at=database.now_sql(),
+            )
+        )
+        return state
+
+
+async def decided(connection: AsyncConnection, *, agent_ids: Sequence[str], limit: int) -> list[OperationState]:
+    """Operations of some agents that wait, and about which a person has said something."""
+    query = (
+        select(*_its)
+        .distinct()
+        .join(
+            decisions,
+            (decisions.c.operation_id == operations.c.operation_id) & (decisions.c.version == operations.c.version),
+        )
+        .where(operations.c.status == "waiting_for_human", operations.c.agent_id.in_(agent_ids))
+        .limit(limit)
+    )
+    return [state_of(*row) for row in await connection.execute(query)]
+
+
+async def ready(connection: AsyncConnection, state: OperationState) -> list[Approve | Reject]:
+    """The decisions with which an operation goes on: all that it waits for, or one that stops it; else none."""
+    known = await _of(connection, state)
+    found = list(known.values())
+    if any(isinstance(each, Reject) and not each.and_continue for each in found):
+        return found
+    open_ids = {each.tool_call_id for each in state.pending} - set(state.decisions)
+    return found if open_ids and open_ids <= set(known) else []
+
+
+async def forget(database: Database, operation_id: str) -> None:
+    """The operation has gone on: what was decided about it is in its events."""
+    async with database.writing() as connection:
+        await connection.execute(delete(decisions).where(decisions.c.operation_id == operation_id))
+
+
+async def _of(connection: AsyncConnection, state: OperationState) -> dict[str, Approve | Reject]:
+    query = select(decisions.c.tool_call_id, decisions.c.decision).where(
+        decisions.c.operation_id == state.operation_id, decisions.c.version == state.version
+    )
+    return {name: _decode(kept) for name, kept in await connection.execute(query)}

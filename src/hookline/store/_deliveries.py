@@ -1,0 +1,268 @@
+"""Deliveries in the tables: put in, and settled in batches with what became of them.
+
+A stream is what one operation has for one endpoint. The first of its deliveries that is not settled is `pending`, which
+may be claimed; those behind it are `waiting`, however many they are, and cost the search for work nothing. Who settles
+the first makes the next one pending. A claim is a `next_attempt_at` that lies one lease ahead, so that one whose worker
+is gone falls due again by itself.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from time import monotonic
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+from sqlalchemy import ColumnElement, bindparam, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from hookline._webhook import Envelope
+from hookline.store._deliveries_claims import Claimed
+from hookline.store._deliveries_endpoints import Breaker, note_endpoints
+from hookline.store._rows import stream_of
+from hookline.store._tables import attempts, deliveries, operations
+
+__all__ = ["Outcome", "insert_deliveries", "line_up", "rows_of", "settle"]
+
+Rows: TypeAlias = Sequence[dict[str, Any]]
+
+TOGETHER = 1000
+"""Streams that one statement names at most; databases count the parameters."""
+
+# No `IN`, which cannot be part of a statement that is executed for many.
+_unsettled = (deliveries.c.status == "pending") | (deliveries.c.status == "waiting")
+_inserts: dict[str, postgresql.Insert | sqlite.Insert] = {
+    "sqlite": sqlite.insert(deliveries).on_conflict_do_nothing(index_elements=["id"]),
+    "postgresql": postgresql.insert(deliveries).on_conflict_do_nothing(index_elements=["id"]),
+}
+_free: dict[str, None] = {"claimed_by": None, "claimed_until": None}
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one attempt, or of a delivery that gets none.
+
+    Attributes:
+        claimed: The delivery.
+        status: `"delivered"`; `"pending"`, to be tried again; `"dead"`, given up.
+        delay: Seconds until it is tried again.
+        attempted: Whether there was an attempt.
+        began: When it began, by `time.monotonic`.
+        duration_ms: How long it took.
+        status_code: What the receiver answered.
+        error: What went wrong, without secrets.
+        failed: Whether the endpoint is to blame.
+        pause: Seconds for which the endpoint asks to be left alone.
+        gone: Whether the endpoint wants nothing more, ever.
+    """
+
+    claimed: Claimed
+    status: Literal["delivered", "pending", "dead"]
+    delay: float = 0.0
+    attempted: bool = True
+    began: float = 0.0
+    duration_ms: float = 0.0
+    status_code: int | None = None
+    error: str | None = None
+    failed: bool = False
+    pause: float | None = None
+    gone: bool = False
+
+
+def rows_of(envelopes: Iterable[Envelope]) -> list[dict[str, Any]]:
+    """The rows of deliveries, but for their times."""
+    return [
+        {
+            "id": envelope.id,
+            "operation_id": envelope.operation_id,
+            "number": envelope.number,
+            "tenant_id": envelope.tenant_id,
+            "hook_id": envelope.hook.id,
+            "type": str(envelope.hook.type),
+            "hook": msgspec.json.encode(envelope.hook),
+            "endpoint": (endpoint := endpoint_of(envelope.hook.webhook.url)),
+            "stream": stream_of(envelope.operation_id, endpoint),
+            "payload": envelope.payload,
+            "attempts": 0,
+        }
+        for envelope in envelopes
+    ]
+
+
+def endpoint_of(url: str) -> str:
+    """Where deliveries to an address go: there, or to the function of a process that is named in it."""
+    return f"local://{urlsplit(url).netloc}" if url.startswith("local://") else url
+
+
+async def insert_deliveries(connection: AsyncConnection, rows: Rows, *, now: float | ColumnElement[float]) -> None:
+    """Put deliveries in, in order. Those whose id is there already are left as they are.
+
+    Args:
+        connection: In a transaction that may write.
+        rows: What `rows_of` gives.
+        now: The clock of the database.
+    """
+    if not rows:
+        return
+    statement = _inserts[connection.dialect.name].values(status="waiting", next_attempt_at=now, created_at=now)
+    await connection.execute(statement, rows)
+    await line_up(connection, {row["stream"] for row in rows}, now=now)
+
+
+async def line_up(connection: AsyncConnection, streams: Iterable[str], *, now: float | ColumnElement[float]) -> None:
+    """Make the first unsettled delivery of each stream pending, after others were put in.
+
+    On PostgreSQL, the pending one of a stream is locked against being settled until this transaction ends; else its
+    worker would not see what was put in behind it, and nobody would ever make that pending.
+
+    Args:
+        connection: In a transaction that may write.
+        streams: Where something was put in.
+        now: The clock of the database.
+    """
+    for names in _portions(sorted(streams)):
+        left = names
+        while left:
+            if connection.dialect.name == "postgresql":
+                # In the order of rows, as `settle` does, so that two never wait for each other.
+                first = select(deliveries.c.stream).where(
+                    deliveries.c.stream.in_(left), deliveries.c.status == "pending"
+                )
+                locked = await connection.execute(first.order_by(deliveries.c.seq).with_for_update(read=True))
+                left = sorted(set(left) - set(locked.scalars()))
+            promoted = await _promote(connection, left, now)
+            if connection.dialect.name == "sqlite":
+                break
+            # Where neither happened, all is settled already, or another worker went one further just now.
+            rest = set(left) - promoted
+            found = await connection.execute(
+                select(deliveries.c.stream).distinct().where(deliveries.c.stream.in_(rest), _unsettled)
+            )
+            left = sorted(found.scalars()) if rest else []
+
+
+async def _promote(connection: AsyncConnection, streams: Sequence[str], now: float | ColumnElement[float]) -> set[str]:
+    if not streams:
+        return set()
+    first = (
+        select(func.min(deliveries.c.seq))
+        .where(deliveries.c.stream.in_(streams), _unsettled)
+        .group_by(deliveries.c.stream)
+    )
+    waiting = (deliveries.c.seq.in_(first)) & (deliveries.c.status == "waiting")
+    changed = update(deliveries).where(waiting).values(status="pending", next_attempt_at=now)
+    return set((await connection.execute(changed.returning(deliveries.c.stream))).scalars())
+
+
+_delivered = (
+    update(deliveries)
+    .where(deliveries.c.seq == bindparam("its_seq"), deliveries.c.status != "delivered")
+    .values(
+        status="delivered",
+        attempts=deliveries.c.attempts + 1,
+        last_status_code=bindparam("code"),
+        last_error=None,
+        settled_at=bindparam("now"),
+        **_free,
+    )
+)
+_not_delivered = (
+    update(deliveries)
+    # The count of attempts tells whether another worker has gone on with it after this one's claim had run out.
+    .where(deliveries.c.seq == bindparam("its_seq"), deliveries.c.attempts == bindparam("so_far"), _unsettled)
+    .values(
+        status=bindparam("becomes"),
+        attempts=deliveries.c.attempts + bindparam("made"),
+        next_attempt_at=bindparam("next"),
+        last_status_code=bindparam("code"),
+        last_error=bindparam("error"),
+        settled_at=bindparam("settled"),
+        **_free,
+    )
+)
+
+
+async def settle(
+    connection: AsyncConnection,
+    outcomes: Sequence[Outcome],
+    *,
+    now: float,
+    worker: str,
+    breaker: Breaker,
+) -> None:
+    """Write what became of deliveries, and let those behind them go.
+
+    What was delivered is delivered, whoever holds it by now. A failure counts only if nobody has tried since.
+
+    Args:
+        connection: In a transaction that may write.
+        outcomes: In the order in which they came about.
+        now: The clock of the database.
+        worker: Who made the attempts.
+        breaker: When endpoints are left alone.
+    """
+    if not outcomes:
+        return
+    await _fail_operations(connection, outcomes)
+    if connection.dialect.name == "postgresql":
+        seqs = [outcome.claimed.seq for outcome in outcomes]
+        rows = select(deliveries.c.seq).where(deliveries.c.seq.in_(seqs)).order_by(deliveries.c.seq)
+        await connection.execute(rows.with_for_update())
+    made = [_attempt(outcome, now, worker) for outcome in outcomes if outcome.attempted]
+    if made:
+        await connection.execute(insert(attempts), made)
+    delivered = [
+        {"its_seq": outcome.claimed.seq, "code": outcome.status_code, "now": now}
+        for outcome in outcomes
+        if outcome.status == "delivered"
+    ]
+    if delivered:
+        await connection.execute(_delivered, delivered)
+    others = [_change(outcome, now) for outcome in outcomes if outcome.status != "delivered"]
+    if others:
+        await connection.execute(_not_delivered, others)
+    for streams in _portions(sorted({o.claimed.stream for o in outcomes if o.status != "pending"})):
+        await _promote(connection, streams, now)
+    await note_endpoints(connection, outcomes, now=now, breaker=breaker)
+
+
+async def _fail_operations(connection: AsyncConnection, outcomes: Sequence[Outcome]) -> None:
+    """Mark the operations that were for the sake of a delivery that was given up."""
+    failed = {
+        outcome.claimed.envelope.operation_id: f"Hook {outcome.claimed.envelope.hook.id!r}: {outcome.error}"
+        for outcome in outcomes
+        if outcome.status == "dead" and outcome.claimed.envelope.hook.webhook.fallback == "none"
+    }
+    # Before the deliveries, and in order: a commit takes its locks like this too.
+    for operation_id in sorted(failed):
+        first = (operations.c.operation_id == operation_id) & operations.c.failed_delivery.is_(None)
+        await connection.execute(update(operations).where(first).values(failed_delivery=failed[operation_id]))
+
+
+def _attempt(outcome: Outcome, now: float, worker: str) -> dict[str, Any]:
+    return {
+        "delivery_id": outcome.claimed.envelope.id,
+        "nth": outcome.claimed.attempts + 1,
+        "started_at": now - max(0.0, monotonic() - outcome.began),
+        "duration_ms": outcome.duration_ms,
+        "status_code": outcome.status_code,
+        "error": outcome.error,
+        "worker": worker,
+    }
+
+
+def _change(outcome: Outcome, now: float) -> dict[str, Any]:
+    return {
+        "its_seq": outcome.claimed.seq,
+        "so_far": outcome.claimed.attempts,
+        "becomes": outcome.status,
+        "made": int(outcome.attempted),
+        "next": now + outcome.delay,
+        "code": outcome.status_code,
+        "error": outcome.error,
+        "settled": now if outcome.status == "dead" else None,
+    }
+
+
+def _portions(names: Sequence[str]) -> Iterator[list[str]]:
+    for start in range(0, len(names), TOGETHER):
+        yield list(names[start : start + TOGETHER])

@@ -1,0 +1,51 @@
+"""Bringing the tables of a database to what this version of hookline knows, once, however many processes start."""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+from hookline.store._engine import Database
+from hookline.store._failures import StoreVersionError
+
+__all__ = ["VERSION_TABLE", "migrate"]
+
+VERSION_TABLE = "hookline_version"
+SCRIPTS = Path(__file__).with_name("_migrations")
+LOCK = 0x686F6F6B6C696E65
+"""Names the lock in PostgreSQL under which one process migrates and the others wait."""
+
+
+async def migrate(database: Database) -> None:
+    """Bring the tables to the newest revision, in one transaction; do nothing if they are of it.
+
+    Args:
+        database: The database. On SQLite the transaction itself keeps other processes out.
+
+    Raises:
+        StoreVersionError: If a newer version of hookline has migrated it; nothing was changed.
+        StoreUnavailableError: If it cannot be reached.
+    """
+    async with database.writing() as connection:
+        if database.dialect == "postgresql":
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+        await connection.run_sync(upgrade, database.name)
+
+
+def upgrade(connection: Connection, store: str) -> None:
+    """Migrate with a connection that is in a transaction."""
+    config = Config()
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    config.attributes["version_table"] = VERSION_TABLE
+    script = ScriptDirectory.from_config(config)
+    found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads()
+    unknown = set(found) - {revision.revision for revision in script.walk_revisions()}
+    if unknown:
+        raise StoreVersionError(store, ", ".join(sorted(unknown)))
+    if set(found) != set(script.get_heads()):
+        command.upgrade(config, "head")

@@ -1,0 +1,285 @@
+"""The tables of a store, the same in both databases. Times are seconds since 1970, by the clock of the database."""
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+__all__ = [
+    "api_keys",
+    "attempts",
+    "audit",
+    "decisions",
+    "definitions",
+    "deliveries",
+    "endpoints",
+    "events",
+    "execution_hooks",
+    "executions",
+    "idempotency",
+    "metadata",
+    "operations",
+    "revisions",
+    "workers",
+]
+
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s"}
+)
+Serial = BigInteger().with_variant(Integer, "sqlite")
+"""A key that both databases count up by themselves."""
+
+
+def _id(name: str, *, primary_key: bool = False) -> Column[str]:
+    return Column(name, String(400), nullable=False, primary_key=primary_key)
+
+
+operations = Table(
+    "operations",
+    metadata,
+    _id("operation_id", primary_key=True),
+    _id("agent_id"),
+    _id("tenant_id"),
+    _id("user_id"),
+    Column("parent_operation_id", String(400)),
+    Column("status", String(40), nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("write_id", String(40), nullable=False),
+    Column("format", Integer, nullable=False),
+    Column("state", LargeBinary, nullable=False),
+    Column("owner", String(80)),
+    Column("steps", Integer, nullable=False),
+    Column("llm_calls", Integer, nullable=False),
+    Column("tool_calls", Integer, nullable=False),
+    Column("total_tokens", BigInteger, nullable=False),
+    Column("cost_usd", Float, nullable=False),
+    Column("events", BigInteger, nullable=False),
+    Column("failed_delivery", Text),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Index(None, "tenant_id", "created_at", "operation_id"),
+    Index(None, "created_at", "operation_id"),
+    Index(None, "status", "owner"),
+    Index(None, "parent_operation_id"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    _id("operation_id", primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    _id("tenant_id"),
+    Column("type", String(40), nullable=False),
+    Column("time_unix_nano", BigInteger, nullable=False),
+    Column("wire", LargeBinary, nullable=False),
+    Index(None, "tenant_id", "time_unix_nano"),
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    _id("operation_id", primary_key=True),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    _id("tool_call_id", primary_key=True),
+    _id("tenant_id"),
+    Column("decision", LargeBinary, nullable=False),
+    _id("decided_by"),
+    Column("created_at", Float, nullable=False),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("seq", Serial, primary_key=True, autoincrement=True),
+    Column("id", String(80), nullable=False),
+    _id("operation_id"),
+    Column("number", BigInteger),
+    _id("tenant_id"),
+    _id("hook_id"),
+    Column("type", String(40), nullable=False),
+    Column("hook", LargeBinary, nullable=False),
+    Column("endpoint", String(2048), nullable=False),
+    Column("stream", String(64), nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("next_attempt_at", Float, nullable=False),
+    Column("claimed_by", String(80)),
+    Column("claimed_until", Float),
+    Column("last_status_code", Integer),
+    Column("last_error", Text),
+    Column("created_at", Float, nullable=False),
+    Column("settled_at", Float),
+    UniqueConstraint("id"),
+    Index(None, "status", "tenant_id", "endpoint", "next_attempt_at", "seq"),
+    Index(None, "stream", "status", "seq"),
+    Index(None, "tenant_id", "status", "seq"),
+    Index(None, "operation_id", "seq"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("seq", Serial, primary_key=True, autoincrement=True),
+    Column("delivery_id", String(80), nullable=False),
+    Column("nth", Integer, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("duration_ms", Float, nullable=False),
+    Column("status_code", Integer),
+    Column("error", Text),
+    Column("worker", String(80), nullable=False),
+    Index(None, "delivery_id", "nth"),
+)
+
+endpoints = Table(
+    "endpoints",
+    metadata,
+    _id("tenant_id", primary_key=True),
+    Column("url", String(2048), primary_key=True),
+    Column("failures", Integer, nullable=False),
+    Column("closed_until", Float),
+    Column("disabled_at", Float),
+    Column("reason", Text),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("worker_id", String(80), primary_key=True),
+    Column("alive_until", Float, nullable=False),
+    Column("started_at", Float, nullable=False),
+)
+
+definitions = Table(
+    "definitions",
+    metadata,
+    _id("tenant_id", primary_key=True),
+    _id("id", primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("point", String(40), nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("definition", LargeBinary, nullable=False),
+    Column("source", String(400), nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Index(None, "revision"),
+)
+
+revisions = Table(
+    "revisions",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+)
+
+# The key of an execution tells when it ended, so that one index serves a filter, a span of time, and the order. Those
+# that went well are most of them, and are found without their status.
+_not_ok: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("status <> 'ok'"))
+
+executions = Table(
+    "executions",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=False),
+    _id("operation_id"),
+    _id("tenant_id"),
+    Column("point", String(40), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("wire", LargeBinary, nullable=False),
+    Index(None, "operation_id", "id"),
+    Index(None, "point", "id"),
+    Index(None, "tenant_id", "id"),
+    Index(None, "tenant_id", "point", "id"),
+    Index(None, "status", "id", **_not_ok),
+    Index(None, "point", "status", "id", **_not_ok),
+    Index(None, "tenant_id", "status", "id", **_not_ok),
+    Index(None, "tenant_id", "point", "status", "id", **_not_ok),
+)
+
+execution_hooks = Table(
+    "execution_hooks",
+    metadata,
+    _id("hook_id", primary_key=True),
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    _id("tenant_id"),
+    Column("point", String(40), nullable=False),
+    Column("status", String(20), nullable=False),
+    Index(None, "id"),
+    Index(None, "tenant_id", "hook_id", "id"),
+    Index(None, "hook_id", "status", "id", **_not_ok),
+    Index(None, "tenant_id", "hook_id", "status", "id", **_not_ok),
+    sqlite_with_rowid=False,
+)
+
+statistics = Table(
+    "statistics",
+    metadata,
+    _id("tenant_id", primary_key=True),
+    Column("seconds", Integer, primary_key=True, autoincrement=False),
+    Column("start", BigInteger, primary_key=True, autoincrement=False),
+    _id("hook_id", primary_key=True),
+    Column("point", String(40), primary_key=True),
+    Column("writer", String(40), primary_key=True),
+    Column("count", BigInteger, nullable=False),
+    Column("errors", BigInteger, nullable=False),
+    Column("denied", BigInteger, nullable=False),
+    Column("timeouts", BigInteger, nullable=False),
+    Column("dropped", BigInteger, nullable=False),
+    Column("durations", LargeBinary, nullable=False),
+    Index(None, "seconds", "start"),
+    sqlite_with_rowid=False,
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    _id("tenant_id"),
+    Column("name", Text, nullable=False),
+    Column("hash", String(128), nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float),
+    Column("revoked_at", Float),
+    Column("last_used_at", Float),
+    UniqueConstraint("hash"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("seq", Serial, primary_key=True, autoincrement=True),
+    _id("tenant_id"),
+    Column("actor", String(400), nullable=False),
+    Column("action", String(80), nullable=False),
+    Column("target", String(800), nullable=False),
+    Column("detail", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Index(None, "tenant_id", "seq"),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    _id("tenant_id", primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("fingerprint", String(64), nullable=False),
+    Column("status_code", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Index(None, "created_at"),
+)

@@ -1,0 +1,149 @@
+"""`Worker`: a process that goes on with the operations that nobody runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import anyio
+import anyio.abc
+
+from hookline.dispatcher import HookDispatcher
+from hookline.errors import HookUsageError, OperationError, StoreUnavailableError, message_of
+from hookline.hooks import AnyHook, hook_batch
+from hookline.runtime import Agent, Approve, OperationResult, Reject, recover_agent, resume_agent
+
+if TYPE_CHECKING:
+    from hookline.store._store import SqlStore
+
+__all__ = ["Worker"]
+
+logger = logging.getLogger("hookline")
+
+
+class Worker:
+    """Goes on with operations of some agents: those whose process has died, and those that a person has decided about.
+
+    Any number of workers may share a store; each operation is taken by one. `async with Worker(...)` works in the
+    background until the block is left; operations that are under way then are ended first.
+
+    Args:
+        store: Where the operations are kept.
+        agents: The agents that this process can run.
+        hooks: Hooks of every run; each agent's own come first. Hooks that are data came with the operation.
+        dispatcher: An open dispatcher to share; one of its own unless given.
+        concurrency: Operations at a time.
+        poll_seconds: How often it looks for work.
+
+    Raises:
+        HookUsageError: If an argument makes no sense.
+        HookDefinitionError: If a hook cannot work.
+    """
+
+    def __init__(
+        self,
+        store: SqlStore,
+        agents: Iterable[Agent],
+        *,
+        hooks: Iterable[AnyHook] = (),
+        dispatcher: HookDispatcher | None = None,
+        concurrency: int = 8,
+        poll_seconds: float = 0.5,
+    ) -> None:
+        self._agents = {agent.id: agent for agent in agents}
+        if not self._agents or concurrency < 1 or not poll_seconds > 0:
+            raise HookUsageError("A Worker has an agent, a `concurrency` from 1 and `poll_seconds` above 0.")
+        self.store = store
+        self._hooks = hook_batch(hooks)
+        self._dispatcher = dispatcher
+        self._limiter = anyio.CapacityLimiter(concurrency)
+        self._poll_seconds = poll_seconds
+        self._taken: set[str] = set()
+        self._group: anyio.abc.TaskGroup | None = None
+        self._stop = anyio.Event()
+
+    async def __aenter__(self) -> Self:
+        group = anyio.create_task_group()
+        await group.__aenter__()
+        self._group = group
+        group.start_soon(self._look)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._group is not None
+        self._stop.set()
+        if error is not None:
+            self._group.cancel_scope.cancel()
+        return await self._group.__aexit__(kind, error, trace)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with self:
+            await anyio.sleep_forever()
+
+    async def _look(self) -> None:
+        """Look for work again and again."""
+        failing = False
+        while not self._stop.is_set():
+            try:
+                await self._take()
+                failing = False
+            except StoreUnavailableError as error:
+                if not failing:
+                    logger.error("A worker waits for its store: %s", error)
+                failing = True
+            with anyio.move_on_after(self._poll_seconds):
+                await self._stop.wait()
+
+    async def _take(self) -> None:
+        """Take what nobody runs."""
+        assert self._group is not None
+        for operation_id in await self.store.orphans():
+            state = await self.store.load(operation_id)
+            agent = self._agents.get(state.agent_id) if state is not None else None
+            if agent is not None and operation_id not in self._taken:
+                self._begin(agent, operation_id, None)
+        for state, found in await self.store.decided(list(self._agents)):
+            if state.operation_id not in self._taken:
+                self._begin(self._agents[state.agent_id], state.operation_id, found)
+
+    def _begin(self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None) -> None:
+        assert self._group is not None
+        self._taken.add(operation_id)
+        self._group.start_soon(self._go_on, agent, operation_id, found)
+
+    async def _go_on(self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None) -> None:
+        """One operation."""
+        leave = False
+        try:
+            async with self._limiter:
+                if self._stop.is_set():
+                    return
+                result = await self._segment(agent, operation_id, found)
+                if result.error is not None:
+                    logger.warning("Operation %s ended with an error: %s", operation_id, message_of(result.error))
+                if found is not None:
+                    await self.store.forget_decisions(operation_id)
+        except (OperationError, StoreUnavailableError) as error:
+            logger.info("A worker leaves operation %s alone: %s", operation_id, error)  # another one was faster
+        except Exception:
+            leave = True
+            logger.exception("A worker cannot go on with operation %s, and leaves it to others", operation_id)
+        finally:
+            if not leave:
+                self._taken.discard(operation_id)
+
+    async def _segment(
+        self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None
+    ) -> OperationResult:
+        if found is None:
+            return await recover_agent(
+                agent, operation_id, store=self.store, hooks=self._hooks, dispatcher=self._dispatcher
+            )
+        return await resume_agent(
+            agent, operation_id, found, store=self.store, hooks=self._hooks, dispatcher=self._dispatcher
+        )

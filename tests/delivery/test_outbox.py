@@ -1,0 +1,412 @@
+"""`Outbox`: what is published is delivered, signed, in order, again and again until it is taken or given up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import text
+
+from hookline._webhook import ControlAnswer, Envelope, delivery_id
+from hookline.delivery import KeyRing, generate_key
+from hookline.delivery._outbox import Outbox
+from hookline.delivery._sender import Sender
+from hookline.errors import DeliveryError, HookUsageError
+from hookline.store import SqlStore
+from hookline.store._deliveries_endpoints import Breaker
+from hookline.store._deliveries_log import DeliveryFilter, DeliveryLog
+from tests.databases import Server, administer, database_url, dialect, new_database_url, postgresql, postgresql_url
+from tests.delivery.envelopes import envelope_to
+from tests.delivery.receivers import Receiver, after, hang, hangs_up, ok, status
+from tests.store.records import entries, hook, state
+
+__all__ = ["database_url", "dialect", "new_database_url", "postgresql", "postgresql_url"]
+
+pytestmark = pytest.mark.anyio
+
+SECRET = generate_key()
+QUICK = (0.0, *(0.05,) * 9)
+
+
+@asynccontextmanager
+async def opened(url: str = "sqlite:///:memory:") -> AsyncIterator[SqlStore]:
+    async with SqlStore(url, durability="process") as store:
+        yield store
+
+
+def outbox(store: SqlStore, **options: Any) -> Outbox:
+    if "sender" not in options:
+        options = {"keys": KeyRing({"": [SECRET]}), "allow_private": ["127.0.0.0/8"]} | options
+    options = {"schedule": QUICK} | options
+    return Outbox(store, **options)
+
+
+def told(operation: str, number: int, url: str, **webhook: Any) -> Envelope:
+    envelope = envelope_to(url, delivery=delivery_id(operation, number, url, 0), **webhook)
+    return msgspec.structs.replace(
+        envelope, operation_id=operation, number=number, payload=msgspec.json.encode({"of": operation, "nth": number})
+    )
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 10.0) -> None:
+    async with asyncio.timeout(within):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+def in_order(payloads: Sequence[Any]) -> bool:
+    """Whether each operation's first arrivals came in the order of their numbers."""
+    seen: dict[str, int] = {}
+    for payload in payloads:
+        highest = seen.get(payload["of"], 0)
+        if payload["nth"] > highest + 1:
+            return False
+        seen[payload["of"]] = max(highest, payload["nth"])
+    return True
+
+
+async def test_what_is_published_arrives_once_signed_and_in_order(database_url: str) -> None:
+    async with opened(database_url) as store, Receiver([SECRET]) as receiver:
+        envelopes = [told(f"op{nth % 5}", nth // 5 + 1, receiver.url) for nth in range(100)]
+        async with outbox(store) as box:
+            await box.publish(envelopes)
+            await box.idle()
+
+        assert sorted(receiver.ids) == sorted(each.id for each in envelopes)
+        assert receiver.unsigned == []
+        assert in_order(receiver.payloads)
+        assert (await DeliveryLog(store).counts())["delivered"] == 100
+
+
+async def test_what_a_commit_stores_is_delivered_at_once() -> None:
+    async with opened() as store, Receiver([SECRET]) as receiver, outbox(store):
+        await store.commit(
+            state("op", events=3, hooks=[hook("told", receiver.url)]),
+            expected_version=None,
+            entries=entries("op", 1, 3),
+        )
+        await receiver.received(3)
+
+        assert [payload["stepIndex"] for payload in receiver.payloads] == [1, 2, 3]
+        assert {payload["hookId"] for payload in receiver.payloads} == {"told"}
+
+
+async def test_what_is_not_taken_comes_again_with_the_same_id_and_the_next_wait() -> None:
+    async with opened() as store, Receiver([SECRET]) as receiver, outbox(store) as box:
+        receiver.says(status(500), hangs_up(), status(302, location="/elsewhere"), ok())
+        await box.publish([told("op", number, receiver.url) for number in (1, 2)])
+        await receiver.received(5)
+        await box.idle()
+
+        assert [payload["nth"] for payload in receiver.payloads] == [1, 1, 1, 1, 2]
+        assert len(set(receiver.ids)) == 2
+        [second, first] = (await DeliveryLog(store).page()).items
+        assert (first.attempts, first.status, second.attempts) == (4, "delivered", 1)
+        attempts = await DeliveryLog(store).attempts(first.id)
+        assert [(each.nth, each.status_code) for each in attempts] == [(1, 500), (2, None), (3, 302), (4, 200)]
+
+
+async def test_a_receiver_that_hangs_does_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hookline.delivery._outbox_worker.GRACE", 0.05)
+    async with opened() as store, Receiver() as hung, Receiver() as fast:
+        hung.says(hang())
+        async with outbox(store, concurrency=20, per_endpoint=4) as box:
+            await box.publish([told(f"hung{nth}", 1, hung.url) for nth in range(100)])
+            await hung.received(4)
+            await box.publish([told(f"fast{nth}", 1, fast.url) for nth in range(200)])
+            await fast.received(200)
+
+            assert len(hung.requests) == 4
+
+
+async def test_retry_after_is_honoured_by_the_delivery_and_for_its_endpoint(database_url: str) -> None:
+    async with opened(database_url) as store, Receiver() as receiver, outbox(store) as box:
+        receiver.says(status(503, retry_after="600"), ok())
+        await box.publish([told("op", 1, receiver.url)])
+        await box.idle()
+        await box.publish([told("other", 1, receiver.url)])
+        await box.idle()
+
+        assert len(receiver.requests) == 1
+        [endpoint] = await DeliveryLog(store).endpoints()
+        delivery = await DeliveryLog(store).delivery(receiver.ids[0])
+        assert delivery is not None
+        assert endpoint.closed_until is not None
+        now = await store.now()
+        assert 590 < endpoint.closed_until - now <= 600
+        assert 590 < delivery.next_attempt_at - now <= 600
+
+
+async def test_a_receiver_that_is_gone_gets_nothing_more_until_it_is_enabled(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(database_url) as store, Receiver() as receiver, outbox(store) as box:
+        log = DeliveryLog(store)
+        receiver.says(status(410), ok())
+        await box.publish([told("op", number, receiver.url) for number in (1, 2, 3)])
+        await box.idle()
+        await box.publish([told("new", 1, receiver.url)])
+        await box.idle()
+
+        assert (len(receiver.requests), (await log.counts())["dead"]) == (1, 4)
+        assert all("gone" in (each.last_error or "") for each in (await log.page()).items)
+        assert await log.enable("", receiver.url)
+        assert await log.replay(DeliveryFilter(status="dead")) == 4
+        await box.idle()
+        assert [payload["of"] for payload in receiver.payloads].count("op") == 4
+        assert in_order(receiver.payloads)
+        assert (await log.counts())["delivered"] == 4
+
+
+async def test_after_the_last_attempt_a_delivery_is_kept_and_what_the_operation_was_for_fails_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with opened() as store, Receiver() as receiver:
+        receiver.says(status(500))
+        await store.commit(state("op"), expected_version=None, entries=())
+        async with outbox(store, schedule=(0.0, 0.02, 0.02), breaker=Breaker(failures=99)) as box:
+            await box.publish([told("op", 1, receiver.url, fallback="none"), told("op", 2, receiver.url)])
+            await until(lambda: dead(store, 2))
+
+        assert receiver.ids.count(delivery_id("op", 1, receiver.url, 0)) == 3
+        [record] = [each for each in caplog.records if each.levelno == logging.ERROR]
+        assert "given up after 3 attempts: http_error" in record.getMessage()
+        async with store.reading() as connection:
+            [failed] = (await connection.execute(text("SELECT failed_delivery FROM operations"))).scalars()
+        assert "answered 500" in failed
+
+
+async def dead(store: SqlStore, count: int) -> bool:
+    return (await DeliveryLog(store).counts())["dead"] == count
+
+
+async def test_a_key_that_is_rotated_between_attempts_signs_the_next_one() -> None:
+    new = generate_key()
+    keys = KeyRing({"": [SECRET]})
+    async with opened() as store, Receiver() as receiver:
+        receiver.says(status(500), ok())
+        async with outbox(store, keys=keys, schedule=(0.0, 3600.0)) as box:
+            await box.publish([told("op", 1, receiver.url)])
+            await box.idle()
+            keys.rotate("", new, keep=0)
+            assert await DeliveryLog(store).retry(receiver.ids) == 1
+            await receiver.received(2)
+
+        first, second = receiver.requests
+        assert (first.signed_by(SECRET), first.signed_by(new)) == (True, False)
+        assert (second.signed_by(SECRET), second.signed_by(new)) == (False, True)
+        assert first.id == second.id
+
+
+async def test_without_a_key_nothing_is_sent_and_the_delivery_waits_for_one() -> None:
+    async with opened() as store, Receiver() as receiver:
+        async with outbox(store, keys=KeyRing(), schedule=(0.0, 3600.0)) as box:
+            await box.publish([told("op", 1, receiver.url)])
+            await box.idle()
+
+        [delivery] = (await DeliveryLog(store).page()).items
+        assert (receiver.requests, delivery.status) == ([], "pending")
+        assert (delivery.last_error or "").startswith("configuration:")
+        assert await DeliveryLog(store).endpoints() == []
+
+
+async def test_an_endpoint_that_fails_again_and_again_is_tried_with_one_delivery_at_a_time() -> None:
+    async with opened() as store, Receiver() as receiver:
+        receiver.says(status(500))
+        breaker = Breaker(failures=3, pause=0.1, longest_pause=0.1)
+        async with outbox(store, breaker=breaker, per_endpoint=3, schedule=(0.0, 0.001)) as box:
+            await box.publish([told(f"op{nth}", 1, receiver.url) for nth in range(30)])
+            await receiver.received(5)
+            before = len(receiver.requests)
+            receiver.says(ok())
+            await until(lambda: nothing_left(store))
+
+        assert before <= 6
+        assert (await DeliveryLog(store).endpoints())[0].failures == 0
+
+
+async def nothing_left(store: SqlStore) -> bool:
+    counts = await DeliveryLog(store).counts()
+    return counts["pending"] + counts["waiting"] == 0
+
+
+async def test_a_function_in_a_process_takes_what_is_for_its_name_once_it_is_served() -> None:
+    taken: list[str] = []
+
+    async def take(envelope: Envelope) -> None:
+        taken.append(envelope.id)
+        if len(taken) == 1:
+            raise ValueError("not yet")
+
+    async with opened() as store, outbox(store) as box:
+        await box.publish([told("op", 1, "local://jobs"), told("op", 2, "local://jobs")])
+        await box.idle()
+        assert taken == []
+        async with box.serve("jobs", take):
+            await until(lambda: nothing_left(store))
+
+        assert len(taken) == 3
+        assert taken[0] == taken[1]
+
+
+async def test_a_control_is_asked_at_once_over_http_and_in_the_process() -> None:
+    async def answer(envelope: Envelope) -> ControlAnswer:
+        return ControlAnswer(decision="deny", reason="no")
+
+    async with opened() as store, Receiver() as receiver:
+        receiver.says(ok('{"decision": "deny", "reason": "far"}'))
+        box = outbox(store)
+        async with box.serve("guard", answer):
+            near = await box.request(told("op", 1, "local://guard", control=True), timeout=5)
+        far = await box.request(told("op", 1, receiver.url, control=True), timeout=5)
+        with pytest.raises(DeliveryError):
+            await box.request(told("op", 1, "local://guard", control=True), timeout=5)
+        await box.aclose()
+
+        assert (near.reason, far.reason) == ("no", "far")
+
+
+async def test_publishing_twice_delivers_once() -> None:
+    async with opened() as store, Receiver() as receiver, outbox(store) as box:
+        envelopes = [told("op", number, receiver.url) for number in (1, 2, 3)]
+        await box.publish(envelopes)
+        await box.publish(envelopes)
+        await box.publish([])
+        await box.idle()
+
+        assert receiver.ids == [each.id for each in envelopes]
+
+
+async def test_a_worker_that_stops_finishes_what_is_under_way_and_frees_the_rest() -> None:
+    async with opened() as store, Receiver() as receiver:
+        go = asyncio.Event()
+        receiver.says(after(go, ok()))
+        async with outbox(store, per_endpoint=2) as box:
+            await box.publish([told(f"op{nth}", 1, receiver.url) for nth in range(10)])
+            await receiver.received(2)
+            asyncio.get_running_loop().call_later(0.1, go.set)
+
+        counts = await DeliveryLog(store).counts()
+        assert (counts["delivered"], counts["pending"], len(receiver.requests)) == (2, 8, 2)
+        async with outbox(store) as box:
+            await box.idle()
+        assert len(receiver.requests) == len(set(receiver.ids)) == 10
+
+
+async def test_what_hangs_when_a_worker_stops_is_given_back_without_counting_as_an_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hookline.delivery._outbox_worker.GRACE", 0.05)
+    async with opened() as store, Receiver() as receiver:
+        receiver.says(hang())
+        async with outbox(store) as box:
+            await box.publish([told("op", 1, receiver.url), told("op", 2, receiver.url)])
+            await receiver.received(1)
+
+        [second, first] = (await DeliveryLog(store).page()).items
+        assert (first.status, first.attempts, first.claimed_by) == ("pending", 0, None)
+        assert (second.status, second.attempts) == ("waiting", 0)
+
+
+async def test_workers_on_one_store_share_the_work_without_repeats(database_url: str) -> None:
+    async with opened(database_url) as one, opened(database_url) as two, Receiver([SECRET]) as receiver:
+        await outbox(one).publish([told(f"op{nth % 30}", nth // 30 + 1, receiver.url) for nth in range(300)])
+        async with outbox(one) as first, outbox(two) as second:
+            await until(lambda: nothing_left(one))
+            await first.idle()
+            await second.idle()
+
+        assert len(receiver.ids) == len(set(receiver.ids)) == 300
+        assert in_order(receiver.payloads)
+
+
+async def test_a_long_attempt_keeps_its_claim_beyond_the_lease() -> None:
+    async with opened() as store, Receiver() as receiver:
+        go = asyncio.Event()
+        receiver.says(after(go, ok()))
+        async with outbox(store, lease_seconds=0.3) as first, outbox(store, lease_seconds=0.3):
+            await first.publish([told("op", 1, receiver.url)])
+            await receiver.received(1)
+            await asyncio.sleep(1.0)
+            go.set()
+            await until(lambda: nothing_left(store))
+
+        assert len(receiver.requests) == 1
+
+
+async def test_a_store_that_is_gone_for_a_while_stops_deliveries_and_loses_none(
+    postgresql: Server, postgresql_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = postgresql_url.rpartition("?")[0].rpartition("/")[2]
+    async with SqlStore(postgresql_url, retry_seconds=0.3) as store, Receiver([SECRET]) as receiver:
+        async with outbox(store) as box:
+            envelopes = [told(f"op{nth % 10}", nth // 10 + 1, receiver.url) for nth in range(500)]
+            await box.publish(envelopes)
+            await receiver.received(50)
+            administer(
+                postgresql.uri,
+                f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS false',
+                f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{name}'",
+            )
+            await until(lambda: said(caplog, "Deliveries stop"))
+            administer(postgresql.uri, f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS true')
+            await until(lambda: said(caplog, "The store is back"), within=20)
+            await until(lambda: nothing_left(store), within=20)
+
+        assert set(receiver.ids) == {each.id for each in envelopes}
+        assert in_order(receiver.payloads)
+
+
+async def said(caplog: pytest.LogCaptureFixture, words: str) -> bool:
+    return any(words in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schedule": ()},
+        {"schedule": (5.0,)},
+        {"schedule": (0.0, -1.0)},
+        {"schedule": (0.0, float("nan"))},
+        {"schedule": "soon"},
+        {"schedule": 3},
+        {"jitter": 1.0},
+        {"jitter": "some"},
+        {"per_endpoint": 0},
+        {"concurrency": True},
+        {"lease_seconds": 0},
+        {"lease_seconds": 1e9},
+        {"keys": "whsec_x"},
+        {"breaker": 3},
+    ],
+    ids=lambda options: "-".join(f"{name}={value}" for name, value in options.items()),
+)
+async def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+    async with opened() as store:
+        with pytest.raises((HookUsageError, ValueError)):
+            outbox(store, **options)
+
+
+async def test_an_outbox_is_opened_once_and_needs_a_store_in_a_database() -> None:
+    with pytest.raises(HookUsageError, match="SqlStore"):
+        Outbox(object())  # type: ignore[arg-type]
+    async with opened() as store, outbox(store) as box:
+        with pytest.raises(HookUsageError, match="at work"):
+            await box.__aenter__()
+
+
+async def test_a_sender_that_was_given_is_not_closed() -> None:
+    async with opened() as store, Receiver([SECRET]) as receiver:
+        async with Sender(KeyRing({"": [SECRET]}), allow_private=["127.0.0.0/8"]) as sender:
+            async with outbox(store, sender=sender) as box:
+                await box.publish([told("op", 1, receiver.url)])
+                await box.idle()
+            await sender.send(told("op", 2, receiver.url))
+
+        assert len(receiver.requests) == 2
+        assert SECRET not in repr(box)

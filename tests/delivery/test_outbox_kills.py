@@ -1,0 +1,67 @@
+"""Workers that are killed at any moment lose nothing, and what comes twice has the same id."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookline.delivery import KeyRing, generate_key
+from hookline.delivery._outbox import Outbox
+from hookline.store import SqlStore
+from hookline.store._deliveries_log import DeliveryLog
+from tests.databases import database_url, dialect, new_database_url, postgresql, postgresql_url
+from tests.delivery.receivers import Receiver, status
+from tests.delivery.test_outbox import in_order, told
+
+__all__ = ["database_url", "dialect", "new_database_url", "postgresql", "postgresql_url"]
+
+pytestmark = pytest.mark.anyio
+
+SECRET = generate_key()
+WORKERS, KILLS, DELIVERIES = 3, 8, 2000
+
+
+def start(url: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, str(Path(__file__).with_name("outbox_worker.py")), url, SECRET])
+
+
+async def test_killed_workers_lose_nothing_and_repeat_with_the_same_id_and_in_order(database_url: str) -> None:
+    chance = random.Random(7)
+    async with SqlStore(database_url) as store, Receiver([SECRET]) as steady, Receiver([SECRET]) as moody:
+        moody.says(*(status(503 if chance.random() < 0.2 else 200) for _ in range(500)), status(200))
+        envelopes = [
+            told(f"op{nth % 40}", nth // 80 + 1, (steady, moody)[nth // 40 % 2].url) for nth in range(DELIVERIES)
+        ]
+        box = Outbox(store, keys=KeyRing({"": [SECRET]}))
+        workers = [start(database_url) for _ in range(WORKERS)]
+        try:
+            for nth in range(KILLS):
+                part = DELIVERIES // KILLS
+                await box.publish(envelopes[nth * part : (nth + 1) * part])
+                arrived = len(steady.requests)
+                await steady.received(min(arrived + chance.randrange(1, part // 3), DELIVERIES // 2), within=60)
+                victim = workers.pop(0)
+                victim.kill()
+                victim.wait()
+                workers.append(start(database_url))
+            async with asyncio.timeout(90):
+                while (await DeliveryLog(store).counts())["delivered"] < DELIVERIES:
+                    await asyncio.sleep(0.05)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+            await box.aclose()
+
+        assert {*steady.ids, *moody.ids} == {each.id for each in envelopes}
+        assert steady.unsigned == moody.unsigned == []
+        bodies = {(request.id, request.body) for request in (*steady.requests, *moody.requests)}
+        assert len(bodies) == DELIVERIES
+        assert in_order(steady.payloads)
+        assert in_order(moody.payloads)
+        print(len(steady.ids) + len(moody.ids) - DELIVERIES, "repeats")

@@ -1,0 +1,140 @@
+"""The tables are made once, whoever starts first; what a newer version has made of them is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from importlib.resources import files
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, inspect, text
+
+from hookline.errors import StoreUnavailableError
+from hookline.store import SqlStore, StoreVersionError
+from hookline.store._migrate import VERSION_TABLE
+from hookline.store._tables import metadata
+
+from .records import entries, state
+
+pytestmark = pytest.mark.anyio
+
+OPENS = """
+import asyncio, sys
+from hookline.store import SqlStore
+
+async def main():
+    async with SqlStore(sys.argv[1], retry_seconds=30) as store:
+        print(store.worker_id)
+
+asyncio.run(main())
+"""
+
+
+def differences(connection: Connection) -> list[object]:
+    options = {"version_table": VERSION_TABLE, "target_metadata": metadata, "compare_type": True}
+    return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
+
+
+async def test_the_migrations_make_the_tables_that_the_code_knows(database_url: str) -> None:
+    async with SqlStore(database_url) as store, store.writing() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_a_second_start_changes_nothing_and_keeps_what_is_there(database_url: str) -> None:
+    async with SqlStore(database_url) as store:
+        await store.commit(state(events=2), expected_version=None, entries=entries("op", 1, 2))
+
+    async with SqlStore(database_url) as store:
+        assert await store.load("op") == state(events=2)
+        assert await store.events_of("op") == entries("op", 1, 2)
+
+
+async def test_several_processes_may_start_at_once_on_an_empty_database(database_url: str) -> None:
+    started = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", OPENS, database_url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        for _ in range(5)
+    ]
+
+    told = [await process.communicate() for process in started]
+
+    assert [process.returncode for process in started] == [0] * 5, [error.decode() for _, error in told]
+    assert len({name for name, _ in told}) == 5
+    async with SqlStore(database_url) as store, store.writing() as connection:
+        assert (await connection.execute(text(f"SELECT count(*) FROM {VERSION_TABLE}"))).scalar_one() == 1
+        assert await connection.run_sync(differences) == []
+
+
+async def test_many_stores_may_start_at_once_in_one_process(database_url: str) -> None:
+    stores = [SqlStore(database_url, retry_seconds=30, pool_size=2) for _ in range(10)]
+
+    await asyncio.gather(*(store.__aenter__() for store in stores))
+
+    await asyncio.gather(*(store.commit(state(store.worker_id), expected_version=None, entries=()) for store in stores))
+    assert len((await stores[0].operations()).items) == 10
+    await asyncio.gather(*(store.aclose() for store in stores))
+
+
+async def test_a_database_of_a_newer_version_is_refused_and_left_alone(database_url: str) -> None:
+    async with SqlStore(database_url) as store, store.writing() as connection:
+        await connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+        await connection.execute(text("DROP TABLE audit"))
+
+    newer = SqlStore(database_url)
+    with pytest.raises(StoreVersionError, match=r"'9999'.*Update hookline") as caught:
+        await newer.__aenter__()
+
+    assert isinstance(caught.value, StoreUnavailableError)
+    assert caught.value.found == "9999"
+    await leave_alone(database_url)
+
+
+async def leave_alone(database_url: str) -> None:
+    store = SqlStore(database_url)
+    async with store._database.reading() as connection:
+        names = await connection.run_sync(lambda sync: inspect(sync).get_table_names())
+        found = (await connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}"))).scalar_one()
+    await store._database.aclose()
+    assert "audit" not in names
+    assert found == "9999"
+
+
+async def test_a_migration_that_fails_leaves_nothing_behind(database_url: str) -> None:
+    store = SqlStore(database_url)
+    async with store._database.writing() as connection:
+        # The last table of the first migration, so that all others have been made by then.
+        await connection.execute(text("CREATE TABLE idempotency (something INTEGER)"))
+
+    with pytest.raises(Exception, match="idempotency"):
+        await store.__aenter__()
+
+    again = SqlStore(database_url)
+    async with again._database.reading() as connection:
+        assert await connection.run_sync(lambda sync: inspect(sync).get_table_names()) == ["idempotency"]
+    await again._database.aclose()
+
+
+def test_the_migrations_are_part_of_the_package() -> None:
+    folder = files("hookline.store") / "_migrations"
+
+    assert (folder / "env.py").is_file()
+    assert (folder / "versions" / "first_tables.py").is_file()
+
+
+async def test_a_store_shares_its_database_with_other_tables(
+    new_database_url: Callable[[str], str], dialect: str
+) -> None:
+    url = new_database_url(dialect)
+    store = SqlStore(url)
+    async with store._database.writing() as connection:
+        await connection.execute(text("CREATE TABLE alembic_version (version_num TEXT)"))
+        await connection.execute(text("INSERT INTO alembic_version VALUES ('of somebody else')"))
+
+    async with store, store.reading() as connection:
+        assert (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar_one() == (
+            "of somebody else"
+        )
