@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import asyncpg
 import pytest
@@ -20,6 +21,24 @@ DIALECTS = ("sqlite", "postgresql")
 _numbers = count(1)
 
 
+WATCHER = """
+import os, shutil, signal, sys, time
+folder = sys.argv[1]
+sys.stdin.read()
+try:
+    with open(f"{folder}/data/postmaster.pid") as file:
+        server = int(file.readline())
+    os.kill(server, signal.SIGQUIT)
+    for _ in range(600):
+        os.kill(server, 0)
+        time.sleep(0.05)
+except (OSError, ValueError):
+    pass
+shutil.rmtree(folder, ignore_errors=True)
+"""
+"""Ends a server and removes its folder once the process of the tests is gone, even if that was killed."""
+
+
 class Server:
     """A PostgreSQL server.
 
@@ -27,10 +46,13 @@ class Server:
         uri: Where it is.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         import pgserver
 
-        self._server = pgserver.get_server(folder, cleanup_mode="stop")
+        # Not a folder of pytest's: the path of the socket in it must be short, and the server runs as another user.
+        self._folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+        self._watcher = Popen([sys.executable, "-c", WATCHER, str(self._folder)], stdin=PIPE, start_new_session=True)
+        self._server = pgserver.get_server(self._folder / "data", cleanup_mode=None)
         self.uri = str(self._server.get_uri())
 
     def crash(self) -> None:
@@ -43,6 +65,7 @@ class Server:
     def stop(self) -> None:
         """End it."""
         self._server.cleanup()
+        self._watcher.communicate()
 
 
 @pytest.fixture(scope="session")
@@ -52,14 +75,11 @@ def postgresql() -> Iterator[Server]:
         # The package looks for folders of the user when it is imported.
         warnings.simplefilter("ignore")
         import pgserver  # noqa: F401
-    # Not a folder of pytest's: the path of the socket in it must be short, and the server runs as another user.
-    folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
-    server = Server(folder / "data")
+    server = Server()
     try:
         yield server
     finally:
         server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=DIALECTS)

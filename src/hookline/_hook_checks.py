@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from hookline.errors import HookDefinitionError
 
@@ -71,6 +72,7 @@ def check_timeout(timeout: object, where: str) -> None:
         )
 
 
+@lru_cache(1000)
 def tool_matcher(pattern: str | None) -> Callable[[str], object] | None:
     """A test on `identifier/api_name` for a glob; `None` when every tool matches."""
     if pattern is None or pattern == "*":

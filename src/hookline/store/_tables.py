@@ -219,7 +219,7 @@ execution_hooks = Table(
     Column("point", String(40), nullable=False),
     Column("status", String(20), nullable=False),
     Index(None, "id"),
-    Index(None, "tenant_id", "hook_id", "id"),
+    Index(None, "tenant_id", "hook_id", "id", "point"),
     Index(None, "hook_id", "status", "id", **_not_ok),
     Index(None, "tenant_id", "hook_id", "status", "id", **_not_ok),
     sqlite_with_rowid=False,

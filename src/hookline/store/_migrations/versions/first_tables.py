@@ -218,7 +218,9 @@ def make_execution_indexes() -> None:
     op.create_index("ix_executions_tenant_id_id", "executions", ["tenant_id", "id"])
     op.create_index("ix_executions_tenant_id_point_id", "executions", ["tenant_id", "point", "id"])
     op.create_index("ix_execution_hooks_id", "execution_hooks", ["id"])
-    op.create_index("ix_execution_hooks_tenant_id_hook_id_id", "execution_hooks", ["tenant_id", "hook_id", "id"])
+    op.create_index(
+        "ix_execution_hooks_tenant_id_hook_id_id_point", "execution_hooks", ["tenant_id", "hook_id", "id", "point"]
+    )
     for table, columns in (
         ("executions", ["status", "id"]),
         ("executions", ["point", "status", "id"]),
