@@ -1,0 +1,190 @@
+"""People decide, and workers go on: each operation with one of them, and with what was decided about that very pause."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from time import monotonic
+
+import anyio
+import pytest
+
+from hookline import (
+    Agent,
+    Approve,
+    Hooks,
+    ModelResponse,
+    Reject,
+    ScriptedModel,
+    ToolCall,
+    ToolCalling,
+    exec_agent,
+    resume_agent,
+    tool,
+)
+from hookline.errors import DecisionError, HookUsageError, OperationFinishedError, OperationNotFoundError
+from hookline.store import SqlStore, Worker
+
+pytestmark = pytest.mark.anyio
+
+
+class Till:
+    """Counts what was paid."""
+
+    def __init__(self) -> None:
+        self.paid: list[int] = []
+
+    def agent(self, *amounts: int, agent_id: str = "payer") -> Agent:
+        """Asks to pay each amount at once, and is done when it was told of each."""
+
+        @tool(in_thread=False, needs_approval=True)
+        async def pay(amount: int) -> str:
+            self.paid.append(amount)
+            return f"paid {amount}"
+
+        def says(call: object) -> ModelResponse:
+            told = [message.content for message in call.messages if message.role == "tool"]  # type: ignore[attr-defined]
+            if told:
+                return ModelResponse(content=" and ".join(told))
+            return ModelResponse(
+                tool_calls=[
+                    ToolCalling(api_name="pay", args={"amount": amount}, tool_call_id=f"t{nth}")
+                    for nth, amount in enumerate(amounts)
+                ]
+            )
+
+        return Agent(id=agent_id, model=ScriptedModel(says), tools=[pay])
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[SqlStore]:
+    async with SqlStore(database_url, lease_seconds=2) as store:
+        yield store
+
+
+async def until(condition: Callable[[], object], within: float = 20.0) -> None:
+    ends = monotonic() + within
+    while not condition():
+        assert monotonic() < ends
+        await anyio.sleep(0.01)
+
+
+async def status_of(store: SqlStore, operation_id: str, wanted: str, within: float = 20.0) -> None:
+    ends = monotonic() + within
+    while (state := await store.load(operation_id)) is None or state.status != wanted:
+        assert monotonic() < ends, state and state.status
+        await anyio.sleep(0.01)
+
+
+async def test_an_operation_goes_on_once_all_that_it_waits_for_is_decided(store: SqlStore) -> None:
+    till = Till()
+    await exec_agent(till.agent(1, 2), "Pay", operation_id="op", store=store)
+    async with Worker(store, [till.agent(1, 2)], poll_seconds=0.02):
+        await store.decide("op", Approve("t0"), by="ann")
+        assert await store.decided(["payer"]) == []
+        await store.decide("op", Reject("t1", "too much", and_continue=True), by="ben")
+        await status_of(store, "op", "done")
+    state = await store.load("op")
+    assert state is not None
+    assert state.last_content.startswith("paid 1 and ")
+    assert "too much" in state.last_content
+    assert till.paid == [1]
+
+
+async def test_a_rejection_that_stops_the_run_does_not_wait_for_the_others(store: SqlStore) -> None:
+    till = Till()
+    await exec_agent(till.agent(1, 2), "Pay", operation_id="op", store=store)
+    await store.decide("op", Reject("t1"))
+    async with Worker(store, [till.agent(1, 2)], poll_seconds=0.02):
+        await status_of(store, "op", "interrupted")
+    assert till.paid == []
+
+
+async def test_two_workers_run_what_was_approved_once(store: SqlStore, database_url: str) -> None:
+    till = Till()
+    names = [f"op{n}" for n in range(20)]
+    for name in names:
+        await exec_agent(till.agent(1), "Pay", operation_id=name, store=store)
+        await store.decide(name, Approve("t0"))
+    async with (
+        SqlStore(database_url, lease_seconds=2) as other,
+        Worker(store, [till.agent(1)], poll_seconds=0.01),
+        Worker(other, [till.agent(1)], poll_seconds=0.01),
+    ):
+        for name in names:
+            await status_of(store, name, "done")
+    assert till.paid == [1] * 20
+
+
+async def test_a_decision_is_void_once_the_operation_has_gone_on_in_another_way(store: SqlStore) -> None:
+    till = Till()
+    await exec_agent(till.agent(1, 2), "Pay", operation_id="op", store=store)
+    await store.decide("op", Approve("t0"))
+    await resume_agent(till.agent(1, 2), "op", [Approve("t1")], store=store)  # it still waits for t0, in a new pause
+    assert await store.decided(["payer"]) == []
+    await store.decide("op", Reject("t0", and_continue=True))
+    [(state, found)] = await store.decided(["payer"])
+    assert (state.operation_id, found) == ("op", [Reject("t0", and_continue=True)])
+
+
+@pytest.mark.parametrize("again", [Approve("t0"), Reject("t0")])
+async def test_who_decides_first_has_decided(store: SqlStore, again: Approve | Reject) -> None:
+    await exec_agent(Till().agent(1), "Pay", operation_id="op", store=store)
+    await store.decide("op", Approve("t0"))
+    with pytest.raises(DecisionError, match="decided already"):
+        await store.decide("op", again)
+
+
+async def test_decisions_that_mean_nothing_are_refused(store: SqlStore) -> None:
+    till = Till()
+    await exec_agent(till.agent(1), "Pay", operation_id="op", store=store, tenant_id="acme")
+    with pytest.raises(OperationNotFoundError):
+        await store.decide("other", Approve("t0"))
+    with pytest.raises(OperationNotFoundError):
+        await store.decide("op", Approve("t0"), tenant_id="evil")
+    with pytest.raises(DecisionError, match="not pending"):
+        await store.decide("op", Approve("t9"), tenant_id="acme")
+    await resume_agent(till.agent(1), "op", [Approve("t0")], store=store)
+    with pytest.raises(OperationFinishedError):
+        await store.decide("op", Approve("t0"))
+
+
+async def test_a_worker_leaves_agents_that_it_does_not_know_to_others(store: SqlStore) -> None:
+    till = Till()
+    await exec_agent(till.agent(1, agent_id="stranger"), "Pay", operation_id="theirs", store=store)
+    await exec_agent(till.agent(2), "Pay", operation_id="ours", store=store)
+    for name in ("theirs", "ours"):
+        await store.decide(name, Approve("t0"))
+    async with Worker(store, [till.agent(2)], poll_seconds=0.02):
+        await status_of(store, "ours", "done")
+    assert till.paid == [2]
+
+
+async def test_the_hooks_of_a_worker_are_in_the_way_of_what_it_goes_on_with(store: SqlStore) -> None:
+    till = Till()
+    hooks = Hooks("guards")
+    seen: list[object] = []
+    hooks.guard(ToolCall)(lambda call: seen.append(call.args["amount"]))
+    await exec_agent(till.agent(3), "Pay", operation_id="op", store=store)
+    await store.decide("op", Approve("t0"))
+    async with Worker(store, [till.agent(3)], hooks=[hooks], poll_seconds=0.02):
+        await status_of(store, "op", "done")
+    assert seen == [3]
+
+
+async def test_an_operation_that_nobody_can_go_on_with_is_logged_and_harms_no_other(
+    store: SqlStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    till = Till()
+    await exec_agent(till.agent(1), "Pay", operation_id="good", store=store)
+    await store.decide("good", Approve("t0"))
+    with caplog.at_level(logging.INFO, logger="hookline"):
+        async with Worker(store, [till.agent(1)], poll_seconds=0.02) as worker:
+            worker._begin(till.agent(1), "no such operation", [Approve("t0")])
+            await status_of(store, "good", "done")
+    assert "no such operation" in caplog.text
+
+
+async def test_a_worker_without_agents_is_refused(store: SqlStore) -> None:
+    with pytest.raises(HookUsageError, match="has an agent"):
+        Worker(store, [])
