@@ -30,7 +30,7 @@ check: $(VENV)/.check
 bench: $(VENV)/.bench
 	$(PY) -m benchmarks $(ARGS)
 
-soak: $(VENV)/.demo $(SOAK_PHOENIX)
+soak: $(VENV)/.bench $(SOAK_PHOENIX)
 	$(PY) -m benchmarks.soak --phoenix $(SOAK_PHOENIX) $(ARGS)
 
 adapters:
@@ -52,14 +52,14 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/.pip
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,agent-hooks,$(FRAMEWORKS)]' --group test --group check
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,agent-hooks,server,$(FRAMEWORKS)]' --group test --group check
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.check: $(VENV)/.test
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.pip
-	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,agent-hooks,$(FRAMEWORKS)]' --group test --group bench
+	$(PIP) install --editable '.[cli,agentdojo,otel,evals,models,mcp,agent-hooks,server,$(FRAMEWORKS)]' --group test --group bench
 	@touch $@
 
 $(SOAK_VENV)/bin/phoenix:

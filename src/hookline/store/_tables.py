@@ -177,6 +177,7 @@ definitions = Table(
     Column("revision", BigInteger, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
+    Index(None, "id"),
     Index(None, "revision"),
 )
 

@@ -159,6 +159,7 @@ def make_definitions() -> None:
         sa.Column("updated_at", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("tenant_id", "id"),
     )
+    op.create_index("ix_definitions_id", "definitions", ["id"])
     op.create_index("ix_definitions_revision", "definitions", ["revision"])
     op.create_table(
         "revisions",

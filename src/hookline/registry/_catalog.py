@@ -1,0 +1,208 @@
+"""`HandlerCatalog`: what a definition may name as its handler, and what is loaded when it does."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import msgspec
+
+from hookline._error_root import message_of
+from hookline.errors import HookUsageError
+from hookline.registry._definition import HookDefinition
+from hookline.registry._errors import DefinitionError
+
+__all__ = ["GROUP", "HandlerCatalog", "HandlerEntry"]
+
+GROUP = "hookline.handlers"
+BUILT_IN = {
+    name: f"hookline.registry._handlers:{name.replace('-', '_')}"
+    for name in (
+        *("allow-tools", "budget", "deny", "deny-text", "deny-tools", "limit-calls", "log"),
+        *("redact", "require-approval", "scan-injections"),
+    )
+}
+"""Handlers that hookline brings along, and where they are; nobody else's entry point takes their names."""
+OWN = ("id", "point", "priority", "tenant_id", "inherit")
+"""Arguments that a factory may ask for; they come from the definition itself, never from its `config`."""
+REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z]\w*)", re.ASCII)
+
+Factory = Callable[..., Any]
+
+
+class HandlerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A handler that definitions may name.
+
+    Attributes:
+        name: How they name it.
+        provided_by: The package that brings it along.
+        description: What it does: the first line of its documentation; `""` if it cannot be loaded.
+        parameters: Names of what `config` may hold.
+        required: Those of them that it must hold.
+        problem: Why it cannot be loaded; `""` if it can.
+    """
+
+    name: str
+    provided_by: str
+    description: str = ""
+    parameters: list[str] = []
+    required: list[str] = []
+    problem: str = ""
+
+
+class HandlerCatalog:
+    """Everything that a definition may name as its handler. What is not in it is refused, and never imported.
+
+    A handler is made by a factory: a function that is called with the `config` of the definition as keyword arguments,
+    and returns what is called at the definition's point, or a whole `Hooks` bundle. If it has parameters named `id`,
+    `point`, `priority`, `tenant_id` or `inherit`, or takes any, these come from the definition.
+
+    Args:
+        modules: Modules whose public functions may be named as `module:function`. Those that a module has only
+            imported from elsewhere are not among them, unless they are in its `__all__`.
+
+    Raises:
+        HookUsageError: If a module is no dotted name.
+    """
+
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        if isinstance(modules, str) or not all(REFERENCE.fullmatch(f"{module}:x") for module in modules):
+            raise HookUsageError(f"`modules` are dotted names of modules; got {modules!r:.200}.")
+        self._modules = frozenset(modules)
+        self._installed: dict[str, list[EntryPoint]] = {}
+        for entry in entry_points(group=GROUP):
+            if entry.name not in BUILT_IN:
+                self._installed.setdefault(entry.name, []).append(entry)
+        self._loaded: dict[str, Factory] = {}
+
+    def __contains__(self, reference: str) -> bool:
+        """Whether a definition may name it; nothing is imported to find out."""
+        match = REFERENCE.fullmatch(reference)
+        if match is not None:
+            return match[1] in self._modules
+        return reference in BUILT_IN or len(self._installed.get(reference, ())) == 1
+
+    def entries(self) -> list[HandlerEntry]:
+        """The handlers that have a name of their own, by name. All of them are loaded."""
+        return [self._entry(name) for name in sorted({*BUILT_IN, *self._installed})]
+
+    def build(self, definition: HookDefinition) -> Any:
+        """What the handler of a definition is: something to call, or a bundle.
+
+        Args:
+            definition: A checked definition with a `handler`.
+
+        Raises:
+            DefinitionError: If it may not be named, cannot be loaded, or refuses the `config`.
+        """
+        reference = definition.handler or ""
+        factory = self._factory(reference)
+        arguments = self._arguments(factory, reference, definition)
+        try:
+            built = factory(**arguments)
+        except Exception as error:
+            raise DefinitionError(
+                "config_refused", "$.config", f"the handler {reference!r} refuses it: {message_of(error)}"
+            ) from error
+        if inspect.iscoroutine(built):
+            built.close()
+            raise DefinitionError(
+                "handler_broken", "$.handler", f"{reference!r} is async; a factory is a plain function"
+            )
+        return built
+
+    def _factory(self, reference: str) -> Factory:
+        if reference not in self:
+            raise DefinitionError("handler_not_allowed", "$.handler", self._refusal(reference))
+        factory = self._loaded.get(reference)
+        if factory is None:
+            try:
+                factory = self._load(reference)
+            except DefinitionError:
+                raise
+            except Exception as error:
+                raise DefinitionError(
+                    "handler_broken", "$.handler", f"{reference!r} cannot be loaded: {message_of(error)}"
+                ) from error
+            if not callable(factory):
+                raise DefinitionError("handler_broken", "$.handler", f"{reference!r} is no function")
+            self._loaded[reference] = factory
+        return factory
+
+    def _load(self, reference: str) -> Factory:
+        match = REFERENCE.fullmatch(BUILT_IN.get(reference, reference))
+        if match is None:
+            loaded: Factory = self._installed[reference][0].load()
+            return loaded
+        module = import_module(match[1])
+        factory: Factory = getattr(module, match[2])
+        public = getattr(module, "__all__", ())
+        if match[2] not in public and getattr(factory, "__module__", None) != match[1]:
+            raise DefinitionError(
+                "handler_not_allowed",
+                "$.handler",
+                f"{match[2]!r} is not defined in {match[1]}; define it there, or add it to its `__all__`",
+            )
+        return factory
+
+    def _refusal(self, reference: str) -> str:
+        if len(self._installed.get(reference, ())) > 1:
+            return f"several installed packages have an entry point {reference!r}; uninstall all but one"
+        names = ", ".join(sorted({*BUILT_IN, *self._installed}))
+        modules = f", or a function in {', '.join(sorted(self._modules))}" if self._modules else ""
+        return f"{reference!r:.200} is no handler that may be named; there are {names}{modules}"
+
+    def _arguments(self, factory: Factory, reference: str, definition: HookDefinition) -> dict[str, Any]:
+        """What the factory is called with: copies, which it may keep and change."""
+        config: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(definition.config))
+        try:
+            signature = inspect.signature(factory)
+        except (TypeError, ValueError):
+            raise DefinitionError("handler_broken", "$.handler", f"{reference!r} does not say what it takes") from None
+        wanted = _asked_for(signature)
+        taken = sorted(set(config) & set(wanted))
+        if taken:
+            raise DefinitionError(
+                "config_refused", f"$.config.{taken[0]}", f"`{taken[0]}` comes from the definition itself; leave it out"
+            )
+        arguments = config | {name: getattr(definition, name) for name in wanted}
+        try:
+            signature.bind(**arguments)
+        except TypeError as error:
+            raise DefinitionError(
+                "config_refused", "$.config", f"the handler {reference!r} takes it as keyword arguments, but {error}"
+            ) from None
+        return arguments
+
+    def _entry(self, name: str) -> HandlerEntry:
+        installed = self._installed.get(name, ())
+        package = installed[0].dist.name if installed and installed[0].dist is not None else "hookline"
+        try:
+            factory = self._factory(name)
+            parameters = inspect.signature(factory).parameters
+        except (DefinitionError, TypeError, ValueError) as error:
+            return HandlerEntry(name=name, provided_by=package, problem=getattr(error, "problem", str(error)))
+        own = _asked_for(inspect.signature(factory))
+        named = {
+            key: parameter
+            for key, parameter in parameters.items()
+            if key not in own and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        }
+        return HandlerEntry(
+            name=name,
+            provided_by=package,
+            description=(inspect.getdoc(factory) or "").partition("\n")[0],
+            parameters=list(named),
+            required=[key for key, parameter in named.items() if parameter.default is parameter.empty],
+        )
+
+
+def _asked_for(signature: inspect.Signature) -> list[str]:
+    """The arguments of a factory that come from the definition."""
+    parameters: Mapping[str, inspect.Parameter] = signature.parameters
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return [name for name in OWN if name in parameters or (anything and name != "point")]

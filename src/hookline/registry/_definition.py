@@ -1,0 +1,296 @@
+"""`HookDefinition`: a hook as data, that can be stored, switched and shown; and the points where one may stand."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from hookline._frozen import NO_DICT, NO_LIST, ReadOnlyDict, ReadOnlyList, check_finite, freeze_dict, freeze_list
+from hookline._hook_records import EventClass, Kind, OnError
+from hookline._webhook import Webhook, check_webhook
+from hookline.calls import CALLS, Call, ToolCall
+from hookline.errors import HookDefinitionError
+from hookline.events import EVENTS, TOOL_EVENTS
+from hookline.registry._errors import DefinitionError
+
+__all__ = [
+    "POINTS",
+    "READ_ONLY",
+    "HookDefinition",
+    "Point",
+    "check_definition",
+    "check_tenant_id",
+    "is_id",
+    "point_of",
+    "read_definition",
+    "spelled",
+]
+
+KINDS: tuple[Kind, ...] = ("before", "guard", "after", "around")
+LARGEST_CONFIG = 64 * 1024
+"""Bytes of JSON that a configuration may have."""
+READ_ONLY = frozenset({"id", "tenantId", "source", "revision", "createdAt", "updatedAt", "problem"})
+"""Fields, by their names on the wire, that no change may set."""
+
+Text = Annotated[str, Meta(max_length=2000)]
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Id = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]*$")]
+Tag = Annotated[str, Meta(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Tenant = Annotated[str, Meta(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Seconds = Annotated[float, Meta(gt=0, le=3600)]
+
+
+class Point(NamedTuple):
+    """A place where a hook may stand.
+
+    Attributes:
+        name: Wire name of an event (`"afterStep"`), or call and kind (`"ToolCall.guard"`).
+        event: The event that an observer is told of.
+        call: The call that an interceptor stands in the way of.
+        kind: How it stands there.
+    """
+
+    name: str
+    event: EventClass | None = None
+    call: type[Call] | None = None
+    kind: Kind | None = None
+
+    @property
+    def has_tool(self) -> bool:
+        """Whether what happens there is about a tool."""
+        return self.call is ToolCall or self.event in TOOL_EVENTS
+
+
+POINTS: Mapping[str, Point] = {
+    **{event.value: Point(event.value, event=kind) for event, kind in EVENTS.items()},
+    **{
+        f"{call.__name__}.{kind}": Point(f"{call.__name__}.{kind}", call=call, kind=kind)
+        for call in CALLS
+        for kind in KINDS
+    },
+}
+"""The forty-eight places where a hook may stand: the sixteen events, and four kinds for each of the eight calls."""
+
+
+class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A hook as data. Exactly one of `handler`, `webhook` and `script` says what it does.
+
+    Attributes:
+        id: Names it, also in records and denials; `hook_` and twelve hex digits unless given.
+        name: What people call it; unique for a tenant and a point.
+        point: Where it stands: one of `POINTS`.
+        description: What it is for.
+        priority: Place among the interceptors, 0 (outermost) to 1000. The order of observers follows it too.
+        handler: Name of an installed handler, or `module:attribute` in one of the configured modules.
+        webhook: Where to deliver the event instead. Of `beforeToolCall`, a control decides about the call.
+        script: A file in the folder of scripts to run instead.
+        tool: Glob over `identifier/api_name`; tool calls and tool events only.
+        timeout: Seconds that it may take; `None` for what is usual.
+        enabled: Whether it takes part in the next run.
+        tenant_id: Whose runs it is for; `""` for those of every tenant: a system hook.
+        config: Arguments of the handler, or what a script is told.
+        on_error: Of an interceptor: what becomes of the call when it fails. `"closed"` denies it.
+        inherit: Whether it goes along into the operations of sub-agents.
+        tags: Words to find it by.
+        source: `"api"`, or the file where it stands. Set by the registry, as is all that follows.
+        revision: Of its last change, counted over all definitions.
+        created_at: Seconds since 1970.
+        updated_at: Seconds since 1970.
+        problem: Why it cannot run in the process that was asked; `""` if it can.
+    """
+
+    id: Id = ""
+    name: Name
+    point: str
+    description: Text = ""
+    priority: Annotated[int, Meta(ge=0, le=1000)] = 100
+    handler: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+    webhook: Webhook | None = None
+    script: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+    tool: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+    timeout: Seconds | None = None
+    enabled: bool = True
+    tenant_id: Tenant = ""
+    config: dict[str, Any] = NO_DICT
+    on_error: OnError = "closed"
+    inherit: bool = False
+    tags: Annotated[list[Tag], Meta(max_length=30)] = NO_LIST
+    source: str = "api"
+    revision: int = 0
+    created_at: float = 0.0
+    updated_at: float = 0.0
+    problem: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.config, dict) and self.config.__class__ is not ReadOnlyDict:
+            freeze_dict(self, "config", self.config)
+        if isinstance(self.tags, list) and self.tags.__class__ is not ReadOnlyList:
+            freeze_list(self, "tags", self.tags)
+
+    @property
+    def runs(self) -> Literal["handler", "webhook", "script"]:
+        """What it does: run a handler, deliver to a webhook, or run a script."""
+        return "handler" if self.handler is not None else "webhook" if self.webhook is not None else "script"
+
+
+def is_id(text: str) -> bool:
+    """Whether a definition may have that id."""
+    return 0 < len(text) <= 100 and re.fullmatch(r"[A-Za-z0-9_.-]+", text) is not None
+
+
+def check_tenant_id(tenant_id: object) -> None:
+    """Refuse what cannot be the id of a tenant.
+
+    Raises:
+        DefinitionError: That says why.
+    """
+    try:
+        msgspec.json.encode(msgspec.convert(tenant_id, Tenant))
+    except (msgspec.ValidationError, ValueError) as error:
+        raise DefinitionError("invalid", "$.tenantId", f"it is no id of a tenant: {error}") from None
+
+
+def point_of(definition: HookDefinition) -> Point:
+    """Where a checked definition stands."""
+    return POINTS[definition.point]
+
+
+def spelled(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping with its keys in the spelling of the wire, whichever of the two it came in."""
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        if not isinstance(key, str):
+            raise DefinitionError("invalid", "$", f"a key is text; got {key!r:.100}")
+        first, *rest = key.split("_")
+        wire = first + "".join(word.title() for word in rest) if first else key
+        if wire in found:
+            raise DefinitionError("invalid", f"$.{wire}", f"`{wire}` is given in two spellings; leave one out")
+        found[wire] = spelled(value) if wire == "webhook" and isinstance(value, Mapping) else value
+    return found
+
+
+def read_definition(given: object) -> HookDefinition:
+    """A definition of what was given, every field of which is what it must be.
+
+    Args:
+        given: A definition, or a mapping with its fields in either spelling.
+
+    Raises:
+        DefinitionError: If it is none, or a field of it has no proper value.
+    """
+    try:
+        # A struct that was made in Python has not been looked at yet.
+        plain = msgspec.to_builtins(given)
+        if not isinstance(plain, dict):
+            raise DefinitionError(
+                "invalid", "$", f"a definition is a mapping with its fields; got {type(given).__name__}"
+            )
+        return check_definition(msgspec.convert(spelled(plain), HookDefinition))
+    except msgspec.ValidationError as error:
+        raise _bad_field(str(error)) from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        if isinstance(error, DefinitionError):
+            raise
+        raise DefinitionError("invalid", "$", f"it holds what JSON does not have: {error}") from None
+
+
+def check_definition(definition: HookDefinition) -> HookDefinition:
+    """Refuse a definition whose fields do not go together.
+
+    Raises:
+        DefinitionError: That says which, and how to fix it.
+    """
+    point = POINTS.get(definition.point)
+    if point is None:
+        raise DefinitionError(
+            "invalid",
+            "$.point",
+            f"{definition.point!r:.100} is no point; it is an event such as 'afterStep', or a call and a kind, such as "
+            "'ToolCall.guard'",
+        )
+    given = [name for name in ("handler", "webhook", "script") if getattr(definition, name) is not None]
+    if len(given) != 1:
+        named = " and ".join(given) or "none"
+        raise DefinitionError("invalid", "$", f"give one of `handler`, `webhook` and `script`; got {named}")
+    _check_tool(definition, point)
+    _check_config(definition)
+    _check_texts(definition)
+    if point.event is not None and definition.on_error != "closed":
+        raise DefinitionError("invalid", "$.onError", "an observer stands in nobody's way; leave `onError` out")
+    if definition.webhook is not None:
+        _check_webhook(definition, point, definition.webhook)
+    return definition
+
+
+def _check_tool(definition: HookDefinition, point: Point) -> None:
+    if definition.tool is None:
+        return
+    if not point.has_tool:
+        raise DefinitionError("invalid", "$.tool", f"{point.name} is not about a tool; leave `tool` out")
+    if "/" not in definition.tool and not any(character in definition.tool for character in "*?["):
+        raise DefinitionError(
+            "invalid",
+            "$.tool",
+            f"{definition.tool!r} matches no tool, since it is compared with 'identifier/api_name'; did you mean "
+            f"'*/{definition.tool}'?",
+        )
+
+
+def _check_config(definition: HookDefinition) -> None:
+    if definition.webhook is not None and definition.config:
+        raise DefinitionError("invalid", "$.config", "a webhook has its own fields; leave `config` out")
+    try:
+        check_finite("config", definition.config)
+        size = len(msgspec.json.encode(definition.config))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise DefinitionError("invalid", "$.config", f"it cannot be written as JSON: {error}") from None
+    if size > LARGEST_CONFIG:
+        raise DefinitionError("invalid", "$.config", f"it has {size} bytes as JSON; at most are {LARGEST_CONFIG}")
+
+
+def _check_texts(definition: HookDefinition) -> None:
+    """Refuse what cannot be written, as half of a character that takes two."""
+    try:
+        msgspec.json.encode(definition)
+    except ValueError:
+        for name, value in msgspec.to_builtins(definition).items():
+            try:
+                msgspec.json.encode(value)
+            except ValueError as error:
+                raise DefinitionError("invalid", f"$.{name}", f"it cannot be stored: {error}") from None
+
+
+def _check_webhook(definition: HookDefinition, point: Point, webhook: Webhook) -> None:
+    if point.event is None:
+        raise DefinitionError(
+            "point_not_served",
+            "$.point",
+            "a webhook is told of events; one that decides about tool calls is a `control` of 'beforeToolCall'",
+        )
+    for name, differs, problem in (
+        ("timeout", definition.timeout is not None, "set `webhook.timeout` instead"),
+        ("inherit", definition.inherit, "a webhook does not go along into sub-agents; leave `inherit` out"),
+        ("priority", webhook.control and definition.priority != 100, "a control always stands at 100; leave it out"),
+    ):
+        if differs:
+            raise DefinitionError("invalid", f"$.{name}", problem)
+    if not math.isfinite(webhook.timeout):
+        raise DefinitionError("webhook_refused", "$.webhook.timeout", "it is no number of seconds")
+    try:
+        check_webhook(webhook, point.event, "webhook")
+    except HookDefinitionError as error:
+        raise DefinitionError("webhook_refused", "$.webhook", error.problem) from None
+
+
+def _bad_field(message: str) -> DefinitionError:
+    reason, _, path = message.rpartition(" - at `")
+    if not reason:
+        reason, path = message, "$"
+    path = path.rstrip("`")
+    missing = re.fullmatch(r"Object (?:missing required|contains unknown) field `(.+)`", reason)
+    if missing is not None:
+        path = f"{path}.{missing[1]}"
+    return DefinitionError("invalid", path, f"{reason[:1].lower()}{reason[1:]}")

@@ -1,0 +1,227 @@
+"""Definitions in TOML and YAML files: read as a whole or not at all, with the line of what is wrong.
+
+```toml
+[[hooks]]
+name = "No shell"
+point = "ToolCall.guard"
+handler = "deny-tools"
+config = { tools = ["bash"] }
+```
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from hookline.errors import message_of
+from hookline.evals._yaml_lines import BadLine, LinedDict, LinedList, plain, read_lined
+from hookline.registry._definition import HookDefinition, read_definition, spelled
+from hookline.registry._errors import DefinitionError, DefinitionFileError
+
+__all__ = ["Files", "load_file", "new_id"]
+
+SUFFIXES = (".toml", ".yaml", ".yml")
+LARGEST_FILE = 8 * 1024 * 1024
+SET_HERE = frozenset({"source", "revision", "createdAt", "updatedAt", "problem"})
+"""Fields that a file may not set."""
+
+HEADER = re.compile(r"\s*\[\[\s*hooks\s*\]\]")
+TABLE = re.compile(r"\s*\[\[?\s*hooks\s*\.\s*[\"']?([\w-]+)")
+KEY = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*[=.]")
+LONG_TEXT = re.compile(r'"""(?:[^\\]|\\.)*?"""|' + r"'''.*?'''", re.DOTALL)
+PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
+
+Stamp = tuple[int, int, int]
+
+
+class Entry(NamedTuple):
+    """One definition in a file: what is given, its line, and those of its keys as they are spelled there."""
+
+    given: dict[str, Any]
+    line: int | None
+    lines: dict[str, int]
+
+
+class Files:
+    """The definitions of some files, which are read again when they change.
+
+    Args:
+        paths: Files, or folders of files that end in `.toml`, `.yaml` or `.yml`.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._paths = [Path(path) for path in paths]
+        self._stamps: dict[Path, Stamp | None] = {}
+        self.definitions: tuple[HookDefinition, ...] = ()
+
+    def changed(self) -> bool:
+        """Whether a file is there that was not, is gone, or was written since it was read last."""
+        stamps = {path: _stamp(path) for path in self._found()}
+        differs = stamps != self._stamps
+        self._stamps = stamps
+        return differs
+
+    def load(self, check: Callable[[HookDefinition], object] | None = None) -> tuple[HookDefinition, ...]:
+        """Read all files.
+
+        Args:
+            check: Looks at each definition.
+
+        Raises:
+            DefinitionFileError: If one of them cannot be used; `definitions` are those of before.
+        """
+        taken: dict[tuple[str, str, str], HookDefinition] = {}
+        ids: set[tuple[str, str]] = set()
+        for path in self._found():
+            for definition, line in load_file(path, check):
+                name = (definition.tenant_id, definition.point, definition.name)
+                if name in taken or (definition.tenant_id, definition.id) in ids:
+                    problem = f"{definition.name!r} at {definition.point} is defined twice; give it another name and id"
+                    raise DefinitionFileError("invalid", "$.name", problem, str(path), line)
+                taken[name] = definition
+                ids.add((definition.tenant_id, definition.id))
+        self.definitions = tuple(taken.values())
+        return self.definitions
+
+    def _found(self) -> list[Path]:
+        found: list[Path] = []
+        for path in self._paths:
+            if path.is_dir():
+                found.extend(sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file()))
+            else:
+                found.append(path)
+        return found
+
+
+def load_file(
+    path: Path, check: Callable[[HookDefinition], object] | None = None
+) -> list[tuple[HookDefinition, int | None]]:
+    """The definitions of a file, each with its line.
+
+    Args:
+        path: TOML, or YAML if it ends in `.yaml` or `.yml`; in UTF-8.
+        check: Looks at each definition.
+
+    Raises:
+        DefinitionFileError: If anything in it cannot be used.
+        MissingExtraError: If PyYAML is not installed and the file needs it.
+    """
+    file = str(path)
+    try:
+        data = path.read_bytes()
+        written = path.stat().st_mtime
+    except OSError as error:
+        raise DefinitionFileError("invalid", "$", f"it cannot be read ({error.strerror or error})", file) from None
+    if len(data) > LARGEST_FILE:
+        raise DefinitionFileError("invalid", "$", f"it has {len(data)} bytes; at most are {LARGEST_FILE}", file)
+    entries = _yaml_entries(file, data) if path.suffix in (".yaml", ".yml") else _toml_entries(file, data)
+    found = []
+    for nth, entry in enumerate(entries):
+        try:
+            definition = _definition(entry.given, file, written)
+            if check is not None:
+                check(definition)
+        except DefinitionError as error:
+            inside = f"$.hooks[{nth}]{error.path.removeprefix('$')}"
+            raise DefinitionFileError(error.code, inside, error.problem, file, _line(entry, error.path)) from None
+        found.append((definition, entry.line))
+    return found
+
+
+def new_id(*parts: str) -> str:
+    """The id of a definition that is always the same for the same parts."""
+    return f"hook_{sha256(chr(0).join(parts).encode(errors='surrogatepass')).hexdigest()[:12]}"
+
+
+def _definition(given: dict[str, Any], file: str, written: float) -> HookDefinition:
+    wire = spelled(given)
+    for name in SET_HERE & set(wire):
+        raise DefinitionError("read_only", f"$.{name}", f"`{name}` is set by the registry; leave it out")
+    definition = read_definition(wire)
+    return msgspec.structs.replace(
+        definition,
+        id=definition.id or new_id(definition.tenant_id, definition.point, definition.name),
+        source=file,
+        created_at=written,
+        updated_at=written,
+    )
+
+
+def _line(entry: Entry, path: str) -> int | None:
+    """The line that a path in an entry means: that of its first key, or of the entry."""
+    key = re.split(r"[.\[]", path.removeprefix("$").removeprefix("."))[0]
+    for name, line in entry.lines.items():
+        if name == key or "".join(name.split("_")).casefold() == key.casefold():
+            return line
+    return entry.line
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _yaml_entries(file: str, data: bytes) -> list[Entry]:
+    try:
+        document = read_lined(data, needed_for="Reading definitions from a YAML file")
+        if document is None:
+            return []
+        if not isinstance(document, LinedDict):
+            raise BadLine(getattr(document, "line", 1), "the file holds a mapping with one key, `hooks`")
+        for key, line in document.lines.items():
+            if key != "hooks":
+                raise BadLine(line, f"unknown key {key!r:.100}; the file has one key, `hooks`")
+        hooks = document.get("hooks", LinedList(1))
+        if not isinstance(hooks, LinedList):
+            raise BadLine(document.lines["hooks"], "`hooks` is a list of definitions")
+        for line, entry in zip(hooks.lines, hooks, strict=True):
+            if not isinstance(entry, LinedDict):
+                raise BadLine(line, "a definition is a mapping with its fields")
+        return [Entry(plain(entry), line, entry.lines) for line, entry in zip(hooks.lines, hooks, strict=True)]
+    except BadLine as error:
+        raise DefinitionFileError("invalid", "$", error.problem, file, error.line) from None
+
+
+def _toml_entries(file: str, data: bytes) -> list[Entry]:
+    try:
+        text = data.decode("utf-8-sig")
+        document = tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DefinitionFileError("invalid", "$", "not text in UTF-8", file, line) from None
+    except tomllib.TOMLDecodeError as error:
+        said, place = message_of(error), PLACE.search(message_of(error))
+        line = int(place[1]) if place and place[1] else text.count("\n") + 1
+        raise DefinitionFileError("invalid", "$", f"not TOML: {PLACE.sub('', said)}", file, line) from None
+    except RecursionError:
+        raise DefinitionFileError("invalid", "$", "nested too deeply", file) from None
+    hooks = document.pop("hooks", [])
+    if document:
+        key = next(iter(document))
+        raise DefinitionFileError("invalid", "$", f"unknown key {key!r:.100}; the file has one, `hooks`", file)
+    if not isinstance(hooks, list) or not all(isinstance(entry, dict) for entry in hooks):
+        raise DefinitionFileError("invalid", "$.hooks", "`hooks` is a list of tables: [[hooks]]", file)
+    return _with_lines(hooks, text)
+
+
+def _with_lines(hooks: list[dict[str, Any]], text: str) -> list[Entry]:
+    """The entries with their lines, as far as they can be found: Python's parser does not tell them."""
+    found: list[tuple[int, dict[str, int]]] = []
+    for line, content in enumerate(LONG_TEXT.sub(lambda match: "\n" * match[0].count("\n"), text).split("\n"), 1):
+        if HEADER.match(content):
+            found.append((line, {}))
+        elif found and (key := TABLE.match(content) or KEY.match(content)):
+            found[-1][1].setdefault(key[1], line)
+    if len(found) != len(hooks):
+        return [Entry(entry, None, {}) for entry in hooks]
+    return [Entry(entry, line, lines) for entry, (line, lines) in zip(hooks, found, strict=True)]

@@ -1,0 +1,386 @@
+"""`Registry`: hooks as data, for many tenants, switched and changed while agents run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from hookline.calls import Call
+from hookline.errors import HookUsageError, StoreUnavailableError, message_of
+from hookline.events import Event
+from hookline.hooks import AnyHook
+from hookline.registry import _changing as changes
+from hookline.registry._building import Builder
+from hookline.registry._catalog import HandlerCatalog, HandlerEntry
+from hookline.registry._definition import HookDefinition, read_definition
+from hookline.registry._dry_run import DryRun, dry_run
+from hookline.registry._errors import DefinitionFileError
+from hookline.registry._files import Files
+from hookline.registry._scripts import Scripts
+from hookline.registry._shelf import Shelf
+from hookline.registry._stored import changed_since
+from hookline.store import Page, SqlStore
+
+__all__ = ["Registry"]
+
+logger = logging.getLogger("hookline")
+
+# Inside of the class, `list` is its method.
+AnyHooks: TypeAlias = list[AnyHook]
+Definitions: TypeAlias = list[HookDefinition]
+HandlerEntries: TypeAlias = list[HandlerEntry]
+
+LONGEST_LOOK = 5.0
+"""Seconds that a look into the database may take, until it counts as lost."""
+
+
+class Registry:
+    """Hooks as data: stored, checked, switched and changed while agents run, each tenant's for itself.
+
+    It is opened with `async with`, on asyncio. `hooks(tenant_id)` is what a run is given, as `exec_agent(...,
+    hooks=[*registry.hooks("acme")], tenant_id="acme")`. A change takes effect in the next run: at once in this process,
+    and within a second in every other one that has opened a registry on the same database. When the database is lost,
+    runs go on with the definitions that were known last.
+
+    Args:
+        store: Where definitions are stored; without it, those of the files are all there are.
+        files: TOML and YAML files of definitions, or folders of them. They are read again when they change; a broken
+            one is logged, and what the files said before still holds.
+        modules: Modules whose functions definitions may name as handlers, beside those that are installed.
+        scripts: Folder of the scripts that definitions may name.
+        script_env: Variables of the environment that scripts see, beside `PATH` and `LANG`.
+        webhook_env: Variables of the environment that headers of stored webhooks may name.
+        quota: How many definitions of its own a tenant may store. Those of the system and of files do not count.
+        refresh_seconds: Between two looks at the database and the files.
+
+    Raises:
+        HookUsageError: If an argument makes no sense.
+    """
+
+    def __init__(
+        self,
+        store: SqlStore | None = None,
+        *,
+        files: Sequence[Path] = (),
+        modules: Sequence[str] = (),
+        scripts: Path | None = None,
+        script_env: Sequence[str] = (),
+        webhook_env: Sequence[str] = (),
+        quota: int = 50,
+        refresh_seconds: float = 0.3,
+    ) -> None:
+        if isinstance(quota, bool) or not isinstance(quota, int) or quota < 0:
+            raise HookUsageError(f"`quota` is a whole number from 0; got {quota!r}.")
+        if not isinstance(refresh_seconds, int | float) or not 0 < refresh_seconds < math.inf:
+            raise HookUsageError(f"`refresh_seconds` is a number of seconds above 0; got {refresh_seconds!r}.")
+        self._store = store
+        self._files = Files(files)
+        self._catalog = HandlerCatalog(modules)
+        self._builder = Builder(self._catalog, None if scripts is None else Scripts(Path(scripts), script_env))
+        self._shelf = Shelf(self._builder)
+        self._rules = changes.Rules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
+        self._seconds = float(refresh_seconds)
+        self._refreshing = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._problems: dict[str, str] = {}
+
+    async def __aenter__(self) -> Self:
+        """Read the files and the database.
+
+        Raises:
+            DefinitionFileError: If a file is broken: nothing has held before.
+            StoreUnavailableError: If the database cannot be reached.
+            HookUsageError: If it is open already.
+        """
+        if self._task is not None:
+            raise HookUsageError("This registry was opened before; make a new one.")
+        self._files.changed()
+        self._shelf.take_files(self._files.load())
+        await self._look()
+        self._task = asyncio.create_task(self._keep_looking())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop looking for changes; `hooks` still gives what was known last."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What keeps it from being up to date: a lost database, or a broken file with the line that is wrong."""
+        return tuple(self._problems.values())
+
+    def hooks(self, tenant_id: str = "") -> AnyHooks:
+        """What a run of a tenant is given: the enabled hooks of the system, then its own.
+
+        Args:
+            tenant_id: For whom the run is.
+
+        Raises:
+            HookUsageError: If it was never open.
+        """
+        if self._task is None:
+            raise HookUsageError("This registry is not open, so nobody knows its hooks; write `async with`.")
+        return self._shelf.hooks(tenant_id)
+
+    def handlers(self) -> HandlerEntries:
+        """The handlers that definitions may name, but for those in the configured modules."""
+        return self._catalog.entries()
+
+    async def get(self, id: str, tenant_id: str | None = None) -> HookDefinition:  # noqa: A002
+        """One definition.
+
+        Args:
+            id: Its id.
+            tenant_id: Who asks: a tenant sees its own and those of the system. `None` sees those of all tenants.
+
+        Raises:
+            DefinitionNotFoundError: If there is none, or it is another tenant's.
+            DefinitionConflictError: If several tenants have one of that id, and nobody said whose.
+        """
+        return self._shelf.shown(self._found(id, tenant_id))
+
+    async def list(
+        self,
+        tenant_id: str | None = None,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        point: str | None = None,
+        enabled: bool | None = None,
+    ) -> Page[HookDefinition]:
+        """A part of the list of definitions: the system's, then the tenant's, each in the order of their creation.
+
+        Args:
+            tenant_id: Who asks, as for `get`.
+            cursor: Where the part begins; that of the part before.
+            limit: How many at most, up to 1000.
+            point: Only those that stand there.
+            enabled: Only those that are enabled, or only those that are not.
+
+        Raises:
+            HookUsageError: If the cursor or the limit makes no sense.
+        """
+        return self._shelf.page(tenant_id, cursor=cursor, limit=limit, point=point, enabled=enabled)
+
+    async def create(self, definition: HookDefinition | Mapping[str, Any], *, actor: str = "") -> HookDefinition:
+        """Store a new definition, for the tenant that it names.
+
+        Args:
+            definition: The definition, or a mapping with its fields.
+            actor: Who does it, for the audit.
+
+        Returns:
+            The definition as it is stored.
+
+        Raises:
+            DefinitionError: If it cannot work.
+            DefinitionConflictError: If its id, or its name at that point, is taken.
+            QuotaError: If the tenant has as many as it may have.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        stored = await changes.create(self._writable(), self._rules, self._shelf, definition, actor=actor)
+        return await self._now(stored)
+
+    async def update(
+        self,
+        id: str,  # noqa: A002
+        changed: Mapping[str, Any],
+        *,
+        tenant_id: str | None = None,
+        if_revision: int | None = None,
+        actor: str = "",
+    ) -> HookDefinition:
+        """Change fields of a definition; it is checked as a new one is.
+
+        Args:
+            id: Its id.
+            changed: The fields, by their names in either spelling.
+            tenant_id: Who does it: a tenant may change its own; `None` may change all.
+            if_revision: Only if that is its revision.
+            actor: Who does it, for the audit.
+
+        Raises:
+            DefinitionError: If it could not work then, or may not be changed: it is the system's, or of a file.
+            DefinitionNotFoundError: If there is none, or it is another tenant's.
+            DefinitionConflictError: If its revision is another one, or its name at that point is taken.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        write = changes.Write(id=id, tenant_id=tenant_id, if_revision=if_revision, actor=actor)
+        return await self._now(await changes.update(self._writable(), self._rules, self._shelf, write, changed))
+
+    async def set_enabled(
+        self,
+        id: str,  # noqa: A002
+        enabled: bool,
+        *,
+        tenant_id: str | None = None,
+        if_revision: int | None = None,
+        actor: str = "",
+    ) -> HookDefinition:
+        """Switch a definition on or off; those of files too, for which that outlasts changes of the file.
+
+        Args:
+            id: Its id.
+            enabled: Whether it takes part in the next run.
+            tenant_id: Who does it, as for `update`.
+            if_revision: Only if that is its revision.
+            actor: Who does it, for the audit.
+
+        Raises:
+            DefinitionError: If it is the system's, and a tenant asks.
+            DefinitionNotFoundError: If there is none, or it is another tenant's.
+            DefinitionConflictError: If its revision is another one.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        write = changes.Write(id=id, tenant_id=tenant_id, if_revision=if_revision, actor=actor)
+        return await self._now(await changes.switch(self._writable(), self._shelf, write, enabled=enabled))
+
+    async def delete(
+        self,
+        id: str,  # noqa: A002
+        *,
+        tenant_id: str | None = None,
+        if_revision: int | None = None,
+        actor: str = "",
+    ) -> None:
+        """Delete a definition.
+
+        Args:
+            id: Its id.
+            tenant_id: Who does it, as for `update`.
+            if_revision: Only if that is its revision.
+            actor: Who does it, for the audit.
+
+        Raises:
+            DefinitionError: If it may not be deleted: it is the system's, or of a file.
+            DefinitionNotFoundError: If there is none, or it is another tenant's.
+            DefinitionConflictError: If its revision is another one.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        write = changes.Write(id=id, tenant_id=tenant_id, if_revision=if_revision, actor=actor)
+        await changes.delete(self._writable(), self._shelf, write)
+        await self.refresh()
+
+    async def apply(
+        self,
+        definitions: Sequence[HookDefinition | Mapping[str, Any]],
+        *,
+        tenant_id: str = "",
+        prune: bool = False,
+        actor: str = "",
+    ) -> Definitions:
+        """Store many definitions of a tenant: all of them, or none.
+
+        One with the id, or with the name and the point, of a stored definition takes its place.
+
+        Args:
+            definitions: The definitions, or mappings with their fields.
+            tenant_id: Whose they are; `""` for the system.
+            prune: Whether to delete what the tenant has stored beside them.
+            actor: Who does it, for the audit.
+
+        Returns:
+            The definitions as they are stored, in the same order.
+
+        Raises:
+            DefinitionError: If one cannot work; its `path` begins with `$[n]`.
+            DefinitionConflictError: If an id is another one's.
+            QuotaError: If the tenant would have more than it may have.
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        stored = await changes.apply(
+            self._writable(), self._rules, self._shelf, definitions, tenant_id=tenant_id, prune=prune, actor=actor
+        )
+        await self.refresh()
+        return [self._shelf.shown(definition) for definition in stored]
+
+    async def dry_run(
+        self,
+        definition: str | HookDefinition | Mapping[str, Any],
+        sample: Call | Event | Mapping[str, Any],
+        *,
+        tenant_id: str | None = None,
+        timeout: float = 5.0,
+    ) -> DryRun:
+        """Try a definition out on a sample, apart from everything: not logged, counted or stored, and with no memory.
+
+        Args:
+            definition: Its id, or a definition that need not be stored.
+            sample: The call or the event, or a mapping with some of its fields; others are filled in. For a hook that
+                comes after a call, `result` has that of the call. What a webhook would be sent is shown, not sent.
+            tenant_id: Who asks, as for `get`.
+            timeout: Seconds that it may take.
+
+        Raises:
+            DefinitionError: If the definition cannot work, or the sample is none for it.
+            DefinitionNotFoundError: If there is none, or it is another tenant's.
+        """
+        if isinstance(definition, str):
+            tried = self._found(definition, tenant_id)
+        else:
+            tried = self._rules.checked(read_definition(definition))
+        return await dry_run(self._builder, tried, sample, timeout=timeout)
+
+    async def refresh(self) -> None:
+        """Look for changes now. What goes wrong is logged once, and what was known still holds."""
+        try:
+            await self._look()
+        except (StoreUnavailableError, TimeoutError) as error:
+            self._note("store", f"the definitions are those that were known last: {message_of(error)}")
+        except Exception as error:
+            if "store" not in self._problems:
+                logger.debug("A look into the database failed", exc_info=True)
+            self._note("store", f"looking for changes failed: {type(error).__name__}: {message_of(error)}")
+        else:
+            self._note("store", "")
+        if self._files.changed():
+            try:
+                self._shelf.take_files(self._files.load(self._builder.fresh))
+            except DefinitionFileError as error:
+                self._note("files", f"the definitions of all files stay as they were: {error}")
+            else:
+                self._note("files", "")
+
+    async def _look(self) -> None:
+        if self._store is None:
+            return
+        async with self._refreshing, asyncio.timeout(LONGEST_LOOK):
+            changed = await changed_since(self._store, self._shelf.revision, self._shelf.stored)
+            if changed is not None:
+                self._shelf.take(changed)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds)
+            await self.refresh()
+
+    async def _now(self, stored: HookDefinition) -> HookDefinition:
+        await self.refresh()
+        return self._shelf.shown(stored)
+
+    def _note(self, part: str, problem: str) -> None:
+        before = self._problems.pop(part, "")
+        if problem:
+            self._problems[part] = problem
+            # What a lost database says differs from try to try; a file is broken in another way only if it was written.
+            if not before or (part == "files" and problem != before):
+                logger.error("Registry: %s", problem)
+        elif before:
+            logger.info("Registry: up to date again")
+
+    def _writable(self) -> SqlStore:
+        if self._store is None:
+            raise HookUsageError("This registry has no store; give it one: Registry(SqlStore(...)).")
+        return self._store
+
+    def _found(self, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
+        return changes.found(self._shelf, id, tenant_id)
