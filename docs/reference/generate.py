@@ -1,7 +1,7 @@
 """Writes the pages of the reference that are read off the code: `python docs/reference/generate.py`.
 
-`control.md`, `errors.md`, `evaluations.md`, `events.md`, `real-parts.md`, `runtime.md` and `telemetry.md` stand beside
-this file; the tests compare them with what it makes.
+`control.md`, `delivery.md`, `errors.md`, `evaluations.md`, `events.md`, `real-parts.md`, `runtime.md`, `store.md` and
+`telemetry.md` stand beside this file; the tests compare them with what it makes.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from hookline import calls, errors, evals, events, interceptors, otel, phases, runtime
+from hookline import calls, delivery, errors, evals, events, interceptors, otel, phases, runtime, store
 from hookline._redaction import Redaction
 from hookline.adapters import agent_hooks, mcp, models
 from hookline.errors import HooklineError
@@ -519,6 +519,87 @@ def real_parts_page() -> Iterator[str]:
             else:
                 yield from class_entry(member)
                 yield from methods_table(member)
+
+
+def store_page() -> Iterator[str]:
+    """`store.md`."""
+    yield "# The store\n"
+    yield GENERATED
+    yield (
+        "Operations in a database, for [durable runs](../how-to/durable-runs.md), and what became of their "
+        "[deliveries](../how-to/run-the-outbox.md). All names are importable from `hookline.store`, which needs the "
+        "extra `server`; `recover_agent`, `DurableStore` and `JournalEntry` from `hookline.runtime`. Times are seconds "
+        "since 1970, by the clock of the database.\n"
+    )
+    yield "## The store itself\n"
+    yield from members_of(store.SqlStore)
+    for kind in (store.StoredOperation, store.Page):
+        yield from struct_entry(kind)
+    yield from error_lines(store.StoreVersionError)
+    yield "## Going on with operations\n"
+    yield from members_of(store.Worker)
+    yield from function_entry(runtime.recover_agent, heading="###")
+    yield "## Events of runs without a state\n"
+    yield from members_of(store.EventLog)
+    yield "## Deliveries\n"
+    yield from members_of(store.DeliveryLog)
+    for kind in (store.DeliveryFilter, store.StoredDelivery, store.StoredAttempt, store.StoredEndpoint, store.Breaker):
+        yield from struct_entry(kind)
+    yield "## A durable store of one's own\n"
+    yield "### DurableStore\n"
+    yield f"An abstract class. {docstring(runtime.DurableStore).summary}\n"
+    yield docstring(runtime.DurableStore).text + "\n"
+    yield from methods_table(runtime.DurableStore)
+    yield from struct_entry(runtime.JournalEntry)
+
+
+def delivery_page() -> Iterator[str]:
+    """`delivery.md`."""
+    yield "# Delivery\n"
+    yield GENERATED
+    yield (
+        "How events leave the process, and how they are received. All names are importable from `hookline.delivery`. "
+        "How to use them: [webhooks](../how-to/webhooks.md), [control webhooks](../how-to/control-webhooks.md), "
+        "[the outbox](../how-to/run-the-outbox.md).\n"
+    )
+    yield "## Hooks as data\n"
+    for kind in (delivery.Webhook, delivery.HookData, delivery.Envelope, delivery.ControlAnswer):
+        yield from struct_entry(kind)
+    yield "## Carrying\n"
+    yield "### Delivery\n"
+    yield f"A protocol. {docstring(delivery.Delivery).summary} {docstring(delivery.Delivery).text}".rstrip() + "\n"
+    yield from methods_table(delivery.Delivery)
+    for kind in (delivery.InProcess, delivery.Outbox, delivery.Sender):
+        yield from members_of(kind)
+    yield from struct_entry(delivery.Sent)
+    yield from function_entry(delivery.default_delivery, heading="###")
+    yield "## Keys and signatures\n"
+    yield from members_of(delivery.KeyRing)
+    for function in (delivery.generate_key, delivery.public_key, delivery.sign, delivery.verify):
+        yield from function_entry(function, heading="###")
+    yield from struct_entry(delivery.Verified)
+    yield from error_lines(delivery.WebhookKeyError)
+    yield from error_lines(delivery.WebhookVerificationError)
+    yield "## Receiving\n"
+    yield from members_of(delivery.WebhookGuard)
+
+
+def members_of(kind: type) -> Iterator[str]:
+    """A class with all that it has."""
+    yield from class_entry(kind)
+    notes = docstring(kind).sections.get("Attributes", {})
+    if notes:
+        yield from table(["attribute", "meaning"], [[f"`{name}`", note] for name, note in notes.items()])
+    yield from raises_lines(kind)
+    yield from methods_table(kind)
+
+
+def error_lines(kind: type[Exception]) -> Iterator[str]:
+    """An error that is not in the tree of `hookline.errors`."""
+    yield f"### {kind.__name__}\n"
+    yield docstring(kind).summary + "\n"
+    yield f"Derives from {', '.join(f'`{base.__name__}`' for base in kind.__bases__)}.\n"
+    yield from table(["attribute", "meaning"], [[f"`{name}`", note] for name, note in attributes(kind).items()])
 
 
 REAL_PARTS: dict[str, tuple[typing.Any, ...]] = {
@@ -1090,6 +1171,8 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "telemetry.md": telemetry_page,
     "evaluations.md": evaluations_page,
     "real-parts.md": real_parts_page,
+    "store.md": store_page,
+    "delivery.md": delivery_page,
 }
 
 

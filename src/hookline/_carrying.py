@@ -84,6 +84,7 @@ class Critical:
                 hook.id,
                 error.code if isinstance(error, DeliveryError) else "timeout",
                 error.problem if isinstance(error, DeliveryError) else "the run ended before it was delivered",
+                status_code=error.status_code if isinstance(error, DeliveryError) else None,
             )
             self.failure.__cause__ = error if known else None
         if not self._under_way:

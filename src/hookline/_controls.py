@@ -37,7 +37,11 @@ def interceptor_of(hook: HookData, delivery: Delivery) -> Interceptor:
             tenant_id=call.tenant_id,
             payload=payload_of(hook, msgspec.json.decode(encode(_event_of(call)))),
         )
-        answer = await delivery.request(envelope, timeout=hook.webhook.timeout)
+        try:
+            answer = await delivery.request(envelope, timeout=hook.webhook.timeout)
+        except DeliveryError as error:
+            # The model is told why a call was denied, and need not learn where the receiver lives.
+            raise DeliveryError(hook.id, error.code, "its receiver gave no valid answer in time") from error
         return decision_of(hook, call, answer)
 
     return Interceptor(

@@ -71,7 +71,7 @@ class OperationBusyError(OperationError):
     def __str__(self) -> str:
         return (
             f"Operation {self.operation_id!r} is being run or resumed already; wait for that to return. If the process "
-            "that did it has died, store its state once more with status='waiting_for_human' to resume it."
+            "that did it has died, `recover_agent` or a `Worker` goes on with it, given a store that knows."
         )
 
 

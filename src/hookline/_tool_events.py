@@ -24,7 +24,9 @@ INTERRUPTED = "The run was interrupted before the tool had finished."
 INTERRUPTED_TYPE = "Interrupted"
 """`OnToolCallError.error` and `error_type` of a tool that was stopped with its run."""
 
-LOST = "Its process died while the tool ran. Whether it took effect is unknown; it was not run again."
+LOST = (
+    "Its process died, or lost its store, while the tool ran. Whether it took effect is unknown; it did not run again."
+)
 LOST_TYPE = "ProcessDied"
 """`OnToolCallError.error` and `error_type` of a tool that was running when its process died."""
 

@@ -8,12 +8,15 @@ from time import monotonic
 
 import anyio
 import pytest
+from sqlalchemy import text
 
 from hookline import (
     Agent,
     Approve,
+    Hook,
     Hooks,
     ModelResponse,
+    OnComplete,
     Reject,
     ScriptedModel,
     ToolCall,
@@ -183,6 +186,48 @@ async def test_an_operation_that_nobody_can_go_on_with_is_logged_and_harms_no_ot
             worker._begin(till.agent(1), "no such operation", [Approve("t0")])
             await status_of(store, "good", "done")
     assert "no such operation" in caplog.text
+
+
+async def test_an_operation_of_a_newer_version_and_those_of_strangers_keep_a_worker_from_nothing(
+    store: SqlStore,
+) -> None:
+    till = Till()
+    names = ["newer", "strange", "mine"]
+    for name in names:
+        agent = till.agent(1, agent_id="stranger" if name == "strange" else "payer")
+        await exec_agent(agent, "Pay", operation_id=name, store=store)
+        await store.decide(name, Approve("t0"))
+    async with store.writing() as connection:
+        await connection.execute(text("UPDATE operations SET format = 99 WHERE operation_id = 'newer'"))
+        # Two whose process has died.
+        await connection.execute(
+            text("UPDATE operations SET status = 'running', owner = NULL WHERE operation_id IN ('newer', 'strange')")
+        )
+    assert await store.orphans() == ["strange"]
+    assert await store.orphans(agent_ids=["payer"]) == []
+    async with Worker(store, [till.agent(1)], poll_seconds=0.02):
+        await status_of(store, "mine", "done")
+
+
+async def test_what_ended_long_ago_is_forgotten_with_all_that_is_known_of_it(store: SqlStore) -> None:
+    till = Till()
+    for name in ("old", "waits"):
+        await exec_agent(till.agent(1), "Pay", operation_id=name, store=store)
+    await resume_agent(till.agent(1), "old", [Approve("t0")], store=store)
+    assert await store.prune(3600) == 0
+    assert await store.prune(0) == 1
+    assert await store.load("old") is None
+    assert await store.events_of("old") == []
+    assert await store.load("waits") is not None
+    assert await store.events_of("waits")
+
+
+async def test_what_is_still_to_be_delivered_is_not_forgotten(store: SqlStore) -> None:
+    hook = Hook(id="end", type=OnComplete, webhook={"url": "https://example.org/hook"})
+    agent = Agent(id="a", model=ScriptedModel([ModelResponse(content="done")]))
+    await exec_agent(agent, "Hi", operation_id="op", hooks=[hook], store=store)
+    assert await store.prune(0) == 0
+    assert await store.load("op") is not None
 
 
 async def test_a_worker_without_agents_is_refused(store: SqlStore) -> None:

@@ -169,8 +169,10 @@ async def _finish(
     except Exception as unsaved:
         reason, error = "error", error or unsaved
         run.close_step(INTERRUPTED)
-        with contextlib.suppress(Exception):
+        try:
             await save_end(run, reason, error)
+        except Exception:
+            await _let_go(run)
     finally:
         try:
             for event in endings(run, reason, error):
@@ -180,6 +182,13 @@ async def _finish(
         finally:
             await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
     return run.result(reason, error)
+
+
+async def _let_go(run: Run) -> None:
+    """The store does not know how the segment ended: whoever can is to go on from what it knows."""
+    if isinstance(run.store, DurableStore) and run.claimed:
+        with contextlib.suppress(Exception):
+            await run.store.release(run.operation_id)
 
 
 async def save_end(run: Run, reason: CompletionReason, error: Exception | None) -> None:

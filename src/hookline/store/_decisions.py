@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import DecisionError, OperationFinishedError, OperationNotFoundError
 from hookline.runtime import Approve, OperationState, Reject
+from hookline.runtime._state import FORMAT
 from hookline.store._engine import Database
 from hookline.store._rows import state_of
 from hookline.store._tables import decisions, operations
@@ -78,6 +79,7 @@ async def decided(connection: AsyncConnection, *, agent_ids: Sequence[str], limi
             (decisions.c.operation_id == operations.c.operation_id) & (decisions.c.version == operations.c.version),
         )
         .where(operations.c.status == "waiting_for_human", operations.c.agent_id.in_(agent_ids))
+        .where(operations.c.format <= FORMAT)
         .limit(limit)
     )
     return [state_of(*row) for row in await connection.execute(query)]

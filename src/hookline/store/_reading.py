@@ -2,6 +2,7 @@
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -10,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
 from hookline.events import HookType
-from hookline.runtime._state import JournalEntry, OperationState
+from hookline.runtime._state import FORMAT, JournalEntry, OperationState
 from hookline.store._engine import Database
 from hookline.store._rows import state_of
 from hookline.store._tables import events, operations, workers
@@ -108,16 +109,20 @@ async def orphaned(database: Database, connection: AsyncConnection, operation_id
     return (await connection.execute(query)).first() is not None
 
 
-async def orphans(database: Database, connection: AsyncConnection, limit: int) -> list[str]:
+async def orphans(
+    database: Database, connection: AsyncConnection, *, limit: int, agent_ids: Sequence[str] | None
+) -> list[str]:
     """Operations that run in no process that is alive; not those which a running one has called."""
     parent = operations.alias("parent")
     called = exists().where(parent.c.operation_id == operations.c.parent_operation_id, parent.c.status == "running")
     query = (
         select(operations.c.operation_id)
-        .where(deserted(database), ~called)
+        .where(deserted(database), ~called, operations.c.format <= FORMAT)
         .order_by(operations.c.updated_at, operations.c.operation_id)
         .limit(limit)
     )
+    if agent_ids is not None:
+        query = query.where(operations.c.agent_id.in_(agent_ids))
     return list((await connection.execute(query)).scalars())
 
 

@@ -20,6 +20,7 @@ from hookline.store._address import Dialect, address_of
 from hookline.store._commits import Commit, CommitQueue, Overflow
 from hookline.store._deliveries import rows_of
 from hookline.store._engine import Database, Durability
+from hookline.store._forgetting import prune
 from hookline.store._lease import Lease, new_worker_id
 from hookline.store._migrate import migrate
 from hookline.store._reading import Page, StoredOperation
@@ -178,11 +179,7 @@ class SqlStore(DurableStore):
         return await self._usable().now()
 
     async def check(self) -> None:
-        """Find out whether the database answers, at once.
-
-        Raises:
-            StoreUnavailableError: If it does not.
-        """
+        """Ask the database whether it is there; `StoreUnavailableError` if it does not answer."""
         async with self.reading() as connection:
             await connection.execute(select(literal(1)))
 
@@ -245,16 +242,17 @@ class SqlStore(DurableStore):
         await self._commits.settled(operation_id)
         await database.trying(partial(release, database, operation_id, self.worker_id))
 
-    async def orphans(self, limit: int = 100) -> list[str]:
+    async def orphans(self, limit: int = 100, *, agent_ids: Sequence[str] | None = None) -> list[str]:
         """Ids of operations that are running in no process that is alive, those first that were written longest ago.
 
         An operation that was called by a running one is left out: who resumes that one resumes it too.
 
         Args:
             limit: How many at most.
+            agent_ids: Only those of these agents.
         """
         reading.check_limit(limit, LONGEST_PAGE)
-        return await self._read(partial(reading.orphans, self._database, limit=limit))
+        return await self._read(partial(reading.orphans, self._database, limit=limit, agent_ids=agent_ids))
 
     async def children(self, operation_id: str) -> list[OperationState]:
         """The operations that it called as sub-agents and that have not ended.
@@ -326,7 +324,7 @@ class SqlStore(DurableStore):
         return await decisions.decide(database, operation_id, decision, by=by, tenant_id=tenant_id)
 
     async def decided(
-        self, agent_ids: Sequence[str], limit: int = 100
+        self, agent_ids: Sequence[str], limit: int = 1000
     ) -> list[tuple[OperationState, list[Approve | Reject]]]:
         """Operations that can go on, since all they wait for is decided, or one decision stops them.
 
@@ -341,6 +339,17 @@ class SqlStore(DurableStore):
             return [(state, each) for state, each in found if each]
 
         return await self._read(find)
+
+    async def prune(self, older_than: float) -> int:
+        """Forget operations that ended long ago, with their events and settled deliveries; their ids are free again.
+
+        Args:
+            older_than: Seconds since they were written last. What is still to be delivered is kept.
+
+        Returns:
+            How many were forgotten.
+        """
+        return await prune(self._usable(), older_than)
 
     async def forget_decisions(self, operation_id: str) -> None:
         """Drop what was decided about an operation that has gone on."""

@@ -102,7 +102,7 @@ class Worker:
     async def _take(self) -> None:
         """Take what nobody runs."""
         assert self._group is not None
-        for operation_id in await self.store.orphans():
+        for operation_id in await self.store.orphans(agent_ids=list(self._agents)):
             state = await self.store.load(operation_id)
             agent = self._agents.get(state.agent_id) if state is not None else None
             if agent is not None and operation_id not in self._taken:
