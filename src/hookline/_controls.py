@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
+import os
 
 import msgspec
 
 from hookline._frozen import read_only
 from hookline._hook_records import Interceptor
-from hookline._webhook import ControlAnswer, Delivery, Envelope, HookData, delivery_id, payload_of
+from hookline._webhook import ControlAnswer, Delivery, Envelope, HookData, payload_of
 from hookline.calls import Ask, Deny, Respond, ToolCall
 from hookline.errors import DeliveryError
 from hookline.events import BeforeToolCall, encode
@@ -28,10 +28,8 @@ def interceptor_of(hook: HookData, delivery: Delivery) -> Interceptor:
     """
 
     async def ask_receiver(call: ToolCall) -> ToolCall | Respond | Deny | Ask | None:
-        # The same question has the same id, so that a receiver that was asked before can say the same again.
-        question = msgspec.json.encode([call.step_index, call.tool_call_id, call.args], order="sorted")
         envelope = Envelope(
-            id=delivery_id(call.operation_id, sha256(question).hexdigest(), hook.id, 0),
+            id=f"msg_{os.urandom(16).hex()}",  # a question that is asked anew may be answered otherwise
             hook=hook,
             operation_id=call.operation_id,
             tenant_id=call.tenant_id,

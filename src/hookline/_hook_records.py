@@ -78,7 +78,8 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         if self.webhook is None:
             return None
         webhook = webhook_of(self.webhook, f"Hook {self.id!r}")
-        return HookData(id=self.id, type=self.event.hook_type, tool=self.tool, webhook=webhook)
+        data = HookData(id=self.id, type=self.event.hook_type, tool=self.tool, webhook=webhook)
+        return msgspec.json.decode(msgspec.json.encode(data), type=HookData)  # as it will be kept
 
 
 class Interceptor(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,6 +62,8 @@ class OperationFinishedError(OperationError):
         self.reason = reason
 
     def __str__(self) -> str:
+        if self.reason == "waiting_for_human":
+            return f"Operation {self.operation_id!r} waits for a person: `resume_agent` goes on with it."
         return f"Operation {self.operation_id!r} ended with reason {self.reason!r} and cannot be resumed."
 
 
@@ -129,6 +131,8 @@ class StateFormatError(OperationError):
         self.found, self.known = found, known
 
     def __str__(self) -> str:
+        if self.found <= self.known:
+            return f"What is stored of operation {self.operation_id!r} cannot be read. Nothing was changed."
         return (
             f"Operation {self.operation_id!r} was stored in layout {self.found}; this version of hookline reads up to "
             f"{self.known}. Update hookline here, or resume the operation where it was written. Nothing was changed."

@@ -317,7 +317,8 @@ class Chain:
         finally:
             if passage.recording and chain_ran.receivers and passage.started:
                 executions = [passage.executions[hook.index] for hook in passage.started]
-                announce_chain(passage.call, executions, passage.denied, began, passage.sender)
+                denied = None if passage.asked is not None else passage.denied
+                announce_chain(passage.call, executions, denied, began, passage.sender)
         asker = passage.asked_by
         if asker is not None:  # ids need not be unique
             passage.asked_nth = sum(hook.id == asker.id for hook in onion.hooks[: asker.index])

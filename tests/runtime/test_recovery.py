@@ -201,7 +201,7 @@ async def test_only_an_operation_whose_process_has_died_is_recovered() -> None:
     await exec_agent(paused, "Pay", operation_id="waits", store=store)
     with pytest.raises(OperationNotFoundError):
         await recover_agent(paused, "unknown", store=store)
-    with pytest.raises(HookUsageError, match="resume_agent"):
+    with pytest.raises(OperationFinishedError, match="resume_agent"):
         await recover_agent(paused, "waits", store=store)
     with pytest.raises(HookUsageError, match="outlives"):
         await recover_agent(paused, "waits", store=InMemoryStore())  # type: ignore[arg-type]
@@ -234,7 +234,7 @@ async def test_two_processes_that_recover_at_once_have_one_winner() -> None:
                 pass
 
         await take(store, "first")
-        with pytest.raises(HookUsageError):  # it has gone on, and waits for a person
+        with pytest.raises(OperationFinishedError):  # it has gone on, and waits for a person
             await recover_agent(world.agent(), "op", store=other)
         assert won == ["first waiting_for_human"]
 

@@ -119,15 +119,30 @@ async def test_two_workers_run_what_was_approved_once(store: SqlStore, database_
     assert till.paid == [1] * 20
 
 
-async def test_a_decision_is_void_once_the_operation_has_gone_on_in_another_way(store: SqlStore) -> None:
+async def test_a_decision_stays_while_others_are_taken_in_another_way(store: SqlStore) -> None:
     till = Till()
     await exec_agent(till.agent(1, 2), "Pay", operation_id="op", store=store)
-    await store.decide("op", Approve("t0"))
-    await resume_agent(till.agent(1, 2), "op", [Approve("t1")], store=store)  # it still waits for t0, in a new pause
-    assert await store.decided(["payer"]) == []
     await store.decide("op", Reject("t0", and_continue=True))
+    await resume_agent(till.agent(1, 2), "op", [Approve("t1")], store=store)  # it still waits for t0
     [(state, found)] = await store.decided(["payer"])
     assert (state.operation_id, found) == ("op", [Reject("t0", and_continue=True)])
+
+
+async def test_a_decision_is_about_one_pause_even_if_a_later_one_has_a_call_of_the_same_id(store: SqlStore) -> None:
+    till = Till()
+    await exec_agent(till.agent(1), "Pay", operation_id="op", store=store)
+    await store.decide("op", Approve("t0"))
+    turns = [
+        ModelResponse(tool_calls=[ToolCalling(api_name="pay", args={"amount": 1000}, tool_call_id="t0")]),
+        ModelResponse(content="done"),
+    ]
+    again = Agent(id="payer", model=ScriptedModel(turns), tools=till.agent(1).tools)
+    await resume_agent(again, "op", [Approve("t0")], store=store)
+    state = await store.load("op")
+    assert state is not None
+    assert (state.status, state.pending[0].args) == ("waiting_for_human", {"amount": 1000})
+    assert await store.decided(["payer"]) == []
+    await store.decide("op", Reject("t0"))
 
 
 @pytest.mark.parametrize("again", [Approve("t0"), Reject("t0")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,7 +32,8 @@ def read_answer(hook_id: str, body: bytes) -> ControlAnswer:
         DeliveryError: `"invalid_response"`, if it is no proper answer.
     """
     try:
-        given = msgspec.json.decode(body)
+        msgspec.json.decode(body)  # which is stricter about JSON than the standard library
+        given = json.loads(body, object_pairs_hook=_once)
         if not isinstance(given, dict):
             raise ValueError(f"it is no JSON object but {type(given).__name__}")
         if "hookSpecificOutput" in given:
@@ -78,6 +80,13 @@ def checked_answer(hook_id: str, answer: object) -> ControlAnswer:
     if answer.args is not None and not isinstance(answer.args, dict):
         raise _invalid(hook_id, f"`args` is an object; got {type(answer.args).__name__}")
     return answer
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys each stand there once, since of two answers neither counts."""
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("it has a key twice")
+    return dict(pairs)
 
 
 def _unfolded(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hookline.delivery._outbox_lanes import Held, Lanes
 from hookline.errors import StoreUnavailableError, message_of
 from hookline.store import SqlStore
 from hookline.store._deliveries import Outcome, settle
-from hookline.store._deliveries_claims import Claimed, claim, correct_times, extend, release
+from hookline.store._deliveries_claims import Claimed, claim, correct_times, extend, lock, release
 from hookline.store._deliveries_endpoints import Breaker
 
 __all__ = ["Worker", "WorkerOptions"]
@@ -155,6 +155,8 @@ class Worker:
             began = loop.time()
             now = (await connection.execute(select(self._store.now_sql()))).scalar_one()
             outcomes = [outcome for held in ended for outcome in held.outcomes]
+            settled = {outcome.claimed.seq for outcome in outcomes} | {held.seq for held in ended}
+            await lock(connection, settled | (self._held.keys() if tend else set()))
             await settle(connection, outcomes, now=now, worker=worker, breaker=options.breaker)
             untried = [held.seq for held in ended if not held.outcomes]
             if untried:

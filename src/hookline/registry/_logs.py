@@ -69,7 +69,7 @@ class ExecutionLog:
             raise HookUsageError(f"`sample` is a function of one record; got {sample!r}.")
         self._store = store
         self._observers = observers
-        self._retention_seconds = min(retention_hours * 3600, 1e9)
+        self._retention_seconds = min(retention_hours * 3600, 1e10)
         self._max_rows = max_rows
         self._writer = LogWriter(store, max_queued, sample)
         self._tasks: list[asyncio.Task[None]] = []
@@ -112,14 +112,15 @@ class ExecutionLog:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Hear no more, and write what waits, if the store takes it within five seconds. May be called twice."""
+        """Hear no more, and write what waits, if the store takes it within five seconds; drop the rest."""
         chain_ran.disconnect(self._chain_ran)
         hook_executed.disconnect(self._hook_executed)
+        with anyio.move_on_after(CLOSING, shield=True):
+            await self._writer.flush()
         for task in self._tasks:
             task.cancel()
         with anyio.move_on_after(CLOSING, shield=True):
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._writer.flush()
         self._writer.give_up()
 
     async def flush(self) -> bool:

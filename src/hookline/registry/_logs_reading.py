@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar, get_args
 import msgspec
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Select,
     Table,
     func,
@@ -109,11 +110,10 @@ def page_query(which: Wanted, limit: int, dialect: str) -> Select[bytes]:
     wire = select(executions.c.wire)
     if which.operation_id is not None:
         query = part(wire, executions, named(which, "operation_id"))
-        query = query.where(
-            *(executions.c[name] == value for name, value in named(which, "tenant_id", "point").items())
-        )
+        others = named(which, "tenant_id", "point")
+        query = query.where(*(beside(executions.c[name], value) for name, value in others.items()))
         if which.hook_id is None:
-            return query if which.status is None else query.where(executions.c.status == which.status)
+            return query if which.status is None else query.where(beside(executions.c.status, which.status))
         its = (execution_hooks.c.hook_id == which.hook_id) & (execution_hooks.c.id == executions.c.id)
         status = select(execution_hooks.c.status).where(its).scalar_subquery()
         return query.where(status.is_not(None) if which.status is None else status == which.status)
@@ -121,7 +121,7 @@ def page_query(which: Wanted, limit: int, dialect: str) -> Select[bytes]:
         inner = part(select(execution_hooks.c.id), execution_hooks, named(which, "tenant_id", "hook_id", "status"))
         if which.point is not None:
             # It is no part of what the index is sorted by: as a rule, all that a hook does is at one point.
-            inner = inner.where(execution_hooks.c.point == which.point)
+            inner = inner.where(beside(execution_hooks.c.point, which.point))
         ids = inner.subquery()
         return wire.join_from(ids, executions, executions.c.id == ids.c.id)
     return part(wire, executions, named(which, "tenant_id", "point", "status"))
@@ -132,6 +132,11 @@ def named(which: Wanted, *names: str) -> dict[str, str]:
     return {name: value for name in names if (value := getattr(which, name)) is not None}
 
 
+def beside(column: ColumnElement[str], value: str) -> ColumnElement[bool]:
+    """A condition for which no index is to be looked up: that of the page is another one."""
+    return column.concat("") == value
+
+
 def between(
     query: Select[T], source: Table, equal: dict[str, str], *, which: Wanted, limit: int, dialect: str
 ) -> Select[T]:
@@ -139,7 +144,7 @@ def between(
     status = equal.get("status")
     if status == "ok":
         # They are not in the indexes by status.
-        query = query.where(source.c.status == equal.pop("status"))
+        query = query.where(beside(source.c.status, equal.pop("status")))
     elif status is not None:
         query = query.where(text("status <> 'ok'"))
     columns = [*(source.c[name] for name in equal), source.c.id]

@@ -111,32 +111,43 @@ class Sums:
     """What this process has seen, to be written."""
 
     def __init__(self) -> None:
+        self._new: dict[tuple[str, int, str, str], Sum] = {}
         self._sums: dict[Place, Sum] = {}
         self._changed: set[Place] = set()
 
     def note(self, row: ExecutionRow) -> None:
         """Add what the hooks of a run did."""
-        time = int(row.created_at)
+        minute = int(row.created_at) // MINUTE
         for run in row.executions:
+            place = (row.tenant_id, minute, run.hook_id, row.point)
+            new = self._new.get(place)
+            if new is None:
+                new = self._new[place] = Sum(durations={})
+            if run.status == "dropped":
+                new.dropped += 1
+                continue
+            new.count += 1
+            if run.status != "ok":
+                new.errors += run.status == "error"
+                new.denied += run.status == "denied"
+                new.timeouts += run.status == "timeout"
             step = step_of(run.duration_ms)
+            new.durations[step] = new.durations.get(step, 0) + 1
+
+    def _add_up(self) -> None:
+        for (tenant_id, minute, hook_id, point), new in self._new.items():
             for seconds in (MINUTE, HOUR):
-                place = Place(row.tenant_id, seconds, time - time % seconds, run.hook_id, row.point)
-                sums = self._sums.get(place)
-                if sums is None:
+                place = Place(tenant_id, seconds, minute * MINUTE // seconds * seconds, hook_id, point)
+                if place not in self._sums:
                     # A name of its own, so that it never replaces what was written and forgotten here.
-                    sums = self._sums[place] = Sum(writer=secrets.token_hex(8), durations={})
+                    self._sums[place] = Sum(writer=secrets.token_hex(8), durations={})
+                self._sums[place].add(new)
                 self._changed.add(place)
-                if run.status == "dropped":
-                    sums.dropped += 1
-                    continue
-                sums.count += 1
-                sums.errors += run.status == "error"
-                sums.denied += run.status == "denied"
-                sums.timeouts += run.status == "timeout"
-                sums.durations[step] = sums.durations.get(step, 0) + 1
+        self._new.clear()
 
     def changed(self) -> list[dict[str, Any]]:
         """The rows of what was added to since the last time that all was written."""
+        self._add_up()
         rows = []
         for place in sorted(self._changed):
             sums = self._sums[place]

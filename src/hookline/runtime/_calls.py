@@ -18,6 +18,7 @@ from hookline.errors import ToolArgumentsError, UnknownToolError
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, PendingTool, ToolOutcome
 from hookline.runtime._control import RunControl, lead
 from hookline.runtime._enclosing import enclosed
+from hookline.runtime._journal import storable_text
 from hookline.runtime._keeping import checkpoint
 from hookline.runtime._offer import jsonable
 from hookline.runtime._result import Step
@@ -72,7 +73,7 @@ def shown_args(args: object) -> dict[str, Any] | str:
 def call_of(run: Run, step: Step, calling: ToolCalling, tool: Tool | None) -> tuple[ToolCall, str | None]:
     """The call that is about to happen, and what is wrong with its arguments."""
     args, problem = parsed_args(calling)
-    waiting = run.waiting.pop(calling.tool_call_id, None) if run.waiting else None
+    waiting = run.waiting.get(calling.tool_call_id) if run.waiting else None
     identifier = tool.identifier if tool else calling.identifier
     api_name = tool.name if tool else calling.api_name
     call = ToolCall(
@@ -121,7 +122,9 @@ def job(run: Run, step: Step, calling: ToolCalling, call: ToolCall, tool: Tool |
         tool: The tool, if there is one.
         problem: What is wrong with its arguments.
     """
-    run.count_call(call)
+    if run.journal is None or calling.tool_call_id not in run.waiting:
+        run.count_call(call)
+    reserve(run, call)
     return partial(answer, run, step, calling, call, tool, problem)
 
 
@@ -147,7 +150,14 @@ def intercepted_job(
         asked_by: The hook that had the person asked, where others were not heard before.
     """
     run.reserve(call)
+    reserve(run, call)
     return partial(answer_intercepted, run, step, calling, call, problem, approved=approved, asked_by=asked_by)
+
+
+def reserve(run: Run, call: ToolCall) -> None:
+    """On a store that keeps what happened: keep the index of a call that has not begun, for whoever goes on."""
+    if run.journal is not None:
+        run.waiting.setdefault(call.tool_call_id, WaitingCall(call_index=call.call_index))
 
 
 async def answer(
@@ -273,6 +283,10 @@ async def tell_unrun(run: Run, step: Step, call: ToolCall, passage: Passage) -> 
 def keep(run: Run, step: Step, calling: ToolCalling, call: ToolCall, result: ToolResult) -> None:
     """Note what the model is to be told."""
     content = f"{result.error_type}: {result.content}" if result.error_type else result.content
+    if run.waiting:
+        run.waiting.pop(calling.tool_call_id, None)
+    if run.journal is not None:
+        content = storable_text(content)
     run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = ToolOutcome(
         identifier=call.identifier,
         api_name=call.api_name,

@@ -152,6 +152,7 @@ async def recover_agent(
     drain_timeout: float = 5.0,
     on_token: OnToken | None = None,
     release: Release = "checked",
+    abandon: bool = False,
 ) -> OperationResult:
     """Go on with an operation whose process has died: from where it was written last, in the same step.
 
@@ -167,13 +168,14 @@ async def recover_agent(
         drain_timeout: Seconds that queued observers may take at the end; the rest is cancelled.
         on_token: Takes the text of the model calls of this segment; see `exec_agent`.
         release: When it is given away; see `exec_agent`.
+        abandon: End it instead, with reason `"interrupted"`: hooks are told of the end of all that had begun.
 
     Raises:
         OperationNotFoundError: If the store does not know the operation.
-        OperationFinishedError: If it has ended.
+        OperationFinishedError: If it has ended, or waits for a person.
         OperationBusyError: If it is running in a process that is alive, or somebody else is recovering it.
         OperationMismatchError: If another agent started it.
-        HookUsageError: If it waits for a person, or the store does not keep what happened.
+        HookUsageError: If the store does not keep what happened.
     """
     if not isinstance(agent, Agent) or not isinstance(store, DurableStore):
         raise HookUsageError(
@@ -183,8 +185,6 @@ async def recover_agent(
     state = await store.load(operation_id)
     if state is None:
         raise OperationNotFoundError(operation_id)
-    if state.status == "waiting_for_human":
-        raise HookUsageError(f"Operation {operation_id!r} waits for a person: use `resume_agent`.")
     if state.status != "running":
         raise OperationFinishedError(operation_id, state.status)
     if operation_id in live or not await store.orphaned(operation_id):
@@ -192,7 +192,18 @@ async def recover_agent(
     if state.agent_id != agent.id:
         raise OperationMismatchError(operation_id, state.agent_id, agent.id)
     return await _with_dispatcher(
-        agent, state, state.version, (), batch, dispatcher, store, drain_timeout, on_token, release, recovered=True
+        agent,
+        state,
+        state.version,
+        (),
+        batch,
+        dispatcher,
+        store,
+        drain_timeout,
+        on_token,
+        release,
+        recovered=True,
+        abandon=abandon,
     )
 
 
@@ -247,6 +258,7 @@ async def _with_dispatcher(
     release: Release,
     *,
     recovered: bool = False,
+    abandon: bool = False,
 ) -> OperationResult:
     if dispatcher is None:
         async with HookDispatcher() as own:
@@ -262,6 +274,7 @@ async def _with_dispatcher(
                 on_token,
                 release,
                 recovered=recovered,
+                abandon=abandon,
             )
     run = Run(
         agent,
@@ -276,6 +289,8 @@ async def _with_dispatcher(
         release=release,
         recovered=recovered,
     )
+    if abandon:
+        run.interrupt()
     return await exec_run(run, decisions)
 
 

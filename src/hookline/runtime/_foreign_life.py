@@ -34,11 +34,11 @@ from hookline.runtime._enclosing import begin_enclosing, end_enclosing
 from hookline.runtime._foreign_segment import Segment, stand_in
 from hookline.runtime._given import check_ids, checked_id
 from hookline.runtime._keeping import save
+from hookline.runtime._letting_go import save_end
 from hookline.runtime._live import live
 from hookline.runtime._result import Step
 from hookline.runtime._resume import decided, rejection
 from hookline.runtime._run import Run
-from hookline.runtime._running import save_end
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, default_store
 from hookline.runtime._telling import after_step, before_step, endings
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import msgspec
 
-from hookline.calls import SubAgentCall, ToolCall, ToolCalling
+from hookline.calls import ModelResponse, SubAgentCall, ToolCall, ToolCalling
 from hookline.errors import EventEncodeError
 from hookline.events import BeforeToolCall, Event, encode
 from hookline.runtime._agent import AGENT_IDENTIFIER
 from hookline.runtime._offer import jsonable
 from hookline.runtime._result import Step
-from hookline.runtime._state import BegunCall, JournalEntry, OpenStep, OperationState
+from hookline.runtime._state import BegunCall, Decision, JournalEntry, OpenStep, OperationState
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "storable", "storable_text"]
 
 
 class Journal:
@@ -30,10 +32,14 @@ class Journal:
         self.begun: dict[str, BegunCall] = dict(state.begun)
         self.step: Step | None = None
         """The step that hooks were told of and that has not ended."""
+        self.entered = False
+        """Whether the hooks of the step's `StepCall` have let it begin."""
         self.recovered = recovered and state.steps > 0
         """Whether the next step goes on with what the last process left."""
         self.left: OpenStep | None = state.open_step if recovered else None
         """The step that it left, until that goes on."""
+        self.taking: list[Decision] = list(state.taking) if recovered else []
+        """What a person has decided and hooks were not told of yet."""
         self.lock = anyio.Lock()
         self.wanted = 0
         self.written = 0
@@ -65,7 +71,13 @@ class Journal:
         step = self.step
         if step is None:
             return self.left
-        return OpenStep(index=step.index, content=step.content, reasoning=step.reasoning, cost_usd=step.cost_usd)
+        return OpenStep(
+            index=step.index,
+            entered=self.entered,
+            content=step.content,
+            reasoning=step.reasoning,
+            cost_usd=step.cost_usd,
+        )
 
     def begin(self, call: ToolCall | BeforeToolCall) -> None:
         """A tool is about to be run, answered or denied."""
@@ -103,6 +115,27 @@ class Journal:
 def _encoded(event: Event) -> bytes:
     try:
         return encode(event)
-    except EventEncodeError:  # what JSON cannot carry is left out, rather than the event
+    except EventEncodeError:  # what JSON cannot carry is left out, or escaped, rather than the event
         given = {name: jsonable(getattr(event, name)) for name in ("args", "metadata") if hasattr(event, name)}
-        return encode(msgspec.structs.replace(event, **given))
+        return msgspec.json.encode(_escaped(msgspec.to_builtins(msgspec.structs.replace(event, **given))))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return storable_text(value)
+    if isinstance(value, dict):
+        return {storable_text(str(key)): _escaped(each) for key, each in value.items()}
+    return [_escaped(each) for each in value] if isinstance(value, list) else value
+
+
+def storable_text(text: str) -> str:
+    """Text that every store keeps: half of a surrogate pair is none."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def storable(response: ModelResponse) -> ModelResponse:
+    """A model's answer that every store keeps."""
+    content, reasoning = storable_text(response.content), storable_text(response.reasoning)
+    if content is response.content and reasoning is response.reasoning:
+        return response
+    return msgspec.structs.replace(response, content=content, reasoning=reasoning)

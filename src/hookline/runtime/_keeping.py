@@ -12,7 +12,7 @@ from hookline.runtime._offer import jsonable, kept
 from hookline.runtime._run import Run
 from hookline.runtime._state import DurableStore, OperationState, Steering
 
-__all__ = ["checkpoint", "save"]
+__all__ = ["checkpoint", "look_up", "save"]
 
 
 async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
@@ -45,6 +45,7 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         waiting_since_unix_nano=run.waiting_since_unix_nano,
         active_ms=run.active_ms(),
         hooks=run.data,
+        taking=list(journal.taking) if journal is not None else [],
         begun=dict(journal.begun) if journal is not None else {},
         open_step=journal.open_step() if journal is not None else None,
         events=journal.numbered if journal is not None else 0,
@@ -110,4 +111,5 @@ def steering(run: Run) -> Steering:
         offered=kept(run.agent, run.offered) if run.offered is not None else None,
         offer=run.offer,
         said_from=run.said_from,
+        denied=run.denied,
     )

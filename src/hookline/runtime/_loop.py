@@ -32,6 +32,7 @@ from hookline.runtime._calls import (
 from hookline.runtime._compaction import compact_if_needed
 from hookline.runtime._control import RunControl, lead
 from hookline.runtime._enclosing import enclosed, enclosed_step
+from hookline.runtime._journal import storable
 from hookline.runtime._keeping import checkpoint
 from hookline.runtime._models import RETRY, Model, ModelRetry, own_copy, respond
 from hookline.runtime._result import Step
@@ -42,6 +43,9 @@ from hookline.runtime._sub_agents import sub_agent_job
 from hookline.runtime._telling import after_step, before_step
 
 __all__ = ["intercepted_step", "job_of", "limit_reached", "model_step", "run_step", "work_off"]
+
+LONGEST_CALL_ID = 256
+"""Characters of a model's id of a call."""
 
 
 async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason | None:
@@ -56,7 +60,9 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
         await run.take_turn()
         if decisions:
             note_decisions(run, step, decisions)
-            await checkpoint(run)
+            if run.journal is not None:
+                run.journal.entered = False
+                await checkpoint(run)
         work = work_of(run, step, decisions)
         reason = await (enclosed_step(run, step.index, work) if StepCall in run.enclosing else work) or limit_reached(
             run
@@ -69,6 +75,8 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
 
 def work_of(run: Run, step: Step, decisions: Sequence[Decision]) -> Coroutine[Any, Any, CompletionReason | None]:
     """What happens between the two events of a step."""
+    if run.journal is not None:
+        run.journal.entered = StepCall not in run.intercepted
     work = partial(resume_step, run, step, decisions) if decisions else partial(model_step, run, step)
     return intercepted_step(run, step, work) if StepCall in run.intercepted else work()
 
@@ -81,6 +89,8 @@ async def intercepted_step(
 
     async def terminal(call: StepCall) -> StepResult:
         nonlocal reason
+        if run.journal is not None:
+            run.journal.entered = True
         reason = await work() or limit_reached(run)
         return StepResult(should_continue=reason is None, content=step.content)
 
@@ -121,6 +131,8 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
     response = await ask_model(run, step)
     if response is None:
         return "interrupted"
+    if run.journal is not None:
+        response = storable(response)
     if run.phases is not None:
         await run.move(Phase.ANALYZING_LLM_RESPONSE)
     run.count(step, response)
@@ -251,6 +263,8 @@ def with_own_ids(callings: Sequence[ToolCalling]) -> list[ToolCalling]:
     unique = []
     for position, calling in enumerate(callings):
         name = calling.tool_call_id if isinstance(calling.tool_call_id, str) else ""
+        if len(name) > LONGEST_CALL_ID or not name.isprintable():
+            name = ""  # no store, and no provider, would take it
         while not name or name in seen:
             name = f"{name or 'call'}_{position}"
         seen.add(name)

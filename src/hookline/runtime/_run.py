@@ -204,7 +204,7 @@ class Run(Conversation):
         self.traceparents = tuple(state.traceparents)
         self.waiting_since_unix_nano = state.waiting_since_unix_nano
         steering = state.steering or UNSTEERED
-        self.steered = self.chain is not None or state.steering is not None
+        self.steered = self.chain is not None or state.steering is not None or self.journal is not None
         self.instructions = self.agent.instructions if steering.instructions is None else steering.instructions
         self.continues = steering.continues
         self.waiting: dict[str, WaitingCall] = dict(steering.waiting)
@@ -214,7 +214,7 @@ class Run(Conversation):
         self.offer = steering.offer
         self.said_from = len(state.messages) if steering.said_from is None else steering.said_from
         """Where in the conversation begins what this operation has said."""
-        self.denied: Denial | None = None
+        self.denied: Denial | None = steering.denied if self.recovering else None
         self.refused_from: int | None = None
         """Where input begins that hooks have refused: a session does not keep it, so that no later task reads it."""
 

@@ -24,16 +24,25 @@ from hookline.runtime._agent_call import run_agent
 from hookline.runtime._calls import INTERRUPTED
 from hookline.runtime._enclosing import begin_enclosing, end_enclosing
 from hookline.runtime._keeping import save
+from hookline.runtime._letting_go import (
+    LOST_HERE,
+    end_somehow,
+    given_up,
+    is_stored,
+    let_go_when_cancelled,
+    save_end,
+    take_back,
+)
 from hookline.runtime._live import live
 from hookline.runtime._offer import keep_here
 from hookline.runtime._result import OperationResult
 from hookline.runtime._run import Run
 from hookline.runtime._segment import run_segment
 from hookline.runtime._sources import opened
-from hookline.runtime._state import Decision, DurableStore
+from hookline.runtime._state import Decision
 from hookline.runtime._telling import endings
 
-__all__ = ["exec_run", "save_end"]
+__all__ = ["exec_run"]
 
 logger = logging.getLogger("hookline")
 
@@ -54,6 +63,8 @@ async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
             "calls observers only. Give their bundle to the run, in `hooks=[...]`."
         )
     live[operation_id] = None
+    if run.journal is not None and decisions:
+        run.journal.taking = list(decisions)  # so that whoever goes on after a crash knows of them
     try:
         failed_at_start = await _claim(run)
         hooks = run.hooks
@@ -80,8 +91,8 @@ async def _claim(run: Run) -> Exception | None:
         await save(run, "running")
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
-            if run.recovering and isinstance(run.store, DurableStore):
-                await run.store.release(run.operation_id)
+            if run.journal is not None:
+                await take_back(run, version)
             else:
                 await save(run, "interrupted" if version is None else "waiting_for_human")
         raise
@@ -115,7 +126,10 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
             if run.remember is not None:
                 with anyio.move_on_after(LAST_SAVE_SECONDS):
                     await _remembered(run, "interrupted", None)
-            await _finish(run, "interrupted", None, save_timeout=LAST_SAVE_SECONDS)
+            if run.journal is not None and let_go_when_cancelled.get():
+                await given_up(run, "interrupted", None)
+            else:
+                await _finish(run, "interrupted", None, save_timeout=LAST_SAVE_SECONDS)
         raise
     return await _finish(run, reason, error)
 
@@ -158,6 +172,8 @@ async def _finish(
         keep_here(run.offer, run.offered, waiting=reason == "waiting_for_human")
     if reason != "waiting_for_human":
         run.close_step(INTERRUPTED)
+    if run.journal is not None and isinstance(error, LOST_HERE):
+        return await given_up(run, "error", error)
     try:
         if not run.claimed and run.version is not None:
             pass  # a resume that the store did not take note of: the operation goes on waiting there
@@ -167,12 +183,14 @@ async def _finish(
             with anyio.move_on_after(save_timeout):
                 await save_end(run, reason, error)
     except Exception as unsaved:
-        reason, error = "error", error or unsaved
-        run.close_step(INTERRUPTED)
-        try:
-            await save_end(run, reason, error)
-        except Exception:
-            await _let_go(run)
+        if run.journal is None:
+            reason, error = "error", error or unsaved
+            run.close_step(INTERRUPTED)
+            with contextlib.suppress(Exception):
+                await save(run, reason)
+        elif not await is_stored(run, reason):
+            reason, error = "error", error or unsaved
+            await end_somehow(run, unsaved)
     finally:
         try:
             for event in endings(run, reason, error):
@@ -182,29 +200,6 @@ async def _finish(
         finally:
             await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
     return run.result(reason, error)
-
-
-async def _let_go(run: Run) -> None:
-    """The store does not know how the segment ended: whoever can is to go on from what it knows."""
-    if isinstance(run.store, DurableStore) and run.claimed:
-        with contextlib.suppress(Exception):
-            await run.store.release(run.operation_id)
-
-
-async def save_end(run: Run, reason: CompletionReason, error: Exception | None) -> None:
-    """Store how the segment ended; on a store that keeps what happened, together with the events that tell of it."""
-    journal = run.journal
-    if journal is None:
-        await save(run, reason)
-        return
-    events = endings(run, reason, error)
-    for event in events:
-        journal.note(event)
-    try:
-        await save(run, reason)
-    except BaseException:
-        journal.forget(len(events))
-        raise
 
 
 async def _settled(

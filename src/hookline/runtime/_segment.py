@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from functools import partial
 from time import perf_counter_ns
 
+import anyio
+
 from hookline._tool_events import LOST, LOST_TYPE
 from hookline.calls import AgentResult, StepCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
-from hookline.errors import UnknownToolError
+from hookline.errors import OperationBusyError, OperationExistsError, StoreUnavailableError, UnknownToolError
 from hookline.events import CompletionReason, ToolOutcome
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._calls import Job, tell_result
+from hookline.runtime._control import RunControl
 from hookline.runtime._keeping import save
 from hookline.runtime._loop import intercepted_step, job_of, limit_reached, model_step, run_step, work_off
 from hookline.runtime._result import OperationResult, Step
 from hookline.runtime._resume import resume_step
 from hookline.runtime._run import Run
-from hookline.runtime._state import BegunCall, Decision, OpenStep, OperationState
-from hookline.runtime._sub_agents import answer_of, failed, keep_answer, tell_completed
+from hookline.runtime._state import BegunCall, Decision, OpenStep, OperationState, Reject
+from hookline.runtime._sub_agents import answer_of, failed, keep_answer, led, tell_completed
 from hookline.runtime._telling import after_step
 
 __all__ = ["run_segment"]
@@ -60,19 +63,25 @@ async def recover(run: Run) -> CompletionReason | None:
     journal.recovered = False
     left = journal.left
     if left is None:
+        if journal.taking:
+            return await run_step(run, journal.taking)
         if run.pending:
             return "waiting_for_human"  # what was decided had not been written
         return limit_reached(run)
     step = journal.step = step_of(run, left)
-    journal.left = None
+    journal.left, journal.entered = None, left.entered
     reason: CompletionReason | None = "error"
+    jobs = settle_begun(run, step)
     try:
         await run.take_turn()
-        work = partial(go_on, run, step)
+        work = partial(go_on, run, step, jobs)
         if StepCall in run.intercepted:
-            reason = await intercepted_step(run, step, work, pinned=True)
+            reason = await intercepted_step(run, step, work, pinned=left.entered)
         else:
             reason = await work() or limit_reached(run)
+    except BaseException:
+        tell_stopped(run)
+        raise
     finally:
         after_step(run, step, should_continue=reason is None)
     run.step_index = None
@@ -91,25 +100,34 @@ def step_of(run: Run, left: OpenStep) -> Step:
     return step
 
 
-async def go_on(run: Run, step: Step) -> CompletionReason | None:
-    """The rest of the step."""
+async def go_on(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | None:
+    """The rest of the step; `jobs` are the sub-agents that were under way."""
     if not run.open_calls:
         return await model_step(run, step)
-    if run.pending and run.undecided():
-        step.type = "request_human_approve"
-        return "waiting_for_human"
-    jobs = settle_begun(run, step)
     if run.pending:
-        return await resume_step(run, step, list(run.decisions.values()))
-    begun = {calling.tool_call_id for calling in run.open_calls if calling.tool_call_id in step.outcomes}
-    children = set(run.journal.begun) if run.journal is not None else set()
+        decisions = list(run.decisions.values())
+        stops = any(isinstance(each, Reject) and not each.and_continue for each in decisions)
+        if run.undecided() and not stops:
+            step.type = "request_human_approve"
+            return "waiting_for_human"
+        return await resume_step(run, step, decisions)
+    seen = set(step.outcomes) | (set(run.journal.begun) if run.journal is not None else set())
     for calling in run.open_calls:
-        if calling.tool_call_id in begun or calling.tool_call_id in children:
+        if calling.tool_call_id in seen or run.denied is not None:
             continue
         work = await job_of(run, step, calling)
         if work is not None:
             jobs.append(work)
     return await work_off(run, step, jobs)
+
+
+def tell_stopped(run: Run) -> None:
+    """The run is stopped before its sub-agents could go on: hooks are told of their end."""
+    begun = run.journal.begun if run.journal is not None else {}
+    for name, each in list(begun.items()):
+        if each.child is not None and not each.ended:
+            tell_completed(run, call_of_child(run, each), each.child, success=False)
+            begun.pop(name)
 
 
 def settle_begun(run: Run, step: Step) -> list[Job]:
@@ -148,28 +166,62 @@ def settle_begun(run: Run, step: Step) -> list[Job]:
     return jobs
 
 
+def call_of_child(run: Run, begun: BegunCall) -> SubAgentCall:
+    """The call of a sub-agent that was under way, as hooks had left it."""
+    instruction = str(begun.call.args["instruction"]) if isinstance(begun.call.args, dict) else ""
+    return SubAgentCall(callee_id=begun.call.api_name, instruction=instruction, **run.call_ids)
+
+
 async def child_goes_on(run: Run, step: Step, calling: ToolCalling, begun: BegunCall) -> None:
     """A sub-agent that was under way: it goes on, or what it came to is taken from the store."""
-    child_id = begun.child or ""
-    instruction = str(begun.call.args["instruction"]) if isinstance(begun.call.args, dict) else ""
-    call = SubAgentCall(callee_id=begun.call.api_name, instruction=instruction, **run.call_ids)
+    call = call_of_child(run, begun)
+    step.ran = True
+
+    async def terminal(final: SubAgentCall) -> AgentResult:
+        return await answer_of_child(run, final, begun)
+
+    if SubAgentCall in run.intercepted:
+        result = await led(run, call, terminal, RunControl(run, pinned=True))
+    else:
+        result = await terminal(call)
+    keep_answer(run, step, calling, call.callee_id, result)
+
+
+async def answer_of_child(run: Run, call: SubAgentCall, begun: BegunCall) -> AgentResult:
+    """What the model is told of a sub-agent that was under way, and the second event of the pair, if it is not told."""
+    child_id, journal = begun.child or "", run.journal
+    assert journal is not None
     agent = run.find(ToolCalling(identifier=AGENT_IDENTIFIER, api_name=call.callee_id, tool_call_id=""))
     if not isinstance(agent, Agent):  # this process has another version of the agent
-        result = failed(run, call, UnknownToolError(f"{AGENT_IDENTIFIER}/{call.callee_id}", []))
-        keep_answer(run, step, calling, call.callee_id, result)
-        return
-    state = await run.store.load(child_id)
-    if state is None or state.status == "running":
-        outcome = await run.exec_child(run, agent, instruction, child_id, state)
+        outcome = None
+        error: BaseException = UnknownToolError(f"{AGENT_IDENTIFIER}/{call.callee_id}", [])
     else:
-        outcome = outcome_of(state, state.status)
-    step.ran = True
-    answer = AgentResult(output=answer_of(agent, outcome), reason=outcome.reason)
-    if outcome.reason == "error":
-        answer = failed(run, call, outcome.error or RuntimeError("It failed in a process that died later."))
-    elif not begun.ended:
+        outcome = await outcome_of_child(run, agent, call.instruction, child_id)
+        error = outcome.error or RuntimeError("It failed in a process that died later.")
+        if isinstance(error, StoreUnavailableError):
+            raise error
+    told, name = begun.ended, begun.call.tool_call_id
+    journal.end(name)
+    if outcome is None or outcome.reason == "error":
+        return failed(run, call, error, told=told)
+    if not told:
         tell_completed(run, call, child_id, success=outcome.reason == "done")
-    keep_answer(run, step, calling, agent.id, answer)
+    assert isinstance(agent, Agent)
+    return AgentResult(output=answer_of(agent, outcome), reason=outcome.reason)
+
+
+async def outcome_of_child(run: Run, agent: Agent, instruction: str, child_id: str) -> OperationResult:
+    """What a sub-agent came to, once it has gone on if need be."""
+    for pause in (0.0, 0.05, 0.5):
+        await anyio.sleep(pause)
+        state = await run.store.load(child_id)
+        if state is not None and state.status != "running":
+            return outcome_of(state, state.status)
+        try:
+            return await run.exec_child(run, agent, instruction, child_id, state)
+        except (OperationBusyError, OperationExistsError) as error:  # a last write of its process came in between
+            busy = error
+    raise busy
 
 
 def outcome_of(state: OperationState, reason: CompletionReason) -> OperationResult:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from hookline._webhook import HookData
-from hookline.calls import Message, ToolCalling, ToolSpec, Usage
+from hookline.calls import Denial, Message, ToolCalling, ToolSpec, Usage
 from hookline.errors import StaleStateError
 from hookline.events import CompletionReason, HookType, PendingTool, ToolOutcome
 
@@ -93,6 +93,7 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         offered: The tools that the model is offered, where hooks have changed them.
         offer: Names `offered`, so that it is not taken for that of another operation.
         said_from: Where in `messages` begins what the operation itself has said.
+        denied: Which hook has denied something so that the run is to end.
     """
 
     instructions: str | None = None
@@ -102,6 +103,7 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     offered: list[OfferedTool] | None = None
     offer: str = ""
     said_from: int | None = None
+    denied: Denial | None = None
 
 
 class BegunCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -128,9 +130,11 @@ class OpenStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         content: What the model said in it.
         reasoning: What it thought.
         cost_usd: What its model calls cost.
+        entered: Whether the hooks of its `StepCall` had let it begin.
     """
 
     index: int
+    entered: bool = False
     content: str = ""
     reasoning: str = ""
     cost_usd: float = 0.0
@@ -151,6 +155,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         outcomes: What is known of them already, by tool call id.
         pending: Those that wait for a person, with the very arguments that will run.
         decisions: What was decided about them so far.
+        taking: The decisions with which this segment was started, until hooks were told of them.
         steps: Steps so far.
         llm_calls: Model calls so far.
         tool_calls: Tool calls so far.
@@ -182,6 +187,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     outcomes: dict[str, ToolOutcome] = {}
     pending: list[PendingTool] = []
     decisions: dict[str, Decision] = {}
+    taking: list[Decision] = []
     steps: int = 0
     llm_calls: int = 0
     tool_calls: int = 0

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from hookline._passages import Passage
 from hookline.calls import AgentResult, SubAgentCall, ToolCalling
-from hookline.errors import ToolArgumentsError, UnknownToolError, message_of
+from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError, message_of
 from hookline.events import AfterCallAgent, BeforeCallAgent, OnCallAgentError, ToolOutcome
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._calls import Job, parsed_args
-from hookline.runtime._control import lead
+from hookline.runtime._control import RunControl, lead
 from hookline.runtime._enclosing import enclosed
 from hookline.runtime._given import new_operation_id
 from hookline.runtime._keeping import checkpoint
 from hookline.runtime._result import OperationResult, Step
 from hookline.runtime._run import Run
 
-__all__ = ["answer_of", "failed", "keep_answer", "sub_agent_job", "tell_completed"]
+__all__ = ["answer_of", "failed", "keep_answer", "led", "sub_agent_job", "tell_completed"]
 
 
 def sub_agent_job(run: Run, step: Step, calling: ToolCalling, agent: Agent) -> Job:
@@ -63,8 +64,17 @@ async def intercepted(run: Run, call: SubAgentCall, problem: str | None, calling
     async def terminal(final: SubAgentCall) -> AgentResult:
         return await call_sub_agent(run, final, problem if final.instruction == call.instruction else None, calling)
 
+    return await led(run, call, terminal, RunControl(run))
+
+
+async def led(
+    run: Run, call: SubAgentCall, terminal: Callable[[SubAgentCall], Awaitable[AgentResult]], control: RunControl
+) -> AgentResult:
+    """What comes of a call that is led through its hooks."""
     try:
-        passage = await lead(run, call, terminal)
+        passage = await lead(run, call, terminal, control)
+    except StoreUnavailableError:
+        raise
     except Exception as error:  # the terminal raises none: a hook has answered with it
         return tell_failed(run, call, error)
     if passage.denied is not None and passage.stop:
@@ -102,9 +112,9 @@ def tell_failed(run: Run, call: SubAgentCall, error: Exception) -> AgentResult:
     return failed(run, call, error)
 
 
-def failed(run: Run, call: SubAgentCall, error: BaseException) -> AgentResult:
-    """A sub-agent has failed: the hooks and the model are told."""
-    if run.hooked(OnCallAgentError):
+def failed(run: Run, call: SubAgentCall, error: BaseException, *, told: bool = False) -> AgentResult:
+    """A sub-agent has failed: the model is told, and the hooks unless they were."""
+    if not told and run.hooked(OnCallAgentError):
         run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=message_of(error)))
     output = f"The agent {call.callee_id!r} failed: {type(error).__name__}: {message_of(error)}"
     return AgentResult(output=output, reason="error")
@@ -144,7 +154,10 @@ async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, chil
         if result.reason == "error":
             raise result.error or RuntimeError("unknown error")
     except Exception as error:
-        return failed(run, call, error)
+        answer = failed(run, call, error)
+        if run.journal is not None and isinstance(error, StoreUnavailableError):
+            raise  # the parent cannot go on either, and both are gone on with elsewhere
+        return answer
     except BaseException:
         tell_completed(run, call, child_id, success=False)
         raise

@@ -1,16 +1,17 @@
 """What people have decided about tool calls that wait, until a worker goes on with the operation."""
 
+import contextlib
 from collections.abc import Sequence
 
 import msgspec
 from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline.errors import DecisionError, OperationFinishedError, OperationNotFoundError
+from hookline.errors import DecisionError, OperationFinishedError, OperationNotFoundError, StateFormatError
 from hookline.runtime import Approve, OperationState, Reject
 from hookline.runtime._state import FORMAT
 from hookline.store._engine import Database
-from hookline.store._rows import state_of
+from hookline.store._rows import check_text, is_storable, state_of
 from hookline.store._tables import decisions, operations
 
 __all__ = ["decide", "decided", "forget", "ready"]
@@ -27,13 +28,16 @@ async def decide(
     by: str,
     tenant_id: str | None,
 ) -> OperationState:
-    """Keep a decision with the very state that it is about.
+    """Keep a decision with the very pause that it is about.
 
     Raises:
         OperationNotFoundError: If there is no such operation, or it is another tenant's.
         OperationFinishedError: If it does not wait for a person.
         DecisionError: If it has no such call pending, or that was decided.
     """
+    if not is_storable(operation_id):
+        raise OperationNotFoundError(operation_id)
+    check_text(operation_id, "`by`", by)
     async with database.writing() as connection:
         query = select(*_its).where(operations.c.operation_id == operation_id)
         if tenant_id is not None:
@@ -58,7 +62,7 @@ async def decide(
         await connection.execute(
             insert(decisions).values(
                 operation_id=operation_id,
-                version=state.version,
+                pause=state.waiting_since_unix_nano or 0,
                 tool_call_id=decision.tool_call_id,
                 tenant_id=state.tenant_id,
                 decision=msgspec.json.encode(decision),
@@ -74,24 +78,25 @@ async def decided(connection: AsyncConnection, *, agent_ids: Sequence[str], limi
     query = (
         select(*_its)
         .distinct()
-        .join(
-            decisions,
-            (decisions.c.operation_id == operations.c.operation_id) & (decisions.c.version == operations.c.version),
-        )
+        .join(decisions, decisions.c.operation_id == operations.c.operation_id)
         .where(operations.c.status == "waiting_for_human", operations.c.agent_id.in_(agent_ids))
         .where(operations.c.format <= FORMAT)
         .limit(limit)
     )
-    return [state_of(*row) for row in await connection.execute(query)]
+    found: list[OperationState] = []
+    for row in await connection.execute(query):
+        with contextlib.suppress(StateFormatError):  # it waits for who can read it
+            found.append(state_of(*row))
+    return found
 
 
 async def ready(connection: AsyncConnection, state: OperationState) -> list[Approve | Reject]:
     """The decisions with which an operation goes on: all that it waits for, or one that stops it; else none."""
-    known = await _of(connection, state)
+    open_ids = {each.tool_call_id for each in state.pending} - set(state.decisions)
+    known = {name: each for name, each in (await _of(connection, state)).items() if name in open_ids}
     found = list(known.values())
     if any(isinstance(each, Reject) and not each.and_continue for each in found):
         return found
-    open_ids = {each.tool_call_id for each in state.pending} - set(state.decisions)
     return found if open_ids and open_ids <= set(known) else []
 
 
@@ -103,6 +108,6 @@ async def forget(database: Database, operation_id: str) -> None:
 
 async def _of(connection: AsyncConnection, state: OperationState) -> dict[str, Approve | Reject]:
     query = select(decisions.c.tool_call_id, decisions.c.decision).where(
-        decisions.c.operation_id == state.operation_id, decisions.c.version == state.version
+        decisions.c.operation_id == state.operation_id, decisions.c.pause == (state.waiting_since_unix_nano or 0)
     )
     return {name: _decode(kept) for name, kept in await connection.execute(query)}

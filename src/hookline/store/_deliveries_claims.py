@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline._webhook import Envelope, HookData
 from hookline.store._tables import deliveries, endpoints
 
-__all__ = ["LONGEST_LEASE", "Claimed", "Run", "claim", "correct_times", "due", "extend", "release"]
+__all__ = ["LONGEST_LEASE", "Claimed", "Run", "claim", "correct_times", "due", "extend", "lock", "release"]
 
 LONGEST_LEASE = 3600.0
 """Seconds. A claim that ends later than that from now was made when the clock was wrong."""
@@ -216,6 +216,13 @@ async def due(connection: AsyncConnection, *, now: float, served: Collection[str
         {"now": now, "limit": 1, "each": 1, "busy": [], "served": [f"local://{name}" for name in served]},
     )
     return found.first() is not None
+
+
+async def lock(connection: AsyncConnection, seqs: Collection[int]) -> None:
+    """On PostgreSQL, take rows in their order before any of them is changed, so that two never wait for each other."""
+    if connection.dialect.name == "postgresql" and seqs:
+        rows = select(deliveries.c.seq).where(deliveries.c.seq.in_(seqs)).order_by(deliveries.c.seq)
+        await connection.execute(rows.with_for_update())
 
 
 async def extend(

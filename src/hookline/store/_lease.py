@@ -8,10 +8,11 @@ import socket
 
 from sqlalchemy import delete, insert, update
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
 from hookline.store._engine import Database
-from hookline.store._tables import workers
+from hookline.store._tables import operations, workers
 
 __all__ = ["Lease", "new_worker_id"]
 
@@ -39,6 +40,8 @@ class Lease:
         self.database = database
         self.worker_id = worker_id
         self.seconds = seconds
+        self.abandoned: set[str] = set()
+        """Operations that this process has let go of while the database could not be told."""
 
     async def renew(self) -> None:
         """Be alive for another while, by the clock of the database.
@@ -50,12 +53,19 @@ class Lease:
         mine = workers.c.worker_id == self.worker_id
         async with self.database.writing() as connection:
             renewed = await connection.execute(update(workers).where(mine).values(alive_until=now + self.seconds))
+            await self._let_go(connection)
             if renewed.rowcount:
                 return
             await connection.execute(
                 insert(workers).values(worker_id=self.worker_id, alive_until=now + self.seconds, started_at=now)
             )
             await connection.execute(delete(workers).where(workers.c.alive_until < now - REMEMBERED * self.seconds))
+
+    async def _let_go(self, connection: AsyncConnection) -> None:
+        for operation_id in sorted(self.abandoned):
+            theirs = (operations.c.operation_id == operation_id) & (operations.c.owner == self.worker_id)
+            await connection.execute(update(operations).where(theirs).values(owner=None))
+            self.abandoned.discard(operation_id)
 
     async def run(self) -> None:
         """Renew it until cancelled, three times in each lease."""

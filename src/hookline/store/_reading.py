@@ -13,7 +13,7 @@ from hookline.errors import HookUsageError
 from hookline.events import HookType
 from hookline.runtime._state import FORMAT, JournalEntry, OperationState
 from hookline.store._engine import Database
-from hookline.store._rows import state_of
+from hookline.store._rows import is_storable, state_of
 from hookline.store._tables import events, operations, workers
 
 __all__ = ["Page", "StoredOperation"]
@@ -81,6 +81,8 @@ _kept = (operations.c.operation_id, operations.c.format, operations.c.state)
 
 async def load(connection: AsyncConnection, operation_id: str) -> OperationState | None:
     """The last state of an operation."""
+    if not is_storable(operation_id):
+        return None
     query = select(*_kept).where(operations.c.operation_id == operation_id)
     row = (await connection.execute(query)).one_or_none()
     return None if row is None else state_of(*row)
@@ -105,12 +107,19 @@ def deserted(database: Database) -> ColumnElement[bool]:
 
 async def orphaned(database: Database, connection: AsyncConnection, operation_id: str) -> bool:
     """Whether an operation is running in no process that is alive."""
+    if not is_storable(operation_id):
+        return False
     query = select(operations.c.operation_id).where(operations.c.operation_id == operation_id, deserted(database))
     return (await connection.execute(query)).first() is not None
 
 
 async def orphans(
-    database: Database, connection: AsyncConnection, *, limit: int, agent_ids: Sequence[str] | None
+    database: Database,
+    connection: AsyncConnection,
+    *,
+    limit: int,
+    agent_ids: Sequence[str] | None,
+    exclude: Sequence[str] = (),
 ) -> list[str]:
     """Operations that run in no process that is alive; not those which a running one has called."""
     parent = operations.alias("parent")
@@ -121,6 +130,8 @@ async def orphans(
         .order_by(operations.c.updated_at, operations.c.operation_id)
         .limit(limit)
     )
+    if exclude:
+        query = query.where(operations.c.operation_id.not_in(exclude))
     if agent_ids is not None:
         query = query.where(operations.c.agent_id.in_(agent_ids))
     return list((await connection.execute(query)).scalars())
@@ -128,6 +139,8 @@ async def orphans(
 
 async def operation(connection: AsyncConnection, operation_id: str) -> StoredOperation | None:
     """What is known of one operation."""
+    if not is_storable(operation_id):
+        return None
     row = (await connection.execute(select(*_shown).where(operations.c.operation_id == operation_id))).one_or_none()
     return None if row is None else shown(row)
 
@@ -151,6 +164,8 @@ async def page(
 
 async def events_of(connection: AsyncConnection, operation_id: str, *, after: int, limit: int) -> list[JournalEntry]:
     """Events of an operation, in order."""
+    if not is_storable(operation_id):
+        return []
     query = (
         select(events.c.number, events.c.type, events.c.time_unix_nano, events.c.wire)
         .where(events.c.operation_id == operation_id, events.c.number > after)

@@ -127,18 +127,28 @@ def state_of(operation_id: str, written: int, encoded: bytes) -> OperationState:
         encoded: The state, as JSON.
 
     Raises:
-        StateFormatError: If a newer version of hookline wrote it.
+        StateFormatError: If a newer version of hookline wrote it, or it cannot be read.
     """
     if written > FORMAT:
         raise StateFormatError(operation_id, written, FORMAT)
-    return _state(encoded)
+    try:
+        return _state(encoded)
+    except msgspec.MsgspecError as error:
+        raise StateFormatError(operation_id, written, FORMAT) from error
+
+
+def is_storable(value: str, longest: int | None = None) -> bool:
+    """Whether both databases take a text: no NUL, no half of a surrogate pair, not too long."""
+    if longest is not None and len(value) > longest:
+        return False
+    return "\0" not in value and (value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value))
 
 
 def check_text(operation_id: str, name: str, value: str, longest: int = LONGEST_ID) -> None:
     """Refuse text that one of the databases would not take."""
     if len(value) > longest:
         raise not_stored(operation_id, f"its {name} is {len(value)} characters long, and {longest} can be stored")
-    if "\0" in value or (not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value)):
+    if not is_storable(value):
         raise not_stored(operation_id, f"its {name} holds a character that databases do not take (NUL or a surrogate)")
 
 

@@ -236,13 +236,17 @@ class SqlStore(DurableStore):
         """Let go of a running operation that this process will not go on with, so that another one may.
 
         Raises:
-            StoreUnavailableError: If the database cannot be reached; it is free once this process is gone.
+            StoreUnavailableError: If the database cannot be reached; it is let go of as soon as that can be.
         """
         database = self._usable()
         await self._commits.settled(operation_id)
-        await database.trying(partial(release, database, operation_id, self.worker_id))
+        self._lease.abandoned.add(operation_id)
+        await release(database, operation_id, self.worker_id)
+        self._lease.abandoned.discard(operation_id)
 
-    async def orphans(self, limit: int = 100, *, agent_ids: Sequence[str] | None = None) -> list[str]:
+    async def orphans(
+        self, limit: int = 100, *, agent_ids: Sequence[str] | None = None, exclude: Sequence[str] = ()
+    ) -> list[str]:
         """Ids of operations that are running in no process that is alive, those first that were written longest ago.
 
         An operation that was called by a running one is left out: who resumes that one resumes it too.
@@ -250,9 +254,12 @@ class SqlStore(DurableStore):
         Args:
             limit: How many at most.
             agent_ids: Only those of these agents.
+            exclude: Not these.
         """
         reading.check_limit(limit, LONGEST_PAGE)
-        return await self._read(partial(reading.orphans, self._database, limit=limit, agent_ids=agent_ids))
+        return await self._read(
+            partial(reading.orphans, self._database, limit=limit, agent_ids=agent_ids, exclude=exclude)
+        )
 
     async def children(self, operation_id: str) -> list[OperationState]:
         """The operations that it called as sub-agents and that have not ended.
@@ -289,13 +296,7 @@ class SqlStore(DurableStore):
         return await self._read(partial(reading.page, tenant_id=tenant_id, status=status, cursor=cursor, limit=limit))
 
     async def events_of(self, operation_id: str, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
-        """Events of an operation, in order.
-
-        Args:
-            operation_id: The operation.
-            after: Only those with a greater number.
-            limit: How many at most, up to 10,000.
-        """
+        """Events of an operation, in order: at most `limit` (up to 10,000) with a number greater than `after`."""
         reading.check_limit(limit, LONGEST_EVENTS)
         return await self._read(partial(reading.events_of, operation_id=operation_id, after=after, limit=limit))
 
@@ -341,13 +342,9 @@ class SqlStore(DurableStore):
         return await self._read(find)
 
     async def prune(self, older_than: float) -> int:
-        """Forget operations that ended long ago, with their events and settled deliveries; their ids are free again.
+        """Forget operations that ended so many seconds ago, with events and deliveries, and say how many it were.
 
-        Args:
-            older_than: Seconds since they were written last. What is still to be delivered is kept.
-
-        Returns:
-            How many were forgotten.
+        Those that still have something to deliver are kept.
         """
         return await prune(self._usable(), older_than)
 

@@ -92,7 +92,7 @@ decisions = Table(
     "decisions",
     metadata,
     _id("operation_id", primary_key=True),
-    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("pause", BigInteger, primary_key=True, autoincrement=False),
     _id("tool_call_id", primary_key=True),
     _id("tenant_id"),
     Column("decision", LargeBinary, nullable=False),
@@ -220,9 +220,10 @@ execution_hooks = Table(
     Column("point", String(40), nullable=False),
     Column("status", String(20), nullable=False),
     Index(None, "id"),
-    Index(None, "tenant_id", "hook_id", "id", "point"),
-    Index(None, "hook_id", "status", "id", **_not_ok),
-    Index(None, "tenant_id", "hook_id", "status", "id", **_not_ok),
+    # Whole rows: else SQLite would rather read the primary key, which has those of all tenants.
+    Index(None, "tenant_id", "hook_id", "id", "point", "status"),
+    Index(None, "hook_id", "status", "id", "point", **_not_ok),
+    Index(None, "tenant_id", "hook_id", "status", "id", "point", **_not_ok),
     sqlite_with_rowid=False,
 )
 

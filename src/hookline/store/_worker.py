@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -14,6 +15,7 @@ from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError, OperationError, StoreUnavailableError, message_of
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import Agent, Approve, OperationResult, Reject, recover_agent, resume_agent
+from hookline.runtime._letting_go import let_go_when_cancelled
 
 if TYPE_CHECKING:
     from hookline.store._store import SqlStore
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Worker"]
 
 logger = logging.getLogger("hookline")
+
+LEFT_SECONDS = 60.0
+"""For how long a worker leaves an operation to others that it could not go on with."""
 
 
 class Worker:
@@ -52,7 +57,7 @@ class Worker:
         concurrency: int = 8,
         poll_seconds: float = 0.5,
     ) -> None:
-        self._agents = {agent.id: agent for agent in agents}
+        self._agents = _with_sub_agents(agents)
         if not self._agents or concurrency < 1 or not poll_seconds > 0:
             raise HookUsageError("A Worker has an agent, a `concurrency` from 1 and `poll_seconds` above 0.")
         self.store = store
@@ -61,6 +66,8 @@ class Worker:
         self._limiter = anyio.CapacityLimiter(concurrency)
         self._poll_seconds = poll_seconds
         self._taken: set[str] = set()
+        self._left: dict[str, float] = {}
+        """What it could not go on with, and until when it leaves that to others."""
         self._group: anyio.abc.TaskGroup | None = None
         self._stop = anyio.Event()
 
@@ -96,19 +103,26 @@ class Worker:
                 if not failing:
                     logger.error("A worker waits for its store: %s", error)
                 failing = True
+            except Exception:
+                if not failing:
+                    logger.exception("A worker could not look for work")
+                failing = True
             with anyio.move_on_after(self._poll_seconds):
                 await self._stop.wait()
 
     async def _take(self) -> None:
         """Take what nobody runs."""
         assert self._group is not None
-        for operation_id in await self.store.orphans(agent_ids=list(self._agents)):
-            state = await self.store.load(operation_id)
-            agent = self._agents.get(state.agent_id) if state is not None else None
-            if agent is not None and operation_id not in self._taken:
+        now = monotonic()
+        self._left = {name: until for name, until in self._left.items() if until > now}
+        exclude = [*self._taken, *self._left]
+        for operation_id in await self.store.orphans(1000, agent_ids=list(self._agents), exclude=exclude):
+            stored = await self.store.operation(operation_id)
+            agent = self._agents.get(stored.agent_id) if stored is not None else None
+            if agent is not None:
                 self._begin(agent, operation_id, None)
         for state, found in await self.store.decided(list(self._agents)):
-            if state.operation_id not in self._taken:
+            if state.operation_id not in self._taken and state.operation_id not in self._left:
                 self._begin(self._agents[state.agent_id], state.operation_id, found)
 
     def _begin(self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None) -> None:
@@ -118,32 +132,58 @@ class Worker:
 
     async def _go_on(self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None) -> None:
         """One operation."""
-        leave = False
         try:
             async with self._limiter:
                 if self._stop.is_set():
                     return
+                let_go_when_cancelled.set(True)
                 result = await self._segment(agent, operation_id, found)
                 if result.error is not None:
+                    self._left[operation_id] = monotonic() + LEFT_SECONDS  # it may not have ended in the store
                     logger.warning("Operation %s ended with an error: %s", operation_id, message_of(result.error))
                 if found is not None:
                     await self.store.forget_decisions(operation_id)
         except (OperationError, StoreUnavailableError) as error:
             logger.info("A worker leaves operation %s alone: %s", operation_id, error)  # another one was faster
         except Exception:
-            leave = True
-            logger.exception("A worker cannot go on with operation %s, and leaves it to others", operation_id)
+            self._left[operation_id] = monotonic() + LEFT_SECONDS
+            logger.exception(
+                "A worker cannot go on with operation %s, and leaves it to others for %g s", operation_id, LEFT_SECONDS
+            )
         finally:
-            if not leave:
-                self._taken.discard(operation_id)
+            self._taken.discard(operation_id)
 
     async def _segment(
         self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None
     ) -> OperationResult:
         if found is None:
             return await recover_agent(
-                agent, operation_id, store=self.store, hooks=self._hooks, dispatcher=self._dispatcher
+                agent,
+                operation_id,
+                store=self.store,
+                hooks=self._hooks,
+                dispatcher=self._dispatcher,
+                abandon=await self._was_given_up(operation_id),
             )
         return await resume_agent(
             agent, operation_id, found, store=self.store, hooks=self._hooks, dispatcher=self._dispatcher
         )
+
+    async def _was_given_up(self, operation_id: str) -> bool:
+        """Whether it is a sub-agent whose caller has ended, and was told that it failed."""
+        state = await self.store.load(operation_id)
+        if state is None or state.parent_operation_id is None:
+            return False
+        parent = await self.store.operation(state.parent_operation_id)
+        return parent is not None and parent.status != "running"
+
+
+def _with_sub_agents(agents: Iterable[Agent]) -> dict[str, Agent]:
+    """Agents by their ids, those first that were given: a sub-agent may be left without the run that called it."""
+    found: dict[str, Agent] = {}
+    level = list(agents)
+    while level:
+        for agent in level:
+            found.setdefault(agent.id, agent)
+        level = [each for agent in level for each in agent.sub_agents if each.id not in found]
+    return found

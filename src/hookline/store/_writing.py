@@ -11,6 +11,7 @@ from hookline.runtime._state import FORMAT
 from hookline.store._commits import Commit
 from hookline.store._deliveries import insert_deliveries
 from hookline.store._engine import Database
+from hookline.store._rows import is_storable
 from hookline.store._tables import events, operations
 
 __all__ = ["release", "write_group"]
@@ -114,6 +115,8 @@ def changes(row: dict[str, Any]) -> dict[str, Any]:
 
 async def release(database: Database, operation_id: str, worker_id: str) -> None:
     """Take a running operation from a process, if it is that one's."""
+    if not is_storable(operation_id):
+        return
     its = (operations.c.operation_id == operation_id) & (operations.c.owner == worker_id)
     async with database.writing() as connection:
         await connection.execute(update(operations).where(its).values(owner=None))

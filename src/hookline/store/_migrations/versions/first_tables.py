@@ -72,13 +72,13 @@ def make_operations() -> None:
     op.create_table(
         "decisions",
         sa.Column("operation_id", sa.String(400), nullable=False),
-        sa.Column("version", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("pause", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("tool_call_id", sa.String(400), nullable=False),
         sa.Column("tenant_id", sa.String(400), nullable=False),
         sa.Column("decision", sa.LargeBinary(), nullable=False),
         sa.Column("decided_by", sa.String(400), nullable=False),
         sa.Column("created_at", sa.Float(), nullable=False),
-        sa.PrimaryKeyConstraint("operation_id", "version", "tool_call_id"),
+        sa.PrimaryKeyConstraint("operation_id", "pause", "tool_call_id"),
     )
 
 
@@ -220,15 +220,17 @@ def make_execution_indexes() -> None:
     op.create_index("ix_executions_tenant_id_point_id", "executions", ["tenant_id", "point", "id"])
     op.create_index("ix_execution_hooks_id", "execution_hooks", ["id"])
     op.create_index(
-        "ix_execution_hooks_tenant_id_hook_id_id_point", "execution_hooks", ["tenant_id", "hook_id", "id", "point"]
+        "ix_execution_hooks_tenant_id_hook_id_id_point_status",
+        "execution_hooks",
+        ["tenant_id", "hook_id", "id", "point", "status"],
     )
     for table, columns in (
         ("executions", ["status", "id"]),
         ("executions", ["point", "status", "id"]),
         ("executions", ["tenant_id", "status", "id"]),
         ("executions", ["tenant_id", "point", "status", "id"]),
-        ("execution_hooks", ["hook_id", "status", "id"]),
-        ("execution_hooks", ["tenant_id", "hook_id", "status", "id"]),
+        ("execution_hooks", ["hook_id", "status", "id", "point"]),
+        ("execution_hooks", ["tenant_id", "hook_id", "status", "id", "point"]),
     ):
         not_ok = sa.text("status <> 'ok'")
         name = f"ix_{table}_{'_'.join(columns)}"

@@ -1,0 +1,181 @@
+"""Sums over what hooks did are those of all that happened, whoever wrote them and however they are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookline.errors import HookUsageError
+from hookline.registry import ExecutionLog, Statistic
+from hookline.registry._statistics import Sum, middle_of, step_of
+from hookline.store import SqlStore
+from hookline.store._tables import statistics
+
+from .test_logs import execution, ran, tell
+from .test_logs_faults import count
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[SqlStore]:
+    async with SqlStore(database_url) as store:
+        yield store
+
+
+@pytest.fixture
+async def log(store: SqlStore) -> AsyncIterator[ExecutionLog]:
+    async with ExecutionLog(store) as log:
+        yield log
+
+
+def counts(found: list[Statistic], field: str) -> dict[Any, tuple[int, ...]]:
+    return {getattr(each, field): (each.count, each.errors, each.denied, each.timeouts, each.dropped) for each in found}
+
+
+async def test_they_are_added_up_by_hooks_points_tenants_and_minutes(log: ExecutionLog) -> None:
+    now = time.time_ns()
+    fields = {"time_unix_nano": now}
+    tell(
+        ran(execution("a"), execution("b", "denied"), **fields),
+        ran(execution("a", "error"), execution("a", "timeout"), execution("c", "dropped"), **fields),
+        ran(execution("a", "mocked"), point="StepCall", **fields),
+        ran(execution("a"), tenant_id="other", **fields),
+    )
+    await log.flush()
+
+    assert counts(await log.statistics("t"), "hook_id") == {
+        "a": (4, 1, 0, 1, 0),
+        "b": (1, 0, 1, 0, 0),
+        "c": (0, 0, 0, 0, 1),
+    }
+    assert counts(await log.statistics("t", by="point"), "point") == {
+        "ToolCall": (4, 1, 1, 1, 1),
+        "StepCall": (1, 0, 0, 0, 0),
+    }
+    assert counts(await log.statistics(None, by="tenant"), "tenant_id") == {
+        "t": (5, 1, 1, 1, 1),
+        "other": (1, 0, 0, 0, 0),
+    }
+    assert counts(await log.statistics("t", by="tenant", hook_id="a", point="ToolCall"), "tenant_id") == {
+        "t": (3, 1, 0, 1, 0)
+    }
+    [minute] = await log.statistics("t", by="minute")
+    assert minute.minute is not None
+    assert minute.minute % 60 == 0
+    assert minute.minute <= now / 1e9 + 1 < minute.minute + 62
+    assert await log.statistics("nobody") == []
+
+
+async def test_the_busiest_hook_comes_first_and_minutes_in_order(log: ExecutionLog) -> None:
+    now = time.time_ns()
+    for minutes, hook_id in ((0, "a"), (30, "b"), (1, "b"), (2, "b"), (3, "c"), (50, "c")):
+        tell(ran(execution(hook_id), time_unix_nano=now - minutes * 60 * 10**9))
+    await log.flush()
+
+    assert [each.hook_id for each in await log.statistics("t")] == ["b", "c", "a"]
+    minutes = [each.minute for each in await log.statistics("t", by="minute")]
+    assert len(minutes) == 6
+    assert minutes == sorted(minutes)
+
+
+async def test_since_is_exact_to_the_minute_within_the_log_and_to_the_hour_before(log: ExecutionLog) -> None:
+    now = int(time.time()) // 3600 * 3600 + 1800
+    for minutes in range(200):
+        tell(ran(time_unix_nano=(now - minutes * 60) * 10**9))
+    tell(ran(time_unix_nano=(now - 100 * 3600) * 10**9))
+    await log.flush()
+
+    async def since(seconds: float) -> int:
+        return sum(each.count for each in await log.statistics("t", since=now - seconds))
+
+    assert await since(0) == 1
+    assert await since(59) == 2
+    assert [await since(minutes * 60) for minutes in (5, 29, 30, 31, 90, 199)] == [6, 30, 31, 32, 91, 200]
+    assert await since(99 * 3600) == 200
+    assert await since(100 * 3600 - 60) == await since(100 * 3600) == 201
+    assert sum(each.count for each in await log.statistics("t")) == 201
+    assert sum(each.count for each in await log.statistics("t", by="minute", since=now - 600)) == 11
+
+
+@given(st.lists(st.floats(1e-6, 1e8), min_size=1, max_size=200))
+def test_percentiles_are_exact_to_five_percent(durations: list[float]) -> None:
+    total = Sum(count=len(durations), durations=Counter(map(step_of, durations)))
+
+    for part in (0.5, 0.95, 0.99):
+        exact = sorted(durations)[math.ceil(part * len(durations)) - 1]
+        assert total.below(part) == pytest.approx(exact, rel=0.05)
+
+
+@given(st.floats(0, 1e12))
+def test_a_step_holds_what_is_near_its_middle(duration: float) -> None:
+    step = step_of(duration)
+
+    assert 0 <= step <= 500
+    assert middle_of(step) == pytest.approx(duration, rel=0.05, abs=1e-6)
+
+
+async def test_writing_again_and_again_and_from_several_processes_adds_up(store: SqlStore) -> None:
+    for _ in range(3):
+        async with ExecutionLog(store) as log:
+            now = time.time_ns()
+            for _ in range(20):
+                tell(ran(time_unix_nano=now))
+                await log.flush()
+
+    [statistic] = await log.statistics("t")
+    assert statistic.count == 60
+    assert await count(store, statistics) <= 3 * 4
+
+
+async def test_sums_that_memory_does_not_keep_add_up_as_well(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hookline.registry._statistics.MOST_SUMS", 5)
+    async with ExecutionLog(store) as log:
+        for nth in range(60):
+            tell(ran(execution(f"hook{nth % 6}"), time_unix_nano=time.time_ns()))
+            await log.flush()
+
+        assert {each.count for each in await log.statistics("t")} == {10}
+
+
+async def test_they_cost_the_same_however_many_rows_there_are(store: SqlStore) -> None:
+    async with ExecutionLog(store, max_queued=10**6) as log:
+        kept = []
+        for _ in range(2):
+            now = time.time_ns()
+            tell(*(ran(execution(f"hook{nth % 3}"), time_unix_nano=now - nth * 1000) for nth in range(3000)))
+            await log.flush()
+            kept.append(await count(store, statistics))
+
+    assert kept[0] <= 3 * 2
+    assert kept[1] <= 3 * 4
+
+
+async def test_reading_many_sums_leaves_the_loop_to_others(store: SqlStore) -> None:
+    async with ExecutionLog(store, max_queued=10**6) as log:
+        now = time.time_ns()
+        tell(*(ran(execution(f"hook{nth}"), time_unix_nano=now - nth * 1000) for nth in range(5000)))
+        await log.flush()
+
+        reading = asyncio.create_task(log.statistics("t"))
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+
+    assert len(await reading) == 5000
+    assert turns >= 10
+
+
+async def test_questions_that_make_no_sense_are_refused(log: ExecutionLog) -> None:
+    for which in ({"by": "week"}, {"since": math.nan}, {"since": "now"}):
+        with pytest.raises(HookUsageError):
+            await log.statistics(None, **which)  # type: ignore[arg-type]
