@@ -18,9 +18,11 @@ from benchmarks import (
     bench_agent_hooks,
     bench_chains,
     bench_dispatch,
+    bench_durable,
     bench_evals,
     bench_events,
     bench_lanes,
+    bench_logs,
     bench_mcp,
     bench_models,
     bench_otel,
@@ -53,6 +55,8 @@ GROUPS: dict[str, ModuleType] = {
     "mcp": bench_mcp,
     "agent-hooks": bench_agent_hooks,
     "adapters": bench_adapters,
+    "durable": bench_durable,
+    "logs": bench_logs,
     "compare": compare,
     "scale": bench_scale,
 }
@@ -67,6 +71,11 @@ LIBRARIES = (
     "opentelemetry-sdk",
     "pydantic-ai-slim",
     "mcp",
+    "sqlalchemy",
+    "aiosqlite",
+    "asyncpg",
+    "aiohttp",
+    "pgserver",
 )
 
 

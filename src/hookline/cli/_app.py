@@ -15,6 +15,12 @@ from hookline.cli._commands import LOST, Concurrency, Endpoint, RecordFile, Task
 from hookline.cli._errors import TraceTargetError
 from hookline.cli._eval import eval_app
 from hookline.cli._evaluation import Evaluation, evaluate, found_cases, found_suite
+from hookline.cli._operate_deliveries import deliveries_app
+from hookline.cli._operate_hooks import hooks_app
+from hookline.cli._operate_keys import keys_app
+from hookline.cli._operate_logs import logs_app
+from hookline.cli._operate_operations import approve, operations_app, reject
+from hookline.cli._operate_serve import serve
 from hookline.cli._otlp import Tracing, otlp_json
 from hookline.cli._outputs import checked, deliver, keep, keep_otlp
 from hookline.cli._recorded import Recording, events_in, replay_events
@@ -44,6 +50,11 @@ app = typer.Typer(
 
 app.add_typer(eval_app)
 app.command()(chat)
+app.command()(serve)
+app.command()(approve)
+app.command()(reject)
+for group in (hooks_app, operations_app, deliveries_app, logs_app, keys_app):
+    app.add_typer(group)
 
 
 def show_version(wanted: bool) -> None:

@@ -1,0 +1,149 @@
+"""`create_app`: the HTTP API as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib import import_module
+
+from litestar import Litestar
+from litestar.datastructures import State
+
+from hookline.asgi import App, Receive, Scope, Send
+from hookline.delivery import Outbox
+from hookline.errors import HookUsageError
+from hookline.hooks import AnyHook
+from hookline.registry import ExecutionLog, Registry
+from hookline.runtime import Agent
+from hookline.server._access import demand_scope
+from hookline.server._cors import CrossOrigin
+from hookline.server._description import read_description
+from hookline.server._gate import Gate
+from hookline.server._health_routes import PUBLIC
+from hookline.server._idempotency import Idempotency
+from hookline.server._parts import Parts
+from hookline.server._problems import answer_of
+from hookline.server._rates import RateLimit, RateLimiter
+from hookline.server._request_hooks import RequestHooks
+from hookline.server._routes import OPTIONS, ROUTES
+from hookline.store import SqlStore, Worker
+
+__all__ = ["MEBIBYTE", "app_of", "create_app"]
+
+MEBIBYTE = 1024 * 1024
+PAGE, PAGE_PATH = "hookline.server._page", "/page"
+
+
+def create_app(
+    store: SqlStore,
+    *,
+    registry: Registry | None = None,
+    log: ExecutionLog | None = None,
+    outbox: Outbox | None = None,
+    agents: Sequence[Agent] = (),
+    hooks: Sequence[AnyHook] = (),
+    allow_origins: Sequence[str] = (),
+    rate_limit: RateLimit | None = RateLimit(),  # noqa: B008
+    max_body: int = MEBIBYTE,
+    page: bool = True,
+) -> App:
+    """Make the HTTP API, to be served by itself or mounted under any path of any ASGI application.
+
+    It opens and closes nothing of what it is given. Each request passes, in this order: the origins that are allowed,
+    the API key, the rate limit, the size limit, the hooks for `RequestCall`, and then its route.
+
+    Args:
+        store: Where operations, deliveries and keys are; open for as long as there are requests.
+        registry: The hook definitions; without it their routes answer with 503.
+        log: What hooks did; without it its routes answer with 503.
+        outbox: Told when deliveries are to be made again; without it a worker elsewhere finds them by itself.
+        agents: Agents whose operations this process goes on with when a person has decided, as a `Worker` does; for as
+            long as the application's lifespan is open, which is not so where it is mounted.
+        hooks: Hooks for the requests of everybody, before those that are stored.
+        allow_origins: Origins whose pages may ask (`"https://ops.example.com"`).
+        rate_limit: How many requests each key may send, to this process; `None` for any number.
+        max_body: Bytes that the body of a request may have.
+        page: Whether the web page is there too, below `/page`.
+
+    Raises:
+        HookUsageError: If an argument makes no sense.
+    """
+    parts = Parts(store, registry=registry, log=log, outbox=outbox, hooks=hooks)
+    return app_of(
+        parts, agents=agents, allow_origins=allow_origins, rate_limit=rate_limit, max_body=max_body, page=page
+    )
+
+
+def app_of(
+    parts: Parts,
+    *,
+    agents: Sequence[Agent],
+    allow_origins: Sequence[str],
+    rate_limit: RateLimit | None,
+    max_body: int,
+    page: bool,
+) -> App:
+    """See `create_app`."""
+    if isinstance(max_body, bool) or not isinstance(max_body, int) or max_body < 1:
+        raise HookUsageError(f"`max_body` is a number of bytes above 0; got {max_body!r}.")
+    app: App = Idempotency(litestar_of(parts, agents=agents), parts.store)  # type: ignore[arg-type]
+    app = RequestHooks(app, parts)
+    if page:
+        app = WithPage(app, import_module(PAGE).create_page(parts))
+    app = Gate(
+        app,
+        parts,
+        limiter=None if rate_limit is None else RateLimiter(rate_limit),
+        max_body=max_body,
+        public=(*PUBLIC, "/") if page else PUBLIC,
+        public_prefixes=(PAGE_PATH,) if page else (),
+    )
+    return CrossOrigin(app, allow_origins) if allow_origins else app
+
+
+def litestar_of(parts: Parts, *, agents: Sequence[Agent] = ()) -> Litestar:
+    """What is behind the gate.
+
+    Args:
+        parts: What the server is made of.
+        agents: Agents whose operations it goes on with.
+    """
+    return Litestar(
+        [*OPTIONS, *ROUTES, read_description],
+        before_request=demand_scope,
+        exception_handlers={Exception: answer_of},
+        state=State({"parts": parts}),
+        openapi_config=None,
+        request_max_body_size=None,
+        logging_config=None,
+        lifespan=[_working(parts.store, agents)] if agents else [],
+    )
+
+
+class WithPage:
+    """The API, and the web page below its path. The page lets people in by itself."""
+
+    def __init__(self, api: App, page: App) -> None:
+        self._api, self._page = api, page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have a request answered."""
+        path = scope["path"] if scope["type"] == "http" else ""
+        if f"{path}/".startswith(f"{PAGE_PATH}/"):
+            await self._page(scope, receive, send)
+        elif path == "/":
+            where = f"{scope['state']['hookline_root']}{PAGE_PATH}/".encode()
+            headers = [(b"location", where), (b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": 307, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await self._api(scope, receive, send)
+
+
+def _working(store: SqlStore, agents: Sequence[Agent]) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def working(_: Litestar) -> AsyncIterator[None]:
+        async with Worker(store, agents):
+            yield
+
+    return working

@@ -1,0 +1,78 @@
+"""Routes for those who run the server: does it live, can it work, and how much does it do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import msgspec
+from litestar import Response
+
+from hookline.errors import StoreUnavailableError
+from hookline.server._access import Req, caller_of, not_found, parts_of
+from hookline.server._metrics import CONTENT_TYPE
+from hookline.server._routing import route
+
+__all__ = ["HEALTH_ROUTES", "PUBLIC"]
+
+READY_SECONDS = 2.0
+PUBLIC = ("/health", "/ready", "/schema/openapi.json")
+"""Paths that need no key."""
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The process answers.
+
+    Attributes:
+        status: Always `"ok"`.
+    """
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the server can work.
+
+    Attributes:
+        status: `"ok"`, `"degraded"` (it works with the definitions that it knew last), or `"unavailable"`.
+        store: Whether the database answers.
+        registry: Whether the definitions are up to date; `None` if there is no registry.
+    """
+
+    status: Literal["ok", "degraded", "unavailable"]
+    store: bool
+    registry: bool | None
+
+
+@route("GET", "/health", scope=None, summary="Does the process answer?")
+async def health(request: Req) -> Health:
+    """It never asks the database."""
+    return Health()
+
+
+@route("GET", "/ready", scope=None, summary="Can the server work?")
+async def ready(request: Req) -> Response[Readiness]:
+    """503 while the database does not answer."""
+    parts = parts_of(request)
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            await parts.store.check()
+        store = True
+    except (StoreUnavailableError, TimeoutError):
+        store = False
+    registry = None if parts.known_registry is None else not parts.known_registry.problems
+    status: Literal["ok", "degraded", "unavailable"] = "unavailable" if not store else "ok"
+    if store and registry is False:
+        status = "degraded"
+    return Response(Readiness(status=status, store=store, registry=registry), status_code=200 if store else 503)
+
+
+@route("GET", "/metrics", scope="hooks:admin", summary="Figures for Prometheus", errors=[404], media_type=CONTENT_TYPE)
+async def metrics(request: Req) -> Response[str]:
+    """Of all tenants together, so that it needs a key of the system."""
+    if not caller_of(request).sees_all:
+        raise not_found()
+    return Response(await parts_of(request).metrics.text(), media_type=CONTENT_TYPE)
+
+
+HEALTH_ROUTES = [health, ready, metrics]

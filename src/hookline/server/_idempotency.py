@@ -1,0 +1,190 @@
+"""A request that is sent once more is not done once more: the same `Idempotency-Key` gets the same answer."""
+
+from __future__ import annotations
+
+import logging
+import re
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from sqlalchemy import Delete, Update, delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from hookline.asgi import App, Message, Receive, Scope, Send
+from hookline.errors import StoreUnavailableError
+from hookline.server._access import Caller
+from hookline.server._problems import ApiError
+from hookline.store import SqlStore
+from hookline.store._tables import idempotency
+
+__all__ = ["Idempotency"]
+
+logger = logging.getLogger("hookline")
+
+KEY = re.compile(rb"[!-~]{1,200}")
+KEPT_SECONDS = 86_400.0
+BUSY_SECONDS = 60.0
+"""After which a request counts as lost whose answer was never written, such as that of a process that has died."""
+UNDER_WAY = 0
+LARGEST = 1024 * 1024
+"""Bytes of an answer that is kept."""
+
+
+class Idempotency:
+    """Keeps the answers to POST requests that bring an `Idempotency-Key`, for a day, for each API key by itself.
+
+    Only what was done is kept: a request that was refused may be corrected and sent again under the same key.
+
+    Args:
+        app: What is behind it.
+        store: Where they are kept.
+    """
+
+    def __init__(self, app: App, store: SqlStore) -> None:
+        self._app, self._store = app, store
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have it answered.
+
+        Raises:
+            ApiError: If the key is none, belongs to another request, or to one that is under way.
+        """
+        caller: Caller | None = scope.get("state", {}).get("hookline_caller")
+        given = [value for name, value in scope.get("headers", ()) if name == b"idempotency-key"]
+        if caller is None or not given or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        if len(given) > 1 or not KEY.fullmatch(given[0]):
+            raise ApiError(422, "idempotency_key", "An Idempotency-Key has 1 to 200 visible ASCII characters.")
+        body = await whole(receive)
+        place = caller.tenant_id, f"{caller.key_id}:{given[0].decode()}"
+        asked = f"{scope['method']} {scope['path']}?{scope['query_string'].decode('latin-1')}\n".encode()
+        known = await self._claim(place, sha256(asked + body).hexdigest())
+        if known is not None:
+            await _repeat(known, send)
+            return
+        answer = _Answer()
+        try:
+            await self._app(scope, again(body, receive), answer.take)
+        finally:
+            # Before it goes out: else the same request could come again before its answer is there.
+            await self._settle(place, answer)
+        await answer.give(send)
+
+    async def _claim(self, place: tuple[str, str], fingerprint: str) -> _Kept | None:
+        """Take a key for a request that is new; else give its answer.
+
+        Raises:
+            ApiError: If the key belongs to another request, or its answer is not there yet.
+        """
+        async with self._store.writing() as connection:
+            now = float((await connection.execute(select(self._store.now_sql()))).scalar_one())
+            column = idempotency.c
+            lost = (column.status_code == UNDER_WAY) & (column.created_at < now - BUSY_SECONDS)
+            await connection.execute(delete(idempotency).where((column.created_at < now - KEPT_SECONDS) | lost))
+            row = {"tenant_id": place[0], "key": place[1], "fingerprint": fingerprint}
+            taken = _insert(connection).values(**row, status_code=UNDER_WAY, body=b"", created_at=now)
+            if (await connection.execute(taken.on_conflict_do_nothing())).rowcount:
+                return None
+            found = (await connection.execute(select(idempotency).where(_its(place)))).one()
+        if found.fingerprint != fingerprint:
+            raise ApiError(422, "idempotency_key", "This Idempotency-Key belongs to another request; use a new one.")
+        if found.status_code == UNDER_WAY:
+            detail = "The request with this Idempotency-Key is under way."
+            raise ApiError(409, "under_way", detail, headers={"Retry-After": "1"})
+        return msgspec.msgpack.decode(found.body, type=_Kept)
+
+    async def _settle(self, place: tuple[str, str], answer: _Answer) -> None:
+        kept = answer.kept()
+        changed: Delete | Update = delete(idempotency).where(_its(place))
+        if kept is not None:
+            encoded = msgspec.msgpack.encode(kept)
+            changed = update(idempotency).where(_its(place)).values(status_code=kept.status, body=encoded)
+        try:
+            async with self._store.writing() as connection:
+                await connection.execute(changed)
+        except StoreUnavailableError as error:
+            logger.warning("The answer to a request with an Idempotency-Key could not be kept: %s", error)
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    """An answer as it is kept."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+class _Answer:
+    """An answer that waits to go out until it is kept."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+
+    async def take(self, message: Message) -> None:
+        self._messages.append(message)
+
+    async def give(self, send: Send) -> None:
+        for message in self._messages:
+            await send(message)
+
+    def kept(self) -> _Kept | None:
+        """What is kept of it, if it is to be."""
+        if not self._messages or not 200 <= self._messages[0]["status"] < 300:
+            return None
+        start, *rest = self._messages
+        body = b"".join(message.get("body", b"") for message in rest)
+        headers = [line for line in start.get("headers", ()) if line[0].lower() != b"content-length"]
+        return _Kept(start["status"], headers, without_secret(body)) if len(body) <= LARGEST else None
+
+
+async def _repeat(kept: _Kept, send: Send) -> None:
+    headers = [*kept.headers, (b"idempotency-replayed", b"true"), (b"content-length", b"%d" % len(kept.body))]
+    await send({"type": "http.response.start", "status": kept.status, "headers": headers})
+    await send({"type": "http.response.body", "body": kept.body})
+
+
+async def whole(receive: Receive) -> bytes:
+    """All of a body."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ApiError(400, "malformed", "The body was cut short.")
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def again(body: bytes, receive: Receive) -> Receive:
+    """Gives a body once more that was read already."""
+    given = False
+
+    async def from_the_start() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return from_the_start
+
+
+def without_secret(body: bytes) -> bytes:
+    """An answer without the API key in it, which is stored nowhere."""
+    if b'"hk_' not in body:
+        return body
+    found: Any = msgspec.json.decode(body)
+    if not isinstance(found, dict) or not isinstance(found.get("key"), str):
+        return body
+    return msgspec.json.encode(found | {"key": None})
+
+
+def _its(place: tuple[str, str]) -> Any:
+    return (idempotency.c.tenant_id == place[0]) & (idempotency.c.key == place[1])
+
+
+def _insert(connection: AsyncConnection) -> postgresql.Insert | sqlite.Insert:
+    return postgresql.insert(idempotency) if connection.dialect.name == "postgresql" else sqlite.insert(idempotency)

@@ -1,0 +1,145 @@
+"""What is counted, in the text format of Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from time import monotonic
+
+from sqlalchemy import func, select
+
+from hookline.registry import ExecutionLog, Registry
+from hookline.store import SqlStore
+from hookline.store._deliveries_log import DeliveryLog
+from hookline.store._tables import endpoints, operations
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+COUNT_SECONDS = 10.0
+"""For how long a count of rows is given again, since it costs more the more there are."""
+
+Labels = tuple[tuple[str, str], ...]
+Sample = tuple[str, Labels, float]
+
+
+class Durations:
+    """How many requests took how long."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.sum += seconds
+
+
+class Metrics:
+    """Counts requests, and what the store has.
+
+    Args:
+        store: Counted in.
+        registry: The hook definitions, if there are any.
+        log: What hooks did, if it is kept.
+    """
+
+    def __init__(self, store: SqlStore, *, registry: Registry | None, log: ExecutionLog | None) -> None:
+        self._store, self._registry, self._log = store, registry, log
+        self._requests: dict[tuple[str, str, int], int] = {}
+        self._durations: dict[tuple[str, str], Durations] = {}
+        self._counted: list[tuple[str, str, list[Sample]]] = []
+        self._counted_at = -COUNT_SECONDS
+        self._counting = asyncio.Lock()
+        self.streams = 0
+        """Streams that are open."""
+
+    def note_request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request.
+
+        Args:
+            method: Its method.
+            route: The pattern of its address; never the address itself, of which there are too many.
+            status: Of the answer.
+            seconds: How long it took.
+        """
+        key = method, route, status
+        self._requests[key] = self._requests.get(key, 0) + 1
+        durations = self._durations.get((method, route))
+        if durations is None:
+            durations = self._durations[method, route] = Durations()
+        durations.add(seconds)
+
+    async def text(self) -> str:
+        """All figures.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        async with self._counting:
+            if monotonic() - self._counted_at > COUNT_SECONDS:
+                self._counted = [*await self._count()]
+                self._counted_at = monotonic()
+        return "".join(_lines([*self._of_requests(), *self._of_process(), *self._counted]))
+
+    def _of_requests(self) -> Iterator[tuple[str, str, list[Sample]]]:
+        name = "hookline_http_requests_total"
+        counts: list[Sample] = [
+            (name, (("method", method), ("route", route), ("status", str(status))), float(count))
+            for (method, route, status), count in sorted(self._requests.items())
+        ]
+        yield "counter", name, counts
+        name = "hookline_http_request_duration_seconds"
+        samples: list[Sample] = []
+        for (method, route), durations in sorted(self._durations.items()):
+            labels: Labels = (("method", method), ("route", route))
+            total = 0
+            for bound, count in zip([*map(str, BUCKETS), "+Inf"], durations.counts, strict=True):
+                total += count
+                samples.append((f"{name}_bucket", (*labels, ("le", bound)), float(total)))
+            samples += [(f"{name}_sum", labels, durations.sum), (f"{name}_count", labels, total)]
+        yield "histogram", name, samples
+
+    def _of_process(self) -> Iterator[tuple[str, str, list[Sample]]]:
+        yield _single("gauge", "hookline_streams", self.streams)
+        if self._registry is not None:
+            yield _single("gauge", "hookline_registry_problems", len(self._registry.problems))
+        if self._log is not None:
+            yield _single("gauge", "hookline_log_queued", self._log.queued)
+            yield _single("counter", "hookline_log_written_total", self._log.written)
+            yield _single("counter", "hookline_log_dropped_total", self._log.dropped)
+
+    async def _count(self) -> list[tuple[str, str, list[Sample]]]:
+        async with self._store.reading() as connection:
+            by_status = select(operations.c.status, func.count()).group_by(operations.c.status)
+            runs: dict[str, int] = {row[0]: row[1] for row in await connection.execute(by_status)}
+            disabled = select(func.count()).where(endpoints.c.disabled_at.is_not(None))
+            endpoints_disabled = (await connection.execute(disabled)).scalar_one()
+        sent = {str(status): count for status, count in (await DeliveryLog(self._store).counts()).items()}
+        return [
+            _by_status("hookline_operations", runs),
+            _by_status("hookline_deliveries", sent),
+            _single("gauge", "hookline_endpoints_disabled", endpoints_disabled),
+        ]
+
+
+def _single(kind: str, name: str, value: float) -> tuple[str, str, list[Sample]]:
+    return kind, name, [(name, (), value)]
+
+
+def _by_status(name: str, counts: Mapping[str, int]) -> tuple[str, str, list[Sample]]:
+    return "gauge", name, [(name, (("status", status),), count) for status, count in sorted(counts.items())]
+
+
+def _lines(families: Iterable[tuple[str, str, list[Sample]]]) -> Iterator[str]:
+    for kind, name, samples in families:
+        yield f"# TYPE {name} {kind}\n"
+        for sample, labels, value in samples:
+            shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels)
+            yield f"{sample}{{{shown}}} {value:.17g}\n" if shown else f"{sample} {value:.17g}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,179 @@
+"""The web page: an application of its own over the same parts as the API, for people who sign in with a key."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+from hookline.errors import MissingExtraError
+
+try:
+    for needed in ("jinja2", "litestar"):
+        import_module(needed)
+except ImportError as error:
+    raise MissingExtraError("server", "The web page") from error
+
+from litestar import Litestar, MediaType, Request, Response, get, post
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.types import ASGIApp, Receive, Send
+from litestar.types import Scope as AsgiScope
+
+from hookline.server import _page_approvals, _page_deliveries, _page_hooks, _page_logs, _page_operations
+from hookline.server._access import Req, caller_of, check_scope, not_found
+from hookline.server._page_assets import Assets
+from hookline.server._page_frame import PREFIX, Frame, frame_of
+from hookline.server._page_sessions import Sessions
+from hookline.server._parts import Parts
+from hookline.server._problems import ApiError, as_api_error, unexpected
+from hookline.server._routing import Id
+
+__all__ = ["create_page"]
+
+LARGEST_FORM = 256 * 1024
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {"Content-Security-Policy": POLICY, "Cross-Origin-Opener-Policy": "same-origin"}
+PUBLIC = {"public": True}
+
+
+def create_page(parts: Parts, *, session_key: bytes | None = None) -> Litestar:
+    """The page, behind the gate of the API. Its paths begin with `/page`.
+
+    Args:
+        parts: What the server is made of.
+        session_key: Signs sessions; 32 random bytes or more, the same in all processes that serve the same people.
+            Unless given, that of the environment variable `HOOKLINE_SESSION_KEY`, if there is one; else people have to
+            sign in again after a restart.
+
+    Raises:
+        HookUsageError: If the key is too short.
+    """
+    given = os.environ.get("HOOKLINE_SESSION_KEY", "").encode() or None
+    frame = Frame(parts=parts, sessions=Sessions(session_key or given), assets=Assets())
+    views = (_page_operations, _page_approvals, _page_hooks, _page_logs, _page_deliveries)
+    return Litestar(
+        [
+            *(home, sign_in_form, sign_in, sign_out, static, elsewhere),
+            *(route for view in views for route in view.ROUTES),
+        ],
+        path=PREFIX,
+        state=State({"frame": frame, "parts": parts}),
+        middleware=[_Admission],
+        guards=[check_scope],
+        after_request=_with_headers,
+        exception_handlers={Exception: _refused},
+        openapi_config=None,
+        request_max_body_size=LARGEST_FORM,
+        logging_config=None,
+    )
+
+
+@get("/")
+async def home(request: Req) -> Response[None]:
+    """Go to the first view that the key allows to see."""
+    scopes = caller_of(request).scopes
+    return frame_of(request).to(request, "/operations" if "operations:read" in scopes else "/hooks")
+
+
+@get("/sign-in", opt=PUBLIC)
+async def sign_in_form(request: Req) -> Response[Any]:
+    """Ask for a key."""
+    try:
+        await frame_of(request).admit(request)
+    except ApiError:
+        return _ask_for_key(request, status=200)
+    return frame_of(request).to(request, "/")
+
+
+@post("/sign-in", opt=PUBLIC)
+async def sign_in(request: Req) -> Response[Any]:
+    """Sign in with a key."""
+    frame = frame_of(request)
+    fields = await frame.fields(request)
+    caller = await frame.parts.keys.authenticate(fields.get("key", "").strip())
+    if caller is None:
+        return _ask_for_key(request, status=401, problem="The API key is not known, or it has ended.")
+    answer = frame.to(request, "/")
+    answer.cookies.append(frame.cookie(request, frame.sessions.begin(caller)))
+    return answer
+
+
+@post("/sign-out")
+async def sign_out(request: Req) -> Response[None]:
+    """Forget who is signed in."""
+    frame = frame_of(request)
+    await frame.fields(request)
+    answer = frame.to(request, "/sign-in")
+    answer.cookies.append(frame.cookie(request, None))
+    return answer
+
+
+@get("/static/{name:str}", opt=PUBLIC)
+async def static(request: Req, name: Id) -> Response[bytes]:
+    """A file of the page."""
+    return frame_of(request).assets.answer(request, name)
+
+
+@get("/{rest:path}")
+async def elsewhere(request: Req) -> None:
+    """Tell that there is nothing."""
+    raise not_found()
+
+
+class _Admission:
+    """Lets nobody pass who is not signed in, before the guards of the API ask for the scope that a view needs."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        request: Req = Request(scope)
+        if not request.route_handler.opt.get("public"):
+            await frame_of(request).admit(request)
+        await self._app(scope, receive, send)
+
+
+def _ask_for_key(request: Req, *, status: int, problem: str = "") -> Response[str]:
+    frame = frame_of(request)
+    session = frame.sessions.begin(None)
+    request.scope["state"]["hookline_session"] = session
+    answer = frame.page(request, "sign_in.html", status=status, problem=problem)
+    answer.cookies.append(frame.cookie(request, session))
+    return answer
+
+
+def _with_headers(response: Response[Any]) -> Response[Any]:
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    response.headers.setdefault("Cache-Control", "no-store")
+    return response
+
+
+def _refused(request: Req, error: Exception) -> Response[Any]:
+    """Tell of an error on the page itself."""
+    told = as_api_error(error) or unexpected(error, str(request.scope["state"].get("hookline_request_id", "")))
+    if isinstance(error, HTTPException) and told.status == 500:
+        told = ApiError(error.status_code, "refused", error.detail)
+    if request.scope["path"].endswith((".json", "/live")):
+        body = {"code": told.code, "detail": told.detail}
+        answer: Response[Any] = Response(body, status_code=told.status, media_type=MediaType.JSON)
+    elif told.code == "no_session":
+        answer = _to_sign_in(request)
+    else:
+        answer = frame_of(request).page(request, "problem.html", status=told.status, told=told)
+    answer.headers.update(told.headers)
+    return _with_headers(answer)
+
+
+def _to_sign_in(request: Req) -> Response[Any]:
+    frame = frame_of(request)
+    # A browser that follows a link of another site holds a strict cookie back. It sends it once it is here.
+    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site") and request.method == "GET":
+        return frame.page(request, "again.html", status=200)
+    if request.headers.get("hx-request") == "true":
+        return Response(None, status_code=401, headers={"HX-Redirect": f"{frame.root(request)}/sign-in"})
+    return frame.to(request, "/sign-in")

@@ -1,0 +1,134 @@
+"""What all views of the page have in common: who looks, what they may, and how an answer is made."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from litestar import Response
+from litestar.datastructures import Cookie
+
+from hookline.server._access import Req
+from hookline.server._page_assets import Assets
+from hookline.server._page_sessions import SESSION_SECONDS, Session, Sessions
+from hookline.server._page_templates import templates
+from hookline.server._parts import Parts
+from hookline.server._problems import ApiError
+
+__all__ = ["NOTICES", "PREFIX", "Frame", "frame_of"]
+
+PREFIX = "/page"
+COOKIE = "hookline_session"
+NOTICES = {
+    "approved": "Approved. A worker goes on with the operation.",
+    "rejected": "Rejected. A worker tells the agent.",
+    "stopped": "Rejected. The operation will be stopped.",
+    "on": "Switched on. It takes part in the next run.",
+    "off": "Switched off. It takes no part in the next run.",
+    "retried": "It is tried again now.",
+    "replayed": "It is delivered again, with the same id.",
+    "nothing": "There was nothing to do: somebody or something was quicker.",
+    "enabled": "Deliveries go to the endpoint again.",
+}
+"""What is told after something was done. Only these: an address says which, and anybody may write addresses."""
+VIEWS = (
+    ("operations", "Operations", "o", "operations:read"),
+    ("approvals", "Approvals", "a", "operations:read"),
+    ("hooks", "Hooks", "h", "hooks:read"),
+    ("logs", "Logs", "l", "hooks:read"),
+    ("statistics", "Statistics", "s", "hooks:read"),
+    ("deliveries", "Deliveries", "d", "operations:read"),
+    ("endpoints", "Endpoints", "e", "operations:read"),
+)
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """What all views have in common.
+
+    Attributes:
+        parts: What the server is made of.
+        sessions: Who is signed in.
+        assets: The files of the page.
+    """
+
+    parts: Parts
+    sessions: Sessions
+    assets: Assets
+    environment: Any = msgspec.field(default_factory=templates)
+
+    def root(self, request: Req) -> str:
+        """Where the page begins."""
+        return f"{request.scope['state'].get('hookline_root', '')}{PREFIX}"
+
+    def text(self, request: Req, template: str, **values: Any) -> str:
+        """A template, filled."""
+        session: Session | None = request.scope["state"].get("hookline_session")
+        caller = None if session is None else session.caller
+        root = self.root(request)
+        common = {
+            "root": root,
+            "asset": lambda name: f"{root}/static/{self.assets.url(name)}",
+            "token": "" if session is None else self.sessions.token(session),
+            "caller": caller,
+            "views": [view for view in VIEWS if caller is not None and view[3] in caller.scopes],
+            "may": lambda scope: caller is not None and scope in caller.scopes,
+            "notice": NOTICES.get(request.query_params.get("notice", ""), ""),
+            "path": request.scope["path"],
+        }
+        filled: str = self.environment.get_template(template).render(common | values)
+        return filled
+
+    def page(self, request: Req, template: str, *, status: int = 200, **values: Any) -> Response[str]:
+        """A whole page."""
+        text = self.text(request, template, **values)
+        return Response(text, status_code=status, media_type="text/html; charset=utf-8")
+
+    def to(self, request: Req, place: str, **query: str) -> Response[None]:
+        """Go somewhere else on the page, as an answer to a form."""
+        location = f"{self.root(request)}{place}{'?' + urlencode(query) if query else ''}"
+        return Response(None, status_code=303, headers={"Location": location})
+
+    def cookie(self, request: Req, session: Session | None) -> Cookie:
+        """What makes a browser remember a session, or forget it."""
+        return Cookie(
+            key=COOKIE,
+            value="" if session is None else self.sessions.cookie(session),
+            path=self.root(request),
+            max_age=0 if session is None else SESSION_SECONDS,
+            httponly=True,
+            samesite="strict",
+            secure=request.scope["scheme"] == "https",
+        )
+
+    async def admit(self, request: Req) -> None:
+        """Find out whose request it is, and note that where the routes of the API look for it.
+
+        Raises:
+            ApiError: 401, if nobody is signed in, or their key has ended.
+            StoreUnavailableError: If that cannot be found out now.
+        """
+        session = self.sessions.read(request.cookies.get(COOKIE))
+        if session is None or session.caller is None or not await self.parts.keys.still(session.caller):
+            raise ApiError(401, "no_session", "Sign in first.")
+        request.scope["state"] |= {"hookline_session": session, "hookline_caller": session.caller}
+
+    async def fields(self, request: Req) -> dict[str, str]:
+        """The fields of a form, which must be one of this session and of this page.
+
+        Raises:
+            ApiError: 403.
+        """
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            raise ApiError(403, "foreign_form", "The form came from another site.")
+        given = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+        session = request.scope["state"].get("hookline_session") or self.sessions.read(request.cookies.get(COOKIE))
+        if session is None or not self.sessions.has_token(session, given.pop("token", "")):
+            raise ApiError(403, "stale_form", "The form is too old, or not of this session. Load the page again.")
+        return given
+
+
+def frame_of(request: Req) -> Frame:
+    """What all views have in common."""
+    frame: Frame = request.app.state["frame"]
+    return frame

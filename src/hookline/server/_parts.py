@@ -1,0 +1,83 @@
+"""What a server is made of, for all of its routes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from hookline.delivery import Outbox
+from hookline.hooks import AnyHook
+from hookline.registry import ExecutionLog, Registry
+from hookline.server._feed import Feed
+from hookline.server._keys import KeyStore
+from hookline.server._metrics import Metrics
+from hookline.server._problems import ApiError
+from hookline.store import SqlStore
+from hookline.store._deliveries_log import DeliveryLog
+
+__all__ = ["Parts"]
+
+
+class Parts:
+    """What a server is made of. Handlers get it by `parts_of(request)`.
+
+    Args:
+        store: Where everything is kept.
+        registry: The hook definitions, if it has them.
+        log: What hooks did, if it is kept.
+        outbox: Told of deliveries that are to be made again.
+        hooks: Hooks for the requests of everybody.
+
+    Attributes:
+        keys: The API keys, and who has sent a request.
+        deliveries: What became of deliveries.
+        feed: Tells of operations as they change.
+        metrics: What is counted.
+        closing: Set when streams are to end, since the server does.
+    """
+
+    def __init__(
+        self,
+        store: SqlStore,
+        *,
+        registry: Registry | None = None,
+        log: ExecutionLog | None = None,
+        outbox: Outbox | None = None,
+        hooks: Sequence[AnyHook] = (),
+    ) -> None:
+        self.store = store
+        self.outbox = outbox
+        self.hooks = list(hooks)
+        self.known_registry, self.known_log = registry, log
+        self.keys = KeyStore(store)
+        self.deliveries = DeliveryLog(store)
+        self.feed = Feed(store)
+        self.closing = asyncio.Event()
+        self.metrics = Metrics(store, registry=registry, log=log)
+
+    @property
+    def registry(self) -> Registry:
+        """The hook definitions.
+
+        Raises:
+            ApiError: 503, if this server has none.
+        """
+        if self.known_registry is None:
+            raise ApiError(503, "no_registry", "This server has no registry of hook definitions.")
+        return self.known_registry
+
+    @property
+    def log(self) -> ExecutionLog:
+        """What hooks did.
+
+        Raises:
+            ApiError: 503, if this server keeps no such log.
+        """
+        if self.known_log is None:
+            raise ApiError(503, "no_log", "This server keeps no log of hook executions.")
+        return self.known_log
+
+    def wake_outbox(self) -> None:
+        """Have deliveries made now that have just become due; a worker elsewhere finds them by itself."""
+        if self.outbox is not None:
+            self.outbox.wake()

@@ -1,0 +1,228 @@
+"""`Server`: the API with all that it needs, in one process; `serve` runs it until somebody stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+
+from hookline.delivery import Outbox
+from hookline.errors import HookUsageError
+from hookline.hooks import AnyHook
+from hookline.registry import ExecutionLog, Registry
+from hookline.runtime import Agent
+from hookline.server._app import MEBIBYTE, app_of
+from hookline.server._keys import NewApiKey
+from hookline.server._parts import Parts
+from hookline.server._rates import RateLimit
+from hookline.store import SqlStore
+
+__all__ = ["Server", "serve"]
+
+GRACE_SECONDS = 5
+"""For how long requests that are under way may go on when the server ends."""
+KEEP_ALIVE_SECONDS = 30
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+class Server:
+    """The API, with a store, a registry, a log and an outbox of its own, on one address. `async with` runs it.
+
+    Keys that sign webhooks, and the private networks that they may reach, come from the environment, as for
+    `hookline.delivery.default_delivery`.
+
+    Args:
+        url: The database: `sqlite:///path`, or `postgresql://user:password@host/database`.
+        host: The address to listen at.
+        port: The port; 0 for any that is free.
+        files: Files of hook definitions, or folders of them.
+        modules: Modules whose functions definitions may name.
+        scripts: Folder of the scripts that definitions may name.
+        quota: How many definitions a tenant may store.
+        agents: Agents whose operations this process goes on with when a person has decided.
+        hooks: Hooks for the requests of everybody.
+        observers: Whether the log has runs of observers too.
+        retention_hours: How long the log is kept.
+        allow_origins: Origins whose pages may ask.
+        rate_limit: How many requests each key may send; `None` for any number.
+        max_body: Bytes that the body of a request may have.
+        page: Whether the web page is there too.
+
+    Attributes:
+        address: Where it listens, once it does.
+        first_key: The key of the first administrator, if there was none; nobody can see it again.
+        store: The store.
+        registry: The registry.
+        log: The log.
+        outbox: The outbox.
+
+    Raises:
+        HookUsageError: If an argument makes no sense.
+    """
+
+    def __init__(
+        self,
+        url: str = "sqlite:///hookline.db",
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8430,
+        files: Sequence[Path] = (),
+        modules: Sequence[str] = (),
+        scripts: Path | None = None,
+        quota: int = 50,
+        agents: Sequence[Agent] = (),
+        hooks: Sequence[AnyHook] = (),
+        observers: bool = False,
+        retention_hours: float = 24.0,
+        allow_origins: Sequence[str] = (),
+        rate_limit: RateLimit | None = RateLimit(),  # noqa: B008
+        max_body: int = MEBIBYTE,
+        page: bool = True,
+    ) -> None:
+        self.address = ""
+        self.first_key: NewApiKey | None = None
+        self.store = SqlStore(url)
+        self.registry = Registry(self.store, files=files, modules=modules, scripts=scripts, quota=quota)
+        self.log = ExecutionLog(self.store, observers=observers, retention_hours=retention_hours)
+        networks = os.environ.get("HOOKLINE_WEBHOOK_ALLOW_PRIVATE", "").split(",")
+        self.outbox = Outbox(self.store, allow_private=[each.strip() for each in networks if each.strip()])
+        self._host, self._port = host, port
+        self._parts = Parts(self.store, registry=self.registry, log=self.log, outbox=self.outbox, hooks=hooks)
+        self._app = app_of(
+            self._parts,
+            agents=agents,
+            allow_origins=allow_origins,
+            rate_limit=rate_limit,
+            max_body=max_body,
+            page=page,
+        )
+        self._lifespan = bool(agents)
+        self._stack = contextlib.AsyncExitStack()
+        self._listening: uvicorn.Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open everything, and listen.
+
+        Raises:
+            HookUsageError: If the address cannot be listened at.
+            StoreUnavailableError: If the database cannot be reached.
+            DefinitionFileError: If a file of definitions is broken.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            listener = stack.enter_context(contextlib.closing(_listener(self._host, self._port)))
+            for part in (self.store, self.registry, self.log, self.outbox):
+                await stack.enter_async_context(part)
+            self.first_key = await self._parts.keys.create_first()
+            stack.push_async_callback(self._stop)
+            await self._start(listener)
+            self._stack = stack.pop_all()
+        host, port = listener.getsockname()[:2]
+        self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Answer what is under way, and close everything."""
+        await self._stack.aclose()
+
+    async def ended(self) -> None:
+        """Wait until it no longer listens."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def _start(self, listener: socket.socket) -> None:
+        config = uvicorn.Config(
+            self._app,
+            lifespan="on" if self._lifespan else "off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+        self._listening = _Listening(config)
+        self._task = asyncio.create_task(self._listening.serve(sockets=[listener]))
+        while not self._listening.started:
+            if self._task.done():
+                await self._task
+                raise HookUsageError("The server has ended before it listened; the log says why.")
+            await asyncio.sleep(0.01)
+
+    async def _stop(self) -> None:
+        self._parts.closing.set()
+        if self._listening is not None:
+            self._listening.should_exit = True
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+class _Listening(uvicorn.Server):
+    """A server that leaves signals to who runs it: its own way would end the process before the store is closed."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def tell(line: str) -> None:
+    """Say something at once, also where the output is no terminal."""
+    print(line, flush=True)
+
+
+def serve(server: Callable[[], Server], *, say: Callable[[str], None] = tell) -> None:
+    """Run a server until it is stopped by Ctrl-C or SIGTERM.
+
+    Args:
+        server: Makes it; called where the event loop runs.
+        say: Told where it listens, and the key of the first administrator, if there was none.
+
+    Raises:
+        HookUsageError: If the address cannot be listened at.
+        StoreUnavailableError: If the database cannot be reached.
+        DefinitionFileError: If a file of definitions is broken.
+    """
+    factory: Callable[[], asyncio.AbstractEventLoop] | None
+    try:
+        from uvloop import new_event_loop as factory
+    except ImportError:
+        factory = None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(_serve(server, say))
+
+
+async def _serve(make: Callable[[], Server], say: Callable[[str], None]) -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    async with make() as server:
+        if server.first_key is not None:
+            say(f"API key of the first administrator, shown only now: {server.first_key.key}")
+        say(f"hookline listens at {server.address}")
+        with contextlib.suppress(NotImplementedError):  # where there are no signals, Ctrl-C cancels this
+            for number in STOPPING:
+                loop.add_signal_handler(number, stop.set)
+        waiting = [asyncio.create_task(stop.wait()), asyncio.create_task(server.ended())]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
+        )
+    except (OSError, OverflowError) as error:
+        raise HookUsageError(f"Nothing can listen at {host}:{port}: {error}. Choose another `port`.") from error

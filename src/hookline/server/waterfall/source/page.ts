@@ -1,0 +1,88 @@
+// Shortcuts, times in the reader's own time zone, and what tells that the live connection is gone.
+
+const GO: Record<string, string> = {
+  o: "operations",
+  a: "approvals",
+  h: "hooks",
+  l: "logs",
+  s: "statistics",
+  d: "deliveries",
+  e: "endpoints",
+};
+const PATIENCE = 1500;
+
+let wentAt = 0;
+
+function writes(target: EventTarget | null): boolean {
+  return target instanceof HTMLElement && target.matches("input, textarea, select, [contenteditable]");
+}
+
+function keys(): HTMLDialogElement | null {
+  return document.querySelector<HTMLDialogElement>("dialog#keys");
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || writes(event.target) || event.defaultPrevented) return;
+  const chosen = performance.now() - wentAt < PATIENCE ? GO[event.key] : undefined;
+  wentAt = event.key === "g" ? performance.now() : 0;
+  if (chosen !== undefined) {
+    const link = document.querySelector<HTMLAnchorElement>(`nav a[data-view="${chosen}"]`);
+    if (link !== null) location.assign(link.href);
+  } else if (event.key === "?") {
+    event.preventDefault();
+    keys()?.showModal();
+  } else if (event.key === "/") {
+    const field = document.querySelector<HTMLElement>("form.filter input, form.filter select");
+    if (field !== null) event.preventDefault();
+    field?.focus();
+  } else if (event.key === "j" || event.key === "k") {
+    move(event.key === "j" ? 1 : -1);
+  }
+});
+
+/** Move along the first links or buttons of the rows of a list. */
+function move(by: number): void {
+  const rows = [...document.querySelectorAll<HTMLElement>("[data-row]")];
+  if (rows.length === 0) return;
+  const here = rows.findIndex((row) => row.contains(document.activeElement));
+  const next = rows[here === -1 ? (by > 0 ? 0 : rows.length - 1) : Math.min(Math.max(here + by, 0), rows.length - 1)];
+  next?.querySelector<HTMLElement>("a, button, input, summary")?.focus();
+}
+
+document.addEventListener("click", (event) => {
+  const button = (event.target as HTMLElement).closest("[data-open], [data-close]");
+  if (button?.hasAttribute("data-open")) keys()?.showModal();
+  if (button?.hasAttribute("data-close")) keys()?.close();
+});
+
+const SHORT = new Intl.DateTimeFormat(undefined, {
+  month: "short",
+  day: "2-digit",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hour12: false,
+});
+
+function localise(within: ParentNode): void {
+  for (const time of within.querySelectorAll<HTMLTimeElement>("time[datetime]")) {
+    time.textContent = SHORT.format(new Date(time.dateTime));
+  }
+}
+
+// A dispatch of htmx's own: whatever it has put in is looked at again.
+document.addEventListener("htmx:after:swap", () => {
+  localise(document);
+  document.querySelector<HTMLElement>("[data-focus]")?.focus();
+});
+
+function live(state: string): void {
+  for (const sign of document.querySelectorAll<HTMLElement>("[data-live]")) {
+    sign.dataset["live"] = state;
+    sign.textContent = state === "on" ? "live" : "connection lost, trying again";
+  }
+}
+
+document.addEventListener("htmx:sse:after:connection", () => live("on"));
+document.addEventListener("htmx:sse:error", () => live("off"));
+localise(document);

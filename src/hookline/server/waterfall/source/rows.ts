@@ -1,0 +1,82 @@
+// The rows of a waterfall: which are shown, and where their bars lie.
+
+export type Kind = "step" | "tool" | "agent" | "person" | "compact" | "hook" | "end";
+export type Status = "ok" | "mocked" | "fault" | "denied" | "failed" | "timeout" | "dropped" | "running" | "waiting";
+
+/** One bar, as the server tells of it. Times are milliseconds since the operation began. */
+export interface Bar {
+  depth: number;
+  kind: Kind;
+  name: string;
+  status: Status;
+  start: number;
+  /** How long it took: of a hook its own time, of what still runs until now. */
+  duration: number;
+  note?: string;
+}
+
+export interface Waterfall {
+  duration: number;
+  bars: Bar[];
+  /** What was left out because there is too much of it. */
+  truncated: boolean;
+}
+
+export const MARKS: Record<Status, string> = {
+  ok: "",
+  mocked: "mocked",
+  fault: "fault",
+  denied: "denied",
+  failed: "failed",
+  timeout: "timed out",
+  dropped: "dropped",
+  running: "running",
+  waiting: "waiting",
+};
+
+/** The bars that are not inside of a closed one, by their places in the list. */
+export function shownBars(bars: readonly Bar[], closed: ReadonlySet<number>): number[] {
+  const shown: number[] = [];
+  let hiddenBelow = Infinity;
+  bars.forEach((bar, place) => {
+    if (bar.depth > hiddenBelow) return;
+    shown.push(place);
+    hiddenBelow = closed.has(place) ? bar.depth : Infinity;
+  });
+  return shown;
+}
+
+export function hasInner(bars: readonly Bar[], place: number): boolean {
+  const next = bars[place + 1];
+  return next !== undefined && next.depth > (bars[place]?.depth ?? 0);
+}
+
+/** The place of the bar that a bar is inside of; its own if there is none. */
+export function outerOf(bars: readonly Bar[], place: number): number {
+  const depth = bars[place]?.depth ?? 0;
+  for (let before = place - 1; before >= 0; before--) {
+    if ((bars[before]?.depth ?? 0) < depth) return before;
+  }
+  return place;
+}
+
+export function spelled(ms: number): string {
+  if (ms < 1) return ms < 0.0005 ? "0 ms" : `${Number((ms * 1000).toPrecision(2))} µs`;
+  if (ms < 1000) return `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
+  const minutes = Math.floor(ms / 60_000);
+  return minutes < 60
+    ? `${minutes} min ${Math.round((ms % 60_000) / 1000)} s`
+    : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** Round times for an axis: about as many as asked for. */
+export function ticks(from: number, to: number, about: number): number[] {
+  const rough = (to - from) / Math.max(about, 1);
+  if (!(rough > 0)) return [];
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough) ?? rough;
+  const found: number[] = [];
+  for (let tick = Math.ceil(from / step) * step; tick <= to; tick += step) found.push(tick);
+  return found;
+}

@@ -1,0 +1,277 @@
+// <hook-waterfall src="...">: what an operation did, when, and for how long.
+//
+// Only rows that can be seen are in the document, so that thousands of them cost no more than a screenful. One row is
+// the current one; it is moved by keys alone as well as by pointer.
+
+import { type Bar, MARKS, type Waterfall, hasInner, outerOf, shownBars, spelled, ticks } from "./rows";
+
+const ROW = 24;
+const BEYOND = 10;
+const NAMES: Record<Bar["kind"], string> = {
+  step: "step",
+  tool: "tool call",
+  agent: "sub-agent",
+  person: "person",
+  compact: "compaction",
+  hook: "hook",
+  end: "end",
+};
+
+function made(tag: string, className: string, text = ""): HTMLElement {
+  const element = document.createElement(tag);
+  element.className = className;
+  element.textContent = text;
+  return element;
+}
+
+class HookWaterfall extends HTMLElement {
+  private bars: Bar[] = [];
+  private shown: number[] = [];
+  private closed = new Set<number>();
+  private current = 0;
+  private from = 0;
+  private to = 1;
+  private duration = 1;
+  private readonly grid = made("div", "wf-grid");
+  private readonly space = made("div", "wf-space");
+  private readonly axis = made("div", "wf-axis");
+  private readonly detail = made("p", "wf-detail");
+  private readonly said = made("p", "wf-said");
+  private readonly resized = new ResizeObserver(() => this.draw());
+  private readonly changed = () => void this.load();
+
+  connectedCallback(): void {
+    this.grid.tabIndex = 0;
+    this.grid.setAttribute("role", "treegrid");
+    this.grid.setAttribute("aria-label", "Steps, tool calls and hooks");
+    this.grid.setAttribute("aria-describedby", "wf-keys");
+    this.detail.setAttribute("aria-live", "polite");
+    this.axis.setAttribute("aria-hidden", "true");
+    this.said.textContent = "Loading…";
+    this.grid.append(this.space);
+    this.replaceChildren(this.tools(), this.axis, this.grid, this.said, this.detail);
+    this.grid.addEventListener("scroll", () => this.draw(), { passive: true });
+    this.grid.addEventListener("keydown", (event) => this.pressed(event));
+    this.grid.addEventListener("click", (event) => this.clicked(event));
+    this.resized.observe(this.grid);
+    document.addEventListener("changed", this.changed);
+    void this.load();
+  }
+
+  disconnectedCallback(): void {
+    this.resized.disconnect();
+    document.removeEventListener("changed", this.changed);
+  }
+
+  private tools(): HTMLElement {
+    const bar = made("div", "wf-tools");
+    const legend = made("p", "wf-legend");
+    for (const status of ["ok", "mocked", "fault", "denied", "failed", "waiting"] as const) {
+      const entry = made("span", "");
+      entry.append(made("i", `wf-key wf-${status}`), status === "ok" ? "done" : MARKS[status]);
+      legend.append(entry);
+    }
+    bar.append(legend);
+    for (const [name, label, act] of [
+      ["−", "Zoom out", () => this.zoom(2)],
+      ["+", "Zoom in", () => this.zoom(0.5)],
+      ["All", "Show all of the time", () => this.view(0, this.duration)],
+    ] as const) {
+      const button = made("button", "small", name);
+      button.setAttribute("type", "button");
+      button.setAttribute("aria-label", label);
+      button.title = label;
+      button.addEventListener("click", act);
+      bar.append(button);
+    }
+    return bar;
+  }
+
+  private async load(): Promise<void> {
+    const source = this.getAttribute("src");
+    if (source === null) return;
+    try {
+      const answer = await fetch(source, { headers: { Accept: "application/json" } });
+      if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+      this.show((await answer.json()) as Waterfall);
+    } catch (error) {
+      this.said.hidden = false;
+      this.said.textContent = `The waterfall could not be loaded: ${error instanceof Error ? error.message : error}.`;
+    }
+  }
+
+  private show(told: Waterfall): void {
+    const whole = this.from === 0 && this.to === this.duration;
+    const first = this.bars.length === 0;
+    this.bars = told.bars;
+    this.duration = Math.max(told.duration, 0.001);
+    if (first || whole) [this.from, this.to] = [0, this.duration];
+    this.said.hidden = told.bars.length > 0 && !told.truncated;
+    this.said.textContent = told.truncated
+      ? "There is more than is shown here: only the beginning was loaded."
+      : "Nothing has happened yet.";
+    this.list();
+  }
+
+  private list(): void {
+    this.shown = shownBars(this.bars, this.closed);
+    if (!this.shown.includes(this.current)) this.current = this.shown[0] ?? 0;
+    this.grid.setAttribute("aria-rowcount", String(this.bars.length));
+    this.space.style.height = `${this.shown.length * ROW}px`;
+    this.grid.style.height = `${Math.min(Math.max(this.shown.length, 3) * ROW + 2, 28 * ROW)}px`;
+    this.draw();
+  }
+
+  private draw(): void {
+    const first = Math.max(0, Math.floor(this.grid.scrollTop / ROW) - BEYOND);
+    const last = Math.min(this.shown.length, first + Math.ceil(this.grid.clientHeight / ROW) + 2 * BEYOND);
+    const rows: HTMLElement[] = [];
+    for (let row = first; row < last; row++) {
+      const place = this.shown[row];
+      const bar = place === undefined ? undefined : this.bars[place];
+      if (place !== undefined && bar !== undefined) rows.push(this.row(bar, place, row));
+    }
+    this.space.replaceChildren(...rows);
+    this.grid.setAttribute("aria-activedescendant", `wf-${this.current}`);
+    this.drawAxis();
+    this.tell();
+  }
+
+  private row(bar: Bar, place: number, row: number): HTMLElement {
+    const line = made("div", `wf-row wf-of-${bar.kind}${place === this.current ? " wf-current" : ""}`);
+    line.id = `wf-${place}`;
+    line.dataset["place"] = String(place);
+    line.style.top = `${row * ROW}px`;
+    line.setAttribute("role", "row");
+    line.setAttribute("aria-level", String(bar.depth + 1));
+    line.setAttribute("aria-rowindex", String(place + 1));
+    line.setAttribute("aria-selected", String(place === this.current));
+    const name = made("div", "wf-name");
+    name.setAttribute("role", "gridcell");
+    name.style.paddingInlineStart = `${bar.depth * 14 + 6}px`;
+    const inner = hasInner(this.bars, place);
+    if (inner) line.setAttribute("aria-expanded", String(!this.closed.has(place)));
+    name.append(made("span", "wf-fold", inner ? (this.closed.has(place) ? "▸" : "▾") : ""));
+    name.append(made("span", "wf-label", bar.name));
+    line.append(name, this.track(bar));
+    return line;
+  }
+
+  private track(bar: Bar): HTMLElement {
+    const track = made("div", "wf-track");
+    track.setAttribute("role", "gridcell");
+    const span = this.to - this.from;
+    const left = ((bar.start - this.from) / span) * 100;
+    const right = ((bar.start + bar.duration - this.from) / span) * 100;
+    const mark = MARKS[bar.status];
+    const text = `${spelled(bar.duration)}${mark && ` · ${mark}`}`;
+    if (right >= 0 && left <= 100) {
+      const shown = made("span", `wf-bar wf-${bar.status}`);
+      shown.style.left = `${Math.max(left, -1)}%`;
+      shown.style.width = `${Math.min(right, 101) - Math.max(left, -1)}%`;
+      track.append(shown);
+    }
+    const label = made("span", `wf-text${mark ? " wf-marked" : ""}`, text);
+    // Beside the bar, on the side that has room for it.
+    if (right < 80) label.style.left = `calc(${Math.max(right, 0)}% + 6px)`;
+    else if (left > 20) label.style.right = `calc(${100 - Math.min(left, 100)}% + 6px)`;
+    else {
+      label.style.left = "8px";
+      label.classList.add("wf-inside");
+    }
+    track.append(label);
+    return track;
+  }
+
+  private drawAxis(): void {
+    const marks = ticks(this.from, this.to, Math.max(2, this.axis.clientWidth / 140)).map((tick) => {
+      const mark = made("span", "wf-tick", spelled(tick));
+      mark.style.left = `${((tick - this.from) / (this.to - this.from)) * 100}%`;
+      return mark;
+    });
+    const track = made("div", "wf-ticks");
+    track.append(...marks);
+    this.axis.replaceChildren(track);
+  }
+
+  private tell(): void {
+    const bar = this.bars[this.current];
+    if (bar === undefined) return;
+    const parts = [`${NAMES[bar.kind]} ${bar.name}`, `began at ${spelled(bar.start)}`, `took ${spelled(bar.duration)}${bar.kind === "hook" ? " of its own" : ""}`];
+    if (MARKS[bar.status]) parts.push(MARKS[bar.status]);
+    if (bar.note) parts.push(bar.note);
+    const text = parts.join(" · ");
+    if (this.detail.textContent !== text) this.detail.textContent = text;
+  }
+
+  private go(row: number): void {
+    const bounded = Math.min(Math.max(row, 0), this.shown.length - 1);
+    this.current = this.shown[bounded] ?? 0;
+    const top = bounded * ROW;
+    if (top < this.grid.scrollTop) this.grid.scrollTop = top;
+    const bottom = top + ROW - this.grid.clientHeight;
+    if (bottom > this.grid.scrollTop) this.grid.scrollTop = bottom;
+    this.draw();
+  }
+
+  private fold(place: number, close: boolean): void {
+    if (!hasInner(this.bars, place)) return;
+    if (close) this.closed.add(place);
+    else this.closed.delete(place);
+    this.list();
+  }
+
+  private zoom(factor: number): void {
+    const bar = this.bars[this.current];
+    const middle = bar === undefined ? (this.from + this.to) / 2 : bar.start + bar.duration / 2;
+    const half = ((this.to - this.from) * factor) / 2;
+    this.view(middle - half, middle + half);
+  }
+
+  private view(from: number, to: number): void {
+    this.from = Math.max(0, from);
+    this.to = Math.min(this.duration, Math.max(to, this.from + 0.001));
+    this.draw();
+  }
+
+  private pressed(event: KeyboardEvent): void {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const row = this.shown.indexOf(this.current);
+    const page = Math.max(1, Math.floor(this.grid.clientHeight / ROW) - 1);
+    const bar = this.bars[this.current];
+    const acts: Record<string, () => void> = {
+      ArrowDown: () => this.go(row + 1),
+      ArrowUp: () => this.go(row - 1),
+      PageDown: () => this.go(row + page),
+      PageUp: () => this.go(row - page),
+      Home: () => this.go(0),
+      End: () => this.go(this.shown.length - 1),
+      ArrowRight: () =>
+        this.closed.has(this.current) ? this.fold(this.current, false) : hasInner(this.bars, this.current) && this.go(row + 1),
+      ArrowLeft: () =>
+        hasInner(this.bars, this.current) && !this.closed.has(this.current)
+          ? this.fold(this.current, true)
+          : this.go(this.shown.indexOf(outerOf(this.bars, this.current))),
+      Enter: () => bar && this.view(bar.start - bar.duration * 0.1, bar.start + bar.duration * 1.1),
+      "+": () => this.zoom(0.5),
+      "-": () => this.zoom(2),
+      "0": () => this.view(0, this.duration),
+    };
+    const act = acts[event.key];
+    if (act === undefined) return;
+    event.preventDefault();
+    act();
+  }
+
+  private clicked(event: MouseEvent): void {
+    const target = event.target as HTMLElement;
+    const line = target.closest<HTMLElement>(".wf-row");
+    if (line === null) return;
+    const place = Number(line.dataset["place"]);
+    this.current = place;
+    if (target.closest(".wf-fold") !== null) this.fold(place, !this.closed.has(place));
+    else this.draw();
+  }
+}
+
+customElements.define("hook-waterfall", HookWaterfall);

@@ -1,0 +1,231 @@
+"""Hooks that are stored as data, on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hookline.registry import Registry
+from hookline.store import SqlStore
+from tests.cli.operated import database, define, lines, on, run
+
+FACTORIES = "tests.registry.factories"
+TWO = """\
+[[hooks]]
+name = "No shell"
+point = "ToolCall.guard"
+handler = "deny-tools"
+config = { tools = ["bash"] }
+
+[[hooks]]
+name = "No more"
+point = "ToolCall.guard"
+handler = "%s"
+"""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return database(tmp_path)
+
+
+def audited(url: str) -> list[tuple[str, str]]:
+    """What was done, and whether it was by the command line."""
+    from sqlalchemy import select
+
+    from hookline.store._tables import audit
+
+    async def read(store: SqlStore) -> list[tuple[str, str]]:
+        async with store.reading() as connection:
+            rows = await connection.execute(select(audit.c.action, audit.c.actor).order_by(audit.c.seq))
+            return [(row.action, row.actor.partition(":")[0]) for row in rows]
+
+    return on(url, read)
+
+
+def test_a_file_of_definitions_is_stored_as_a_whole(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "hooks.toml"
+    file.write_text(TWO % "deny")
+
+    result = run("hooks", "add", str(file), "--tenant", "acme", url=url)
+
+    assert result.exit_code == 0
+    found = lines(run("hooks", "--json", url=url))
+    assert {(each["name"], each["tenantId"], each["source"]) for each in found} == {
+        ("No shell", "acme", "api"),
+        ("No more", "acme", "api"),
+    }
+    told = {line.split()[1].rstrip(":") for line in result.stdout.splitlines()}
+    assert told == {each["id"] for each in found}
+    assert audited(url) == [("definition.create", "cli")] * 2
+
+
+def test_a_definition_that_is_refused_leaves_nothing_behind_and_its_line_is_told(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "hooks.toml"
+    file.write_text(TWO % "os:system")
+
+    result = run("hooks", "add", str(file), url=url)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"hookline: {file}, line 7: 'os:system' is no handler that may be named")
+    assert result.stderr.count("\n") == 1
+    assert lines(run("hooks", "--json", url=url)) == []
+
+
+def test_adding_a_file_again_changes_what_it_has_changed(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "hooks.toml"
+    file.write_text(TWO % "deny")
+    first = lines(run("hooks", "add", str(file), "--json", url=url))
+    file.write_text(file.read_text().replace('"bash"', '"bash", "python"'))
+
+    second = lines(run("hooks", "add", str(file), "--json", url=url))
+
+    assert [each["id"] for each in second] == [each["id"] for each in first]
+    assert [now["revision"] > before["revision"] for now, before in zip(second, first, strict=True)] == [True, False]
+
+
+def test_what_is_not_in_the_file_is_deleted_only_if_asked(url: str, tmp_path: Path) -> None:
+    on(url, lambda store: define(store, {"name": "Old", "point": "ToolCall.guard"}))
+    file = tmp_path / "hooks.toml"
+    file.write_text(TWO % "deny")
+
+    run("hooks", "add", str(file), url=url)
+    assert len(lines(run("hooks", "--json", url=url))) == 3
+    run("hooks", "add", str(file), "--prune", url=url)
+
+    assert {each["name"] for each in lines(run("hooks", "--json", url=url))} == {"No shell", "No more"}
+
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_definitions_come_in_other_formats(url: str, tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"hooks{suffix}"
+    file.write_text(json.dumps({"hooks": [{"name": "J", "point": "ToolCall.guard", "handler": "deny"}]}))
+
+    assert [each["name"] for each in lines(run("hooks", "add", str(file), "--json", url=url))] == ["J"]
+
+
+def test_what_is_shown_as_json_can_be_stored_again(url: str) -> None:
+    (name,) = on(url, lambda store: define(store, {"name": "A", "point": "ToolCall.guard", "priority": 7}))
+    shown = run("hooks", "show", name, "--json", url=url).stdout
+
+    (again,) = lines(run("hooks", "add", "-", "--json", url=url, stdin=shown.replace('"priority":7', '"priority":8')))
+
+    assert (again["id"], again["priority"]) == (name, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("a.toml", None, "it cannot be read"),
+        ("a.json", None, "it cannot be read"),
+        ("a.toml", "[[hooks]]\nname = \n", "line 2: not TOML"),
+        ("a.json", "{", "it is no JSON"),
+        ("a.json", "3", "it holds a definition, a list of them, or an object"),
+        ("a.json", "[3]", "a definition is a mapping"),
+        ("a.json", '{"name": "x", "point": "afterStep", "handler": "deny", "what": 1}', "unknown field"),
+    ],
+    ids=["no-toml", "no-json", "broken-toml", "broken-json", "a-number", "a-list-of-numbers", "unknown-field"],
+)
+def test_a_file_that_cannot_be_used_is_told_with_its_name(
+    url: str, tmp_path: Path, name: str, text: str | None, told: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+
+    result = run("hooks", "add", str(tmp_path / name), url=url)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert str(tmp_path / name) in result.stderr
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_hook_is_tried_out_and_leaves_no_trace(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "hooks.toml"
+    file.write_text(TWO % "deny")
+    name = lines(run("hooks", "add", str(file), "--json", url=url))[0]["id"]
+
+    (denied,) = lines(run("hooks", "test", name, "--call", '{"apiName": "bash"}', "--json", url=url))
+    passed = run("hooks", "test", name, "--call", "-", url=url, stdin='{"apiName": "look"}')
+
+    assert (denied["outcome"], denied["hookId"]) == ("denied", name)
+    assert (passed.exit_code, "outcome  passed\n" in passed.stdout) == (0, True)
+    assert lines(run("logs", "--json", url=url)) == []
+
+
+def test_a_handler_of_a_module_is_allowed_by_naming_the_module(url: str) -> None:
+    given = {"name": "Mine", "point": "ToolCall.guard", "handler": f"{FACTORIES}:say", "config": {"text": "nope"}}
+    allowed = ["--modules", FACTORIES]
+
+    refused = run("hooks", "add", "-", url=url, stdin=json.dumps(given))
+    (stored,) = lines(run("hooks", "add", "-", *allowed, "--json", url=url, stdin=json.dumps(given)))
+
+    assert (refused.exit_code, "is no handler that may be named" in refused.stderr) == (1, True)
+    (tried,) = lines(run("hooks", "test", stored["id"], *allowed, "--json", url=url))
+    assert (tried["outcome"], tried["reason"]) == ("denied", "nope")
+    elsewhere = run("hooks", url=url)
+    assert (elsewhere.exit_code, elsewhere.stderr) == (0, "")
+    assert "not here" in elsewhere.stdout
+
+
+def test_a_hook_that_fails_on_a_sample_is_a_failure(url: str) -> None:
+    given = {"name": "Slow", "point": "ToolCall.guard", "handler": f"{FACTORIES}:late"}
+    (stored,) = lines(run("hooks", "add", "-", "--modules", FACTORIES, "--json", url=url, stdin=json.dumps(given)))
+
+    result = run("hooks", "test", stored["id"], "--modules", FACTORIES, "--timeout", "0.05", url=url)
+
+    assert result.exit_code == 1
+    assert "it took more than the 0.05 s that it had" in result.stdout
+
+
+def test_a_switched_off_hook_runs_nowhere_until_it_is_switched_on(url: str) -> None:
+    (name,) = on(url, lambda store: define(store, {"name": "A", "point": "ToolCall.guard"}))
+
+    async def running(store: SqlStore) -> int:
+        async with Registry(store) as registry:
+            return len(registry.hooks())
+
+    seen = [on(url, running)]
+    for args, told in (([], "off"), ([], "on"), (["--on"], "on"), (["--off"], "off"), (["--off"], "off")):
+        assert run("hooks", "toggle", name, *args, url=url).stdout == f"{name} is {told}: A\n"
+        seen.append(on(url, running))
+
+    assert seen == [1, 0, 1, 1, 0, 0]
+    assert lines(run("hooks", "--enabled", "--json", url=url)) == []
+
+
+def test_a_hook_of_a_file_can_be_switched_but_not_removed(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "hooks.toml"
+    file.write_text(TWO % "deny")
+    on(url, lambda store: define(store))
+    found = lines(run("hooks", "--files", str(file), "--json", url=url))
+    name = next(each["id"] for each in found if each["name"] == "No shell")
+
+    assert run("hooks", "remove", name, url=url).exit_code == 1
+    assert run("hooks", "toggle", name, "--files", str(file), url=url).stdout == f"{name} is off: No shell\n"
+    states = {each["name"]: each["enabled"] for each in lines(run("hooks", "--files", str(file), "--json", url=url))}
+    assert states == {"No shell": False, "No more": True}
+
+
+def test_a_tenant_sees_the_system_s_hooks_and_changes_only_its_own(url: str) -> None:
+    async def arrange(store: SqlStore) -> list[str]:
+        at = {"point": "ToolCall.guard", "name": "A"}
+        return await define(store, at, {**at, "tenantId": "acme"}, {**at, "tenantId": "other"})
+
+    system, own, other = on(url, arrange)
+
+    seen = [each["id"] for each in lines(run("hooks", "--tenant", "acme", "--json", url=url))]
+    refused = [
+        run("hooks", command, each, "--tenant", "acme", url=url)
+        for command in ("toggle", "remove")
+        for each in (system, other)
+    ]
+
+    assert seen == [system, own]
+    assert [each.exit_code for each in refused] == [1, 1, 1, 1]
+    assert "it is a hook of the system, which a tenant cannot change" in refused[0].stderr
+    assert f"There is no hook definition '{other}'" in refused[1].stderr
+    assert run("hooks", "remove", own, "--tenant", "acme", url=url).stdout == f"Removed {own}: A\n"
+    assert [each["id"] for each in lines(run("hooks", "--json", url=url))] == [system, other]

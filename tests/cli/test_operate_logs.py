@@ -1,0 +1,143 @@
+"""What hooks did is seen on the command line, and followed as it comes; keys are made, shown once and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookline.server import KeyStore
+from hookline.store import SqlStore
+from tests.cli.operated import database, denying, lines, log_runs, on, run
+
+HOOKLINE = str(Path(sys.executable).with_name("hookline"))
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return database(tmp_path)
+
+
+def test_the_log_is_filtered(url: str) -> None:
+    on(url, lambda store: log_runs(store, "a", "b", hooks=[denying("never", "we do not pay")], tenant="acme"))
+
+    def rows(*args: str) -> list[dict[str, object]]:
+        return lines(run("logs", *args, "--json", url=url))
+
+    denied = rows("--status", "denied", "--hook", "never")
+    assert {each["operationId"] for each in denied} == {"a", "b"}
+    assert {(each["deniedBy"], each["reason"]) for each in denied} == {("never", "we do not pay")}
+    assert rows("--operation", "a", "--point", "ToolCall") == [each for each in denied if each["operationId"] == "a"]
+    assert (rows("--tenant", "other"), rows("--until", "1h"), rows("--hook", "other")) == ([], [], [])
+    assert "we do not pay" in run("logs", "--status", "denied", url=url, width=120).stdout
+
+
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
+def test_the_tail_shows_older_rows_then_each_new_one_once_and_ends_quietly(url: str, as_json: bool) -> None:
+    hooks = [denying("never", "no")]
+    on(url, lambda store: log_runs(store, "a", "b", "c", hooks=hooks))
+    args = ["logs", "tail", "--hook", "never", "-n", "1", *(["--json"] if as_json else [])]
+    environment = {**os.environ, "HOOKLINE_STORE": url}
+
+    with subprocess.Popen(
+        [HOOKLINE, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as tail:
+        assert tail.stdout is not None
+        shown = [tail.stdout.readline()]
+        on(url, lambda store: log_runs(store, "d", "e", hooks=hooks))
+        shown += [tail.stdout.readline() for _ in range(2)]
+        tail.send_signal(signal.SIGINT)
+        rest, problems = tail.communicate(timeout=30)
+
+    assert (tail.returncode, rest, problems) == (130, "", "")
+    names = [json.loads(line)["operationId"] if as_json else line.split()[-1] for line in shown]
+    assert names == ["c", "d", "e"]
+
+
+def test_a_row_that_comes_late_is_shown_too(url: str) -> None:
+    from sqlalchemy import insert
+
+    from hookline.cli._operate_logs import Tail, Which
+    from hookline.registry import ExecutionLog
+    from hookline.registry._logs_rows import ExecutionRow, HookRun, key_at, main_row
+    from hookline.store._tables import executions
+
+    def row(at: float) -> ExecutionRow:
+        return ExecutionRow(
+            id=f"{key_at(int(at * 1e6)):016x}",
+            operation_id=f"at {at:g}",
+            tenant_id="",
+            request_id="",
+            point="ToolCall",
+            status="ok",
+            duration_ms=1.0,
+            created_at=at,
+            executions=[HookRun(hook_id="h", status="ok", duration_ms=1.0)],
+        )
+
+    async def follow(store: SqlStore) -> list[list[str]]:
+        log, tail, seen = ExecutionLog(store), Tail(Which(None, None, None, None, None)), []
+
+        async def comes(*times: float) -> None:
+            async with store.writing() as connection:
+                await connection.execute(insert(executions), [main_row(row(at)) for at in times])
+
+        async def look() -> None:
+            seen.append([each.operation_id for each in await tail.more(log)])
+
+        seen.append([each.operation_id for each in await tail.first(log, 2)])
+        await comes(100.0, 101.0)
+        await look()
+        await comes(99.5, 102.0)
+        await look()
+        await comes(95.0)
+        await look()
+        await look()
+        return seen
+
+    assert on(url, follow) == [[], ["at 100", "at 101"], ["at 99.5", "at 102"], ["at 95"], []]
+
+
+def test_a_key_works_until_it_is_revoked(url: str) -> None:
+    (made,) = lines(run("keys", "create", "ops", "--scope", "hooks:read", "--tenant", "acme", "--json", url=url))
+
+    async def caller(store: SqlStore) -> tuple[str, list[str]] | None:
+        found = await KeyStore(store).authenticate(made["key"])
+        return None if found is None else (found.tenant_id, sorted(found.scopes))
+
+    assert on(url, caller) == ("acme", ["hooks:read"])
+    assert run("keys", "revoke", made["id"], url=url).stdout == f"Revoked {made['id']}.\n"
+    assert on(url, caller) is None
+    (listed,) = lines(run("keys", "--json", url=url))
+    assert (listed["id"], listed["revokedAt"] is not None, "key" in listed) == (made["id"], True, False)
+    assert "revoked" in run("keys", url=url).stdout
+
+
+def test_a_key_is_shown_once_on_stdout(url: str) -> None:
+    made = run("keys", "create", "ops", "--scope", "hooks:read", "--scope", "operations:read", url=url)
+
+    assert "scopes  hooks:read operations:read\n" in made.stdout
+    assert "key     hk_" in made.stdout
+    assert made.stderr == "Keep it now: it is not shown again.\n"
+    assert "hk_" not in run("keys", url=url, width=200).stdout
+
+
+def test_a_key_ends_by_itself(url: str) -> None:
+    (made,) = lines(run("keys", "create", "ops", "--scope", "hooks:read", "--expires", "2d", "--json", url=url))
+
+    assert made["expiresAt"] - made["createdAt"] == pytest.approx(2 * 86400)
+
+
+def test_a_key_of_another_tenant_cannot_be_revoked(url: str) -> None:
+    (made,) = lines(run("keys", "create", "ops", "--scope", "hooks:read", "--tenant", "acme", "--json", url=url))
+
+    result = run("keys", "revoke", made["id"], "--tenant", "other", url=url)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"hookline: There is no API key '{made['id']}'")
+    assert lines(run("keys", "--json", url=url))[0]["revokedAt"] is None

@@ -1,0 +1,167 @@
+"""People look at operations and decide, on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hookline.store import SqlStore
+from tests.cli.operated import PAID, database, go_on, lines, on, pause, paused, run
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return database(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def nothing_paid() -> None:
+    PAID.clear()
+
+
+def test_an_approved_call_runs_once_a_worker_takes_its_operation(url: str) -> None:
+    paused(url, "op", 5)
+
+    result = run("approve", "op", url=url)
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("Approved t0 (local/pay) of op.\n")
+    assert (go_on(url, "op", 5), PAID) == ("done", [5])
+
+
+def test_a_rejected_call_stops_the_run(url: str) -> None:
+    paused(url, "op", 5)
+
+    assert run("reject", "op", "t0", "--reason", "too much", url=url).exit_code == 0
+
+    assert (go_on(url, "op", 5), PAID) == ("interrupted", [])
+
+
+def test_a_run_may_go_on_without_a_rejected_call_and_the_model_is_told_why(url: str) -> None:
+    paused(url, "op", 5)
+
+    (told,) = lines(run("reject", "op", "--continue", "--reason", "too much", "--json", url=url))
+
+    assert told == {"operationId": "op", "toolCallId": "t0", "decision": "rejectAndContinue", "pending": []}
+    assert (go_on(url, "op", 5), PAID) == ("done", [])
+    state = on(url, lambda store: store.load("op"))
+    assert state is not None
+    assert "too much" in state.last_content
+
+
+def test_of_several_calls_each_is_named_until_one_is_left(url: str) -> None:
+    paused(url, "op", 5, 6)
+
+    unnamed = run("approve", "op", url=url)
+    first = run("approve", "op", "t1", url=url)
+    second = run("approve", "op", url=url)
+    third = run("approve", "op", url=url)
+
+    assert (unnamed.exit_code, unnamed.stdout) == (1, "")
+    assert "several calls wait; name one. Calls that wait for a decision: 't0', 't1'." in unnamed.stderr
+    assert first.stdout.splitlines()[1] == "It waits for t0 still."
+    assert second.stdout.startswith("Approved t0 ")
+    assert (third.exit_code, "all calls are decided" in third.stderr) == (1, True)
+    assert (go_on(url, "op", 5, 6), sorted(PAID)) == ("done", [5, 6])
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["gone"], "Operation 'gone' is not in the store"),
+        (["over"], "Operation 'over' does not wait for a person; its status is 'done'."),
+        (["op", "t9"], "the call 't9' is not pending. Calls that wait for a decision: 't0'."),
+        (["op", "--tenant", "other"], "Operation 'op' is not in the store"),
+    ],
+    ids=["unknown", "over", "no-such-call", "another-tenant"],
+)
+@pytest.mark.parametrize("command", ["approve", "reject"])
+def test_a_decision_that_cannot_be_taken_is_refused_in_one_line(
+    url: str, command: str, args: list[str], told: str
+) -> None:
+    paused(url, "op", 5, tenant="acme")
+    on(url, lambda store: pause(store, "over"))
+
+    result = run(command, *args, url=url)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_decision_is_taken_once(url: str) -> None:
+    paused(url, "op", 5, 6)
+    run("approve", "op", "t0", url=url)
+
+    result = run("reject", "op", "t0", url=url)
+
+    assert (result.exit_code, "the call 't0' is decided already" in result.stderr) == (1, True)
+
+
+def test_operations_are_filtered_by_status_and_tenant(url: str) -> None:
+    async def arrange(store: SqlStore) -> None:
+        for name, amounts, tenant in (("a", [5], "acme"), ("b", [], "acme"), ("c", [5], "other")):
+            await pause(store, name, *amounts, tenant=tenant)
+
+    on(url, arrange)
+
+    def names(*args: str) -> list[str]:
+        return [each["operationId"] for each in lines(run("operations", *args, "--json", url=url))]
+
+    assert names() == ["c", "b", "a"]
+    assert names("--status", "waiting_for_human") == ["c", "a"]
+    assert names("--status", "waiting_for_human", "--tenant", "acme") == ["a"]
+    assert names("--limit", "1") == ["c"]
+
+
+def test_an_operation_is_shown_with_the_calls_that_wait(url: str) -> None:
+    paused(url, "op", 5, 6, tenant="acme")
+    run("approve", "op", "t0", url=url)
+
+    shown = run("operations", "show", "op", url=url)
+    (told,) = lines(run("operations", "show", "op", "--json", url=url))
+
+    assert told["status"] == "waiting_for_human"
+    assert told["pending"] == [{"identifier": "local", "apiName": "pay", "toolCallId": "t1", "args": {"amount": 6}}]
+    assert 'args        {"amount":6}\n' in shown.stdout
+    assert "hookline approve op t1" in shown.stdout
+    assert run("operations", "show", "op", "--tenant", "other", url=url).exit_code == 1
+    run("approve", "op", url=url)
+    assert "All that it waits for is decided" in run("operations", "show", "op", url=url).stdout
+
+
+def test_events_can_be_given_to_trace(url: str, tmp_path: Path) -> None:
+    paused(url, "op", 5)
+
+    result = run("operations", "events", "op", "--json", url=url)
+
+    assert [each["type"] for each in lines(result)][0::3] == ["beforeStep", "onComplete"]
+    (tmp_path / "run.jsonl").write_text(result.stdout)
+    assert "human_intervention" in run("trace", str(tmp_path / "run.jsonl")).stdout
+
+
+def test_events_are_shown_from_a_number_on(url: str) -> None:
+    paused(url, "op", 5)
+    whole = lines(run("operations", "events", "op", "--json", url=url))
+
+    assert lines(run("operations", "events", "op", "--after", "2", "--json", url=url)) == whole[2:]
+    assert lines(run("operations", "events", "op", "--limit", "2", "--json", url=url)) == whole[:2]
+    assert "beforeHumanIntervention" in run("operations", "events", "op", url=url).stdout
+
+
+def test_events_of_nobody_and_of_other_tenants_are_refused(url: str) -> None:
+    paused(url, "op", 5, tenant="acme")
+
+    for args in (["gone"], ["gone", "--tenant", "acme"], ["op", "--tenant", "other"]):
+        result = run("operations", "events", *args, url=url)
+        assert (result.exit_code, result.stdout) == (1, "")
+
+
+def test_nothing_that_an_agent_has_written_reaches_the_terminal_as_a_command(url: str) -> None:
+    paused(url, "op\x1b]0;owned\x07\n2", 5, tenant="a\x9bc")
+
+    for args in (["list"], ["show", "op\x1b]0;owned\x07\n2"], ["events", "op\x1b]0;owned\x07\n2"]):
+        result = run("operations", *args, url=url, width=160)
+        assert result.exit_code == 0
+        assert not {"\x1b", "\x07", "\x9b"} & set(result.stdout)

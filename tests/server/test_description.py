@@ -1,0 +1,128 @@
+"""The description of the API is true: what it allows works, what it forbids is refused, and nothing breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from hookline.server._description import described
+from hookline.server._routes import ROUTES
+from hookline.store import SqlStore
+from tests.server.site import Site, delivery, endpoint, execution, operation
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    unsupported_method,
+]
+DESCRIPTION = json.loads(described())
+# The key of the test comes with every request, so that none is made up.
+WITHOUT_KEYS = json.loads(described(), object_hook=lambda found: {k: v for k, v in found.items() if k != "security"})
+# A stream never ends, and the key of the test must not be revoked by it.
+OPERATIONS = {
+    found.ok().label: found.ok()
+    for found in schemathesis.openapi.from_dict(WITHOUT_KEYS).get_all_operations()
+    if "stream" not in found.ok().path and found.ok().label != "DELETE /v1/keys/{id}"
+}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, dict[str, list[str]]]]:
+    """A server that has something of everything, and the ids by the beginnings of their addresses."""
+    with Site(f"sqlite:///{tmp_path_factory.mktemp('described') / 'store.db'}") as site:
+        yield site, asyncio.run(fill(site))
+
+
+async def fill(site: Site) -> dict[str, list[str]]:
+    async with SqlStore(site.url) as store, site.client() as client:
+        hooks = []
+        for point, handler in (("ToolCall.guard", "deny"), ("afterStep", "log"), ("ModelCall.around", "budget")):
+            body = {"name": point, "point": point, "handler": handler}
+            made = await client.post("/v1/hooks", json=body)
+            if made.status_code == 201:
+                hooks.append(made.json()["id"])
+        await endpoint(store)
+        await execution(site)
+        logs = [each["id"] for each in (await client.get("/v1/hooks/logs")).json()["items"]]
+        return {
+            "/v1/hooks/logs/": logs,
+            "/v1/hooks/": hooks,
+            "/v1/operations/": [await operation(store), await operation(store, status="done", pending=[])],
+            "/v1/deliveries/": [await delivery(store, status=status) for status in ("dead", "delivered", "pending")],
+        }
+
+
+@pytest.mark.parametrize("mode", GenerationMode, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("label", sorted(OPERATIONS))
+def test_no_request_is_answered_otherwise_than_described(
+    label: str, mode: GenerationMode, filled: tuple[Site, dict[str, list[str]]]
+) -> None:
+    site, ids = filled
+    known = next((found for start, found in ids.items() if start in label), [])
+
+    @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
+    @given(case=OPERATIONS[label].as_strategy(generation_mode=mode), real=st.booleans(), nth=st.integers(0, 2))
+    def check(case: schemathesis.Case, real: bool, nth: int) -> None:
+        if known and real and mode is GenerationMode.POSITIVE and "id" in case.path_parameters:
+            case.path_parameters["id"] = known[nth % len(known)]
+        case.call_and_validate(
+            base_url=site.address, headers={"authorization": f"Bearer {site.admin}"}, checks=CHECKS, timeout=20
+        )
+
+    with contextlib.suppress(Unsatisfiable):  # where there is nothing to be wrong
+        check()
+
+
+def test_every_route_is_described_with_the_errors_that_it_may_answer_with() -> None:
+    for handler in ROUTES:
+        for path in handler.paths:
+            for method in handler.http_methods:
+                found = DESCRIPTION["paths"][path.replace(":str", "")][method.lower()]
+                assert found["summary"]
+                assert found["description"]
+                assert found["operationId"] == handler.handler_name
+                for status, answer in found["responses"].items():
+                    if int(status) >= 400 and path != "/ready":
+                        assert list(answer["content"]) == ["application/problem+json"], (path, status)
+                if handler.opt["scope"] is not None:
+                    assert found["security"] == [{"key": []}]
+                    assert {"401", "403", "429", "500", "503"} <= set(found["responses"])
+
+
+def test_it_is_openapi_3_1_and_documents_every_field() -> None:
+    assert DESCRIPTION["openapi"].startswith("3.1")
+    for name, schema in DESCRIPTION["components"]["schemas"].items():
+        assert schema["description"], name
+        for field, its in schema.get("properties", {}).items():
+            assert its.get("description") or "$ref" in its or "const" in its or "enum" in its, f"{name}.{field}"
+
+
+@pytest.mark.anyio
+async def test_it_is_there_without_a_key(sqlite_site: Site) -> None:
+    async with httpx.AsyncClient() as client:
+        answer = await client.get(f"{sqlite_site.address}/schema/openapi.json")
+
+    assert answer.json() == DESCRIPTION

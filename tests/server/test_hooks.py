@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from hookline.registry import Registry
+from hookline.store import SqlStore
+from tests.server.site import Site, execution, key
+
+pytestmark = pytest.mark.anyio
+
+HOOK = {"point": "afterStep", "handler": None, "config": {}}
+DENY = {"name": "no", "point": "ToolCall.guard", "handler": "deny", "config": {"reason": "no"}}
+
+
+def problem(answer: Any, status: int, code: str) -> dict[str, Any]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = answer.json()
+    assert (answer.status_code, found["status"], found["code"]) == (status, status, code), found
+    assert found["requestId"] == answer.headers["x-request-id"]
+    return found
+
+
+async def test_a_definition_is_made_read_changed_and_deleted(site: Site) -> None:
+    async with site.client() as client:
+        made = await client.post("/v1/hooks", json=DENY)
+        where = made.headers["location"]
+        read = await client.get(where)
+        changed = await client.patch(where, json={"priority": 7})
+        replaced = await client.put(where, json={**DENY, "name": "never"})
+        deleted = await client.delete(where)
+        gone = await client.get(where)
+
+    assert made.status_code == 201
+    assert read.json() == made.json()
+    assert made.json() | {"priority": 7} == changed.json() | {
+        name: made.json()[name] for name in ("revision", "updatedAt")
+    }
+    assert (replaced.json()["name"], replaced.json()["priority"]) == ("never", 100)
+    assert (deleted.status_code, deleted.content) == (204, b"")
+    problem(gone, 404, "not_found")
+
+
+async def test_a_definition_belongs_to_the_tenant_of_the_key(site: Site, store: SqlStore) -> None:
+    async with site.client(await key(store, "acme")) as acme:
+        made = await acme.post("/v1/hooks", json=DENY)
+        other = await acme.post("/v1/hooks", json={**DENY, "tenantId": "globex"})
+
+    assert made.json()["tenantId"] == "acme"
+    problem(other, 404, "not_found")
+
+
+async def test_a_tenant_sees_neither_the_system_nor_other_tenants(site: Site, store: SqlStore) -> None:
+    async with site.client() as admin, site.client(await key(store, "acme")) as acme:
+        for tenant in ("", "acme", "globex"):
+            for name in ("a", "b", "c"):
+                body = {**DENY, "tenantId": tenant, "name": name}
+                assert (await admin.post("/v1/hooks", json=body)).status_code == 201
+
+        found, address = [], "/v1/hooks?limit=2"
+        while address:
+            answer = await acme.get(address)
+            found += [each["tenantId"] for each in answer.json()["items"]]
+            address = answer.links.get("next", {}).get("url", "")
+        everything = (await admin.get("/v1/hooks")).json()["items"]
+        of_globex = (await admin.get("/v1/hooks?tenantId=globex")).json()["items"]
+
+    assert found == ["acme"] * 3
+    assert len(everything) == 9
+    assert [each["tenantId"] for each in of_globex] == [""] * 3 + ["globex"] * 3
+
+
+async def test_a_stale_change_is_refused(site: Site) -> None:
+    async with site.client() as client:
+        made = await client.post("/v1/hooks", json=DENY)
+        where, tag = made.headers["location"], made.headers["etag"]
+        first = await client.patch(where, json={"priority": 1}, headers={"if-match": tag})
+        second = await client.patch(where, json={"priority": 2}, headers={"if-match": tag})
+        foreign = await client.delete(where, headers={"if-match": '"what"'})
+        any_one = await client.delete(where, headers={"if-match": "*"})
+
+    assert first.status_code == 200
+    problem(second, 412, "revision")
+    problem(foreign, 412, "revision")
+    assert any_one.status_code == 204
+
+
+async def test_what_has_not_changed_is_not_sent_again(site: Site) -> None:
+    async with site.client() as client:
+        where = (await client.post("/v1/hooks", json=DENY)).headers["location"]
+        tag = (await client.get(where)).headers["etag"]
+        same = await client.get(where, headers={"if-none-match": f'"other", {tag}'})
+        await client.put(f"{where}/toggle", json={"enabled": False})
+        changed = await client.get(where, headers={"if-none-match": tag})
+
+    assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", tag)
+    assert (changed.status_code, changed.json()["enabled"]) == (200, False)
+
+
+async def test_a_definition_that_is_switched_off_is_off_in_every_process_within_a_second(
+    site: Site, store: SqlStore
+) -> None:
+    async with site.client() as client, Registry(store) as elsewhere:
+        where = (await client.post("/v1/hooks", json=DENY)).headers["location"]
+        async with asyncio.timeout(5):
+            while not elsewhere.hooks("acme"):
+                await asyncio.sleep(0.01)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await client.put(f"{where}/toggle", json={"enabled": False})
+        while elsewhere.hooks("acme"):
+            await asyncio.sleep(0.01)
+
+        assert loop.time() - began < 1.0
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        pytest.param({"point": "x"}, "#/point", id="unknown-point"),
+        pytest.param({"priority": 1001}, "#/priority", id="priority"),
+        pytest.param({"name": 3}, "#/name", id="name"),
+        pytest.param({"handler": "os:system"}, "#/handler", id="handler"),
+        pytest.param({"config": {"wrong": 1}}, "#/config", id="config"),
+        pytest.param({"what": 1}, "#/what", id="unknown-field"),
+        pytest.param({**HOOK, "webhook": {"url": "ftp://x"}}, "#/webhook", id="webhook"),
+        pytest.param({"handler": None, "webhook": {}}, "#/webhook/url", id="no-url"),
+        pytest.param({"tool": "pay"}, "#/tool", id="tool"),
+    ],
+)
+async def test_a_definition_that_cannot_work_is_refused_with_the_place(
+    sqlite_site: Site, body: dict[str, Any], pointer: str
+) -> None:
+    async with sqlite_site.client() as client:
+        made = (await client.post("/v1/hooks", json=DENY)).headers["location"]
+        refused = await client.post("/v1/hooks", json=DENY | {"name": "other"} | body)
+        changed = await client.patch(made, json=body)
+
+    for answer in (refused, changed):
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["errors"][0]["pointer"] == pointer, answer.json()
+
+
+async def test_a_name_that_is_taken_and_a_full_quota_are_conflicts(new_database_url: Any) -> None:
+    url = new_database_url("sqlite")
+    with Site(url, quota=2) as site:
+        async with SqlStore(url) as store, site.client(await key(store, "acme")) as acme:
+            first = await acme.post("/v1/hooks", json=DENY)
+            again = await acme.post("/v1/hooks", json=DENY)
+            second = await acme.post("/v1/hooks", json={**DENY, "name": "b"})
+            third = await acme.post("/v1/hooks", json={**DENY, "name": "c"})
+
+    assert (first.status_code, second.status_code) == (201, 201)
+    problem(again, 409, "conflict")
+    problem(third, 409, "quota")
+
+
+async def test_a_trial_leaves_no_trace(site: Site) -> None:
+    async with site.client() as client:
+        where = (await client.post("/v1/hooks", json=DENY)).headers["location"]
+        tried = await client.post(f"{where}/test", json={"sample": {"identifier": "bank", "apiName": "pay"}})
+        wrong = await client.post(f"{where}/test", json={"sample": {"identifier": 3}})
+        logs = await client.get("/v1/hooks/logs")
+        statistics = await client.get("/v1/hooks/stats")
+
+    assert (tried.status_code, tried.json()["outcome"], tried.json()["reason"]) == (200, "denied", "no")
+    assert wrong.status_code == 422
+    assert (logs.json()["items"], statistics.json()) == ([], [])
+
+
+async def test_the_same_id_of_two_tenants_is_told_apart_by_the_tenant(site: Site) -> None:
+    async with site.client() as admin:
+        for tenant in ("acme", "globex"):
+            await admin.post("/v1/hooks", json={**DENY, "id": "same", "tenantId": tenant})
+        unclear = await admin.get("/v1/hooks/same")
+        clear = await admin.get("/v1/hooks/same?tenantId=globex")
+        deleted = await admin.delete("/v1/hooks/same?tenantId=acme")
+        left = await admin.get("/v1/hooks/same")
+
+    problem(unclear, 409, "conflict")
+    assert clear.json()["tenantId"] == left.json()["tenantId"] == "globex"
+    assert deleted.status_code == 204
+
+
+async def test_what_hooks_of_a_process_did_is_found_in_the_log(site: Site, store: SqlStore) -> None:
+    first, second = await execution(site, "acme"), await execution(site, "globex")
+    async with site.client() as admin, site.client(await key(store, "acme")) as acme:
+        mine = (await acme.get("/v1/hooks/logs?hookId=look&point=ToolCall&status=ok")).json()["items"]
+        one = await acme.get(f"/v1/hooks/logs/{mine[0]['id']}")
+        all_of_them = (await admin.get("/v1/hooks/logs")).json()["items"]
+        sums = (await admin.get("/v1/hooks/stats?by=tenant")).json()
+
+    assert [each["operationId"] for each in mine] == [first]
+    assert one.json() == mine[0]
+    assert {each["operationId"] for each in all_of_them} == {first, second}
+    assert {(each["tenantId"], each["count"]) for each in sums} == {("acme", 1), ("globex", 1)}

@@ -1,0 +1,229 @@
+"""Every route, with every scope, on objects of the caller, of another tenant and of the system.
+
+The routes come from the application itself: one without an entry here fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from hookline.server import SCOPES, KeyStore, Scope
+from hookline.server._health_routes import PUBLIC
+from hookline.server._routes import ROUTES
+from hookline.store import SqlStore
+from hookline.store._tables import definitions
+from tests.server import site as made
+from tests.server.site import Site, key
+
+pytestmark = pytest.mark.anyio
+
+OWNERS = ("acme", "globex", "")
+"""Own, other, system: as a key of acme sees them."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a route is tried out.
+
+    Attributes:
+        address: Where, with `{id}` for the object.
+        make: Makes an object of an owner, gives its id.
+        body: What is sent, of the object's id.
+        listed: Of a list: gives whose objects an answer has; then there is no single object.
+        status: Of the answer, if all is well.
+        endless: Whether the answer never ends.
+    """
+
+    address: str
+    make: Callable[[Site, SqlStore, str], Awaitable[str]] | None = None
+    body: Callable[[str], Any] | None = None
+    listed: Callable[[Any], set[str]] | None = None
+    status: int = 200
+    endless: bool = False
+
+
+async def hook(site: Site, store: SqlStore, owner: str) -> str:
+    body = {"name": made.new_id("hook"), "point": "ToolCall.guard", "handler": "deny", "tenantId": owner}
+    async with site.client() as admin:
+        return str((await admin.post("/v1/hooks", json=body)).json()["id"])
+
+
+async def waiting(site: Site, store: SqlStore, owner: str) -> str:
+    return await made.operation(store, owner)
+
+
+async def ended(site: Site, store: SqlStore, owner: str) -> str:
+    return await made.operation(store, owner, status="done", pending=[])
+
+
+async def log(site: Site, store: SqlStore, owner: str) -> str:
+    operation_id = await made.execution(site, owner)
+    async with site.client() as admin:
+        return str((await admin.get(f"/v1/hooks/logs?operationId={operation_id}")).json()["items"][0]["id"])
+
+
+async def dead(site: Site, store: SqlStore, owner: str) -> str:
+    return await made.delivery(store, owner)
+
+
+async def disabled(site: Site, store: SqlStore, owner: str) -> str:
+    return await made.endpoint(store, owner)
+
+
+async def api_key(site: Site, store: SqlStore, owner: str) -> str:
+    return (await key(store, owner)).split("_")[1]
+
+
+def tenants(answer: Any) -> set[str]:
+    items = answer["items"] if isinstance(answer, dict) else answer
+    return {each["tenantId"] for each in items}
+
+
+HOOK = {"name": "a hook", "point": "ToolCall.guard", "handler": "deny"}
+CASES: dict[tuple[str, str], Case] = {
+    ("GET", "/v1/hooks"): Case("/v1/hooks?limit=1000", hook, listed=tenants),
+    ("POST", "/v1/hooks"): Case("/v1/hooks", body=lambda _: HOOK | {"name": made.new_id("hook")}, status=201),
+    ("GET", "/v1/hooks/handlers"): Case("/v1/hooks/handlers"),
+    ("GET", "/v1/hooks/{id:str}"): Case("/v1/hooks/{id}", hook),
+    ("PUT", "/v1/hooks/{id:str}"): Case("/v1/hooks/{id}", hook, body=lambda each: HOOK | {"name": each}),
+    ("PATCH", "/v1/hooks/{id:str}"): Case("/v1/hooks/{id}", hook, body=lambda _: {"priority": 1}),
+    ("PUT", "/v1/hooks/{id:str}/toggle"): Case("/v1/hooks/{id}/toggle", hook, body=lambda _: {"enabled": False}),
+    ("DELETE", "/v1/hooks/{id:str}"): Case("/v1/hooks/{id}", hook, status=204),
+    ("POST", "/v1/hooks/{id:str}/test"): Case("/v1/hooks/{id}/test", hook, body=lambda _: {"sample": {}}, status=200),
+    ("GET", "/v1/hooks/logs"): Case("/v1/hooks/logs?limit=1000", log, listed=tenants),
+    ("GET", "/v1/hooks/logs/{id:str}"): Case("/v1/hooks/logs/{id}", log),
+    ("GET", "/v1/hooks/stats"): Case("/v1/hooks/stats?by=tenant", log, listed=tenants),
+    ("GET", "/v1/operations"): Case("/v1/operations?limit=1000", waiting, listed=tenants),
+    ("GET", "/v1/operations/{id:str}"): Case("/v1/operations/{id}", waiting),
+    ("GET", "/v1/operations/{id:str}/events"): Case("/v1/operations/{id}/events", waiting),
+    ("GET", "/v1/operations/{id:str}/approvals"): Case("/v1/operations/{id}/approvals", waiting),
+    ("GET", "/v1/operations/{id:str}/stream"): Case("/v1/operations/{id}/stream", ended, endless=True),
+    ("POST", "/v1/operations/{id:str}/decisions"): Case(
+        "/v1/operations/{id}/decisions", waiting, body=lambda _: {"toolCallId": "call", "decision": "approve"}
+    ),
+    ("GET", "/v1/approvals"): Case("/v1/approvals?limit=1000", waiting, listed=tenants),
+    ("GET", "/v1/stream"): Case("/v1/stream", endless=True),
+    ("GET", "/v1/deliveries"): Case("/v1/deliveries?limit=1000", dead, listed=tenants),
+    ("GET", "/v1/deliveries/{id:str}"): Case("/v1/deliveries/{id}", dead),
+    ("POST", "/v1/deliveries/{id:str}/retry"): Case("/v1/deliveries/{id}/retry", dead),
+    ("POST", "/v1/deliveries/replay"): Case("/v1/deliveries/replay", body=lambda _: {"hookId": "nobody"}),
+    ("GET", "/v1/endpoints"): Case("/v1/endpoints", disabled, listed=tenants),
+    ("POST", "/v1/endpoints/enable"): Case("/v1/endpoints/enable", disabled, body=lambda url: {"url": url}, status=204),
+    ("GET", "/v1/keys"): Case("/v1/keys?limit=1000", api_key, listed=tenants),
+    ("POST", "/v1/keys"): Case("/v1/keys", body=lambda _: {"name": "x", "scopes": ["hooks:admin"]}, status=201),
+    ("DELETE", "/v1/keys/{id:str}"): Case("/v1/keys/{id}", api_key, status=204),
+    ("GET", "/v1/audit"): Case("/v1/audit?limit=1000", api_key, listed=tenants),
+    ("GET", "/metrics"): Case("/metrics"),
+}
+ROUTE_SCOPES: dict[tuple[str, str], Scope | None] = {
+    (method, path): handler.opt["scope"]
+    for handler in ROUTES
+    for path in handler.paths
+    for method in sorted(handler.http_methods)
+}
+GUARDED = sorted(place for place, scope in ROUTE_SCOPES.items() if scope is not None)
+
+
+def test_every_route_is_in_the_matrix_or_public() -> None:
+    assert set(GUARDED) == set(CASES)
+    assert {path for (_, path), scope in ROUTE_SCOPES.items() if scope is None} < set(PUBLIC)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with Site(f"sqlite:///{tmp_path_factory.mktemp('matrix') / 'store.db'}", quota=10_000) as site:
+        yield site
+
+
+@pytest.fixture
+async def database(shared: Site) -> AsyncIterator[SqlStore]:
+    async with SqlStore(shared.url) as store:
+        yield store
+
+
+async def sent(client: httpx.AsyncClient, method: str, case: Case, object_id: str, query: str = "") -> tuple[int, Any]:
+    address = case.address.replace("{id}", object_id)
+    address += f"{'&' if '?' in address else '?'}{query}" if query else ""
+    body = {"json": case.body(object_id)} if case.body is not None else {}
+    async with client.stream(method, address, **body) as answer:  # type: ignore[arg-type]
+        if answer.status_code >= 400:
+            assert answer.headers["content-type"] == "application/problem+json"
+        if case.endless and answer.status_code < 400:
+            return answer.status_code, None
+        await answer.aread()
+        is_json = answer.headers.get("content-type", "").endswith("json")
+        return answer.status_code, answer.json() if is_json else None
+
+
+@pytest.mark.parametrize("place", GUARDED, ids=lambda place: f"{place[0]}-{place[1]}")
+async def test_only_its_scope_opens_a_route_and_only_for_own_objects(
+    shared: Site, database: SqlStore, place: tuple[str, str]
+) -> None:
+    case, scope, method = CASES[place], ROUTE_SCOPES[place], place[0]
+    objects = {owner: await case.make(shared, database, owner) if case.make else "" for owner in OWNERS}
+    single = case.make is not None and case.listed is None
+
+    async with shared.client("") as nobody:
+        for each in objects.values():
+            assert (await sent(nobody, method, case, each))[0] == 401
+    for other in SCOPES:
+        if other == scope:
+            continue
+        async with shared.client(await key(database, "acme", [other])) as wrong:
+            for each in objects.values():
+                assert (await sent(wrong, method, case, each))[0] == 403, other
+    assert scope is not None
+    async with shared.client(await key(database, "acme", [scope])) as acme:
+        if single:
+            for owner in ("globex", ""):
+                assert (await sent(acme, method, case, objects[owner]))[0] == 404, owner
+                assert (await sent(acme, method, case, objects[owner], f"tenantId={owner}"))[0] == 404, owner
+        if place == ("GET", "/metrics"):
+            assert (await sent(acme, method, case, ""))[0] == 404
+            return
+        status, answer = await sent(acme, method, case, objects["acme"])
+        assert status == case.status, answer
+        if case.listed is not None:
+            assert case.listed(answer) <= {"acme"}
+            for owner in ("globex", ""):
+                assert (await sent(acme, method, case, "", f"tenantId={owner}"))[0] == 404, owner
+    async with shared.client() as admin:
+        for owner in ("globex", ""):
+            status, answer = await sent(admin, method, case, objects[owner], _whose(place, owner))
+            assert status in (case.status, 404 if place[1] == "/v1/endpoints/enable" else case.status), answer
+        if case.listed is not None:
+            assert case.listed((await sent(admin, method, case, ""))[1]) >= {"acme", "globex"}
+
+
+def _whose(place: tuple[str, str], owner: str) -> str:
+    return f"tenantId={owner}" if place[1].startswith("/v1/hooks/{id") else ""
+
+
+async def test_what_others_were_refused_is_as_it_was(shared: Site, database: SqlStore) -> None:
+    ids = {owner: await hook(shared, database, owner) for owner in ("globex", "")}
+    token = await key(database, "globex")
+    deliveries = {owner: await dead(shared, database, owner) for owner in ("globex", "")}
+    async with database.reading() as connection:
+        before = (await connection.execute(definitions.select())).all()
+
+    async with shared.client(await key(database, "acme")) as acme:
+        for owner, each in ids.items():
+            await acme.delete(f"/v1/hooks/{each}")
+            await acme.patch(f"/v1/hooks/{each}?tenantId={owner}", json={"enabled": False})
+            await acme.put(f"/v1/hooks/{each}/toggle", json={"enabled": False})
+            await acme.post(f"/v1/deliveries/{deliveries[owner]}/retry")
+            await acme.post(f"/v1/deliveries/replay?tenantId={owner}", json={"status": "dead"})
+        await acme.delete(f"/v1/keys/{token.split('_')[1]}")
+        replayed = await acme.post("/v1/deliveries/replay", json={"hookId": "told"})
+
+    assert replayed.status_code == 200
+    async with database.reading() as connection:
+        assert (await connection.execute(definitions.select())).all() == before
+    assert await KeyStore(database).authenticate(token) is not None
+    async with shared.client(token) as globex:
+        assert (await globex.get(f"/v1/deliveries/{deliveries['globex']}")).json()["status"] == "dead"

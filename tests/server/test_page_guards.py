@@ -1,0 +1,254 @@
+"""Who may see and do what on the page, and what an answer says to a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookline.errors import HookUsageError
+from hookline.server import SCOPES, Caller, KeyStore, Scope
+from hookline.server._page_sessions import Sessions
+from tests.server.site import Site, delivery, endpoint, execution, key, operation
+
+T = TypeVar("T")
+VIEWS = ("operations", "approvals", "hooks", "logs", "statistics", "deliveries", "endpoints")
+NEEDED: dict[str, Scope] = dict.fromkeys(VIEWS, "operations:read") | {
+    "hooks": "hooks:read",
+    "logs": "hooks:read",
+    "statistics": "hooks:read",
+}
+
+
+@pytest.fixture
+def paged(new_database_url: Callable[[str], str]) -> Iterator[Site]:
+    with Site(new_database_url("sqlite"), page=True) as site:
+        yield site
+
+
+def done(site: Site, work: Coroutine[Any, Any, T]) -> T:
+    """Have the server's own thread do something."""
+    return asyncio.run_coroutine_threadsafe(work, site.loop).result(30)
+
+
+def token_in(text: str) -> str:
+    found = re.search(r'name="token" value="([0-9a-f]{64})"', text)
+    assert found is not None
+    return found[1]
+
+
+@contextmanager
+def visitor(site: Site, secret: str | None = None) -> Iterator[httpx.Client]:
+    """Somebody who has signed in."""
+    with httpx.Client(base_url=f"{site.address}/page", timeout=20) as client:
+        token = token_in(client.get("/sign-in").text)
+        answer = client.post("/sign-in", data={"token": token, "key": secret or site.admin})
+        assert answer.status_code == 303
+        yield client
+
+
+def test_nobody_sees_a_view_without_a_session(paged: Site) -> None:
+    with httpx.Client(base_url=f"{paged.address}/page") as stranger:
+        for view in VIEWS:
+            answer = stranger.get(f"/{view}")
+
+            assert (answer.status_code, answer.headers["location"]) == (303, "/page/sign-in")
+        assert stranger.get("/operations/live").status_code == 401
+        assert stranger.post("/approvals", data={"decision": "approve"}).status_code == 303
+
+
+def test_a_key_in_a_header_opens_the_api_and_not_the_page(paged: Site) -> None:
+    answer = httpx.get(f"{paged.address}/page/operations", headers={"authorization": f"Bearer {paged.admin}"})
+
+    assert answer.status_code == 303
+
+
+def test_a_wrong_key_is_refused_and_not_repeated(paged: Site) -> None:
+    with httpx.Client(base_url=f"{paged.address}/page") as stranger:
+        token = token_in(stranger.get("/sign-in").text)
+
+        answer = stranger.post("/sign-in", data={"token": token, "key": "hk_0123456789abcdef_" + "x" * 43})
+
+    assert answer.status_code == 401
+    assert "not known" in answer.text
+    assert "xxxx" not in answer.text
+
+
+def test_the_session_is_kept_where_no_script_and_no_other_site_gets_at_it(paged: Site) -> None:
+    with visitor(paged) as person:
+        (cookie,) = [line for line in person.cookies.jar if line.value]
+        header = person.get("/sign-in")
+
+    assert cookie.path == "/page"
+    assert header.status_code == 303
+    with httpx.Client(base_url=f"{paged.address}/page") as stranger:
+        said = stranger.get("/sign-in").headers["set-cookie"].lower()
+    assert "httponly" in said
+    assert "samesite=strict" in said
+
+
+@pytest.mark.parametrize(
+    "place", ["/approvals", "/hooks/h/switch", "/hooks/h/try", "/deliveries/d/retry", "/endpoints"]
+)
+def test_a_form_without_its_token_does_nothing(paged: Site, place: str) -> None:
+    with visitor(paged) as person, visitor(paged) as another:
+        bare = person.post(place, data={"decision": "approve"})
+        foreign = person.post(place, data={"token": token_in(another.get("/operations").text)})
+        elsewhere = person.post(
+            place,
+            data={"token": token_in(person.get("/operations").text)},
+            headers={"sec-fetch-site": "cross-site"},
+        )
+
+    assert [bare.status_code, foreign.status_code, elsewhere.status_code] == [403, 403, 403]
+
+
+def test_a_revoked_key_ends_its_sessions(paged: Site) -> None:
+    secret = done(paged, key(paged.server.store))
+    with visitor(paged, secret) as person:
+        assert person.get("/operations").status_code == 200
+        done(paged, KeyStore(paged.server.store).revoke(secret.split("_")[1], None))
+        time.sleep(0.7)  # what is known of a key counts for half a second
+
+        assert person.get("/operations").status_code == 303
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_needs_the_scope_that_its_route_of_the_api_needs(paged: Site, view: str) -> None:
+    without = done(paged, key(paged.server.store, scopes=[each for each in SCOPES if each != NEEDED[view]]))
+    alone = done(paged, key(paged.server.store, scopes=[NEEDED[view]]))
+
+    with visitor(paged, without) as person:
+        assert person.get(f"/{view}").status_code == 403
+    with visitor(paged, alone) as person:
+        assert person.get(f"/{view}").status_code == 200
+
+
+@pytest.mark.parametrize("owner", ["globex", ""], ids=["another", "system"])
+def test_a_tenant_sees_and_touches_nothing_of_others(paged: Site, owner: str) -> None:
+    store = paged.server.store
+    its = done(paged, operation(store, owner))
+    sent = done(paged, delivery(store, owner))
+    url = done(paged, endpoint(store, owner))
+    ran = done(paged, execution(paged, owner))
+    made = {"name": "theirs", "point": "ToolCall.guard", "handler": "deny", "tenantId": owner}
+    hook = done(paged, paged.server.registry.create(made))
+    secret = done(paged, key(store, "acme"))
+
+    with visitor(paged, secret) as person:
+        for view in VIEWS:
+            text = person.get(f"/{view}").text
+            assert not [word for word in (its, sent, url, ran, hook.id) if word in text]
+        token = {"token": token_in(person.get("/operations").text)}
+        refused = [
+            person.get(f"/operations/{its}"),
+            person.get(f"/operations/{its}/waterfall.json"),
+            person.get(f"/operations/{its}/live"),
+            person.get("/operations", params={"tenant": "globex"}),
+            person.get(f"/deliveries/{sent}"),
+            person.get(f"/hooks/{hook.id}"),
+            person.post(f"/deliveries/{sent}/retry", data=token),
+            person.post(f"/deliveries/{sent}/replay", data=token),
+            person.post(f"/hooks/{hook.id}/switch", data=token | {"enabled": "no", "revision": str(hook.revision)}),
+            person.post(f"/hooks/{hook.id}/try", data=token | {"sample": "{}"}),
+            person.post("/endpoints", data=token | {"url": url, "tenant": "globex"}),
+            person.post("/approvals", data=token | {"operation": its, "call": "call", "decision": "approve"}),
+        ]
+
+    assert [answer.status_code for answer in refused] == [404] * len(refused)
+    assert done(paged, paged.server.registry.get(hook.id)).enabled
+
+
+def test_what_agents_say_is_shown_as_text_and_never_run(paged: Site) -> None:
+    bad = "<img src=x onerror=alert(1)>"
+    its = done(paged, operation(paged.server.store, bad, user_id=bad))
+
+    with visitor(paged) as person:
+        for place in ("/operations", f"/operations/{its}", "/approvals"):
+            text = person.get(place).text
+            assert bad not in text
+            assert "&lt;img src=x" in text
+
+
+def test_every_answer_forbids_scripts_of_others(paged: Site) -> None:
+    with visitor(paged) as person:
+        for view in (*VIEWS, "sign-in", "nowhere"):
+            answer = person.get(f"/{view}")
+            policy = answer.headers["content-security-policy"]
+            assert "script-src 'self';" in policy
+            assert "unsafe" not in policy
+            assert not re.search(r"<script(?![^>]*src=)|\son\w+=|\sstyle=", answer.text)
+
+
+def test_a_lost_database_is_told_of_and_comes_back_by_itself(paged: Site) -> None:
+    with visitor(paged) as person:
+        done(paged, paged.server.store.aclose())
+
+        answer = person.get("/operations")
+
+    assert answer.status_code == 503
+    assert "database cannot be reached" in answer.text
+    assert "Try again" in answer.text
+
+
+def test_a_cursor_that_nobody_gave_is_refused_politely(paged: Site) -> None:
+    with visitor(paged) as person:
+        answers = [person.get(f"/{view}", params={"cursor": "zzz"}) for view in ("operations", "logs", "deliveries")]
+
+    assert [answer.status_code for answer in answers] == [422] * 3
+    assert all("cursor" in answer.text for answer in answers)
+
+
+def test_the_list_costs_the_same_with_ten_thousand_operations(paged: Site) -> None:
+    async def fill(count: int) -> None:
+        for start in range(0, count, 500):
+            await asyncio.gather(
+                *(operation(paged.server.store, status="done", pending=[]) for _ in range(min(500, count - start)))
+            )
+
+    def seconds(person: httpx.Client) -> float:
+        def once() -> float:
+            began = time.perf_counter()
+            assert person.get("/operations").status_code == 200
+            return time.perf_counter() - began
+
+        return median(once() for _ in range(7))
+
+    with visitor(paged) as person:
+        done(paged, fill(200))
+        few = seconds(person)
+        done(paged, fill(9800))
+        many = seconds(person)
+        older = re.search(r'rel="next" href="([^"]+)"', person.get("/operations").text)
+
+    assert older is not None
+    assert many < few * 3, (few, many)
+
+
+@given(st.text(max_size=300), st.binary(min_size=32, max_size=40))
+def test_nothing_but_a_cookie_of_ours_is_a_session(text: str, secret: bytes) -> None:
+    sessions = Sessions(secret)
+    session = sessions.begin(Caller(key_id="k", tenant_id="t", scopes=frozenset({"hooks:read"})))
+    cookie = sessions.cookie(session)
+
+    assert sessions.read(cookie) == session
+    assert sessions.read(text) is None
+    assert sessions.read(cookie[:-1]) is None
+    assert sessions.read(text + cookie) is None or not text
+    assert Sessions(secret + b"x").read(cookie) is None
+    assert not sessions.has_token(session, text)
+    assert sessions.has_token(session, sessions.token(session))
+
+
+def test_a_short_key_for_sessions_is_refused() -> None:
+    with pytest.raises(HookUsageError, match="32 random bytes"):
+        Sessions(b"short")

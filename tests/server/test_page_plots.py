@@ -1,0 +1,64 @@
+"""Plots are SVG that a strict page may show, whatever the figures are."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookline.registry import Statistic
+from hookline.server._page_plots import Series, columns, ladder, minutes
+
+FIGURES = st.floats(0, 1e9, allow_nan=False)
+
+
+def statistic(**fields: float) -> Statistic:
+    known = {"count": 1, "errors": 0, "denied": 0, "timeouts": 0, "dropped": 0, "p50_ms": 1.0, "p95_ms": 2.0}
+    return Statistic(**(known | {"p99_ms": 3.0} | fields))  # type: ignore[arg-type]
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), FIGURES, FIGURES), max_size=80))
+def test_whatever_is_plotted_stays_inside_of_the_picture(rows: list[tuple[str, float, float]]) -> None:
+    labels = [label.translate(dict.fromkeys(range(32), "")).encode("utf-8", "ignore").decode() for label, _, _ in rows]
+    series = [
+        Series(name="ok", values=[value for _, value, _ in rows]),
+        Series(name="failed", values=[value for _, _, value in rows]),
+    ]
+
+    plot = columns(labels, series, unit="runs", title="Runs", width=500)
+
+    picture = ElementTree.fromstring(plot.replace("\ufffe", "").replace("\uffff", ""))
+    for column in picture.iter("rect"):
+        top, high = float(column.attrib["y"]), float(column.attrib["height"])
+        assert top >= -1.5
+        assert top + high <= 102.5
+        assert float(column.attrib["x"]) <= 500
+
+
+def test_a_label_is_no_markup() -> None:
+    plot = columns(["<script>"], [Series(name="ok", values=[1])], unit="runs", title="<b>")
+
+    assert "<script>" not in plot
+    assert "<b>" not in plot
+    assert "style=" not in plot
+
+
+@given(FIGURES, FIGURES, FIGURES)
+def test_the_marks_of_a_ladder_are_in_order(first: float, second: float, third: float) -> None:
+    p50, p95, p99 = sorted([first, second, third])
+
+    picture = ElementTree.fromstring(ladder(statistic(p50_ms=p50, p95_ms=p95, p99_ms=p99), most=p99))
+
+    circle = next(picture.iter("circle"))
+    marks = [float(circle.attrib["cx"]), *(float(mark.attrib["x"]) + 1 for mark in picture.iter("rect"))]
+    assert marks == sorted(marks)
+    assert marks[0] >= 0
+    assert marks[-1] <= 220
+
+
+def test_minutes_without_runs_are_there_too() -> None:
+    starts, known = minutes([statistic(minute=540)], now=610.0, count=3)
+
+    assert starts == [480, 540, 600]
+    assert [each is not None for each in known] == [False, True, False]

@@ -1,0 +1,165 @@
+"""`serve` in a process of its own: one command, one key, and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from hookline.errors import HookUsageError
+from hookline.server import Server
+from hookline.store import SqlStore
+from hookline.store._tables import workers
+from tests.server.site import operation
+from tests.server.test_hooks import DENY
+
+pytestmark = pytest.mark.anyio
+
+PROGRAM = """
+import sys
+from hookline.server import Server, serve
+serve(lambda: Server(sys.argv[1], port=0, page=False))
+"""
+
+
+class Served:
+    """A server in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.key = self.address = ""
+
+    async def listening(self) -> None:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(30):
+            while not self.address:
+                line = (await self.process.stdout.readline()).decode().strip()
+                if not line and self.process.stdout.at_eof():
+                    raise AssertionError("it has ended before it listened")
+                if "hk_" in line:
+                    self.key = line.rpartition(" ")[2]
+                if "listens at" in line:
+                    self.address = line.rpartition(" ")[2]
+
+    async def end(self, number: signal.Signals) -> tuple[int, str]:
+        """Send it a signal; gives its exit code, and what else it has said."""
+        assert self.process.stdout is not None
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        async with asyncio.timeout(30):
+            rest = (await self.process.stdout.read()).decode()
+            return await self.process.wait(), rest
+
+
+@asynccontextmanager
+async def served(url: str) -> AsyncIterator[Served]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-c", PROGRAM, url),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "PYTHONDEVMODE": ""},
+    )
+    found = Served(process)
+    try:
+        await found.listening()
+        yield found
+    finally:
+        if process.returncode is None:
+            await found.end(signal.SIGKILL)
+
+
+def client_of(server: Served, key: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=server.address, headers={"authorization": f"Bearer {key}"})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminated", "ctrl-c"])
+async def test_one_command_serves_and_shows_the_first_key_once(
+    new_database_url: Callable[[str], str], number: signal.Signals
+) -> None:
+    url = new_database_url("sqlite")
+    async with served(url) as server:
+        key = server.key
+        async with client_of(server, key) as client:
+            made = await client.post("/v1/hooks", json=DENY)
+        code, said = await server.end(number)
+    async with served(url) as again, client_of(again, key) as client:
+        listed = await client.get("/v1/hooks")
+
+    assert (made.status_code, code, said) == (201, 0, "")
+    assert again.key == ""
+    assert [each["id"] for each in listed.json()["items"]] == [made.json()["id"]]
+
+
+async def test_an_end_gives_the_lease_up_also_while_somebody_listens(new_database_url: Callable[[str], str]) -> None:
+    url = new_database_url("sqlite")
+    async with SqlStore(url) as store:
+        id = await operation(store)  # noqa: A001
+        address = f"/v1/operations/{id}/stream"
+        async with (
+            served(url) as server,
+            client_of(server, server.key) as client,
+            client.stream("GET", address) as answer,
+        ):
+            lines = answer.aiter_lines()
+            await anext(lines)
+            code, said = await server.end(signal.SIGTERM)
+            assert [line async for line in lines]
+        async with store.reading() as connection:
+            alive = (await connection.execute(select(workers.c.worker_id))).scalars().all()
+
+    assert (code, said) == (0, "")
+    assert alive == [store.worker_id]
+
+
+async def test_a_killed_server_loses_nothing_that_it_has_confirmed(new_database_url: Callable[[str], str]) -> None:
+    url = new_database_url("sqlite")
+    async with served(url) as server, client_of(server, server.key) as client:
+        key, confirmed = server.key, []
+
+        async def make(number: int) -> None:
+            answer = await client.post("/v1/hooks", json={**DENY, "name": f"hook {number}"})
+            assert answer.status_code == 201
+            confirmed.append(answer.json()["id"])
+
+        async def make_many() -> None:
+            for number in range(10_000):
+                await make(number)
+
+        making = asyncio.create_task(make_many())
+        async with asyncio.timeout(30):
+            while len(confirmed) < 20:
+                await asyncio.sleep(0.005)
+        await server.end(signal.SIGKILL)
+        with pytest.raises(httpx.HTTPError):
+            await making
+    async with served(url) as again, client_of(again, key) as client:
+        kept = {each["id"] for each in (await client.get("/v1/hooks?limit=1000")).json()["items"]}
+
+    assert set(confirmed) <= kept
+    assert len(kept) <= len(confirmed) + 1
+
+
+async def test_a_port_that_is_taken_is_told(new_database_url: Callable[[str], str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(HookUsageError, match=f"127.0.0.1:{port}"):
+            async with Server(new_database_url("sqlite"), port=port, page=False):
+                pass
+
+
+async def test_what_was_opened_is_closed_when_a_part_cannot_be(new_database_url: Callable[[str], str]) -> None:
+    server = Server(f"{new_database_url('sqlite')}/no/such/folder", port=0, page=False)
+
+    with pytest.raises(OSError, match="cannot be used"):
+        async with server:
+            pass
+
+    assert server.address == ""
