@@ -31,6 +31,7 @@ from benchmarks import (
     bench_registration,
     bench_runtime,
     bench_scale,
+    bench_server,
     bench_special,
     bench_streaming,
     compare,
@@ -57,6 +58,7 @@ GROUPS: dict[str, ModuleType] = {
     "adapters": bench_adapters,
     "durable": bench_durable,
     "logs": bench_logs,
+    "server": bench_server,
     "compare": compare,
     "scale": bench_scale,
 }

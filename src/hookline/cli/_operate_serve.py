@@ -22,6 +22,12 @@ def serve(
     files: Files = None,
     scripts: Scripts = None,
     modules: Modules = None,
+    script_env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A variable that scripts may see; may be repeated.")
+    ] = None,
+    webhook_env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A variable that headers may name; may be repeated.")
+    ] = None,
     agent: Annotated[
         list[str] | None,
         typer.Option(
@@ -54,6 +60,8 @@ def serve(
                     files=files or (),
                     modules=modules or (),
                     scripts=scripts,
+                    script_env=script_env or (),
+                    webhook_env=webhook_env or (),
                     agents=agents,
                 )
             )

@@ -14,7 +14,7 @@ from hookline._frozen import ReadOnlyDict, read_only
 from hookline._passages import Passage
 from hookline._tool_events import INTERRUPTED, INTERRUPTED_TYPE
 from hookline.calls import Ask, Denial, ToolCall, ToolCalling, ToolResult, tool_failure
-from hookline.errors import ToolArgumentsError, UnknownToolError
+from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, PendingTool, ToolOutcome
 from hookline.runtime._control import RunControl, lead
 from hookline.runtime._enclosing import enclosed
@@ -100,6 +100,11 @@ async def answer_calls(run: Run, jobs: list[Job]) -> None:
             for job in jobs:
                 group.start_soon(job if run.journal is None else partial(_kept_job, run, job))
     except BaseExceptionGroup as failures:
+        lost: BaseException | None = failures.subgroup(StoreUnavailableError) if run.journal is not None else None
+        while isinstance(lost, BaseExceptionGroup):
+            lost = lost.exceptions[0]
+        if lost is not None:
+            raise lost from None  # no failure of the operation, whatever else came of it
         if len(failures.exceptions) == 1:
             raise failures.exceptions[0] from None
         raise
@@ -107,8 +112,13 @@ async def answer_calls(run: Run, jobs: list[Job]) -> None:
 
 async def _kept_job(run: Run, job: Job) -> None:
     """One of several calls, written down when it has ended, since others may go on for long."""
-    await job()
-    await checkpoint(run)
+    try:
+        await job()
+        await checkpoint(run)
+    except StoreUnavailableError:
+        assert run.journal is not None
+        run.journal.lost = True
+        raise
 
 
 def job(run: Run, step: Step, calling: ToolCalling, call: ToolCall, tool: Tool | None, problem: str | None) -> Job:

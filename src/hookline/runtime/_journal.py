@@ -40,6 +40,8 @@ class Journal:
         """The step that it left, until that goes on."""
         self.taking: list[Decision] = list(state.taking) if recovered else []
         """What a person has decided and hooks were not told of yet."""
+        self.lost = False
+        """Whether the store was lost, so that what else is under way is to be let go of."""
         self.lock = anyio.Lock()
         self.wanted = 0
         self.written = 0

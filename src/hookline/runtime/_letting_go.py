@@ -14,7 +14,16 @@ from hookline.runtime._run import Run
 from hookline.runtime._state import DurableStore
 from hookline.runtime._telling import endings
 
-__all__ = ["LOST_HERE", "end_somehow", "given_up", "is_stored", "let_go_when_cancelled", "save_end", "take_back"]
+__all__ = [
+    "LOST_HERE",
+    "end_somehow",
+    "given_up",
+    "is_lost",
+    "is_stored",
+    "let_go_when_cancelled",
+    "save_end",
+    "take_back",
+]
 
 logger = logging.getLogger("hookline")
 
@@ -39,6 +48,15 @@ async def save_end(run: Run, reason: CompletionReason, error: Exception | None) 
     except BaseException:
         journal.forget(len(events))
         raise
+
+
+def is_lost(run: Run | None) -> bool:
+    """Whether a run, or one that called it, has lost its store."""
+    while run is not None:
+        if run.journal is not None and run.journal.lost:
+            return True
+        run = run.parent
+    return False
 
 
 async def given_up(run: Run, reason: CompletionReason, error: Exception | None) -> OperationResult:

@@ -28,6 +28,7 @@ from hookline.runtime._letting_go import (
     LOST_HERE,
     end_somehow,
     given_up,
+    is_lost,
     is_stored,
     let_go_when_cancelled,
     save_end,
@@ -126,7 +127,7 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
             if run.remember is not None:
                 with anyio.move_on_after(LAST_SAVE_SECONDS):
                     await _remembered(run, "interrupted", None)
-            if run.journal is not None and let_go_when_cancelled.get():
+            if run.journal is not None and (let_go_when_cancelled.get() or is_lost(run.parent)):
                 await given_up(run, "interrupted", None)
             else:
                 await _finish(run, "interrupted", None, save_timeout=LAST_SAVE_SECONDS)

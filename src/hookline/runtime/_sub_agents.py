@@ -128,10 +128,11 @@ async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None, call
     if run.hooked(BeforeCallAgent):
         run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
     work = answer_of_call(run, call, problem, child_id)
-    result = await (enclosed(run, call, work) if SubAgentCall in run.enclosing else work)
-    if run.journal is not None:
-        run.journal.end(calling.tool_call_id)
-    return result
+    try:
+        return await (enclosed(run, call, work) if SubAgentCall in run.enclosing else work)
+    finally:
+        if run.journal is not None:  # however it ended, hooks were told
+            run.journal.end(calling.tool_call_id)
 
 
 async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, child_id: str) -> AgentResult:

@@ -116,7 +116,7 @@ def litestar_of(parts: Parts, *, agents: Sequence[Agent] = ()) -> Litestar:
         openapi_config=None,
         request_max_body_size=None,
         logging_config=None,
-        lifespan=[_working(parts.store, agents)] if agents else [],
+        lifespan=[_working(parts.store, agents, parts.registry)] if agents else [],
     )
 
 
@@ -140,10 +140,12 @@ class WithPage:
             await self._api(scope, receive, send)
 
 
-def _working(store: SqlStore, agents: Sequence[Agent]) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+def _working(
+    store: SqlStore, agents: Sequence[Agent], registry: Registry | None
+) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def working(_: Litestar) -> AsyncIterator[None]:
-        async with Worker(store, agents):
+        async with Worker(store, agents, hooks=() if registry is None else registry.hooks):
             yield
 
     return working

@@ -45,8 +45,8 @@ async def statistics(request: Req) -> Response[str]:
     """What hooks come to."""
     frame, caller = frame_of(request), caller_of(request)
     asked = {name: request.query_params.get(name) or None for name in ("tenant", "by", "span", "hook")}
-    if asked["span"] not in SPANS:
-        asked["span"] = "24h"
+    span = asked["span"] if asked["span"] in SPANS else "24h"
+    asked["span"] = span
     now = time()
     log, tenant_id = frame.parts.log, caller.tenant(asked["tenant"])
     by: Literal["hook", "point", "tenant"] = "hook"
@@ -54,7 +54,7 @@ async def statistics(request: Req) -> Response[str]:
         by = "point"
     elif asked["by"] == "tenant" and caller.sees_all:
         by = "tenant"
-    found = await log.statistics(tenant_id, hook_id=asked["hook"], since=now - SPANS[asked["span"]], by=by)
+    found = await log.statistics(tenant_id, hook_id=asked["hook"], since=now - SPANS[span], by=by)
     lately = await log.statistics(tenant_id, hook_id=asked["hook"], since=now - 3600, by="minute")
     starts, each = minutes(lately, now=now)
     labels = [datetime.fromtimestamp(start, UTC).strftime("%H:%M") for start in starts]

@@ -36,7 +36,10 @@ Kind: TypeAlias = Literal["step", "tool", "agent", "person", "compact", "hook", 
 Status: TypeAlias = Literal["ok", "mocked", "fault", "denied", "failed", "timeout", "dropped", "running", "waiting"]
 
 LONGEST_NOTE = 300
-HOOK_STATUS: dict[str, Status] = {"error": "failed", "mocked": "mocked", "denied": "denied"} | {
+HOOK_STATUS: dict[str, Status] = {
+    "error": "failed",
+    "mocked": "mocked",
+    "denied": "denied",
     "timeout": "timeout",
     "dropped": "dropped",
 }

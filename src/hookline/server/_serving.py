@@ -46,6 +46,8 @@ class Server:
         files: Files of hook definitions, or folders of them.
         modules: Modules whose functions definitions may name.
         scripts: Folder of the scripts that definitions may name.
+        script_env: Variables of the environment that scripts see, beside `PATH` and `LANG`.
+        webhook_env: Variables of the environment that headers of stored webhooks may name.
         quota: How many definitions a tenant may store.
         agents: Agents whose operations this process goes on with when a person has decided.
         hooks: Hooks for the requests of everybody.
@@ -77,6 +79,8 @@ class Server:
         files: Sequence[Path] = (),
         modules: Sequence[str] = (),
         scripts: Path | None = None,
+        script_env: Sequence[str] = (),
+        webhook_env: Sequence[str] = (),
         quota: int = 50,
         agents: Sequence[Agent] = (),
         hooks: Sequence[AnyHook] = (),
@@ -90,7 +94,15 @@ class Server:
         self.address = ""
         self.first_key: NewApiKey | None = None
         self.store = SqlStore(url)
-        self.registry = Registry(self.store, files=files, modules=modules, scripts=scripts, quota=quota)
+        self.registry = Registry(
+            self.store,
+            files=files,
+            modules=modules,
+            scripts=scripts,
+            script_env=script_env,
+            webhook_env=webhook_env,
+            quota=quota,
+        )
         self.log = ExecutionLog(self.store, observers=observers, retention_hours=retention_hours)
         networks = os.environ.get("HOOKLINE_WEBHOOK_ALLOW_PRIVATE", "").split(",")
         self.outbox = Outbox(self.store, allow_private=[each.strip() for each in networks if each.strip()])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -37,7 +37,8 @@ class Worker:
     Args:
         store: Where the operations are kept.
         agents: The agents that this process can run.
-        hooks: Hooks of every run; each agent's own come first. Hooks that are data came with the operation.
+        hooks: Hooks of every run, or a function of the tenant that gives them for each, such as `registry.hooks`. Each
+            agent's own come first. Hooks that are data came with the operation.
         dispatcher: An open dispatcher to share; one of its own unless given.
         concurrency: Operations at a time.
         poll_seconds: How often it looks for work.
@@ -52,7 +53,7 @@ class Worker:
         store: SqlStore,
         agents: Iterable[Agent],
         *,
-        hooks: Iterable[AnyHook] = (),
+        hooks: Iterable[AnyHook] | Callable[[str], Iterable[AnyHook]] = (),
         dispatcher: HookDispatcher | None = None,
         concurrency: int = 8,
         poll_seconds: float = 0.5,
@@ -61,7 +62,8 @@ class Worker:
         if not self._agents or concurrency < 1 or not poll_seconds > 0:
             raise HookUsageError("A Worker has an agent, a `concurrency` from 1 and `poll_seconds` above 0.")
         self.store = store
-        self._hooks = hook_batch(hooks)
+        batch = () if callable(hooks) else hook_batch(hooks)
+        self._hooks: Callable[[str], Iterable[AnyHook]] = hooks if callable(hooks) else lambda tenant_id: batch
         self._dispatcher = dispatcher
         self._limiter = anyio.CapacityLimiter(concurrency)
         self._poll_seconds = poll_seconds
@@ -156,17 +158,19 @@ class Worker:
     async def _segment(
         self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None
     ) -> OperationResult:
+        stored = await self.store.operation(operation_id)
+        hooks = list(self._hooks(stored.tenant_id)) if stored is not None else []
         if found is None:
             return await recover_agent(
                 agent,
                 operation_id,
                 store=self.store,
-                hooks=self._hooks,
+                hooks=hooks,
                 dispatcher=self._dispatcher,
                 abandon=await self._was_given_up(operation_id),
             )
         return await resume_agent(
-            agent, operation_id, found, store=self.store, hooks=self._hooks, dispatcher=self._dispatcher
+            agent, operation_id, found, store=self.store, hooks=hooks, dispatcher=self._dispatcher
         )
 
     async def _was_given_up(self, operation_id: str) -> bool:
