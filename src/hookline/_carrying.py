@@ -143,7 +143,7 @@ def local(hooks: Iterable[AnyHook], delivery: Callable[[], Delivery]) -> list[An
 
 def _bundle(data: HookData, delivery: Delivery, critical: Critical | None) -> Hooks:
     """One observer in a lane of its own, so that a slow receiver holds back nobody else."""
-    bundle = Hooks(data.id)
+    bundle = Hooks(data.id, tenant_id=data.tenant_id)
 
     async def deliver(event: Event) -> None:
         failed: BaseException | None = None

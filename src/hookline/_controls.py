@@ -50,6 +50,7 @@ def interceptor_of(hook: HookData, delivery: Delivery) -> Interceptor:
         tool=hook.tool,
         timeout=hook.webhook.timeout + SPARE_SECONDS,
         on_error=hook.webhook.on_error,
+        tenant_id=hook.tenant_id,
     )
 
 

@@ -55,6 +55,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         timeout: Seconds an async handler may take; `None` for the dispatcher's `hook_timeout`, `math.inf` for no limit.
         webhook: Where to deliver the event, to another process: a `Webhook`, or a mapping with its fields. A hook may
             have a handler, a webhook, or both.
+        tenant_id: Only for events of this tenant; `""` for every tenant.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     tool: str | None = None
     timeout: float | None = None
     webhook: Webhook | dict[str, Any] | None = None
+    tenant_id: str = ""
 
     @property
     def event(self) -> EventClass:
@@ -78,7 +80,9 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         if self.webhook is None:
             return None
         webhook = webhook_of(self.webhook, f"Hook {self.id!r}")
-        data = HookData(id=self.id, type=self.event.hook_type, tool=self.tool, webhook=webhook)
+        data = HookData(
+            id=self.id, type=self.event.hook_type, tool=self.tool, webhook=webhook, tenant_id=self.tenant_id
+        )
         return msgspec.json.decode(msgspec.json.encode(data), type=HookData)  # as it will be kept
 
 
@@ -121,6 +125,7 @@ def check_hook(hook: Hook, where: str) -> None:
         HookDefinitionError: With what is wrong and how to fix it.
     """
     check_id(hook.id, where)
+    check_tenant(hook.tenant_id, where)
     known = hook.type in EVENTS if isinstance(hook.type, str) else hook.type in EVENTS.values()
     if not known:
         raise HookDefinitionError(

@@ -60,7 +60,7 @@ def compiled(bundle: Hooks) -> Plan:
 
 def _sections(entry: AnyHook, lane: object) -> list[tuple[tuple[Observer, type[Event]], object]]:
     if isinstance(entry, Hook):
-        return [((compile_observer(entry), entry.event), lane)]
+        return [((compile_observer(entry, entry.tenant_id), entry.event), lane)]
     if not isinstance(entry, Hooks):
         return []  # interceptors and phase hooks: the chains and the phase machine of a run are theirs
     return [

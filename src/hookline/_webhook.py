@@ -81,16 +81,20 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         type: The event.
         tool: Glob over `identifier/api_name`.
         webhook: Where it is delivered.
+        tenant_id: Only for events of this tenant; `""` for every tenant.
     """
 
     id: str
     type: HookType
     tool: str | None = None
     webhook: Webhook
+    tenant_id: str = ""
 
     def wants(self, event: Event) -> bool:
         """Whether an event is to be delivered to it."""
         if event.hook_type is not self.type or self.webhook.control:
+            return False
+        if self.tenant_id and self.tenant_id != event.tenant_id:
             return False
         matches = tool_matcher(self.tool) if isinstance(event, TOOL_EVENTS) else None
         return matches is None or bool(matches(f"{event.identifier}/{event.api_name}"))  # type: ignore[union-attr]

@@ -100,7 +100,12 @@ BROKEN: list[tuple[str, str, int | None, str]] = [
     ("toml", '[[hooks]]\nname = "a"\npoint = "afterStep"\nhandler = "log"\non_eror = "open"', 5, "onEror"),
     ("toml", '[[hooks]]\nname = "a"\npoint = "afterStep"\nhandler = "log"\nrevision = 3', 5, "registry"),
     ("toml", '[[hooks]]\nname = "a"\npoint = "afterStep"\n[hooks.webhook]\nurl = "ftp://x"', 4, "https"),
-    ("toml", '[[hooks]]\nname = """\n[[hooks]]\n"""\npoint = "afterStep"\nhandler = "log"\npriority = -1', 7, ">= 0"),
+    (
+        "toml",
+        '[[hooks]]\nname = "a"\ndescription = """\n[[hooks]]\n"""\npoint = "afterStep"\nhandler = "log"\npriority = -1',
+        8,
+        ">= 0",
+    ),
     ("toml", "hooks = [{name = 'a'}]", None, "missing"),
     ("toml", "hook = []", None, "unknown key"),
     ("toml", "hooks = 3", None, "list of tables"),

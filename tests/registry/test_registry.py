@@ -73,7 +73,7 @@ async def test_hooks_of_the_system_run_for_every_tenant_and_before_those_of_the_
     assert ids(registry.hooks("other")) == ["ours-id", "others-id"]
     assert ids(registry.hooks("unknown")) == ids(registry.hooks()) == ["ours-id"]
     order = Chain(registry.hooks("acme")).order(ToolCall, tenant_id="acme")
-    assert order == ["first-id", "ours-id", "theirs-id"]
+    assert order == ["ours-id", "first-id", "theirs-id"]
 
 
 async def test_what_is_switched_off_is_not_in_the_next_run(registry: Registry) -> None:
@@ -361,7 +361,9 @@ async def test_a_webhook_of_a_tenant_cannot_reach_into_the_process(
 async def test_the_operator_says_which_variables_headers_may_name(store: SqlStore) -> None:
     webhook = {"url": "https://a.example", "headers": {"x": "${TOKEN}"}, "allowed_env_vars": ["TOKEN"]}
     async with Registry(store, webhook_env=["TOKEN"]) as registry:
-        stored = await registry.create({"name": "n", "point": "afterStep", "webhook": webhook, "tenantId": "acme"})
+        stored = await registry.create({"name": "n", "point": "afterStep", "webhook": webhook})
+        with pytest.raises(DefinitionError, match="only a system hook sends variables"):
+            await registry.create({"name": "n", "point": "afterStep", "webhook": webhook, "tenantId": "acme"})
 
     assert stored.webhook is not None
 

@@ -115,7 +115,8 @@ async def operation(store: SqlStore, tenant_id: str = "acme", **fields: Any) -> 
 async def delivery(store: SqlStore, tenant_id: str = "acme", status: str = "dead", url: str = "") -> str:
     """A delivery of a status; one that is given up unless said otherwise."""
     id, operation_id = new_id("msg"), new_id("op")  # noqa: A001
-    hook = HookData(id="told", type=HookType.ON_COMPLETE, webhook=Webhook(url=url or f"https://example.org/{id}"))
+    webhook = Webhook(url=url or f"https://example.org/{id}")
+    hook = HookData(id="told", type=HookType.ON_COMPLETE, webhook=webhook, tenant_id=tenant_id)
     envelope = Envelope(id=id, hook=hook, operation_id=operation_id, tenant_id=tenant_id, payload=b'{"a":1}')
     async with store.writing() as connection:
         await insert_deliveries(connection, rows_of([envelope]), now=store.now_sql())
@@ -128,8 +129,9 @@ async def delivery(store: SqlStore, tenant_id: str = "acme", status: str = "dead
 
 
 async def endpoint(store: SqlStore, tenant_id: str = "acme") -> str:
-    """An endpoint that is disabled."""
+    """An endpoint that is disabled, to which a hook of the tenant delivers."""
     url = f"https://example.org/{new_id('in')}"
+    await delivery(store, tenant_id, url=url)
     async with store.writing() as connection:
         row = {"tenant_id": tenant_id, "url": url, "failures": 5, "reason": "gone: 410"}
         await connection.execute(insert(endpoints).values(**row, disabled_at=store.now_sql()))

@@ -172,7 +172,8 @@ async def test_what_was_given_up_is_tried_again_at_once(site: Site, store: SqlSt
 
 async def test_many_deliveries_are_made_again(site: Site, store: SqlStore) -> None:
     async with store.writing() as connection:
-        hook = HookData(id="told", type=HookType.ON_COMPLETE, webhook=Webhook(url="local://nobody"))
+        webhook = Webhook(url="local://nobody")
+        hook = HookData(id="told", type=HookType.ON_COMPLETE, webhook=webhook, tenant_id="acme")
         envelopes = [
             Envelope(id=f"m{n}", hook=hook, operation_id=f"o{n}", tenant_id="acme", payload=b"{}") for n in range(20)
         ]
@@ -201,3 +202,16 @@ async def test_an_endpoint_is_sent_to_again(site: Site, store: SqlStore) -> None
     assert ([each["url"] for each in before], after) == ([url], [])
     assert enabled.status_code == 204
     problem(again, 404, "not_found")
+
+
+async def test_where_a_hook_of_the_system_delivers_is_no_business_of_a_tenant(site: Site, store: SqlStore) -> None:
+    webhook = Webhook(url="https://hooks.example.org/SECRET", body={"channel": "ops"})
+    hook = HookData(id="ops", type=HookType.ON_COMPLETE, webhook=webhook)
+    envelope = Envelope(id="m1", hook=hook, operation_id="o1", tenant_id="acme", payload=b"{}")
+    async with store.writing() as connection:
+        await insert_deliveries(connection, rows_of([envelope]), now=store.now_sql())
+    async with site.client(await key(store)) as client:
+        assert (await client.get("/v1/deliveries")).json()["items"] == []
+        assert (await client.get("/v1/deliveries/m1")).status_code == 404
+        assert (await client.post("/v1/deliveries/m1/retry")).status_code == 404
+        assert "SECRET" not in (await client.get("/v1/endpoints")).text

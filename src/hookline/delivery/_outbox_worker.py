@@ -80,6 +80,7 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._look = True
+        self._claiming = False
         self._stopping = False
         self._pause = SOONEST
         self._outage: float | None = None
@@ -97,8 +98,8 @@ class Worker:
 
     @property
     def idle(self) -> bool:
-        """Whether it holds nothing."""
-        return not self._held
+        """Whether it holds nothing, and is not about to."""
+        return not self._held and not self._claiming
 
     async def run(self) -> None:
         """Work until stopped or cancelled."""
@@ -119,21 +120,23 @@ class Worker:
         if not (ended or look or tend):
             return
         self._ended, self._look = [], self._look and not look
+        self._claiming = True
         try:
             claimed = await self._write(ended, look=look, tend=tend)
         except (StoreUnavailableError, SQLAlchemyError) as error:
             self._ended = [*ended, *self._ended]
-            self._look = True
+            self._look, self._claiming = True, False
             self._is_down(error)
             return
         except BaseException:
-            self._ended = [*ended, *self._ended]
+            self._ended, self._claiming = [*ended, *self._ended], False
             raise
         self._is_up()
         for held in ended:
             self._held.pop(held.seq, None)
             tell(held)
         self._hold(claimed)
+        self._claiming = False
         if claimed or any(outcome.status != "pending" for held in ended for outcome in held.outcomes):
             self._look, self._pause = True, SOONEST
 

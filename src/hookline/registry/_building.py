@@ -66,7 +66,13 @@ class Builder:
 
     def _made(self, definition: HookDefinition, point: Point) -> AnyHook:
         if definition.webhook is not None and point.event is not None:
-            return Hook(id=definition.id, type=point.event, tool=definition.tool, webhook=definition.webhook)
+            return Hook(
+                id=definition.id,
+                type=point.event,
+                tool=definition.tool,
+                webhook=definition.webhook,
+                tenant_id=definition.tenant_id,
+            )
         if definition.script is not None:
             if self._scripts is None:
                 problem = "no folder of scripts is configured here"

@@ -30,16 +30,17 @@ __all__ = [
 ]
 
 KINDS: tuple[Kind, ...] = ("before", "guard", "after", "around")
+DEEPEST = 64
 LARGEST_CONFIG = 64 * 1024
 """Bytes of JSON that a configuration may have."""
 READ_ONLY = frozenset({"id", "tenantId", "source", "revision", "createdAt", "updatedAt", "problem"})
 """Fields, by their names on the wire, that no change may set."""
 
 Text = Annotated[str, Meta(max_length=2000)]
-Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Id = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]*$")]
-Tag = Annotated[str, Meta(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Tenant = Annotated[str, Meta(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
+Id = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]*$(?!\n)")]
+Tag = Annotated[str, Meta(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
+Tenant = Annotated[str, Meta(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
 
@@ -239,7 +240,20 @@ def _check_tool(definition: HookDefinition, point: Point) -> None:
         )
 
 
+def _is_deep(value: object, left: int) -> bool:
+    if left == 0:
+        return True
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(_is_deep(each, left - 1) for each in inner)
+
+
 def _check_config(definition: HookDefinition) -> None:
+    for name, value in (
+        ("config", definition.config),
+        ("webhook.body", definition.webhook and definition.webhook.body),
+    ):
+        if _is_deep(value, DEEPEST):
+            raise DefinitionError("invalid", f"$.{name}", f"it is nested more than {DEEPEST} levels deep")
     if definition.webhook is not None and definition.config:
         raise DefinitionError("invalid", "$.config", "a webhook has its own fields; leave `config` out")
     try:

@@ -130,6 +130,10 @@ class Shelf:
         if not tenant_id and "" in self._hooks:
             return self._hooks[""]
         own = sorted(self.own(tenant_id).values(), key=lambda each: (each.priority, each.created_at, each.id))
+        if tenant_id:
+            # The hooks of the system come first, whatever a tenant says: at one priority they do.
+            floor = max((each.priority for each in self.own("").values() if each.enabled), default=0)
+            own = [msgspec.structs.replace(each, priority=max(each.priority, floor)) for each in own]
         built = (self._builder.kept(definition).hook for definition in own if definition.enabled)
         return [hook for hook in built if hook is not None]
 

@@ -93,7 +93,7 @@ def read_row(row: Row[Any]) -> HookDefinition | Switch | None:
         return Switch(row.enabled, row.revision, row.updated_at)
     try:
         definition = check_definition(_decode(row.definition))
-    except (msgspec.MsgspecError, DefinitionError, ValueError) as error:
+    except (msgspec.MsgspecError, DefinitionError, ValueError, RecursionError) as error:
         logger.error("Hook definition %r of tenant %r cannot be read here: %s", row.id, row.tenant_id, error)
         if row.point not in POINTS:
             return None

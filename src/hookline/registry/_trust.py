@@ -34,6 +34,12 @@ def check_request(definition: HookDefinition, variables: Container[str]) -> None
             )
     if not definition.tenant_id:
         return
+    if webhook.allowed_env_vars:
+        raise DefinitionError(
+            "webhook_refused",
+            "$.webhook.allowedEnvVars",
+            "only a system hook sends variables of the environment; a tenant could send them to itself",
+        )
     if webhook.key:
         raise DefinitionError("webhook_refused", "$.webhook.key", "only a system hook names a key; leave `key` out")
     if urlsplit(webhook.url).scheme == "local":

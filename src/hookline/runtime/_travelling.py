@@ -42,6 +42,6 @@ def take_along(run: Run, hooks: Sequence[AnyHook]) -> None:
 
 
 def _restored(data: HookData) -> Hook:
-    hook = Hook(id=data.id, type=data.type, tool=data.tool, webhook=data.webhook)
+    hook = Hook(id=data.id, type=data.type, tool=data.tool, webhook=data.webhook, tenant_id=data.tenant_id)
     check_hook(hook, f"Hook {data.id!r} of the stored operation")
     return hook

@@ -87,6 +87,9 @@ class Gate:
             raise self.too_large()
         path = scope["path"]
         if path in self._public or f"{path}/".startswith(self._prefixes or "\x00"):
+            if self._limiter is not None and path not in self._public and "/static/" not in path:
+                # The page finds out by itself who asks.
+                check_allowance(self._limiter.take(f"page {(scope.get('client') or ('',))[0]}"))
             return
         caller = await self._caller(scope)
         scope["state"]["hookline_caller"] = caller

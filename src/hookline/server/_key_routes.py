@@ -17,7 +17,7 @@ from hookline.store import Page
 
 __all__ = ["KEY_ROUTES"]
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Number = Annotated[
     int | None, QueryParameter(ge=0, le=LARGEST, description="Where the part begins: the cursor of the one before.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 from litestar import Response
@@ -87,7 +88,7 @@ async def list_events(
     ]
     headers = {}
     if len(found) > limit:
-        where = f"{request.scope['state']['hookline_root']}{request.scope['path']}"
+        where = quote(f"{request.scope['state']['hookline_root']}{request.scope['path']}")
         headers["Link"] = f'<{where}?after={items[-1].number}&limit={limit}>; rel="next"'
     return Response(EventPage(items=items, cursor=items[-1].number if headers else None), headers=headers)
 

@@ -50,8 +50,10 @@ async def shown(request: Req) -> Response[str]:
     names = ("status", "endpoint", "operation", "hook", "tenant", "cursor")
     asked = {name: request.query_params.get(name) or None for name in names}
     tenant_id = caller_of(request).tenant(asked["tenant"])
+    caller = caller_of(request)
     which = DeliveryFilter(
         tenant_id=tenant_id,
+        owner_id=None if caller.sees_all else caller.tenant_id,
         status=next((each for each in STATUSES if each == asked["status"]), None),
         endpoint=asked["endpoint"],
         operation_id=asked["operation"],

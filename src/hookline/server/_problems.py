@@ -156,7 +156,7 @@ def _of_hookline(error: Exception) -> ApiError | None:
         return ApiError(503, "store_unavailable", detail, headers={"Retry-After": str(RETRY_SECONDS)})
     if isinstance(error, HookUsageError):
         return ApiError(422, "invalid", str(error))
-    if isinstance(error, RecursionError) and "deserializing" in str(error):
+    if isinstance(error, RecursionError):
         return ApiError(400, "malformed", "The body is nested too deeply.")
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeAlias, TypeVar
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 from zlib import crc32
 
 import msgspec
@@ -41,7 +41,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-VISIBLE = r"^[^\x00-\x1f\x7f]*$"
+VISIBLE = r"^[^\x00-\x1f\x7f]*$(?!\n)"
 LATEST = 1e11
 LARGEST = 2**53 - 1
 """The largest number that all who read JSON read as it is."""
@@ -156,7 +156,7 @@ def paged(request: Req, page: Page[T]) -> Response[Page[T]]:
     headers = {}
     if page.cursor is not None:
         query = [pair for pair in parse_qsl(request.scope["query_string"].decode("latin-1")) if pair[0] != "cursor"]
-        where = f"{request.scope['state']['hookline_root']}{request.scope['path']}"
+        where = quote(f"{request.scope['state']['hookline_root']}{request.scope['path']}")
         headers["Link"] = f'<{where}?{urlencode([*query, ("cursor", page.cursor)])}>; rel="next"'
     return Response(page, headers=headers)
 

@@ -77,6 +77,7 @@ def rows_of(envelopes: Iterable[Envelope]) -> list[dict[str, Any]]:
             "number": envelope.number,
             "tenant_id": envelope.tenant_id,
             "hook_id": envelope.hook.id,
+            "owner_id": envelope.hook.tenant_id,
             "type": str(envelope.hook.type),
             "hook": msgspec.json.encode(envelope.hook),
             "endpoint": (endpoint := endpoint_of(envelope.hook.webhook.url)),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, delete, func, select, update
+from sqlalchemy import ColumnElement, Select, delete, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
@@ -34,6 +34,7 @@ class DeliveryFilter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         endpoint: To this address.
         operation_id: Of this operation.
         hook_id: Of this hook.
+        owner_id: Of a hook of this tenant; `""` is the system.
         since: Made at this time or later, in unix seconds.
         until: Made before this time, in unix seconds.
     """
@@ -43,12 +44,13 @@ class DeliveryFilter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     endpoint: str | None = None
     operation_id: str | None = None
     hook_id: str | None = None
+    owner_id: str | None = None
     since: float | None = None
     until: float | None = None
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
         """What it means in SQL."""
-        for name in ("tenant_id", "status", "endpoint", "operation_id", "hook_id"):
+        for name in ("tenant_id", "status", "endpoint", "operation_id", "hook_id", "owner_id"):
             if (value := getattr(self, name)) is not None:
                 yield deliveries.c[name] == value
         if self.since is not None:
@@ -66,6 +68,7 @@ class StoredDelivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         number: Of the event in its operation.
         tenant_id: The tenant.
         hook_id: The hook.
+        owner_id: The tenant whose hook it is; `""` is the system.
         type: Of the event.
         endpoint: Where it goes.
         status: What became of it so far.
@@ -83,6 +86,7 @@ class StoredDelivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     number: int | None
     tenant_id: str
     hook_id: str
+    owner_id: str
     type: str
     endpoint: str
     status: DeliveryStatus
@@ -279,15 +283,23 @@ class DeliveryLog:
                 await connection.execute(delete(deliveries).where(deliveries.c.seq.in_([row.seq for row in rows])))
                 count += len(rows)
 
-    async def endpoints(self, tenant_id: str | None = None) -> list[StoredEndpoint]:
+    async def endpoints(self, tenant_id: str | None = None, *, owner_id: str | None = None) -> list[StoredEndpoint]:
         """Endpoints that have failed, or did once; of others nothing is known.
 
         Args:
             tenant_id: Only those of this tenant.
+            owner_id: Only those to which a hook of this tenant delivers.
         """
         query = select(*_endpoint).order_by(endpoints.c.tenant_id, endpoints.c.url)
         if tenant_id is not None:
             query = query.where(endpoints.c.tenant_id == tenant_id)
+        if owner_id is not None:
+            theirs = exists().where(
+                deliveries.c.tenant_id == endpoints.c.tenant_id,
+                deliveries.c.endpoint == endpoints.c.url,
+                deliveries.c.owner_id == owner_id,
+            )
+            query = query.where(theirs)
         async with self._store.reading() as connection:
             return [StoredEndpoint(**row._mapping) for row in await connection.execute(query)]
 

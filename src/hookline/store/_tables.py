@@ -109,6 +109,7 @@ deliveries = Table(
     Column("number", BigInteger),
     _id("tenant_id"),
     _id("hook_id"),
+    _id("owner_id"),
     Column("type", String(40), nullable=False),
     Column("hook", LargeBinary, nullable=False),
     Column("endpoint", String(2048), nullable=False),

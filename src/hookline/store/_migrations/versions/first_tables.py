@@ -92,6 +92,7 @@ def make_deliveries() -> None:
         sa.Column("number", sa.BigInteger()),
         sa.Column("tenant_id", sa.String(400), nullable=False),
         sa.Column("hook_id", sa.String(400), nullable=False),
+        sa.Column("owner_id", sa.String(400), nullable=False),
         sa.Column("type", sa.String(40), nullable=False),
         sa.Column("hook", sa.LargeBinary(), nullable=False),
         sa.Column("endpoint", sa.String(2048), nullable=False),
