@@ -164,10 +164,10 @@ async def recover_agent(
         operation_id: The operation.
         store: Where it is kept.
         hooks: Hooks of this segment; the agent's own come first. Those that are data came with the operation.
-        dispatcher: An open dispatcher to share with other runs; one of its own unless given.
-        drain_timeout: Seconds that queued observers may take at the end; the rest is cancelled.
-        on_token: Takes the text of the model calls of this segment; see `exec_agent`.
-        release: When it is given away; see `exec_agent`.
+        dispatcher: As for `exec_agent`.
+        drain_timeout: As for `exec_agent`.
+        on_token: As for `exec_agent`.
+        release: As for `exec_agent`.
         abandon: End it instead, with reason `"interrupted"`: hooks are told of the end of all that had begun.
 
     Raises:
@@ -182,15 +182,7 @@ async def recover_agent(
             f"recover_agent takes an Agent and a store that outlives processes; got {agent!r:.80}, {store!r:.80}."
         )
     batch = [*agent.hooks, *hook_batch(hooks)]
-    state = await store.load(operation_id)
-    if state is None:
-        raise OperationNotFoundError(operation_id)
-    if state.status != "running":
-        raise OperationFinishedError(operation_id, state.status)
-    if operation_id in live or not await store.orphaned(operation_id):
-        raise OperationBusyError(operation_id)
-    if state.agent_id != agent.id:
-        raise OperationMismatchError(operation_id, state.agent_id, agent.id)
+    state = await _orphan(agent, operation_id, store)
     return await _with_dispatcher(
         agent,
         state,
@@ -205,6 +197,20 @@ async def recover_agent(
         recovered=True,
         abandon=abandon,
     )
+
+
+async def _orphan(agent: Agent, operation_id: str, store: DurableStore) -> OperationState:
+    """The stored state of an operation whose process has died."""
+    state = await store.load(operation_id)
+    if state is None:
+        raise OperationNotFoundError(operation_id)
+    if state.status != "running":
+        raise OperationFinishedError(operation_id, state.status)
+    if operation_id in live or not await store.orphaned(operation_id):
+        raise OperationBusyError(operation_id)
+    if state.agent_id != agent.id:
+        raise OperationMismatchError(operation_id, state.agent_id, agent.id)
+    return state
 
 
 async def waiting_state(agent: Agent, operation_id: str, store: OperationStore) -> OperationState:

@@ -13,6 +13,7 @@ serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 def upgrade() -> None:
     """Make them."""
     make_operations()
+    make_decisions()
     make_deliveries()
     make_definitions()
     make_executions()
@@ -69,6 +70,10 @@ def make_operations() -> None:
         sa.Column("started_at", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("worker_id"),
     )
+
+
+def make_decisions() -> None:
+    """What people have decided."""
     op.create_table(
         "decisions",
         sa.Column("operation_id", sa.String(400), nullable=False),
