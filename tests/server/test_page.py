@@ -19,6 +19,7 @@ from tests.server.site import Site, delivery, operation
 from tests.server.test_page_guards import VIEWS, done
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need the package playwright")
+sync_api.expect.set_options(timeout=30_000)  # the browser shares a busy machine with other tests
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 HELP = "no Chromium can be launched: `apt-get install chromium`, or name one in HOOKLINE_CHROMIUM"
