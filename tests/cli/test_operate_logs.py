@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -31,6 +35,28 @@ def test_the_log_is_filtered(url: str) -> None:
     assert rows("--operation", "a", "--point", "ToolCall") == [each for each in denied if each["operationId"] == "a"]
     assert (rows("--tenant", "other"), rows("--until", "1h"), rows("--hook", "other")) == ([], [], [])
     assert "we do not pay" in run("logs", "--status", "denied", url=url, width=120).stdout
+
+
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
+def test_the_tail_shows_older_rows_then_each_new_one_once_and_ends_quietly(url: str, as_json: bool) -> None:
+    hooks = [denying("never", "no")]
+    on(url, lambda store: log_runs(store, "a", "b", "c", hooks=hooks))
+    args = ["logs", "tail", "--hook", "never", "-n", "1", *(["--json"] if as_json else [])]
+    environment = {**os.environ, "HOOKLINE_STORE": url}
+
+    with subprocess.Popen(
+        [HOOKLINE, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as tail:
+        assert tail.stdout is not None
+        shown = [tail.stdout.readline()]
+        on(url, lambda store: log_runs(store, "d", "e", hooks=hooks))
+        shown += [tail.stdout.readline() for _ in range(2)]
+        tail.send_signal(signal.SIGINT)
+        rest, problems = tail.communicate(timeout=30)
+
+    assert (tail.returncode, rest, problems) == (130, "", "")
+    names = [json.loads(line)["operationId"] if as_json else line.split()[-1] for line in shown]
+    assert names == ["c", "d", "e"]
 
 
 def test_a_row_that_comes_late_is_shown_too(url: str) -> None:
