@@ -526,8 +526,8 @@ async def test_metrics_do_not_miss_the_hooks_before_them_and_the_audit_log_does_
 
 
 def test_no_hook_is_a_process_that_could_outlive_its_timeout() -> None:
-    """AGENT-33 F31: a script was not killed at its timeout, and its side effect happened. Here only scripts of the
-    registry are processes, and `tests/registry/test_scripts.py` looks for what they leave; no other hook is one."""
+    """AGENT-33 F31: a script was not killed at its timeout, and its side effect happened."""
+    # Only the scripts of the registry are processes, and tests/registry/test_scripts.py looks for what they leave.
     starters = {"subprocess", "multiprocessing", "pty", "popen", "system", "fork", "spawnv", "execv", "posix_spawn"}
     starters |= {"run_process", "open_process", "to_process", "to_interpreter", "create_subprocess_exec"}
 
