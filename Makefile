@@ -19,7 +19,7 @@ demo: $(VENV)/.demo
 	$(VENV)/bin/hookline demo
 
 test: $(VENV)/.test
-	$(PY) -m pytest -n auto --maxprocesses 8 $(ARGS)
+	$(PY) -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
 check: $(VENV)/.check
 	$(VENV)/bin/ruff check .

@@ -1,24 +1,45 @@
-"""Real databases for tests: a fresh SQLite file or a fresh PostgreSQL database for each, on one server per process."""
+"""Real databases for tests: a fresh SQLite file or a fresh PostgreSQL database for each, on one server per process.
+
+A `conftest.py` takes all of it; stores run on asyncio alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from subprocess import PIPE, Popen
+from typing import Any, TypeVar
 
 import asyncpg
 import pytest
 
-__all__ = ["Server", "administer", "database_url", "dialect", "new_database_url", "postgresql", "postgresql_url"]
+from hookline.store import SqlStore
+
+__all__ = [
+    "Server",
+    "administer",
+    "anyio_backend",
+    "database_url",
+    "dialect",
+    "new_database_url",
+    "new_empty_url",
+    "postgresql",
+    "postgresql_url",
+    "sqlite_tables",
+]
 
 DIALECTS = ("sqlite", "postgresql")
+TABLES = "with_tables"
+"""A database that is copied for each test: migrating an empty one takes ten times as long."""
 _numbers = count(1)
+T = TypeVar("T")
 
 
 WATCHER = """
@@ -54,6 +75,14 @@ class Server:
         self._watcher = Popen([sys.executable, "-c", WATCHER, str(self._folder)], stdin=PIPE, start_new_session=True)
         self._server = pgserver.get_server(self._folder / "data", cleanup_mode=None)
         self.uri = str(self._server.get_uri())
+        # It survives the crash of a process without waiting for the disk, and no test switches the machine off.
+        off = [f"ALTER SYSTEM SET {each} = off" for each in ("fsync", "full_page_writes")]
+        administer(self.uri, *off, "SELECT pg_reload_conf()", f"CREATE DATABASE {TABLES}")
+        make_tables(self.uri_of(TABLES))
+
+    def uri_of(self, database: str) -> str:
+        """Where a database of it is."""
+        return self.uri.replace("/postgres?", f"/{database}?")
 
     def crash(self) -> None:
         """End it as a loss of power would, and start it again."""
@@ -66,6 +95,12 @@ class Server:
         """End it."""
         self._server.cleanup()
         self._watcher.communicate()
+
+
+@pytest.fixture(params=["asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """The loop that stores need."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -88,39 +123,80 @@ def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="session")
+def sqlite_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SQLite file that has the tables and nothing in them."""
+    file = tmp_path_factory.mktemp("tables") / "store.db"
+    make_tables(f"sqlite:///{file}")
+    return file
+
+
 @pytest.fixture
-def new_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
-    """Makes an empty database of a kind, as often as a test asks."""
+def new_empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """Makes a database of a kind without tables, as often as a test asks."""
 
     def make(kind: str) -> str:
         if kind == "sqlite":
             return f"sqlite:///{tmp_path / f'store{next(_numbers)}.db'}"
-        server = request.getfixturevalue("postgresql").uri
-        name = f"test_{next(_numbers)}"
-        administer(server, f'CREATE DATABASE "{name}"')
-        request.addfinalizer(lambda: administer(server, f'DROP DATABASE "{name}" WITH (FORCE)'))
-        return server.replace("/postgres?", f"/{name}?")
+        return new_postgresql(request, template="template1")
+
+    return make
+
+
+@pytest.fixture
+def new_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """Makes a database of a kind that has the tables and nothing in them, as often as a test asks."""
+
+    def make(kind: str) -> str:
+        if kind == "sqlite":
+            file = tmp_path / f"store{next(_numbers)}.db"
+            shutil.copyfile(request.getfixturevalue("sqlite_tables"), file)
+            return f"sqlite:///{file}"
+        return new_postgresql(request, template=TABLES)
 
     return make
 
 
 @pytest.fixture
 def database_url(new_database_url: Callable[[str], str], dialect: str) -> str:
-    """The URL of an empty database, of each kind in turn."""
+    """The URL of a new database, of each kind in turn."""
     return new_database_url(dialect)
 
 
 @pytest.fixture
 def postgresql_url(new_database_url: Callable[[str], str]) -> str:
-    """The URL of an empty PostgreSQL database."""
+    """The URL of a new PostgreSQL database."""
     return new_database_url("postgresql")
+
+
+def new_postgresql(request: pytest.FixtureRequest, *, template: str) -> str:
+    """The URL of a copy of a database, which is gone after the test."""
+    server: Server = request.getfixturevalue("postgresql")
+    name = f"test_{next(_numbers)}"
+    administer(server.uri, f'CREATE DATABASE "{name}" TEMPLATE {template}')
+    request.addfinalizer(lambda: administer(server.uri, f'DROP DATABASE "{name}" WITH (FORCE)'))
+    return server.uri_of(name)
+
+
+def make_tables(url: str) -> None:
+    """Open a store, which makes its tables, and close it."""
+
+    async def opened() -> None:
+        async with SqlStore(url):
+            pass
+
+    in_thread(opened())
 
 
 def administer(server: str, *statements: str) -> list[object]:
     """What a PostgreSQL server answers to each of some statements."""
-    # In a thread, since the test may be running a loop.
+    return in_thread(_answers(server, statements))
+
+
+def in_thread(work: Coroutine[Any, Any, T]) -> T:
+    """Run something in a loop of its own, since the test may be running one."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, _answers(server, statements)).result()
+        return thread.submit(asyncio.run, work).result()
 
 
 async def _answers(server: str, statements: Sequence[str]) -> list[object]:

@@ -1,10 +1,3 @@
-"""Deliveries run on asyncio alone."""
+"""Deliveries, on both databases."""
 
-from __future__ import annotations
-
-import pytest
-
-
-@pytest.fixture(params=["asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return request.param
+from tests.databases import *  # noqa: F403

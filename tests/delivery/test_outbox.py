@@ -20,12 +20,10 @@ from hookline.errors import DeliveryError, HookUsageError
 from hookline.store import SqlStore
 from hookline.store._deliveries_endpoints import Breaker
 from hookline.store._deliveries_log import DeliveryFilter, DeliveryLog
-from tests.databases import Server, administer, database_url, dialect, new_database_url, postgresql, postgresql_url
+from tests.databases import Server, administer
 from tests.delivery.envelopes import envelope_to
 from tests.delivery.receivers import Receiver, after, hang, hangs_up, ok, status
 from tests.store.records import entries, hook, state
-
-__all__ = ["database_url", "dialect", "new_database_url", "postgresql", "postgresql_url"]
 
 pytestmark = pytest.mark.anyio
 

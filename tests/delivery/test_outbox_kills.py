@@ -14,16 +14,13 @@ from hookline.delivery import KeyRing, generate_key
 from hookline.delivery._outbox import Outbox
 from hookline.store import SqlStore
 from hookline.store._deliveries_log import DeliveryLog
-from tests.databases import database_url, dialect, new_database_url, postgresql, postgresql_url
 from tests.delivery.receivers import Receiver, status
 from tests.delivery.test_outbox import in_order, told
-
-__all__ = ["database_url", "dialect", "new_database_url", "postgresql", "postgresql_url"]
 
 pytestmark = pytest.mark.anyio
 
 SECRET = generate_key()
-WORKERS, KILLS, DELIVERIES = 3, 8, 2000
+WORKERS, KILLS, DELIVERIES = 3, 5, 1000
 
 
 def start(url: str) -> subprocess.Popen[bytes]:

@@ -26,7 +26,7 @@ from tests.durable.process import KEY
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
-OPERATIONS, KILLS = 200, 16
+OPERATIONS, KILLS = 200, 10
 OVER = ("done", "error", "interrupted")
 
 

@@ -1,6 +1,6 @@
 """Every mistake that was found in four other hook systems, by its number in the fact sheet about them.
 
-Each has one test here, whose docstring begins with system and number, or it stands below with the reason.
+Each has one test here, whose docstring begins with system and number.
 """
 
 LISTED: dict[str, tuple[str, ...]] = {
@@ -10,12 +10,3 @@ LISTED: dict[str, tuple[str, ...]] = {
     "AutoByteUs": (*(str(number) for number in range(1, 11)), "replacement"),
 }
 """The flaws of each system: those with a number, and by a word those that the sheet only mentions."""
-
-NOT_HERE_YET: tuple[tuple[str, str, str], ...] = (
-    (
-        "AGENT-33",
-        "dry run",
-        "hooks are not stored and nothing tries one out: a test runs a `Chain` with its own terminal",
-    ),
-)
-"""System, flaw, and why there is nothing here that could have it."""

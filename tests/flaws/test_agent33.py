@@ -52,6 +52,8 @@ from hookline.errors import HookDefinitionError
 from hookline.events import encode
 from hookline.interceptors import Chain, Interceptor
 from hookline.ready import AuditLog, CallMetrics
+from hookline.registry import DefinitionError, ExecutionLog, Registry
+from hookline.store import SqlStore
 
 pytestmark = pytest.mark.anyio
 
@@ -617,3 +619,20 @@ def test_a_handler_whose_signature_does_not_fit_is_not_found_out_when_it_is_call
 
     with pytest.raises(HookDefinitionError, match="is called with"):
         getattr(Hooks("h"), kind)(subject)(lambda event_type, name, handler, config: None)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_dry_run_is_not_without_type_time_limit_or_report_and_leaves_no_trace() -> None:
+    """AGENT-33 dry run: the sample had no type, nothing ended it, a denial was not told, and it was logged as a run."""
+    async with SqlStore("sqlite://") as store, Registry(store, modules=["tests.registry.factories"]) as registry:
+        async with ExecutionLog(store, observers=True) as log:
+            told = {"name": "n", "point": "ToolCall.guard", "handler": "deny"}
+            with pytest.raises(DefinitionError, match="got `int`"):
+                await registry.dry_run(told, {"apiName": 3})
+            denied = await registry.dry_run(told, {"apiName": "pay"})
+            late = await registry.dry_run(told | {"handler": "tests.registry.factories:late"}, {}, timeout=0.05)
+            rows = (await log.logs()).items
+
+        assert (denied.outcome, late.outcome, rows) == ("denied", "failed", [])
+        assert "0.05 s" in late.error
+        assert (await registry.list()).items == []

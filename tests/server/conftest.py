@@ -7,15 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 from hookline.store import SqlStore
-from tests.databases import database_url, dialect, new_database_url, postgresql, postgresql_url
+from tests.databases import *  # noqa: F403
 from tests.server.site import Site
-
-__all__ = ["database_url", "dialect", "new_database_url", "postgresql", "postgresql_url"]
-
-
-@pytest.fixture(params=["asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture

@@ -126,6 +126,24 @@ async def test_a_key_gives_no_more_than_it_allows_itself(sqlite_site: Site) -> N
     problem(other, 404, "not_found")
 
 
+async def test_a_key_makes_none_that_outlasts_it(site: Site, store: SqlStore) -> None:
+    lasting, ending = await key(store), await key(store, expires_in_seconds=3600)
+    async with site.client(ending) as client, site.client(lasting) as other:
+        ends = {each["id"]: each.get("expiresAt") for each in (await client.get("/v1/keys")).json()["items"]}
+        same, early, late = [
+            await client.post("/v1/keys", json={"name": "x", "scopes": ["hooks:read"], **asked})
+            for asked in ({}, {"expiresInSeconds": 60}, {"expiresInSeconds": 3600})
+        ]
+        endless = await other.post("/v1/keys", json={"name": "x", "scopes": ["hooks:read"]})
+
+    end = ends[ending.split("_")[1]]
+    assert end is not None
+    assert (same.status_code, same.json()["expiresAt"]) == (201, end)
+    assert (early.status_code, early.json()["expiresAt"] < end) == (201, True)
+    assert "outlast" in problem(late, 403, "scope")["detail"]
+    assert (endless.status_code, endless.json()["expiresAt"]) == (201, None)
+
+
 async def test_a_key_of_the_system_without_admin_changes_nothing_of_it(site: Site, store: SqlStore) -> None:
     scopes = [scope for scope in SCOPES if scope != "hooks:admin"]
     body = {"name": "no", "point": "ToolCall.guard", "handler": "deny"}

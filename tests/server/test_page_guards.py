@@ -153,6 +153,8 @@ def test_a_tenant_sees_and_touches_nothing_of_others(paged: Site, owner: str) ->
             person.get(f"/operations/{its}/waterfall.json"),
             person.get(f"/operations/{its}/live"),
             person.get("/operations", params={"tenant": "globex"}),
+            person.get("/operations/live", params={"tenant": "globex"}),
+            person.get("/approvals/live", params={"tenant": "globex"}),
             person.get(f"/deliveries/{sent}"),
             person.get(f"/hooks/{hook.id}"),
             person.post(f"/deliveries/{sent}/retry", data=token),
@@ -201,9 +203,10 @@ def test_a_lost_database_is_told_of_and_comes_back_by_itself(paged: Site) -> Non
 
 def test_a_cursor_that_nobody_gave_is_refused_politely(paged: Site) -> None:
     with visitor(paged) as person:
-        answers = [person.get(f"/{view}", params={"cursor": "zzz"}) for view in ("operations", "logs", "deliveries")]
+        views = ("operations", "logs", "deliveries", "operations/live")
+        answers = [person.get(f"/{view}", params={"cursor": "zzz"}) for view in views]
 
-    assert [answer.status_code for answer in answers] == [422] * 3
+    assert [answer.status_code for answer in answers] == [422] * 4
     assert all("cursor" in answer.text for answer in answers)
 
 

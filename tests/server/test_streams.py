@@ -6,12 +6,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from hookline import Deny
+from hookline.calls import RequestCall
+from hookline.hooks import Hooks
 from hookline.store import SqlStore
 from tests.server.site import Site, key, operation
+from tests.server.test_hooks import problem
+from tests.server.test_page_guards import token_in
 from tests.store.records import entries, state
 
 pytestmark = pytest.mark.anyio
@@ -159,6 +165,82 @@ async def test_many_who_listen_are_gone_when_they_leave(site: Site, store: SqlSt
             assert {answer.status_code for answer in answers} == {200}
             for each in listeners:
                 await each.__aexit__(None, None, None)
-        async with asyncio.timeout(10):
-            while "hookline_streams 0\n" not in (await client.get("/metrics")).text:
-                await asyncio.sleep(0.05)
+        await quiet(client)
+
+
+async def quiet(client: httpx.AsyncClient) -> None:
+    """Wait until no stream is open."""
+    async with asyncio.timeout(10):
+        while "hookline_streams 0\n" not in (await client.get("/metrics")).text:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_key_has_so_many_streams_open_and_no_more(new_database_url: Any) -> None:
+    with Site(new_database_url("sqlite"), page=True) as site:
+        async with SqlStore(site.url) as store, site.client(await key(store)) as client, site.client() as admin:
+            id, session = await operation(store), await signed_in(client)  # noqa: A001
+            addresses = ("/v1/stream", f"/v1/operations/{id}/stream", "/page/operations/live", "/page/approvals/live")
+            listeners = [client.stream("GET", address, headers=session) for address in addresses * 5]
+            answers = await asyncio.gather(*(each.__aenter__() for each in listeners))
+            refused = [await client.get(address, headers=session) for address in addresses]
+            async with told(admin, f"/v1/operations/{id}/stream") as stream:
+                others = await some(stream, 1)
+            for each in listeners:
+                await each.__aexit__(None, None, None)
+            await quiet(admin)
+            async with told(client, f"/v1/operations/{id}/stream") as stream:
+                again = await some(stream, 1)
+
+    assert [answer.status_code for answer in answers] == [200] * 20
+    assert "20 streams" in problem(refused[0], 429, "streams")["detail"]
+    assert [answer.status_code for answer in refused] == [429] * 4
+    assert refused[2].json()["code"] == refused[3].json()["code"] == "streams"
+    assert (others[0].id, again[0].id) == ("1", "1")
+
+
+async def signed_in(client: httpx.AsyncClient) -> dict[str, str]:
+    """The cookie of a session on the page, with the key of a client."""
+    secret = client.headers["authorization"].removeprefix("Bearer ")
+    token = token_in((await client.get("/page/sign-in")).text)
+    await client.post("/page/sign-in", data={"token": token, "key": secret})
+    return {"cookie": f"hookline_session={client.cookies['hookline_session']}"}
+
+
+async def test_a_stream_that_ends_before_it_begins_is_not_counted(new_database_url: Any) -> None:
+    hooks = Hooks("door")
+    hooks.after(RequestCall)(lambda call, result: Deny("no") if call.path == "/v1/stream" else None)
+    with Site(new_database_url("sqlite"), hooks=[hooks]) as site:
+        async with site.client() as client:
+            answers = [await client.get("/v1/stream") for _ in range(25)]
+            await quiet(client)
+
+    assert {answer.status_code for answer in answers} == {403}
+
+
+async def test_a_client_that_leaves_at_once_is_not_counted(sqlite_site: Site) -> None:
+    target = urlsplit(sqlite_site.address)
+    head = f"GET /v1/stream HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {sqlite_site.admin}\r\n\r\n".encode()
+    for _ in range(25):
+        _, writer = await asyncio.open_connection(target.hostname, target.port)
+        writer.write(head)
+        await writer.drain()
+        writer.close()
+
+    async with sqlite_site.client() as client:
+        await quiet(client)
+        async with client.stream("GET", "/v1/stream") as answer:
+            assert answer.status_code == 200
+
+
+async def test_the_streams_of_a_key_that_has_ended_are_not_counted(sqlite_site: Site) -> None:
+    async with SqlStore(sqlite_site.url) as store, sqlite_site.client() as admin:
+        token = await key(store)
+        async with sqlite_site.client(token) as client:
+            listeners = [client.stream("GET", "/v1/stream") for _ in range(3)]
+            await asyncio.gather(*(each.__aenter__() for each in listeners))
+            assert "hookline_streams 3\n" in (await admin.get("/metrics")).text
+            await admin.delete(f"/v1/keys/{token.split('_')[1]}")
+
+            await quiet(admin)
+            for each in listeners:
+                await each.__aexit__(None, None, None)

@@ -21,6 +21,13 @@ from .records import entries, state
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture
+def new_database_url(new_empty_url: Callable[[str], str]) -> Callable[[str], str]:
+    """Databases here have no tables yet."""
+    return new_empty_url
+
+
 OPENS = """
 import asyncio, sys
 from hookline.store import SqlStore
