@@ -248,5 +248,6 @@ class Passage(msgspec.Struct, eq=False):
             step_index=getattr(self.call, "step_index", None),
             tool_call_id=getattr(self.call, "tool_call_id", None),
             tenant_id=self.call.tenant_id,
+            in_chain=True,
         )
         announce_execution(execution, self.sender)

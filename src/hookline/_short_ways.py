@@ -76,6 +76,7 @@ def executions_of(passage: Passage, arounds: Sequence[HookInChain]) -> list[Hook
                 step_index=step_index,
                 tool_call_id=tool_call_id,
                 tenant_id=call.tenant_id,
+                in_chain=True,
             )
         if execution is not None:
             executions.append(execution)

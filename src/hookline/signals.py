@@ -41,6 +41,8 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         step_index: The step that its event or call is of, where that says so.
         tool_call_id: The tool call that it is about, if it is about one.
         tenant_id: The tenant for whom it ran.
+        in_chain: Whether it is among the executions of a `ChainRun`; not so for observers, nor for an interceptor of a
+            run that nobody waits for.
     """
 
     hook_id: str
@@ -53,6 +55,7 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     step_index: int | None = None
     tool_call_id: str | None = None
     tenant_id: str = ""
+    in_chain: bool = False
 
 
 class ChainRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):

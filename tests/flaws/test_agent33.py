@@ -631,7 +631,7 @@ async def test_a_dry_run_is_not_without_type_time_limit_or_report_and_leaves_no_
                 await registry.dry_run(told, {"apiName": 3})
             denied = await registry.dry_run(told, {"apiName": "pay"})
             late = await registry.dry_run(told | {"handler": "tests.registry.factories:late"}, {}, timeout=0.05)
-            rows = (await log.logs()).items
+            rows = (await log.logs(None)).items
 
         assert (denied.outcome, late.outcome, rows) == ("denied", "failed", [])
         assert "0.05 s" in late.error

@@ -279,6 +279,23 @@ async def test_observers_are_logged_on_request_only(store: SqlStore) -> None:
         assert (row.point, row.status, len(row.executions)) == ("onComplete", "ok", 1)
 
 
+async def test_an_interceptor_that_nobody_waits_for_is_kept_as_an_observer_is(store: SqlStore) -> None:
+    hooks = Hooks("h")
+    hooks.before(AgentCall, id="waits")(lambda call: None)
+    hooks.before(AgentCall, id="beside", wait=False)(lambda call: None)
+    agent = Agent(id="a", model=ScriptedModel([ModelResponse(content="hello")] * 2))
+
+    async with ExecutionLog(store) as log:
+        await exec_agent(agent, "hi", hooks=[hooks], tenant_id="t")
+        [row] = await found(log)
+        assert [each.hook_id for each in row.executions] == ["waits"]
+
+    async with ExecutionLog(store, observers=True) as log:
+        await exec_agent(agent, "hi", hooks=[hooks], tenant_id="t")
+        [row] = await found(log, "t", hook_id="beside")
+        assert (row.point, row.status, len(row.executions)) == ("AgentCall", "ok", 1)
+
+
 async def test_a_sample_thins_the_rows_and_not_the_statistics(store: SqlStore) -> None:
     def only_denials(record: ChainRun | HookExecution) -> bool:
         return isinstance(record, ChainRun) and record.denied_by is not None

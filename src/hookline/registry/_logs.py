@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from hookline.errors import HookUsageError, StoreUnavailableError
 from hookline.registry import _logs_reading as reading
 from hookline.registry._logs_pruning import prune
-from hookline.registry._logs_rows import ExecutionRow, first_key, is_chained, key_of
+from hookline.registry._logs_rows import ExecutionRow, first_key, key_of
 from hookline.registry._logs_writing import LogWriter, Sample
 from hookline.registry._statistics import Grouping, Statistic, read_statistics
 from hookline.signals import ChainRun, HookExecution, chain_ran, hook_executed
@@ -40,7 +40,7 @@ class ExecutionLog:
 
     Args:
         store: Where it is kept; open for as long as the log is used.
-        observers: Whether runs of observers become rows and count too.
+        observers: Whether runs of observers become rows and count too, and those of interceptors that nobody waits for.
         max_queued: Notes that may wait to be written.
         retention_hours: How long rows and the sums of minutes are kept; sums of hours are kept for 30 days.
         max_rows: How many rows are kept, about.
@@ -242,7 +242,7 @@ class ExecutionLog:
         self._writer.put(ran)
 
     def _hook_executed(self, _: object, execution: HookExecution) -> None:
-        if not is_chained(execution):
+        if not execution.in_chain:
             self._writer.put(execution)
 
     async def _keep_pruning(self) -> None:

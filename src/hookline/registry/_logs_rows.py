@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hookline.calls import CALLS
 from hookline.errors import HookUsageError
 from hookline.signals import ChainRun, ExecutionStatus, HookExecution
 
@@ -17,7 +16,6 @@ __all__ = [
     "Recorded",
     "first_key",
     "hook_rows",
-    "is_chained",
     "key_at",
     "key_of",
     "main_row",
@@ -40,7 +38,6 @@ BAD_FIRST: Sequence[ExecutionStatus] = ("denied", "error", "timeout", "dropped",
 request_id: ContextVar[str] = ContextVar("hookline_request_id", default="")
 """The request that causes what runs now. What hooks do then is logged with it, or else with their operation's id."""
 
-_calls = frozenset(call.__name__ for call in CALLS)
 
 
 class HookRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -94,11 +91,6 @@ class ExecutionRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     step_index: int | None = None
     tool_call_id: str | None = None
     executions: list[HookRun]
-
-
-def is_chained(execution: HookExecution) -> bool:
-    """Whether an interceptor did it, so that it is part of a chain run."""
-    return execution.hook_type in _calls
 
 
 def row_of(recorded: Recorded, request: str, spare: int) -> ExecutionRow:

@@ -83,7 +83,16 @@ class RunControl:
     def background(self, hook: HookInChain, args: tuple[Any, ...]) -> None:
         """Queue a hook that is not waited for in the lane of its bundle."""
         observer = Observer(id=hook.id, handler=_run_unwaited, is_async=True, timeout=hook.timeout)
-        item = _Unwaited(hook=hook, args=args, operation_id=self.run.operation_id, hook_type=hook.point)
+        call = args[0]
+        item = _Unwaited(
+            hook=hook,
+            args=args,
+            operation_id=self.run.operation_id,
+            hook_type=hook.point,
+            tenant_id=call.tenant_id,
+            step_index=getattr(call, "step_index", None),
+            tool_call_id=getattr(call, "tool_call_id", None),
+        )
         queued: Any = (item, copy_context(), (observer,))
         self.run.dispatcher._host.push(self.run.operation_id, hook.lane, queued)
 
@@ -95,6 +104,9 @@ class _Unwaited(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[Any, ...]
     operation_id: str
     hook_type: str
+    tenant_id: str
+    step_index: int | None
+    tool_call_id: str | None
 
 
 async def _run_unwaited(item: _Unwaited) -> None:
