@@ -15,11 +15,12 @@ import pytest
 from sqlalchemy import select
 
 from hookline.errors import HookUsageError
-from hookline.server import Server
+from hookline.server import Server, create_app
 from hookline.store import SqlStore
 from hookline.store._tables import workers
-from tests.server.site import operation
+from tests.server.site import Site, operation
 from tests.server.test_hooks import DENY
+from tests.server.test_page_guards import visitor
 
 pytestmark = pytest.mark.anyio
 
@@ -28,6 +29,17 @@ import sys
 from hookline.server import Server, serve
 serve(lambda: Server(sys.argv[1], port=0, page=False))
 """
+HASTY = """
+import os, signal, sys
+from hookline.server import Server, serve
+
+def say(text):
+    print(text, flush=True)
+    os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+
+serve(lambda: Server(sys.argv[1], port=0, page=False), say=say)
+"""
+SECRET = b"a key that only the tests have, 32 bytes"
 
 
 class Served:
@@ -98,6 +110,22 @@ async def test_one_command_serves_and_shows_the_first_key_once(
     assert [each["id"] for each in listed.json()["items"]] == [made.json()["id"]]
 
 
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+async def test_a_signal_ends_it_cleanly_from_its_first_word_on(
+    new_database_url: Callable[[str], str], number: str
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-c", HASTY, new_database_url("sqlite"), number),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(30):
+        said, problems = await process.communicate()
+
+    assert (process.returncode, problems) == (0, b"")
+    assert [b"hk_" in said, b"listens at" in said] == [True, True]
+
+
 async def test_an_end_gives_the_lease_up_also_while_somebody_listens(new_database_url: Callable[[str], str]) -> None:
     url = new_database_url("sqlite")
     async with SqlStore(url) as store:
@@ -150,7 +178,8 @@ async def test_a_killed_server_loses_nothing_that_it_has_confirmed(new_database_
 async def test_a_port_that_is_taken_is_told(new_database_url: Callable[[str], str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(HookUsageError, match=f"127.0.0.1:{port}"):
+        told = f"^Nothing can listen at 127.0.0.1:{port}: Address already in use. Choose another host or port;"
+        with pytest.raises(HookUsageError, match=told):
             async with Server(new_database_url("sqlite"), port=port, page=False):
                 pass
 
@@ -163,3 +192,45 @@ async def test_what_was_opened_is_closed_when_a_part_cannot_be(new_database_url:
             pass
 
     assert server.address == ""
+
+
+def is_signed_in(site: Site, cookies: dict[str, str]) -> bool:
+    answer = httpx.get(f"{site.address}/page/operations", cookies=cookies, timeout=20)
+    assert answer.status_code in (200, 303)
+    return answer.status_code == 200
+
+
+def test_processes_with_one_session_key_know_the_same_people(
+    new_database_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = new_database_url("sqlite")
+    with Site(url, page=True, session_key=SECRET) as first:
+        with visitor(first) as client:
+            cookies = dict(client.cookies)
+        monkeypatch.setenv("HOOKLINE_SESSION_KEY", SECRET.decode())
+        with Site(url, page=True) as second, Site(url, page=True, session_key=SECRET[::-1]) as third:
+            found = [is_signed_in(each, cookies) for each in (first, second, third)]
+
+    assert found == [True, True, False]
+
+
+@pytest.mark.parametrize("bad", [b"", b"short", "x" * 40], ids=["empty", "short", "text"])
+@pytest.mark.parametrize("page", [True, False], ids=["page", "no-page"])
+def test_a_session_key_that_is_too_short_is_refused_at_once(
+    new_database_url: Callable[[str], str], bad: bytes, page: bool
+) -> None:
+    with pytest.raises(HookUsageError, match=r"^`session_key` is 32 random bytes or more"):
+        Server(new_database_url("sqlite"), page=page, session_key=bad)
+    with pytest.raises(HookUsageError, match=r"^`session_key` is 32 random bytes or more"):
+        create_app(SqlStore(new_database_url("sqlite")), page=page, session_key=bad)
+
+
+def test_a_session_key_of_the_environment_that_is_too_short_is_told_by_its_name_alone(
+    new_database_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOKLINE_SESSION_KEY", "geheim")
+
+    with pytest.raises(HookUsageError, match=r"^HOOKLINE_SESSION_KEY is 32 random bytes") as caught:
+        Server(new_database_url("sqlite"))
+
+    assert "geheim" not in str(caught.value)

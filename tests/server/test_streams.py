@@ -182,7 +182,8 @@ async def test_a_key_has_so_many_streams_open_and_no_more(new_database_url: Any)
             addresses = ("/v1/stream", f"/v1/operations/{id}/stream", "/page/operations/live", "/page/approvals/live")
             listeners = [client.stream("GET", address, headers=session) for address in addresses * 5]
             answers = await asyncio.gather(*(each.__aenter__() for each in listeners))
-            refused = [await client.get(address, headers=session) for address in addresses]
+            async with asyncio.timeout(10):
+                refused = [await client.get(address, headers=session) for address in addresses]
             async with told(admin, f"/v1/operations/{id}/stream") as stream:
                 others = await some(stream, 1)
             for each in listeners:

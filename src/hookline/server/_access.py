@@ -32,11 +32,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         key_id: The key that came with it.
         tenant_id: Whose key it is; `""` is the system.
         scopes: What it allows.
+        expires_at: When it ends, in unix seconds; `None` if it has no end.
     """
 
     key_id: str
     tenant_id: str
     scopes: frozenset[Scope]
+    expires_at: float | None = None
 
     @property
     def sees_all(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
@@ -21,6 +22,7 @@ from hookline.server._description import read_description
 from hookline.server._gate import Gate
 from hookline.server._health_routes import PUBLIC
 from hookline.server._idempotency import Idempotency
+from hookline.server._page_sessions import SHORTEST_KEY
 from hookline.server._parts import Parts
 from hookline.server._problems import answer_of
 from hookline.server._rates import RateLimit, RateLimiter
@@ -32,6 +34,8 @@ __all__ = ["MEBIBYTE", "app_of", "create_app"]
 
 MEBIBYTE = 1024 * 1024
 PAGE, PAGE_PATH = "hookline.server._page", "/page"
+SESSION_KEY = "HOOKLINE_SESSION_KEY"
+"""Names the variable that has the key of the page's sessions."""
 
 
 def create_app(
@@ -46,11 +50,13 @@ def create_app(
     rate_limit: RateLimit | None = RateLimit(),  # noqa: B008
     max_body: int = MEBIBYTE,
     page: bool = True,
+    session_key: bytes | None = None,
 ) -> App:
     """Make the HTTP API, to be served by itself or mounted under any path of any ASGI application.
 
     It opens and closes nothing of what it is given. Each request passes, in this order: the origins that are allowed,
-    the API key, the rate limit, the size limit, the hooks for `RequestCall`, and then its route.
+    the API key, the rate limit, the size limit, the hooks for `RequestCall`, and then its route. On the web page the
+    session of who has signed in with a key takes the place of the key.
 
     Args:
         store: Where operations, deliveries and keys are; open for as long as there are requests.
@@ -64,13 +70,22 @@ def create_app(
         rate_limit: How many requests each key may send, to this process; `None` for any number.
         max_body: Bytes that the body of a request may have.
         page: Whether the web page is there too, below `/page`.
+        session_key: Signs who is signed in on the page: 32 random bytes or more, the same in all processes behind one
+            address. Unless given, that of the environment variable `HOOKLINE_SESSION_KEY`; without one, people sign in
+            again after a restart.
 
     Raises:
         HookUsageError: If an argument makes no sense.
     """
     parts = Parts(store, registry=registry, log=log, outbox=outbox, hooks=hooks)
     return app_of(
-        parts, agents=agents, allow_origins=allow_origins, rate_limit=rate_limit, max_body=max_body, page=page
+        parts,
+        agents=agents,
+        allow_origins=allow_origins,
+        rate_limit=rate_limit,
+        max_body=max_body,
+        page=page,
+        session_key=session_key,
     )
 
 
@@ -82,23 +97,39 @@ def app_of(
     rate_limit: RateLimit | None,
     max_body: int,
     page: bool,
+    session_key: bytes | None,
 ) -> App:
     """See `create_app`."""
     if isinstance(max_body, bool) or not isinstance(max_body, int) or max_body < 1:
         raise HookUsageError(f"`max_body` is a number of bytes above 0; got {max_body!r}.")
+    session_key = _session_key(session_key)
     app: App = Idempotency(litestar_of(parts, agents=agents), parts.store)  # type: ignore[arg-type]
     app = RequestHooks(app, parts)
+    limiter = None if rate_limit is None else RateLimiter(rate_limit)
     if page:
-        app = WithPage(app, import_module(PAGE).create_page(parts))
+        app = WithPage(app, import_module(PAGE).create_page(parts, session_key=session_key, limiter=limiter))
     app = Gate(
         app,
         parts,
-        limiter=None if rate_limit is None else RateLimiter(rate_limit),
+        limiter=limiter,
         max_body=max_body,
         public=(*PUBLIC, "/") if page else PUBLIC,
         public_prefixes=(PAGE_PATH,) if page else (),
     )
     return CrossOrigin(app, allow_origins) if allow_origins else app
+
+
+def _session_key(given: bytes | None) -> bytes | None:
+    """The key that is given, or else that of the environment, if there is one.
+
+    Raises:
+        HookUsageError: If it is too short, without what it is: it is a secret.
+    """
+    name = "`session_key`" if given is not None else SESSION_KEY
+    key = given if given is not None else os.environ.get(SESSION_KEY, "").encode() or None
+    if key is not None and (not isinstance(key, bytes) or len(key) < SHORTEST_KEY):
+        raise HookUsageError(f"{name} is {SHORTEST_KEY} random bytes or more, such as `openssl rand -hex 32` gives.")
+    return key
 
 
 def litestar_of(parts: Parts, *, agents: Sequence[Agent] = ()) -> Litestar:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable
+from contextlib import ExitStack
 from contextvars import Token
 from time import perf_counter
 from typing import Any
@@ -16,11 +17,11 @@ from hookline.server._parts import Parts
 from hookline.server._problems import MEDIA_TYPE, ApiError, as_api_error, unexpected
 from hookline.server._rates import Allowance, RateLimiter
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "check_allowance"]
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:/+=-]{1,128}")
-UNSEEN = (b"authorization", b"x-request-id")
-"""Headers that go no further as they came: a secret, and a name that may be none."""
+UNSEEN = (b"authorization", b"cookie", b"x-request-id")
+"""Headers that go no further as they came: secrets, and a name that may be none."""
 SECURITY = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -37,8 +38,9 @@ TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 class Gate:
     """Lets those requests through that come with a valid key, are small enough and not too many.
 
-    The application finds in `scope["state"]`: `hookline_caller`, `hookline_request_id`, and `hookline_root`, the path
-    under which it is mounted. Its `path` is what comes after that.
+    The application finds in `scope["state"]`: `hookline_caller`, `hookline_request_id`, `hookline_root`, the path under
+    which it is mounted, `hookline_cookies`, the header, and `hookline_over`, an `ExitStack` that is closed when the
+    request is over. Its `path` is what comes after the root.
 
     Args:
         app: What is behind it.
@@ -46,7 +48,7 @@ class Gate:
         limiter: How many requests each key may send; any number if there is none.
         max_body: Bytes that a body may have.
         public: Paths that need no key.
-        public_prefixes: Paths below which none is needed, since who answers there looks after that.
+        public_prefixes: Paths below which none is needed, since who answers there looks after that, and counts.
     """
 
     def __init__(
@@ -87,9 +89,6 @@ class Gate:
             raise self.too_large()
         path = scope["path"]
         if path in self._public or f"{path}/".startswith(self._prefixes or "\x00"):
-            if self._limiter is not None and path not in self._public and "/static/" not in path:
-                # The page finds out by itself who asks.
-                check_allowance(self._limiter.take(f"page {(scope.get('client') or ('',))[0]}"))
             return
         caller = await self._caller(scope)
         scope["state"]["hookline_caller"] = caller
@@ -133,7 +132,14 @@ class _Passage:
         path = scope["path"]
         if root and path.startswith(root):
             path = path[len(root) :] or "/"
-        state = {**(scope.get("state") or {}), "hookline_request_id": self.request_id, "hookline_root": root}
+        self.over = ExitStack()
+        state = {
+            **(scope.get("state") or {}),
+            "hookline_request_id": self.request_id,
+            "hookline_root": root,
+            "hookline_cookies": b"; ".join(value for name, value in scope["headers"] if name == b"cookie"),
+            "hookline_over": self.over,
+        }
         inner = {
             "path": path,
             "root_path": "",
@@ -153,6 +159,7 @@ class _Passage:
                 raise
             await self.refuse(as_api_error(error) or unexpected(error, self.request_id))
         finally:
+            self.over.close()
             request_id.reset(token)
             route = scope.get("path_template") or "other"
             gate._parts.metrics.note_request(method_of(scope), route, self.status, perf_counter() - self.since)

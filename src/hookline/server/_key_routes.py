@@ -31,7 +31,8 @@ class KeyBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         name: What people call it.
         scopes: What it allows; nothing that the key of the request does not allow.
         tenant_id: Whose it is; that of the request's key unless given. `""` is the system.
-        expires_in_seconds: After which it ends by itself.
+        expires_in_seconds: After which it ends by itself; when the key of the request does, unless given. No later than
+            that.
     """
 
     name: Name
@@ -57,11 +58,16 @@ async def create_key(request: Req, data: JSONBody[KeyBody]) -> NewApiKey:
     more = sorted(set(data.scopes) - caller.scopes)
     if more:
         raise ApiError(403, "scope", f"A key cannot give what it does not allow itself: {', '.join(more)}.")
-    return await parts_of(request).keys.create(
+    parts, seconds = parts_of(request), data.expires_in_seconds
+    if caller.expires_at is not None and seconds is not None and await parts.store.now() + seconds > caller.expires_at:
+        detail = "A key cannot outlast the one that makes it. Ask for an earlier end, or for none to get the same one."
+        raise ApiError(403, "scope", detail)
+    return await parts.keys.create(
         name=data.name,
         tenant_id=owner,
         scopes=data.scopes,
-        expires_in_seconds=data.expires_in_seconds,
+        expires_in_seconds=seconds,
+        latest_end=caller.expires_at,
         actor=caller.actor,
     )
 

@@ -133,6 +133,7 @@ class KeyStore:
         tenant_id: str,
         scopes: Iterable[Scope],
         expires_in_seconds: float | None = None,
+        latest_end: float | None = None,
         actor: str = "",
     ) -> NewApiKey:
         """Make a key.
@@ -142,6 +143,7 @@ class KeyStore:
             tenant_id: Whose it is; `""` is the system.
             scopes: What it allows.
             expires_in_seconds: After which it ends by itself.
+            latest_end: When it ends at the latest, in unix seconds; `None` for no limit.
             actor: Who makes it, for the audit.
 
         Raises:
@@ -149,7 +151,8 @@ class KeyStore:
         """
         async with self._store.writing() as connection:
             now = await self._now(connection)
-            expires_at = None if expires_in_seconds is None else now + expires_in_seconds
+            asked = None if expires_in_seconds is None else now + expires_in_seconds
+            expires_at = min((end for end in (asked, latest_end) if end is not None), default=None)
             return await _insert(connection, name, tenant_id, scopes, now=now, expires_at=expires_at, actor=actor)
 
     async def create_first(self) -> NewApiKey | None:
@@ -242,7 +245,12 @@ class KeyStore:
             self._known.pop(id, None)
             return None
         ends = float("inf") if row.expires_at is None else began + row.expires_at - row.now
-        caller = Caller(key_id=row.id, tenant_id=row.tenant_id, scopes=frozenset(_scopes(row.scopes)))
+        caller = Caller(
+            key_id=row.id,
+            tenant_id=row.tenant_id,
+            scopes=frozenset(_scopes(row.scopes)),
+            expires_at=row.expires_at,
+        )
         if len(self._known) >= REMEMBERED:
             self._known.clear()
         known = self._known[id] = _Known(caller, row.hash, ends, began)

@@ -10,6 +10,7 @@ from time import monotonic
 from sqlalchemy import func, select
 
 from hookline.registry import ExecutionLog, Registry
+from hookline.server._open_streams import OpenStreams
 from hookline.store import SqlStore
 from hookline.store._deliveries_log import DeliveryLog
 from hookline.store._tables import endpoints, operations
@@ -42,19 +43,20 @@ class Metrics:
 
     Args:
         store: Counted in.
+        streams: Those that are open.
         registry: The hook definitions, if there are any.
         log: What hooks did, if it is kept.
     """
 
-    def __init__(self, store: SqlStore, *, registry: Registry | None, log: ExecutionLog | None) -> None:
-        self._store, self._registry, self._log = store, registry, log
+    def __init__(
+        self, store: SqlStore, *, streams: OpenStreams, registry: Registry | None, log: ExecutionLog | None
+    ) -> None:
+        self._store, self._streams, self._registry, self._log = store, streams, registry, log
         self._requests: dict[tuple[str, str, int], int] = {}
         self._durations: dict[tuple[str, str], Durations] = {}
         self._counted: list[tuple[str, str, list[Sample]]] = []
         self._counted_at = -COUNT_SECONDS
         self._counting = asyncio.Lock()
-        self.streams = 0
-        """Streams that are open."""
 
     def note_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request.
@@ -103,7 +105,7 @@ class Metrics:
         yield "histogram", name, samples
 
     def _of_process(self) -> Iterator[tuple[str, str, list[Sample]]]:
-        yield _single("gauge", "hookline_streams", self.streams)
+        yield _single("gauge", "hookline_streams", self._streams.count)
         if self._registry is not None:
             yield _single("gauge", "hookline_registry_problems", len(self._registry.problems))
         if self._log is not None:

@@ -14,19 +14,23 @@ try:
 except ImportError as error:
     raise MissingExtraError("server", "The web page") from error
 
-from litestar import Litestar, MediaType, Request, Response, get, post
+from litestar import Litestar, MediaType, Response, get, post
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp, Receive, Send
 from litestar.types import Scope as AsgiScope
 
+from hookline.asgi import App
 from hookline.server import _page_approvals, _page_deliveries, _page_hooks, _page_logs, _page_operations
 from hookline.server._access import Req, caller_of, check_scope, not_found
 from hookline.server._page_assets import Assets
+from hookline.server._page_door import Door
 from hookline.server._page_frame import PREFIX, Frame, frame_of
 from hookline.server._page_sessions import Sessions
+from hookline.server._page_sign_outs import SignOuts
 from hookline.server._parts import Parts
 from hookline.server._problems import ApiError, as_api_error, unexpected
+from hookline.server._rates import RateLimiter
 from hookline.server._routing import Id
 
 __all__ = ["create_page"]
@@ -40,11 +44,12 @@ HEADERS = {"Content-Security-Policy": POLICY, "Cross-Origin-Opener-Policy": "sam
 PUBLIC = {"public": True}
 
 
-def create_page(parts: Parts, *, session_key: bytes | None = None) -> Litestar:
+def create_page(parts: Parts, *, limiter: RateLimiter | None = None, session_key: bytes | None = None) -> App:
     """The page, behind the gate of the API. Its paths begin with `/page`.
 
     Args:
         parts: What the server is made of.
+        limiter: How many requests each key may send; any number if there is none.
         session_key: Signs sessions; 32 random bytes or more, the same in all processes that serve the same people.
             Unless given, that of the environment variable `HOOKLINE_SESSION_KEY`, if there is one; else people have to
             sign in again after a restart.
@@ -53,9 +58,10 @@ def create_page(parts: Parts, *, session_key: bytes | None = None) -> Litestar:
         HookUsageError: If the key is too short.
     """
     given = os.environ.get("HOOKLINE_SESSION_KEY", "").encode() or None
-    frame = Frame(parts=parts, sessions=Sessions(session_key or given), assets=Assets())
+    sessions, sign_outs = Sessions(session_key or given), SignOuts(parts.store)
+    frame = Frame(parts=parts, sessions=sessions, sign_outs=sign_outs, assets=Assets())
     views = (_page_operations, _page_approvals, _page_hooks, _page_logs, _page_deliveries)
-    return Litestar(
+    page = Litestar(
         [
             *(home, sign_in_form, sign_in, sign_out, static, elsewhere),
             *(route for view in views for route in view.ROUTES),
@@ -70,6 +76,7 @@ def create_page(parts: Parts, *, session_key: bytes | None = None) -> Litestar:
         request_max_body_size=LARGEST_FORM,
         logging_config=None,
     )
+    return Door(page, frame, limiter=limiter)  # type: ignore[arg-type]
 
 
 @get("/")
@@ -82,11 +89,9 @@ async def home(request: Req) -> Response[None]:
 @get("/sign-in", opt=PUBLIC)
 async def sign_in_form(request: Req) -> Response[Any]:
     """Ask for a key."""
-    try:
-        await frame_of(request).admit(request)
-    except ApiError:
-        return _ask_for_key(request, status=200)
-    return frame_of(request).to(request, "/")
+    if "hookline_caller" in request.scope["state"]:
+        return frame_of(request).to(request, "/")
+    return _ask_for_key(request, status=200)
 
 
 @post("/sign-in", opt=PUBLIC)
@@ -104,9 +109,10 @@ async def sign_in(request: Req) -> Response[Any]:
 
 @post("/sign-out")
 async def sign_out(request: Req) -> Response[None]:
-    """Forget who is signed in."""
+    """End the session: copies of its cookie, too, open nothing any more."""
     frame = frame_of(request)
     await frame.fields(request)
+    await frame.sign_outs.end(request.scope["state"]["hookline_session"])
     answer = frame.to(request, "/sign-in")
     answer.cookies.append(frame.cookie(request, None))
     return answer
@@ -125,15 +131,17 @@ async def elsewhere(request: Req) -> None:
 
 
 class _Admission:
-    """Lets nobody pass who is not signed in, before the guards of the API ask for the scope that a view needs."""
+    """Lets nobody pass whom the door has not let in, before the guards of the API ask for the scope of a view."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        request: Req = Request(scope)
-        if not request.route_handler.opt.get("public"):
-            await frame_of(request).admit(request)
+        state = scope["state"]
+        if "hookline_refused" in state:
+            raise state["hookline_refused"]
+        if "hookline_caller" not in state and not scope["route_handler"].opt.get("public"):
+            raise ApiError(401, "no_session", "Sign in first.")
         await self._app(scope, receive, send)
 
 

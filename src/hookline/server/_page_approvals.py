@@ -41,7 +41,7 @@ async def news(request: Req) -> Stream:
         page = await pending_approvals(frame.parts, tenant_id, cursor=None, limit=OPERATIONS)
         return frame.text(request, "approvals_news.html", changed=_name_of(page.items) != seen)
 
-    return event_stream(pictures(frame, caller, picture))
+    return event_stream(request, pictures(request, picture))
 
 
 @post("/approvals", opt={"scope": "approvals:decide"})

@@ -12,11 +12,12 @@ from litestar.datastructures import Cookie
 from hookline.server._access import Req
 from hookline.server._page_assets import Assets
 from hookline.server._page_sessions import SESSION_SECONDS, Session, Sessions
+from hookline.server._page_sign_outs import SignOuts
 from hookline.server._page_templates import templates
 from hookline.server._parts import Parts
 from hookline.server._problems import ApiError
 
-__all__ = ["NOTICES", "PREFIX", "Frame", "frame_of"]
+__all__ = ["COOKIE", "NOTICES", "PREFIX", "Frame", "frame_of"]
 
 PREFIX = "/page"
 COOKIE = "hookline_session"
@@ -49,11 +50,13 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         parts: What the server is made of.
         sessions: Who is signed in.
+        sign_outs: The sessions that were ended early.
         assets: The files of the page.
     """
 
     parts: Parts
     sessions: Sessions
+    sign_outs: SignOuts
     assets: Assets
     environment: Any = msgspec.field(default_factory=templates)
 
@@ -101,17 +104,14 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
             secure=request.scope["scheme"] == "https",
         )
 
-    async def admit(self, request: Req) -> None:
-        """Find out whose request it is, and note that where the routes of the API look for it.
+    async def holds(self, session: Session) -> bool:
+        """Whether a session is still that of somebody who is signed in, and whose key has not ended.
 
         Raises:
-            ApiError: 401, if nobody is signed in, or their key has ended.
             StoreUnavailableError: If that cannot be found out now.
         """
-        session = self.sessions.read(request.cookies.get(COOKIE))
-        if session is None or session.caller is None or not await self.parts.keys.still(session.caller):
-            raise ApiError(401, "no_session", "Sign in first.")
-        request.scope["state"] |= {"hookline_session": session, "hookline_caller": session.caller}
+        caller = session.caller
+        return caller is not None and await self.parts.keys.still(caller) and not await self.sign_outs.has(session)
 
     async def fields(self, request: Req) -> dict[str, str]:
         """The fields of a form, which must be one of this session and of this page.
@@ -122,7 +122,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             raise ApiError(403, "foreign_form", "The form came from another site.")
         given = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-        session = request.scope["state"].get("hookline_session") or self.sessions.read(request.cookies.get(COOKIE))
+        session: Session | None = request.scope["state"].get("hookline_session")
         if session is None or not self.sessions.has_token(session, given.pop("token", "")):
             raise ApiError(403, "stale_form", "The form is too old, or not of this session. Load the page again.")
         return given

@@ -20,6 +20,7 @@ from hookline.server._access import Caller, Req, caller_of
 from hookline.server._operation_routes import visible_operation
 from hookline.server._page_frame import Frame, frame_of
 from hookline.server._page_waterfall import Waterfall, waterfall_of
+from hookline.server._problems import ApiError
 from hookline.server._routing import Id
 from hookline.server._stream_routes import PING, SILENCE_SECONDS, event_stream
 from hookline.store import Page, StoredOperation
@@ -53,7 +54,8 @@ async def live(request: Req) -> Stream:
     async def picture() -> str:
         return frame.text(request, "operations_list.html", **await _listed(frame, request))
 
-    return event_stream(pictures(frame, caller_of(request), picture, seen=request.query_params.get("seen")))
+    await picture()  # what is refused is refused before the answer begins
+    return event_stream(request, pictures(request, picture, seen=request.query_params.get("seen")))
 
 
 @get("/operations/{id:str}", opt=READS)
@@ -87,7 +89,7 @@ async def one_live(request: Req, id: Id) -> Stream:  # noqa: A002
         operation = await visible_operation(frame.parts, caller, id)
         return frame.text(request, "operation_facts.html", operation=operation)
 
-    return event_stream(pictures(frame, caller, picture, only=id, seen=request.query_params.get("seen")))
+    return event_stream(request, pictures(request, picture, only=id, seen=request.query_params.get("seen")))
 
 
 @get("/operations/{id:str}/waterfall.json", opt=READS)
@@ -138,45 +140,40 @@ async def _executions(frame: Frame, caller: Caller, id: Id) -> tuple[list[Execut
 
 
 async def pictures(
-    frame: Frame,
-    caller: Caller,
+    request: Req,
     picture: Callable[[], Awaitable[str]],
     *,
     only: str | None = None,
     seen: str | None = None,
 ) -> AsyncIterator[bytes]:
-    """Pictures of something that changes with operations, until the key ends or the server does.
+    """Pictures of something that changes with operations, until the session ends, the server, or what they are of.
 
     Args:
-        frame: The page.
-        caller: Who looks.
+        request: Of who looks.
         picture: Draws it.
         only: The operation that it is about, if it is about one.
         seen: Digest of the picture that is there already.
     """
-    metrics = frame.parts.metrics
-    metrics.streams += 1
+    yield b"retry: 1000\n\n"
     try:
-        yield b"retry: 1000\n\n"
-        async with aclosing(_drawn(frame, caller, picture, only, seen)) as drawn:
+        async with aclosing(_drawn(request, picture, only, seen)) as drawn:
             async for text in drawn:
                 lines = "".join(f"data: {line}\n" for line in text.splitlines())
                 yield f"{lines}\nevent: changed\ndata:\n\n".encode() if text else PING
-    except StoreUnavailableError:
+    except (ApiError, StoreUnavailableError):
         return
-    finally:
-        metrics.streams -= 1
 
 
 async def _drawn(
-    frame: Frame, caller: Caller, picture: Callable[[], Awaitable[str]], only: str | None, seen: str | None
+    request: Req, picture: Callable[[], Awaitable[str]], only: str | None, seen: str | None
 ) -> AsyncGenerator[str]:
     """Pictures, each unlike the one before; `""` after a while without one."""
-    parts, drawn_at, said_at, dirty = frame.parts, 0.0, 0.0, True
-    async with aclosing(parts.feed.changes(caller.tenant())) as changes:
+    frame, session = frame_of(request), request.scope["state"]["hookline_session"]
+    drawn_at, said_at, dirty = 0.0, 0.0, True
+    async with aclosing(frame.parts.feed.changes(caller_of(request).tenant())) as changes:
         async for change in changes:
             now = monotonic()
-            if parts.closing.is_set() or not await parts.keys.still(caller):
+            if frame.parts.closing.is_set() or not await frame.holds(session):
                 return
             dirty = dirty or (change is not None and only in (None, change[1].operation_id))
             if dirty and now - drawn_at >= CALM:

@@ -37,7 +37,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sessions:
-    """Makes sessions and finds out whether one is genuine. Nothing is kept: all is in the cookie.
+    """Makes sessions and finds out whether one is genuine. All is in the cookie; only what was ended early is kept.
 
     Args:
         key: Signs them. Processes that serve the same people share it; unless given, sessions end with the process.

@@ -11,6 +11,7 @@ from hookline.registry import ExecutionLog, Registry
 from hookline.server._feed import Feed
 from hookline.server._keys import KeyStore
 from hookline.server._metrics import Metrics
+from hookline.server._open_streams import OpenStreams
 from hookline.server._problems import ApiError
 from hookline.store import SqlStore
 from hookline.store._deliveries_log import DeliveryLog
@@ -32,6 +33,7 @@ class Parts:
         keys: The API keys, and who has sent a request.
         deliveries: What became of deliveries.
         feed: Tells of operations as they change.
+        streams: The streams that are open.
         metrics: What is counted.
         closing: Set when streams are to end, since the server does.
     """
@@ -53,7 +55,8 @@ class Parts:
         self.deliveries = DeliveryLog(store)
         self.feed = Feed(store)
         self.closing = asyncio.Event()
-        self.metrics = Metrics(store, registry=registry, log=log)
+        self.streams = OpenStreams()
+        self.metrics = Metrics(store, streams=self.streams, registry=registry, log=log)
 
     @property
     def registry(self) -> Registry:

@@ -1,4 +1,4 @@
-"""The requests of the API go through hooks themselves: those that the server was given, and those that are stored."""
+"""The requests to a server go through hooks themselves: those that the server was given, and those that are stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REMEMBERED = 1000
 class RequestHooks:
     """Leads requests through the hooks for `RequestCall`: of the server, of the system, and of the tenant that asks.
 
-    Hooks never see the key that came with a request.
+    Hooks never see the key, or the cookies, that came with a request.
 
     Args:
         app: What is behind it.

@@ -56,7 +56,7 @@ _MEANINGS = {
     412: "It was changed meanwhile.",
     413: "The body is too large.",
     422: "The request is not as it must be.",
-    429: "Too many requests.",
+    429: "Too many requests, or streams.",
     500: "Something went wrong in the server.",
     503: "The database, or a part of this server, cannot be reached.",
 }

@@ -57,6 +57,9 @@ class Server:
         rate_limit: How many requests each key may send; `None` for any number.
         max_body: Bytes that the body of a request may have.
         page: Whether the web page is there too.
+        session_key: Signs who is signed in on the page: 32 random bytes or more, the same in all processes behind one
+            address. Unless given, that of the environment variable `HOOKLINE_SESSION_KEY`; without one, people sign in
+            again after a restart.
 
     Attributes:
         address: Where it listens, once it does.
@@ -90,6 +93,7 @@ class Server:
         rate_limit: RateLimit | None = RateLimit(),  # noqa: B008
         max_body: int = MEBIBYTE,
         page: bool = True,
+        session_key: bytes | None = None,
     ) -> None:
         self.address = ""
         self.first_key: NewApiKey | None = None
@@ -115,6 +119,7 @@ class Server:
             rate_limit=rate_limit,
             max_body=max_body,
             page=page,
+            session_key=session_key,
         )
         self._lifespan = bool(agents)
         self._stack = contextlib.AsyncExitStack()
@@ -133,9 +138,10 @@ class Server:
             listener = stack.enter_context(contextlib.closing(_listener(self._host, self._port)))
             for part in (self.store, self.registry, self.log, self.outbox):
                 await stack.enter_async_context(part)
-            self.first_key = await self._parts.keys.create_first()
             stack.push_async_callback(self._stop)
             await self._start(listener)
+            # The last of all: a key that was made is shown, whatever might have kept the server from starting.
+            self.first_key = await self._parts.keys.create_first()
             self._stack = stack.pop_all()
         host, port = listener.getsockname()[:2]
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -216,12 +222,13 @@ def serve(server: Callable[[], Server], *, say: Callable[[str], None] = tell) ->
 async def _serve(make: Callable[[], Server], say: Callable[[str], None]) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     async with make() as server:
-        if server.first_key is not None:
-            say(f"API key of the first administrator, shown only now: {server.first_key.key}")
-        say(f"hookline listens at {server.address}")
+        # Before anything is said: who reads that it listens may stop it at once.
         with contextlib.suppress(NotImplementedError):  # where there are no signals, Ctrl-C cancels this
             for number in STOPPING:
                 loop.add_signal_handler(number, stop.set)
+        if server.first_key is not None:
+            say(f"API key of the first administrator, shown only now: {server.first_key.key}")
+        say(f"hookline listens at {server.address}")
         waiting = [asyncio.create_task(stop.wait()), asyncio.create_task(server.ended())]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -237,4 +244,7 @@ def _listener(host: str, port: int) -> socket.socket:
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
         )
     except (OSError, OverflowError) as error:
-        raise HookUsageError(f"Nothing can listen at {host}:{port}: {error}. Choose another `port`.") from error
+        why = str(getattr(error, "strerror", None) or error).partition(" (while attempting")[0]
+        raise HookUsageError(
+            f"Nothing can listen at {host}:{port}: {why}. Choose another host or port; port 0 is any that is free."
+        ) from error

@@ -58,7 +58,7 @@ async def stream_operation(
         operation = await parts.store.operation(id)
         if operation is not None and operation.status not in LIVE and operation.events <= after:
             return Stream((), status_code=204)
-    return event_stream(operation_events(parts, caller, id, after=after, kept=kept))
+    return event_stream(request, operation_events(parts, caller, id, after=after, kept=kept))
 
 
 @route(
@@ -77,11 +77,16 @@ async def stream_operations(request: Req, tenant_id: TenantId = None, last_event
     """
     parts, caller = parts_of(request), caller_of(request)
     tenant = caller.tenant(tenant_id)
-    return event_stream(operation_changes(parts, caller, tenant, since=_position(last_event_id)))
+    return event_stream(request, operation_changes(parts, caller, tenant, since=_position(last_event_id)))
 
 
-def event_stream(parts_of_it: AsyncIterator[bytes]) -> Stream:
-    """An answer of server-sent events."""
+def event_stream(request: Req, parts_of_it: AsyncIterator[bytes]) -> Stream:
+    """An answer of server-sent events.
+
+    Raises:
+        ApiError: 429, if the key of the request has as many open as it may have.
+    """
+    parts_of(request).streams.open(request)
     return Stream(parts_of_it, media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 
 
@@ -102,33 +107,29 @@ async def operation_events(
         after: Only those with a greater number.
         kept: Whether the operation itself is kept, so that its end is known.
     """
-    parts.metrics.streams += 1
-    try:
-        yield b"retry: 1000\n\n"
-        heard = monotonic()
-        while not parts.closing.is_set():
-            try:
-                if not await parts.keys.still(caller):
-                    return
-                # Whether it has ended is asked before its events: so none is missed that comes between the two.
-                operation = await parts.store.operation(id) if kept else None
-                found = await parts.store.events_of(id, after=after, limit=TOGETHER)
-            except StoreUnavailableError:
+    yield b"retry: 1000\n\n"
+    heard = monotonic()
+    while not parts.closing.is_set():
+        try:
+            if not await parts.keys.still(caller):
                 return
-            for entry in found:
-                yield b"id: %d\nevent: %b\ndata: %b\n\n" % (entry.number, entry.type.encode(), entry.wire)
-                after, heard = entry.number, monotonic()
-            if len(found) == TOGETHER:
-                continue
-            if operation is not None and operation.status not in LIVE:
-                yield b"id: %d\nevent: end\ndata: %b\n\n" % (after, msgspec.json.encode(operation))
-                return
-            if monotonic() - heard > SILENCE_SECONDS:
-                heard = monotonic()
-                yield PING
-            await asyncio.sleep(LOOK_SECONDS)
-    finally:
-        parts.metrics.streams -= 1
+            # Whether it has ended is asked before its events: so none is missed that comes between the two.
+            operation = await parts.store.operation(id) if kept else None
+            found = await parts.store.events_of(id, after=after, limit=TOGETHER)
+        except StoreUnavailableError:
+            return
+        for entry in found:
+            yield b"id: %d\nevent: %b\ndata: %b\n\n" % (entry.number, entry.type.encode(), entry.wire)
+            after, heard = entry.number, monotonic()
+        if len(found) == TOGETHER:
+            continue
+        if operation is not None and operation.status not in LIVE:
+            yield b"id: %d\nevent: end\ndata: %b\n\n" % (after, msgspec.json.encode(operation))
+            return
+        if monotonic() - heard > SILENCE_SECONDS:
+            heard = monotonic()
+            yield PING
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def operation_changes(
@@ -142,10 +143,9 @@ async def operation_changes(
         tenant_id: Only those of this tenant.
         since: Begin with what has changed since this position.
     """
-    parts.metrics.streams += 1
+    yield b"retry: 1000\n\n"
+    heard = monotonic()
     try:
-        yield b"retry: 1000\n\n"
-        heard = monotonic()
         async with aclosing(parts.feed.changes(tenant_id, since=since)) as changes:
             async for change in changes:
                 if parts.closing.is_set() or not await parts.keys.still(caller):
@@ -159,8 +159,6 @@ async def operation_changes(
                     heard = monotonic()
     except StoreUnavailableError:
         return
-    finally:
-        parts.metrics.streams -= 1
 
 
 def _number(last_event_id: str | None) -> int:

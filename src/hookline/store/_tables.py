@@ -25,6 +25,7 @@ __all__ = [
     "decisions",
     "definitions",
     "deliveries",
+    "ended_sessions",
     "endpoints",
     "events",
     "execution_hooks",
@@ -260,6 +261,13 @@ api_keys = Table(
     Column("revoked_at", Float),
     Column("last_used_at", Float),
     UniqueConstraint("hash"),
+)
+
+ended_sessions = Table(
+    "ended_sessions",
+    metadata,
+    Column("id", String(80), primary_key=True),
+    Column("until", Float, nullable=False),
 )
 
 audit = Table(

@@ -260,6 +260,12 @@ def make_administration() -> None:
         sa.UniqueConstraint("hash", name="uq_api_keys_hash"),
     )
     op.create_table(
+        "ended_sessions",
+        sa.Column("id", sa.String(80), nullable=False),
+        sa.Column("until", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
         "audit",
         sa.Column("seq", serial, autoincrement=True, nullable=False),
         sa.Column("tenant_id", sa.String(400), nullable=False),
