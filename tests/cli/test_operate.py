@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
 
@@ -86,6 +83,14 @@ def test_a_missing_extra_is_told_in_one_line() -> None:
         assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("store", ["sqlite://", "sqlite:///:memory:"])
+def test_a_store_in_memory_is_none_that_could_be_looked_into(store: str) -> None:
+    result = run("operations", url=store)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("hookline: There is no store sqlite:///:memory:")
+
+
 def test_the_store_comes_from_the_option_before_the_environment(url: str, tmp_path: Path) -> None:
     assert lines(run("operations", "--json", "--store", url, url=database(tmp_path)))
 
@@ -119,10 +124,24 @@ def test_a_list_says_that_there_is_more_but_not_on_stdout(url: str) -> None:
     assert "2 are shown; there are more: --limit" in result.stderr
     assert len(result.stdout.splitlines()) == 4
     assert len(lines(run("hooks", "--limit", "2", "--json", url=url))) == 2
+    assert "1 is shown; there are more" in run("hooks", "--limit", "1", url=url).stderr
+
+
+@pytest.mark.parametrize("args", [["logs", "tail", "-n", "1000"], ["operations", "events", LONG[:-1], "--json"]])
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly(url: str, args: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    done = subprocess.run(
+        [HOOKLINE, *args, "--store", url], stdout=writing, stderr=subprocess.PIPE, timeout=30, check=False
+    )
+
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_an_empty_list_prints_nothing_on_stdout(url: str) -> None:
-    result = run("operations", "--status", "cancelled", url=url)
+    result = run("operations", "--status", "max_steps", url=url)
 
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "There are no such operations.\n")
 
@@ -140,10 +159,16 @@ def test_colours_are_for_terminals_that_want_them(url: str, tmp_path: Path) -> N
     [
         (["operations", "--limit", "0"], "--limit"),
         (["operations", "show"], "OPERATION"),
+        (["operations", "--status", "lost"], "'lost' is none of running"),
         (["deliveries", "--status", "lost"], "'lost' is none of"),
         (["deliveries", "--since", "soon"], "'soon' is no time"),
         (["deliveries", "replay"], "Say which"),
         (["logs", "--status", "lost"], "`status` is one of"),
+        (["logs", "--point", "ToolCall.guard"], "is no point, such as ToolCall or onComplete"),
+        (["logs", "stats", "--point", "nowhere"], "'nowhere' is no point"),
+        (["logs", "stats", "--by", "day"], "`by` is one of hook, point, tenant, minute; got 'day'"),
+        (["logs", "stats", "--since", "soon"], "'soon' is no time"),
+        (["hooks", "--point", "ToolCall"], "is no point, such as ToolCall.guard or onComplete"),
         (["hooks", "test", "id", "--call", "[1]"], "It is an object"),
         (["hooks", "test", "id", "--call", "{"], "It is no JSON"),
         (["keys", "create", "x"], "--scope"),
@@ -151,6 +176,11 @@ def test_colours_are_for_terminals_that_want_them(url: str, tmp_path: Path) -> N
         (["keys", "create", "x\x1b", "--scope", "hooks:read"], "printable"),
         (["keys", "create", "x", "--scope", "hooks:read", "--expires", "soon"], "no span of time"),
         (["serve", "--port", "70000"], "--port"),
+        (["serve", "--quota", "-1"], "--quota"),
+        (["serve", "--retention-hours", "0"], "--retention-hours"),
+        (["serve", "--retention-hours", "nan"], "--retention-hours"),
+        (["serve", "--rate-limit", "-1"], "--rate-limit"),
+        (["serve", "--max-body", "0"], "--max-body"),
     ],
     ids=lambda value: "-".join(value[:2]) if isinstance(value, list) else "told",
 )
@@ -159,44 +189,3 @@ def test_what_makes_no_sense_is_a_usage_error(url: str, args: list[str], told: s
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert told in result.stderr
-
-
-def answered(address: str) -> None:
-    """Wait for an answer of a server: from then on it listens to signals too."""
-    with pytest.raises(HTTPError, match="401"):
-        urlopen(f"{address}/v1/hooks", timeout=20)
-
-
-def test_the_server_shows_its_first_key_once_and_ends_quietly(tmp_path: Path) -> None:
-    environment = {**os.environ, "HOOKLINE_STORE": database(tmp_path)}
-    told = []
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        with subprocess.Popen(
-            [HOOKLINE, "serve", "--port", "0"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        ) as server:
-            assert server.stdout is not None
-            first = []
-            for line in server.stdout:
-                first.append(line)
-                if line.startswith("hookline listens at http://127.0.0.1:"):
-                    break
-            answered(first[-1].split()[-1])
-            server.send_signal(stop)
-            rest, problems = server.communicate(timeout=30)
-            assert (server.returncode, rest, problems) == (0, "", "")
-        told.append(first)
-    assert re.search(r"hk_[0-9a-f]{16}_\S{43}\n$", told[0][0])
-    assert [len(each) for each in told] == [2, 1]
-
-
-def test_a_broken_file_of_definitions_keeps_the_server_from_starting(tmp_path: Path) -> None:
-    (tmp_path / "hooks.toml").write_text('[[hooks]]\nname = "x"\npoint = "nowhere"\nhandler = "deny"\n')
-
-    result = run("serve", "--port", "0", "--files", str(tmp_path / "hooks.toml"), url=database(tmp_path))
-
-    assert result.exit_code == 1
-    assert f"{tmp_path / 'hooks.toml'}, line 3: 'nowhere' is no point" in result.stderr

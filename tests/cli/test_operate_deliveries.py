@@ -46,6 +46,13 @@ def test_named_deliveries_are_tried_now_and_of_others_it_is_told_why_not(url: st
     assert statuses(url) == {"a": "dead", "b": "pending", "c": "dead"}
 
 
+def test_where_nothing_is_tried_now_nothing_is_said_of_it(url: str) -> None:
+    result = run("deliveries", "retry", "msg_none", url=url)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "hookline: Not tried again: there is no delivery 'msg_none'.\n"
+
+
 def test_a_delivery_of_another_tenant_is_not_there(url: str) -> None:
     name = lines(run("deliveries", "--json", url=url))[0]["id"]
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import signal
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hookline.registry import Registry
 from hookline.store import SqlStore
 from tests.cli.operated import database, define, lines, on, run
+
+HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 
 FACTORIES = "tests.registry.factories"
 TWO = """\
@@ -168,6 +176,51 @@ def test_a_handler_of_a_module_is_allowed_by_naming_the_module(url: str) -> None
     elsewhere = run("hooks", url=url)
     assert (elsewhere.exit_code, elsewhere.stderr) == (0, "")
     assert "not here" in elsewhere.stdout
+
+
+@pytest.mark.parametrize(
+    ("sample", "told"), [({"apiName": 5}, "Expected `str`, got `int`"), ({"nope": 1}, "a ToolCall has no field 'nope'")]
+)
+def test_a_sample_that_is_no_call_is_a_usage_error(url: str, sample: dict[str, object], told: str) -> None:
+    on(url, lambda store: define(store, {"id": "h", "name": "No", "point": "ToolCall.guard"}))
+
+    result = run("hooks", "test", "h", "--call", json.dumps(sample), url=url, width=200)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"'--call': {told}" in result.stderr
+
+
+def unread(pipe: int) -> int:
+    """Bytes in a pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def test_a_file_without_definitions_is_told(url: str, tmp_path: Path) -> None:
+    (tmp_path / "none.toml").write_text("")
+
+    result = run("hooks", "add", str(tmp_path / "none.toml"), url=url, width=200)
+
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"There are no hook definitions in {tmp_path / 'none.toml'}.\n"
+
+
+def test_ctrl_c_ends_a_command_that_waits_for_its_input(url: str) -> None:
+    with subprocess.Popen(
+        [HOOKLINE, "hooks", "add", "-", "--store", url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as command:
+        assert command.stdin is not None
+        command.stdin.write(b" " * 100_000)  # more than a pipe takes before somebody reads
+        command.stdin.flush()
+        while unread(command.stdin.fileno()) or psutil.Process(command.pid).status() != psutil.STATUS_SLEEPING:
+            assert command.poll() is None
+        command.send_signal(signal.SIGINT)
+        command.wait(timeout=20)
+        said, problems = command.communicate(timeout=30)
+
+    assert (command.returncode, said, problems) == (130, b"", b"")
 
 
 def test_a_hook_that_fails_on_a_sample_is_a_failure(url: str) -> None:

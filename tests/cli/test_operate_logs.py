@@ -37,6 +37,41 @@ def test_the_log_is_filtered(url: str) -> None:
     assert "we do not pay" in run("logs", "--status", "denied", url=url, width=120).stdout
 
 
+def test_what_hooks_did_is_added_up(url: str) -> None:
+    on(url, lambda store: log_runs(store, "a", "b", hooks=[denying("never", "no")], tenant="acme"))
+    on(url, lambda store: log_runs(store, "c", hooks=[denying("also", "no"), denying("late", "no")]))
+
+    def sums(*args: str) -> list[dict[str, object]]:
+        return lines(run("logs", "stats", *args, "--json", url=url))
+
+    def shown(*args: str) -> list[list[str]]:
+        result = run("logs", "stats", *args, url=url)
+        assert (result.exit_code, result.stderr) == (0, "")
+        return [line.split() for line in result.stdout.splitlines()]
+
+    assert [(each["hookId"], each["count"], each["denied"]) for each in sums()] == [("never", 2, 2), ("also", 1, 1)]
+    assert [(each["tenantId"], each["count"]) for each in sums("--by", "tenant")] == [("acme", 2), ("", 1)]
+    assert [(each["point"], each["count"]) for each in sums("--by", "point", "--tenant", "acme")] == [("ToolCall", 2)]
+    assert sum(int(str(each["count"])) for each in sums("--by", "minute")) == 3
+    assert (sums("--hook", "other"), sums("--point", "ModelCall")) == ([], [])
+    assert [each["hookId"] for each in sums("--since", "1h", "--hook", "also")] == ["also"]
+    heading, _, first, second = shown()
+    assert " ".join(heading) == "hook count errors p50 ms p95 ms p99 ms denied timeouts dropped"
+    assert (first[:3], first[-3:], second[:3]) == (["never", "2", "0"], ["2", "0", "0"], ["also", "1", "0"])
+    assert [line[0] for line in shown("--by", "tenant")[2:]] == ["acme", "—"]
+
+
+def test_sums_fit_a_narrow_terminal_and_where_there_are_none_it_is_told(url: str) -> None:
+    on(url, lambda store: log_runs(store, "a", hooks=[denying("never", "no")]))
+
+    narrow = run("logs", "stats", url=url, width=40).stdout.splitlines()
+    nothing = run("logs", "stats", "--hook", "other", url=url)
+
+    assert narrow[0].split() == ["hook", "count", "errors", "p50", "ms", "p95", "ms"]
+    assert max(len(line.rstrip()) for line in narrow) <= 40
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "No hook ran in that time.\n")
+
+
 @pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
 def test_the_tail_shows_older_rows_then_each_new_one_once_and_ends_quietly(url: str, as_json: bool) -> None:
     hooks = [denying("never", "no")]

@@ -35,9 +35,11 @@ __all__ = [
     "Tenant",
     "Until",
     "actor",
+    "check_point",
     "collected",
     "ending",
     "find_modules",
+    "known",
     "operate",
     "time_of",
 ]
@@ -141,7 +143,7 @@ def _silent() -> Iterator[None]:
 
 
 def _check_there(url: str) -> None:
-    """Refuse a file that is not there, which would be made by looking into it.
+    """Refuse a file that is not there, which would be made by looking into it, and a memory that nobody shares.
 
     Raises:
         StoreMissingError: Then.
@@ -149,7 +151,7 @@ def _check_there(url: str) -> None:
     from hookline.store._address import address_of
 
     address = address_of(url)
-    if address.dialect == "sqlite" and not address.in_memory and not Path(address.url.database or "").exists():
+    if address.in_memory or (address.dialect == "sqlite" and not Path(address.url.database or "").exists()):
         raise StoreMissingError(address.name)
 
 
@@ -187,6 +189,36 @@ def time_of(option: str, text: str | None) -> float | None:
         return None if text is None else moment(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
+
+
+def known(option: str, word: str | None, words: Sequence[str]) -> str | None:
+    """A word that an option gives, if it is one of those that there are.
+
+    Raises:
+        typer.BadParameter: If it is another one.
+    """
+    if word is not None and word not in words:
+        raise typer.BadParameter(f"{word!r} is none of {', '.join(words)}.", param_hint=f"'{option}'")
+    return word
+
+
+def check_point(point: str | None, *, logged: bool = False) -> None:
+    """Refuse a point that there is not.
+
+    Args:
+        point: The value of `--point`.
+        logged: Whether it is one of the log, which does not say where beside a call a hook stood.
+
+    Raises:
+        typer.BadParameter: If it is none.
+    """
+    if point is None:
+        return
+    with ending():
+        from hookline.registry import POINTS
+    if point not in ((each.partition(".")[0] for each in POINTS) if logged else POINTS):
+        known_one = "ToolCall" if logged else "ToolCall.guard"
+        raise typer.BadParameter(f"{point!r} is no point, such as {known_one} or onComplete.", param_hint="'--point'")
 
 
 def find_modules(modules: Sequence[str] | None) -> None:

@@ -19,6 +19,7 @@ from hookline.cli._operate import (
     Until,
     actor,
     collected,
+    known,
     operate,
     time_of,
 )
@@ -57,7 +58,7 @@ def list_deliveries(
     as_json: AsJson = False,
 ) -> None:
     """List deliveries, the newest first."""
-    given = _given(tenant, _known(only, get_args(Status)), endpoint, operation, hook, since, until)
+    given = _given(tenant, known("--status", only, get_args(Status)), endpoint, operation, hook, since, until)
 
     async def look(store: SqlStore) -> Any:
         from hookline.store import DeliveryFilter, DeliveryLog
@@ -102,7 +103,8 @@ def retry(
         return count, left
 
     count, left = operate(store, work)
-    _told(count, "tried now", as_json=as_json)
+    if count or as_json:
+        _told(count, "tried now", as_json=as_json)
     if left:
         typer.echo(f"hookline: {NothingDoneError(left)}", err=True)
         raise typer.Exit(FAILED)
@@ -126,7 +128,7 @@ def replay(
 
     Say which by at least one option: a receiver gets each of them once more.
     """
-    given = _given(tenant, _known(only, get_args(Settled)), endpoint, operation, hook, since, until)
+    given = _given(tenant, known("--status", only, get_args(Settled)), endpoint, operation, hook, since, until)
     if not given:
         raise typer.BadParameter("Say which: --status, --endpoint, --operation, --hook, --since, --until or --tenant.")
 
@@ -162,12 +164,6 @@ def _given(
         "until": time_of("--until", until),
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _known(only: str | None, words: tuple[str, ...]) -> str | None:
-    if only is not None and only not in words:
-        raise typer.BadParameter(f"{only!r} is none of {', '.join(words)}.", param_hint="'--status'")
-    return only
 
 
 def _detail(which: DeliveryFilter) -> dict[str, Any]:

@@ -23,7 +23,9 @@ from hookline.cli._operate import (
     StoreUrl,
     Tenant,
     actor,
+    check_point,
     collected,
+    ending,
     find_modules,
     operate,
 )
@@ -60,6 +62,7 @@ def list_hooks(
     as_json: AsJson = False,
 ) -> None:
     """List hook definitions: the system's, then those of tenants."""
+    check_point(point)
 
     async def look(registry: Registry) -> tuple[Sequence[HookDefinition], bool]:
         return await collected(
@@ -103,11 +106,12 @@ def add_hooks(
 
     One with the id, or with the name and the point, of a stored definition takes its place.
     """
+    with ending():
+        read = _read(file)
 
     async def add(registry: Registry) -> list[HookDefinition]:
         from hookline.registry import DefinitionError, DefinitionFileError
 
-        read = _read(file)
         try:
             return await registry.apply([each for each, _ in read], tenant_id=tenant, prune=prune, actor=actor())
         except DefinitionError as error:
@@ -122,6 +126,8 @@ def add_hooks(
     if as_json:
         as_lines(found)
         return
+    if not found:
+        typer.echo(f"There are no hook definitions in {file}.", err=True)
     for each in found:
         typer.echo(f"Stored {copied(each.id)}: {one_line(each.name)} at {each.point}, {_state(each)}.")
 
@@ -145,10 +151,18 @@ def try_hook(
     Exits with 1 if the hook fails; one that denies has done what it is for.
     """
     sample = _sample(call)
-    work = _with(
-        lambda registry: registry.dry_run(id, sample, tenant_id=tenant, timeout=timeout), files, modules, scripts
-    )
-    found = operate(store, work)
+
+    async def attempt(registry: Registry) -> DryRun:
+        from hookline.registry import DefinitionError
+
+        try:
+            return await registry.dry_run(id, sample, tenant_id=tenant, timeout=timeout)
+        except DefinitionError as error:
+            if not error.path.startswith("$.sample"):
+                raise
+            raise typer.BadParameter(f"{error.problem}, at {error.path}", param_hint="'--call'") from None
+
+    found = operate(store, _with(attempt, files, modules, scripts))
     if as_json:
         as_lines([found])
     else:

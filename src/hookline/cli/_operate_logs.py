@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 from rich.console import Console
@@ -20,15 +20,17 @@ from hookline.cli._operate import (
     StoreUrl,
     Tenant,
     Until,
+    check_point,
     collected,
     operate,
     time_of,
 )
-from hookline.cli._operate_tables import Column, as_lines, copied, listed, one_line, status
+from hookline.cli._operate_tables import STATUS_STYLES, Column, as_lines, copied, listed, one_line, status
 from hookline.cli._operate_times import stamp
 
 if TYPE_CHECKING:
-    from hookline.registry import ExecutionLog, ExecutionRow
+    from hookline.registry import ExecutionLog, ExecutionRow, Statistic
+    from hookline.registry._statistics import Grouping
     from hookline.store import SqlStore
 
 __all__ = ["logs_app"]
@@ -86,6 +88,7 @@ def list_logs(
     as_json: AsJson = False,
 ) -> None:
     """List calls that were led through hooks, what ended last first."""
+    check_point(point, logged=True)
     which = Which(tenant, hook, point, only, operation)
     begin, end = time_of("--since", since), time_of("--until", until)
 
@@ -114,6 +117,7 @@ def tail_logs(
     as_json: AsJson = False,
 ) -> None:
     """Show what hooks do as it comes, until Ctrl-C."""
+    check_point(point, logged=True)
     which = Which(tenant, hook, point, only, operation)
 
     def tell(rows: Sequence[ExecutionRow]) -> None:
@@ -134,6 +138,38 @@ def tail_logs(
             tell(await tail.more(log))
 
     operate(store, follow)
+
+
+@logs_app.command("stats")
+def count_logs(
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    hook: Annotated[str | None, typer.Option("--hook", metavar="ID", help="Only of this hook.")] = None,
+    point: Point = None,
+    since: Since = None,
+    by: Annotated[
+        str, typer.Option("--by", metavar="WHAT", help="What is added up together: hook, point, tenant or minute.")
+    ] = "hook",
+    as_json: AsJson = False,
+) -> None:
+    """Add up what hooks did: how often, how often in vain, and how long half, 95 % and 99 % of them took at most.
+
+    The busiest come first; minutes are those of the last hour, unless --since says otherwise.
+    """
+    check_point(point, logged=True)
+    begin = time_of("--since", since)
+
+    async def look(store: SqlStore) -> list[Statistic]:
+        from hookline.registry import ExecutionLog
+
+        wanted = cast("Grouping", by)  # the log refuses any other word
+        return await ExecutionLog(store).statistics(tenant, hook_id=hook, point=point, since=begin, by=wanted)
+
+    found = operate(store, look)
+    if as_json:
+        as_lines(found)
+    else:
+        listed(found, _sums(by), more=False, nothing="No hook ran in that time.")
 
 
 class Tail:
@@ -212,6 +248,32 @@ def _columns() -> list[Column[ExecutionRow]]:
         Column(name="reason", cell=lambda each: one_line(_reason(each)), rank=5, cut=True),
         Column(name="tenant", cell=lambda each: copied(each.tenant_id), rank=6),
     ]
+
+
+def _sums(by: str) -> list[Column[Statistic]]:
+    return [
+        Column(name=by, cell=_of),
+        Column(name="count", cell=lambda each: f"{each.count:,}", right=True),
+        Column(name="errors", cell=lambda each: _some(each.errors, "error"), rank=1, right=True),
+        Column(name="p50 ms", cell=lambda each: f"{each.p50_ms:.2f}", rank=2, right=True),
+        Column(name="p95 ms", cell=lambda each: f"{each.p95_ms:.2f}", rank=2, right=True),
+        Column(name="p99 ms", cell=lambda each: f"{each.p99_ms:.2f}", rank=2, right=True),
+        Column(name="denied", cell=lambda each: _some(each.denied, "denied"), rank=3, right=True),
+        Column(name="timeouts", cell=lambda each: _some(each.timeouts, "timeout"), rank=4, right=True),
+        Column(name="dropped", cell=lambda each: _some(each.dropped, "dropped"), rank=5, right=True),
+    ]
+
+
+def _of(each: Statistic) -> str:
+    """What a sum is of; a dash for what ran for no tenant."""
+    if each.minute is not None:
+        return stamp(each.minute).removesuffix(":00.000")
+    return copied(each.hook_id or each.point or each.tenant_id) or "—"
+
+
+def _some(count: int, word: str) -> Text:
+    """How often something happened, in its colour where it did."""
+    return Text(f"{count:,}", style=STATUS_STYLES[word] if count else "")
 
 
 def _hooks(row: ExecutionRow) -> str:

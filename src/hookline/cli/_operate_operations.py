@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import msgspec
 import typer
@@ -16,12 +16,14 @@ from hookline.cli._operate import (
     Tenant,
     actor,
     collected,
+    known,
     operate,
 )
 from hookline.cli._operate_errors import NotWaitingError
 from hookline.cli._operate_tables import Column, as_lines, copied, fields, listed, one_line, status, timed
 from hookline.cli._operate_times import age, stamp
 from hookline.errors import DecisionError, OperationNotFoundError
+from hookline.events import CompletionReason
 
 if TYPE_CHECKING:
     from hookline.runtime import JournalEntry
@@ -30,11 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["approve", "operations_app", "reject"]
 
+STATUSES = ("running", *get_args(CompletionReason))
+
 operations_app = typer.Typer(name="operations", cls=ListsUnlessTold, help="See what runs, and what has happened in it.")
 
 OperationId = Annotated[str, typer.Argument(metavar="OPERATION", help="The id of the operation.")]
 CallId = Annotated[
-    str | None, typer.Argument(metavar="[TOOL_CALL]", help="The id of the call; may be left out where only one waits.")
+    str | None, typer.Argument(metavar="TOOL_CALL", help="The id of the call; may be left out where only one waits.")
 ]
 
 
@@ -43,12 +47,13 @@ def list_operations(
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     only: Annotated[
-        str | None, typer.Option("--status", metavar="STATUS", help="Only these: running, waiting_for_human, done, ...")
+        str | None, typer.Option("--status", metavar="STATUS", help=f"Only these: {', '.join(STATUSES)}.")
     ] = None,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
     """List operations, the newest first."""
+    known("--status", only, STATUSES)
 
     async def look(store: SqlStore) -> Any:
         return await collected(
@@ -103,7 +108,7 @@ def show_operation(
     if waiting:
         typer.echo(f"\nDecide: hookline approve {copied(id)} {copied(waiting[0].tool_call_id)}, or hookline reject ...")
     elif found.status == "waiting_for_human":
-        typer.echo("\nAll that it waits for is decided; it goes on once a worker that has its agent takes it.")
+        typer.echo("\nAll that it waits for is decided; now a worker that has its agent is to take it.")
 
 
 @operations_app.command("events")

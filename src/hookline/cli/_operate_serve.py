@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,64 +15,106 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
+Agents = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="AGENT",
+        help="package.module:name or file.py:name, whose operations go on here when a person has decided; may be "
+        "repeated.",
+    ),
+]
+Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen at.")]
+MaxBody = Annotated[int, typer.Option(min=1, metavar="BYTES", help="How long the body of a request may be.")]
+Observers = Annotated[bool, typer.Option("--observers/--no-observers", help="Log what observers of this process do.")]
+Origins = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ORIGIN", help="Whose pages may ask: https://ops.example.com; may be repeated."),
+]
+Page = Annotated[bool, typer.Option("--page/--no-page", help="Serve the web page too.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")]
+Quota = Annotated[int, typer.Option(min=0, metavar="N", help="How many hook definitions a tenant may store.")]
+Rate = Annotated[
+    int, typer.Option(min=0, metavar="N", help="How many requests a minute each key may send; 0 for any number.")
+]
+Retention = Annotated[float, typer.Option(min=0.001, metavar="HOURS", help="How long the log of hooks is kept.")]
+ScriptEnv = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="A variable that scripts may see; may be repeated.")
+]
+WebhookEnv = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="A variable that headers may name; may be repeated.")
+]
+
 
 def serve(
     store: StoreUrl = DEFAULT_STORE,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 8430,
+    host: Host = "127.0.0.1",
+    port: Port = 8430,
     files: Files = None,
     scripts: Scripts = None,
     modules: Modules = None,
-    script_env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A variable that scripts may see; may be repeated.")
-    ] = None,
-    webhook_env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A variable that headers may name; may be repeated.")
-    ] = None,
-    agent: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="AGENT",
-            help="package.module:name or file.py:name, whose operations go on here when a person has decided; may be "
-            "repeated.",
-        ),
-    ] = None,
+    script_env: ScriptEnv = None,
+    webhook_env: WebhookEnv = None,
+    agent: Agents = None,
+    quota: Quota = 50,
+    retention_hours: Retention = 24.0,
+    observers: Observers = False,
+    allow_origin: Origins = None,
+    rate_limit: Rate = 6000,
+    max_body: MaxBody = 1024 * 1024,
+    page: Page = True,
     as_json: AsJson = False,
 ) -> None:
     """Serve the HTTP API and its web page, until Ctrl-C. A store that is not there is made.
 
     The key of the first administrator is shown once, when there is none yet.
+
+    HOOKLINE_SESSION_KEY, 32 random characters or more, keeps people signed in.
     """
     with ending():
-        from hookline.cli._chat_agent import Wanted, agent_of
-        from hookline.server import Server
-        from hookline.server import serve as run
+        from hookline.server import RateLimit
 
         find_modules(modules)
-        agents = [agent_of(Wanted(target=each)) for each in agent or ()]
-        made: list[Server] = []
+        _run(
+            {
+                "url": store,
+                "host": host,
+                "port": port,
+                "files": files or (),
+                "modules": modules or (),
+                "scripts": scripts,
+                "script_env": script_env or (),
+                "webhook_env": webhook_env or (),
+                "quota": quota,
+                "retention_hours": retention_hours,
+                "observers": observers,
+                "allow_origins": allow_origin or (),
+                "rate_limit": RateLimit(requests=rate_limit) if rate_limit else None,
+                "max_body": max_body,
+                "page": page,
+            },
+            agents=agent or (),
+            as_json=as_json,
+        )
 
-        def make() -> Server:
-            made.append(
-                Server(
-                    store,
-                    host=host,
-                    port=port,
-                    files=files or (),
-                    modules=modules or (),
-                    scripts=scripts,
-                    script_env=script_env or (),
-                    webhook_env=webhook_env or (),
-                    agents=agents,
-                )
-            )
-            return made[0]
 
-        def say(text: str) -> None:
-            if not as_json:
-                typer.echo(text)
-            elif text.startswith("hookline listens"):
-                key = made[0].first_key
-                as_lines([{"address": made[0].address, "firstKey": None if key is None else key.key}])
+def _run(settings: dict[str, Any], *, agents: Sequence[str], as_json: bool) -> None:
+    """Run a server until it is stopped, and print where it listens."""
+    from hookline.cli._chat_agent import Wanted, agent_of
+    from hookline.server import Server
+    from hookline.server import serve as run
 
-        run(make, say=say)
+    found = [agent_of(Wanted(target=each)) for each in agents]
+    made: list[Server] = []
+
+    def make() -> Server:
+        made.append(Server(**settings, agents=found))
+        return made[0]
+
+    def say(text: str) -> None:
+        if not as_json:
+            typer.echo(text)
+        elif text.startswith("hookline listens"):
+            key = made[0].first_key
+            as_lines([{"address": made[0].address, "firstKey": None if key is None else key.key}])
+
+    run(make, say=say)

@@ -112,7 +112,7 @@ def listed(items: Sequence[T], columns: Sequence[Column[T]], *, more: bool, noth
         table.add_row(*row)
     console.print(table)
     if more:
-        told = f"{len(items):,} are shown; there are more: --limit"
+        told = f"{len(items):,} {'is' if len(items) == 1 else 'are'} shown; there are more: --limit"
         Console(highlight=False, stderr=True).print(told, style="dim", soft_wrap=True)
 
 

@@ -1,0 +1,246 @@
+"""`hookline serve`: what its options make of the server, how it says that it cannot serve, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep, time
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import insert
+
+from hookline.registry._logs_rows import ExecutionRow, HookRun, key_at, main_row
+from hookline.store import SqlStore
+from hookline.store._tables import executions
+from tests.cli.operated import database, lines, on, paused, run
+
+HOOKLINE = str(Path(sys.executable).with_name("hookline"))
+ORIGIN = "https://ops.example.com"
+OPTIONS = (
+    *("--quota", "1", "--retention-hours", "0.5", "--observers", "--no-page", "--allow-origin", ORIGIN),
+    *(
+        "--allow-origin",
+        "http://localhost:3000",
+        "--rate-limit",
+        "500",
+        "--max-body",
+        "1000",
+        "--agent",
+        "agents.py:payer",
+    ),
+)
+AGENTS = """
+from hookline import Agent, BeforeStep, Hooks, ModelResponse, ScriptedModel, tool
+
+hooks = Hooks("seen")
+hooks.on(BeforeStep, id="watch")(lambda event: None)
+
+
+@tool(in_thread=False, needs_approval=True)
+async def pay(amount: int) -> str:
+    return "paid"
+
+
+payer = Agent(id="payer", model=ScriptedModel([ModelResponse(content="done")]), tools=[pay], hooks=[hooks])
+"""
+
+
+@contextmanager
+def serving(url: str, *options: str, cwd: Path, **env: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """The command as a process, and what it says once it listens; it is ended by Ctrl-C."""
+    with subprocess.Popen(
+        [HOOKLINE, "serve", "--port", "0", "--json", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "HOOKLINE_STORE": url, **env},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.send_signal(signal.SIGINT)
+            rest, problems = process.communicate(timeout=30)
+        assert (process.returncode, rest, problems) == (0, "", "")
+
+
+async def leave_row(store: SqlStore, operation_id: str, *, hours_ago: float) -> None:
+    """A row of the log."""
+    at = time() - hours_ago * 3600
+    row = ExecutionRow(
+        id=f"{key_at(int(at * 1e6)):016x}",
+        operation_id=operation_id,
+        tenant_id="",
+        request_id="",
+        point="ToolCall",
+        status="ok",
+        duration_ms=1.0,
+        created_at=at,
+        executions=[HookRun(hook_id="h", status="ok", duration_ms=1.0)],
+    )
+    async with store.writing() as connection:
+        await connection.execute(insert(executions).values(main_row(row)))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, httpx.Client]]:
+    """A server with every option, and somebody who may do everything."""
+    folder = tmp_path_factory.mktemp("served")
+    url = database(folder)
+    paused(url, "op-1", 5)
+    on(url, lambda store: leave_row(store, "forgotten", hours_ago=0.6))
+    on(url, lambda store: leave_row(store, "kept", hours_ago=0.4))
+    (folder / "agents.py").write_text(AGENTS)
+    with serving(url, *OPTIONS, cwd=folder) as (_, said):
+        headers = {"authorization": f"Bearer {said['firstKey']}"}
+        with httpx.Client(base_url=said["address"], headers=headers, timeout=20) as client:
+            yield url, client
+
+
+Served = tuple[str, httpx.Client]
+
+
+def test_a_tenant_may_store_as_many_definitions_as_the_option_says(served: Served) -> None:
+    hook = {"point": "ToolCall.guard", "handler": "deny", "tenantId": "acme"}
+
+    answers = [served[1].post("/v1/hooks", json={**hook, "name": name}) for name in ("a", "b")]
+
+    assert [answer.status_code for answer in answers] == [201, 409]
+    assert answers[1].json()["code"] == "quota"
+
+
+def test_pages_of_the_origins_that_are_named_may_ask(served: Served) -> None:
+    def allowed(origin: str) -> str | None:
+        return served[1].get("/health", headers={"origin": origin}).headers.get("access-control-allow-origin")
+
+    assert [allowed(each) for each in (ORIGIN, "http://localhost:3000", "https://evil.example")] == [
+        ORIGIN,
+        "http://localhost:3000",
+        None,
+    ]
+
+
+def test_requests_bodies_and_the_page_are_as_the_options_say(served: Served) -> None:
+    _, client = served
+
+    assert client.get("/v1/hooks").headers["ratelimit-limit"] == "500"
+    assert client.post("/v1/hooks", json={"name": "x" * 1000}).json()["code"] == "too_large"
+    assert client.get("/page/sign-in").status_code == 404
+
+
+def test_the_log_is_kept_for_as_long_as_the_option_says(served: Served) -> None:
+    def logged() -> set[str]:
+        return {row["operationId"] for row in served[1].get("/v1/hooks/logs?point=ToolCall").json()["items"]}
+
+    end = monotonic() + 20
+    while "forgotten" in (found := logged()):
+        assert monotonic() < end
+        sleep(0.02)
+    assert "kept" in found
+
+
+def test_the_log_has_what_observers_of_its_agents_do(served: Served) -> None:
+    url, client = served
+    decided = client.post("/v1/operations/op-1/decisions", json={"toolCallId": "t0", "decision": "approve"})
+    assert decided.status_code == 200
+
+    end = monotonic() + 20
+    while not (rows := client.get("/v1/hooks/logs?point=beforeStep").json()["items"]):
+        assert monotonic() < end
+        sleep(0.02)
+
+    assert {run["hookId"] for row in rows for run in row["executions"]} == {"watch"}
+    (counted, *_) = lines(run("logs", "stats", "--by", "point", "--point", "beforeStep", "--json", url=url))
+    assert (counted["point"], counted["errors"]) == ("beforeStep", 0)
+
+
+def test_unless_told_otherwise_there_is_a_page_and_0_is_any_number_of_requests(tmp_path: Path) -> None:
+    with serving(database(tmp_path), "--rate-limit", "0", cwd=tmp_path) as (_, said):
+        headers = {"authorization": f"Bearer {said['firstKey']}"}
+        answers = [httpx.get(f"{said['address']}{path}", headers=headers) for path in ("/v1/hooks", "/page/sign-in")]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert "ratelimit-limit" not in answers[0].headers
+
+
+def test_the_server_shows_its_first_key_once_and_ends_quietly(tmp_path: Path) -> None:
+    told = []
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        with subprocess.Popen(
+            [HOOKLINE, "serve", "--port", "0", "--store", database(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as server:
+            assert server.stdout is not None
+            first = []
+            for line in server.stdout:
+                first.append(line)
+                if line.startswith("hookline listens at http://127.0.0.1:"):
+                    break
+            server.send_signal(stop)
+            rest, problems = server.communicate(timeout=30)
+            assert (server.returncode, rest, problems) == (0, "", "")
+        told.append(first)
+    assert re.search(r"hk_[0-9a-f]{16}_\S{43}\n$", told[0][0])
+    assert [len(each) for each in told] == [2, 1]
+
+
+def refused(folder: Path, *options: str, env: Mapping[str, str] = {}) -> tuple[int, str]:
+    """The exit code of a server that does not start, and the one line that it says; it leaves nothing behind."""
+    done = subprocess.run(
+        [HOOKLINE, "serve", "--store", database(folder), *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **env},
+        check=False,
+    )
+    assert (done.stdout, done.stderr.count("\n"), list(folder.iterdir())) == ("", 1, [])
+    return done.returncode, done.stderr
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, told = refused(tmp_path, "--port", port)
+
+    assert code == 2
+    assert told == (
+        f"hookline: Nothing can listen at 127.0.0.1:{port}: Address already in use. "
+        "Choose another host or port; port 0 is any that is free.\n"
+    )
+
+
+def test_an_origin_with_a_path_is_told_in_one_line(tmp_path: Path) -> None:
+    code, told = refused(tmp_path, "--port", "0", "--allow-origin", f"{ORIGIN}/app")
+
+    assert (code, told) == (2, f"hookline: `allow_origins` are like '{ORIGIN}'; got '{ORIGIN}/app'.\n")
+
+
+def test_a_session_key_that_is_too_short_is_told_without_what_it_is(tmp_path: Path) -> None:
+    code, told = refused(tmp_path, "--port", "0", env={"HOOKLINE_SESSION_KEY": "geheim"})
+
+    assert code == 2
+    assert told.startswith("hookline: HOOKLINE_SESSION_KEY is 32 random bytes or more")
+    assert "geheim" not in told
+
+
+def test_a_broken_file_of_definitions_keeps_the_server_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "hooks.toml").write_text('[[hooks]]\nname = "x"\npoint = "nowhere"\nhandler = "deny"\n')
+
+    result = run("serve", "--port", "0", "--files", str(tmp_path / "hooks.toml"), url=database(tmp_path))
+
+    assert result.exit_code == 1
+    assert f"{tmp_path / 'hooks.toml'}, line 3: 'nowhere' is no point" in result.stderr
