@@ -5,8 +5,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator
 
-import hypothesis.entry_points  # noqa: F401  (it asks the collector who refers to what, so it comes before the freeze)
+import hypothesis.entry_points  # it asks the collector who refers to what, so it comes before the freeze
 import pytest
+
+# An example that takes long on a machine that is busy is no failure of what it tests.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(params=["asyncio", "trio"])

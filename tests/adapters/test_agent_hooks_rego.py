@@ -22,8 +22,10 @@ SCENE = pathlib.Path(__file__).parent / "rego" / "scene.py"
 
 @pytest.fixture(scope="module")
 def engine(request: pytest.FixtureRequest) -> pathlib.Path:
-    """A folder with the engine and the SDK that it wants; kept with what pytest keeps between runs."""
-    kept = request.config.cache.mkdir("hookline-engines") / ENGINE
+    """A folder with the engine and the SDK that it wants; kept beside what pytest keeps between runs."""
+    folder = request.config.rootpath / ".pytest_cache" / "d" / "hookline-engines"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / ENGINE
     if not kept.exists():
         with tempfile.TemporaryDirectory(dir=kept.parent) as fresh:
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]

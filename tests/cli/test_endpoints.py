@@ -58,18 +58,20 @@ def test_a_recorded_run_can_be_sent(recorded: Path) -> None:
     assert receiver.paths == ["/custom"]
 
 
-def test_the_demo_sends_every_operation_of_both_runs(tmp_path: Path) -> None:
+def test_the_demo_sends_every_operation_of_both_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_app, "DEMO_SUITES", ("agentdojo:banking",))
+
     with Receiver() as receiver:
         report = str(tmp_path / "report.html")
         result = run("demo", "--report", report, "--otlp-endpoint", receiver.url, width=300)
 
     roots = [span for span in receiver.spans if not span.parent_span_id]
     assert result.exit_code == 0
-    assert len(roots) == 2 * 56
+    assert len(roots) == 2 * 16
     assert f"Sent {len(receiver.spans):,} spans to {receiver.url}/v1/traces\n" in result.stdout
-    assert {span.name for span in roots} == {"invoke_agent agentdojo-banking", "invoke_agent agentdojo-workspace"}
+    assert {span.name for span in roots} == {"invoke_agent agentdojo-banking"}
     mocked = [span for span in receiver.spans if any(each.key == "hookline.tool.mocked" for each in span.attributes)]
-    assert len(mocked) == 117
+    assert len(mocked) == 33
     assert {span.parent_span_id for span in receiver.spans} - {b""} <= {span.span_id for span in receiver.spans}
     assert "pip install arize-phoenix" not in result.stdout
 

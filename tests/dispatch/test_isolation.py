@@ -263,8 +263,8 @@ async def test_no_timeout_of_one_handler_is_left_for_the_next() -> None:
         return handler
 
     bundle = Hooks("bundle")
-    bundle.on(BeforeStep, timeout=0.02)(sleeping("quick", 0))
-    bundle.on(BeforeStep, timeout=5)(sleeping("slow", 0.05))
+    bundle.on(BeforeStep, timeout=0.25)(sleeping("quick", 0))
+    bundle.on(BeforeStep, timeout=5)(sleeping("slow", 0.3))
     bundle.on(BeforeStep, timeout=0.01)(sleeping("late", 60))
     bundle.on(BeforeStep, timeout=math.inf)(sleeping("free", 0.03))
     async with HookDispatcher() as dispatcher, soon():

@@ -234,12 +234,12 @@ async def test_a_handlers_duration_is_its_own() -> None:
         dispatcher.register("op", [hook(slow, id="slow"), hook(quick, id="quick")])
         with recorded(dispatcher) as records:
             dispatcher.dispatch(step())
-            await anyio.sleep(0.03)
+            await anyio.sleep(0.2)
             gate.set()
             await dispatcher.unregister("op")
 
     durations = {each.hook_id: each.duration_ms for each in records}
-    assert durations["slow"] > 20
+    assert durations["slow"] > 190
     assert durations["quick"] < durations["slow"] / 2
 
 

@@ -372,7 +372,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     specs=st.lists(SPECS, max_size=7),
     tenant=st.sampled_from(["", "acme", "acme", "unknown"]),
@@ -408,7 +408,7 @@ def test_a_chain_does_what_the_laws_say(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     specs=st.lists(AROUNDS.map(lambda spec: dataclasses.replace(spec, tenant="", tool=None)), min_size=1, max_size=5),
     raises=st.booleans(),

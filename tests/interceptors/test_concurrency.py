@@ -63,21 +63,24 @@ async def test_one_chain_leads_200_calls_at_once_and_keeps_them_apart() -> None:
     async def judge(call: Any) -> Deny | None:
         if call.args["n"] % 10 == 1:
             return Deny(f"no {call.args['n']}")
-        if call.args["n"] % 10 == 2:
-            await anyio.sleep_forever()
         return None
+
+    async def hang(call: Any) -> None:
+        await anyio.sleep_forever()
 
     async def terminal(call: Any) -> ToolResult:
         await turns(2)
         return ToolResult(content=call.args["label"])
 
-    chain = Chain([before(label), around(wrap), guard(judge, timeout=0.05), before(lambda call: None, wait=False)])
+    hung = guard(hang, id="hung", tool="*/stuck", timeout=0.05)
+    chain = Chain([before(label), around(wrap), guard(judge), hung, before(lambda call: None, wait=False)])
     outcomes: dict[int, Any] = {}
 
     async def one(n: int) -> None:
-        outcomes[n] = await chain.run(tool_call(args={"n": n}, operation_id=f"op{n}"), terminal)
+        call = tool_call(args={"n": n}, operation_id=f"op{n}", api_name="stuck" if n % 10 == 2 else "work")
+        outcomes[n] = await chain.run(call, terminal)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             for n in range(200):
                 group.start_soon(one, n)
@@ -88,7 +91,7 @@ async def test_one_chain_leads_200_calls_at_once_and_keeps_them_apart() -> None:
         if n % 10 == 1:
             assert outcome.denied == Denial(hook_id="guard", reason=f"no {n}")
         elif n % 10 == 2:
-            assert ("guard", "timeout") in statuses(outcome)
+            assert ("hung", "timeout") in statuses(outcome)
         else:
             assert outcome.result.content == f"call {n}!"
 

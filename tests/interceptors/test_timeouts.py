@@ -162,16 +162,16 @@ async def test_no_timeout_of_one_hook_is_left_for_the_next() -> None:
         return handler
 
     hooks = [
-        before(sleeping(0), timeout=0.02, id="quick"),
-        before(sleeping(0.04), timeout=5, id="slow"),
+        before(sleeping(0), timeout=0.25, id="quick"),
+        before(sleeping(0.3), timeout=5, id="slow"),
         before(sleeping(60), timeout=0.01, id="late", on_error="open"),
         before(sleeping(0.03), timeout=math.inf, id="free"),
         before(sleeping(60), timeout=0.01, id="late too", on_error="open"),
-        before(sleeping(0), timeout=0.01, id="quick too"),
+        before(sleeping(0), timeout=0.25, id="quick too"),
     ]
     chain = Chain(hooks)
     for _ in range(2):
-        outcome = await lead(chain, terminal=Tool(seconds=0.03))
+        outcome = await lead(chain, terminal=Tool(seconds=0.3))
         assert [status for _, status in statuses(outcome)] == ["ok", "ok", "timeout", "ok", "timeout", "ok"]
         assert outcome.denied is None
 
@@ -241,7 +241,7 @@ async def test_a_hook_that_swallows_its_timeout_and_hangs_again_does_not_hang_th
         await anyio.sleep_forever()
 
     tool = Tool()
-    with anyio.fail_after(0.5):
+    with anyio.fail_after(5):
         outcome = await Chain([hook(kind, stubborn, timeout=0.01, on_error="open")]).run(tool_call(), tool)
 
     assert outcome.result is tool.answer
@@ -311,20 +311,20 @@ async def test_a_plain_handler_without_a_limit_may_block() -> None:
 
 
 async def test_the_work_inside_of_call_next_is_not_an_arounds_own_time() -> None:
-    hooks = [around(through, timeout=0.02, priority=n, id=f"{n}") for n in range(5)]
+    hooks = [around(through, timeout=0.5, priority=n, id=f"{n}") for n in range(5)]
 
-    outcome = await run(hooks, terminal=Tool(seconds=0.05))
+    outcome = await run(hooks, terminal=Tool(seconds=0.6))
 
     assert statuses(outcome) == [(f"{n}", "ok") for n in range(5)]
-    assert all(each.duration_ms < 20 for each in outcome.executions)
+    assert all(each.duration_ms < 500 for each in outcome.executions)
 
 
 async def test_other_hooks_inside_of_call_next_are_not_an_arounds_own_time() -> None:
     async def slow(*args: Any) -> None:
-        await anyio.sleep(0.04)
+        await anyio.sleep(0.2)
 
     inner = [before(slow, timeout=5), guard(slow, timeout=5), after(slow, timeout=5)]
-    outcome = await run([around(through, timeout=0.02), *inner])
+    outcome = await run([around(through, timeout=0.5), *inner])
 
     assert outcome.denied is None
     assert [status for _, status in statuses(outcome)] == ["ok"] * 4
@@ -333,12 +333,12 @@ async def test_other_hooks_inside_of_call_next_are_not_an_arounds_own_time() -> 
 async def test_the_terminal_is_on_nobodys_clock() -> None:
     hooks = [hook(kind, through if kind == "around" else lambda *args: None) for kind in KINDS]
 
-    outcome = await run(hooks, terminal=Tool(seconds=0.05), hook_timeout=0.02, budget=0.03)
+    outcome = await run(hooks, terminal=Tool(seconds=0.6), hook_timeout=0.5, budget=0.5)
 
     assert [status for _, status in statuses(outcome)] == ["ok"] * 4
 
 
-@pytest.mark.parametrize("outer", [1, 3, 5])
+@pytest.mark.parametrize("outer", [1, 5])
 @pytest.mark.parametrize("on_error", ["open", "closed"])
 async def test_an_inner_hang_is_not_blamed_on_outer_hooks(outer: int, on_error: str) -> None:
     starts: list[str] = []
@@ -350,7 +350,7 @@ async def test_an_inner_hang_is_not_blamed_on_outer_hooks(outer: int, on_error: 
     hooks = [around(through, priority=n, id=f"outer {n}", on_error="open") for n in range(outer)]
     tool = Tool()
     outcome = await run(
-        [*hooks, around(hung, priority=900, id="hung", on_error=on_error)], terminal=tool, hook_timeout=0.05
+        [*hooks, around(hung, priority=900, id="hung", on_error=on_error)], terminal=tool, hook_timeout=0.25
     )
 
     assert starts == ["hung"]
@@ -371,19 +371,19 @@ async def test_own_times_do_not_nest() -> None:
     outcome = await run([around(slow, priority=n) for n in range(4)], terminal=Tool(seconds=0.02))
 
     own = [each.duration_ms for each in outcome.executions]
-    assert all(15 < each < outcome.duration_ms / 2 for each in own)
-    assert sum(own) < outcome.duration_ms
+    assert all(each > 15 for each in own)
+    assert sum(own) + 15 < outcome.duration_ms  # the terminal's time is nobody's
 
 
 async def test_an_arounds_time_before_and_after_call_next_counts_together() -> None:
     async def twice_slow(call: Any, call_next: Any) -> Any:
-        await anyio.sleep(0.03)
+        await anyio.sleep(0.05)
         result = await call_next(call)
-        await anyio.sleep(0.03)
+        await anyio.sleep(0.4)
         return result
 
     tool = Tool(seconds=0.01)
-    outcome = await run([around(twice_slow, timeout=0.045)], terminal=tool)
+    outcome = await run([around(twice_slow, timeout=0.42)], terminal=tool)
 
     assert statuses(outcome) == [("around", "timeout")]
     assert len(tool.calls) == 1
@@ -396,7 +396,7 @@ async def test_a_hang_after_call_next_keeps_or_fails_but_never_runs_downstream_a
         await anyio.sleep_forever()
 
     tool = Tool()
-    outcome = await run([around(late, timeout=0.01, on_error=on_error)], terminal=tool)
+    outcome = await run([around(late, timeout=0.25, on_error=on_error)], terminal=tool)
 
     assert len(tool.calls) == 1
     assert statuses(outcome) == [("around", "timeout")]
@@ -692,10 +692,10 @@ ELSEWHERE = pytest.mark.parametrize(
 
 @ELSEWHERE
 async def test_call_next_in_another_task_is_like_any_other(elsewhere: Any) -> None:
-    tool = Tool(seconds=0.05)
+    tool = Tool(seconds=0.3)
     inner = [before(lambda call: with_args(call, n=1)), guard(lambda call: None), after(lambda call, result: None)]
 
-    outcome = await run([around(elsewhere, timeout=0.03), *inner], terminal=tool)
+    outcome = await run([around(elsewhere, timeout=0.25), *inner], terminal=tool)
 
     assert outcome.result is tool.answer
     assert [status for _, status in statuses(outcome)] == ["ok"] * 4
@@ -725,7 +725,7 @@ async def test_a_hang_after_call_next_in_another_task_is_still_stopped(elsewhere
         await anyio.sleep_forever()
 
     tool = Tool(seconds=0.01)
-    outcome = await run([around(late, timeout=0.02)], terminal=tool)
+    outcome = await run([around(late, timeout=0.25)], terminal=tool)
 
     assert statuses(outcome) == [("around", "timeout")]
     assert len(tool.calls) == 1
@@ -755,7 +755,7 @@ async def test_a_hook_with_a_heartbeat_is_not_cancelled_for_an_inner_hang(kind: 
             raise results[0]
         return results[0]
 
-    hung = hook(kind, hang, id="hung", timeout=0.1, on_error=on_error)
+    hung = hook(kind, hang, id="hung", timeout=0.03, on_error=on_error)
     outcome = await run([around(heartbeat, id="heartbeat", timeout=2, priority=1), hung], terminal=tool)
 
     assert len(beats) > 1
@@ -776,7 +776,7 @@ async def test_a_hook_with_a_heartbeat_beside_the_terminal_is_not_timed_out() ->
                 await anyio.sleep(0.002)
         return results[0]
 
-    outcome = await run([around(heartbeat, timeout=0.03)], terminal=Tool(seconds=0.05))
+    outcome = await run([around(heartbeat, timeout=0.5)], terminal=Tool(seconds=0.6))
 
     assert statuses(outcome) == [("around", "ok")]
 
@@ -816,13 +816,13 @@ async def test_what_the_outermost_hook_does_after_call_next_is_its_own_time_too(
 
 async def test_an_inner_hook_that_blocks_and_raises_is_not_blamed_on_the_outer_one() -> None:
     async def blocking(call: Any, call_next: Any) -> Any:
-        time.sleep(0.15)
+        time.sleep(0.3)
         raise ValueError
 
     async def outer(call: Any, call_next: Any) -> Any:
         return await call_next(call)
 
-    hooks = [around(outer, timeout=0.1, id="outer"), around(blocking, priority=200, on_error="open", id="inner")]
+    hooks = [around(outer, timeout=0.25, id="outer"), around(blocking, priority=200, on_error="open", id="inner")]
     outcome = await Chain(hooks).run(tool_call(), Tool())
 
     assert outcome.denied is None

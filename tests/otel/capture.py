@@ -13,6 +13,7 @@ from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -24,6 +25,9 @@ from hookline.otel import MetricsHooks, TracingHooks
 from hookline.runtime import ModelRetry
 
 AT_ONCE = ModelRetry(first_wait=0.0)
+
+RESOURCE = Resource.create()
+"""Made once: the SDK starts threads to find out where it runs, and a provider without one does so again."""
 
 
 class Sink:
@@ -47,12 +51,12 @@ class Sink:
             InMemoryLogRecordExporter(),
             InMemoryMetricReader(),
         )
-        self.tracer_provider = TracerProvider(sampler=sampler, span_limits=limits, shutdown_on_exit=False)
+        self.tracer_provider = TracerProvider(sampler, RESOURCE, span_limits=limits, shutdown_on_exit=False)
         for processor in processors:
             self.tracer_provider.add_span_processor(processor)
         self.tracer_provider.add_span_processor(SimpleSpanProcessor(self._spans))
-        self.meter_provider = MeterProvider([self.reader], shutdown_on_exit=False)
-        self.logger_provider = LoggerProvider(shutdown_on_exit=False)
+        self.meter_provider = MeterProvider([self.reader], RESOURCE, shutdown_on_exit=False)
+        self.logger_provider = LoggerProvider(RESOURCE, shutdown_on_exit=False)
         self.logger_provider.add_log_record_processor(SimpleLogRecordProcessor(self._logs))
 
     @property

@@ -25,6 +25,7 @@ from hookline import (
 from hookline.otel import MetricsHooks, TracingHooks
 from hookline.runtime import ModelRetry
 
+from .capture import RESOURCE
 from .receiver import call, calls, says
 
 AGENT, TOOL, MODEL, ERROR = "gen_ai.agent.name", "gen_ai.tool.name", "gen_ai.request.model", "error.type"
@@ -35,13 +36,15 @@ class Gauge:
 
     def __init__(self, **options: Any) -> None:
         self.reader = InMemoryMetricReader()
-        self.provider = MeterProvider([self.reader], shutdown_on_exit=False, **options)
+        self.provider = MeterProvider([self.reader], RESOURCE, shutdown_on_exit=False, **options)
 
     def hooks(self, **options: Any) -> MetricsHooks:
         return MetricsHooks(self.provider, **options)
 
     def tracing(self, **options: Any) -> TracingHooks:
-        return TracingHooks(TracerProvider(shutdown_on_exit=False), meter_provider=self.provider, **options)
+        return TracingHooks(
+            TracerProvider(resource=RESOURCE, shutdown_on_exit=False), meter_provider=self.provider, **options
+        )
 
     @property
     def metrics(self) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from hookline import (
 )
 from hookline.otel import TracingHooks
 from hookline.runtime import ModelRetry
+from tests.otel.capture import RESOURCE
 
 AT_ONCE = ModelRetry(first_wait=0.0)
 
@@ -61,12 +62,12 @@ class Scene:
             InMemoryLogRecordExporter(),
             InMemoryMetricReader(),
         )
-        self.provider = TracerProvider(sampler=sampler, span_limits=limits, shutdown_on_exit=False)
+        self.provider = TracerProvider(sampler, RESOURCE, span_limits=limits, shutdown_on_exit=False)
         self.provider.add_span_processor(self.begun)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.logger_provider = LoggerProvider(shutdown_on_exit=False)
+        self.logger_provider = LoggerProvider(RESOURCE, shutdown_on_exit=False)
         self.logger_provider.add_log_record_processor(SimpleLogRecordProcessor(self.log_exporter))
-        self.meter_provider = MeterProvider([self.reader], shutdown_on_exit=False)
+        self.meter_provider = MeterProvider([self.reader], RESOURCE, shutdown_on_exit=False)
         self.complaints = Complaints(tolerated)
         self.traces: int | None = None
         """How many traces there must be in the end, where a test says so."""

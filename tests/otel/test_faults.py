@@ -949,6 +949,7 @@ def wrong_events(kind: type[Event]) -> Iterator[Event]:
                 yield kind(**{**whole_event(kind), name: value, "operation_id": f"{name} {number}"})
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("kind", EVENTS.values(), ids=EVENTS)
 async def test_an_event_with_a_wrong_field_harms_neither_the_others_nor_the_batch(kind, caplog):
     caplog.set_level(logging.CRITICAL)

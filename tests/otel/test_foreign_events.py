@@ -658,7 +658,7 @@ ENDS = st.permutations(list(OPERATIONS))
 INTERRUPTIONS = st.dictionaries(
     st.integers(0, 30), st.sampled_from(["close", "close early", "unregister"]), max_size=2
 ) | st.just({})
-relaxed = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+relaxed = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @given(events=st.lists(any_event(), max_size=30), ends=ENDS, hook_spans=st.booleans(), interruptions=INTERRUPTIONS)

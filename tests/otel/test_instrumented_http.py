@@ -46,6 +46,7 @@ from hookline import (
 from hookline.otel import MetricsHooks, TracingHooks
 from hookline.runtime import ModelRetry
 
+from .capture import RESOURCE
 from .receiver import Answer, Request, Server, ask, call, calls, says
 
 pytestmark = pytest.mark.anyio
@@ -56,7 +57,7 @@ class Web:
 
     def __init__(self) -> None:
         self.kept = InMemorySpanExporter()
-        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider = TracerProvider(resource=RESOURCE, shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self.kept))
         self.server = Server(lambda request: Answer(body=request.path.encode()))
 

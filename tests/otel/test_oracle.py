@@ -48,6 +48,7 @@ from hookline import (
 )
 from hookline.otel import MetricsHooks, TracingHooks
 
+from .capture import RESOURCE
 from .receiver import ask, call, calls, says
 
 pytestmark = pytest.mark.anyio
@@ -69,9 +70,9 @@ class Side:
 
     def __init__(self) -> None:
         self.kept, self.reader = InMemorySpanExporter(), InMemoryMetricReader()
-        self.tracers = TracerProvider(shutdown_on_exit=False)
+        self.tracers = TracerProvider(resource=RESOURCE, shutdown_on_exit=False)
         self.tracers.add_span_processor(SimpleSpanProcessor(self.kept))
-        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
+        self.meters = MeterProvider([self.reader], RESOURCE, shutdown_on_exit=False)
 
     @property
     def spans(self) -> list[dict[str, Any]]:

@@ -281,7 +281,7 @@ async def test_a_hook_whose_time_passes_inside_of_its_own_move_is_over_and_both_
 
     machine = PhaseMachine(
         "agent",
-        [on(START, go_on, timeout=0.02), on(START, noting(log, "next")), on(READY, hang, noting(log, "not run"))],
+        [on(START, go_on, timeout=0.25), on(START, noting(log, "next")), on(READY, hang, noting(log, "not run"))],
     )
 
     with announced() as moves:

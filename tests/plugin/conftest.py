@@ -20,10 +20,9 @@ import hookline.runtime
 
 LOADED = (anyio, filelock, jinja2, yaml, hookline)
 
-INSTALLED = any(each.name == "hookline" for each in importlib.metadata.entry_points(group="pytest11"))
+PLUGINS = {each.name for each in importlib.metadata.entry_points(group="pytest11")}
 
-UNRELATED = ("agent_hooks_ctk", "benchmark", "cacheprovider", "hypothesispytest", "langsmith_plugin")
-"""Plugins of others that would only take time."""
+INSTALLED = "hookline" in PLUGINS
 
 SHOP = '''
 from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, exec_agent, tool
@@ -81,7 +80,9 @@ class Project:
         return self.write(name, f"{head}pytestmark = {mark}\n\n{text}")
 
     def run(self, *arguments: str, apart: bool = False, only: str = "anyio") -> pytest.RunResult:
-        unwanted = [*UNRELATED, *({"anyio", "asyncio"} - {only}), *(() if apart else ("xdist", "xdist.looponfail"))]
+        """Run pytest with the plugins that a test is about: those of others would only take time, up to 2 s each."""
+        wanted = {"hookline", only, *(("xdist", "xdist.looponfail") if apart else ())}
+        unwanted = [*sorted(PLUGINS - wanted), "cacheprovider"]
         plugins = [word for name in unwanted for word in ("-p", f"no:{name}")]
         own: tuple[str, ...] = () if INSTALLED else ("-p", "hookline.pytest_plugin")
         if only == "asyncio":

@@ -174,12 +174,12 @@ async def test_the_time_of_a_tool_is_not_the_time_of_the_hooks_around_it() -> No
 
     @tool
     async def slow() -> str:
-        await anyio.sleep(0.05)
+        await anyio.sleep(0.6)
         return "slow"
 
     agent = agent_of(calls(ToolCalling(api_name="slow", tool_call_id="t1")), says(), tools=[slow])
 
-    result = await exec_agent(agent, "go", hooks=[around(ToolCall, patient, timeout=0.01)])
+    result = await exec_agent(agent, "go", hooks=[around(ToolCall, patient, timeout=0.5)])
 
     assert told(result.messages) == {"t1": "slow"}
 
