@@ -12,7 +12,7 @@ from hookline._deadline import HandlerCancelledError, HandlerTimeoutError
 from hookline._observers import Observer
 from hookline._phase import PhaseTransition
 from hookline.calls import Denial
-from hookline.errors import message_of
+from hookline.errors import DeliveryError, message_of
 from hookline.events import Event
 from hookline.signals import ChainRun, ExecutionStatus, HookExecution, announce, chain_ran, hook_executed
 
@@ -62,15 +62,25 @@ def report(observer: Observer, event: Event, error: Exception, timeout: float = 
         event.hook_type,
         event.operation_id,
         described(error),
-        exc_info=error,
+        exc_info=_trace_of(error),
     )
 
 
 def report_failure(hook_id: str, point: str, operation_id: str, error: Exception) -> None:
     """Log what an interceptor or a phase hook did wrong."""
     logger.error(
-        "Hook %r on %s of operation %s failed: %s", hook_id, point, operation_id, described(error), exc_info=error
+        "Hook %r on %s of operation %s failed: %s",
+        hook_id,
+        point,
+        operation_id,
+        described(error),
+        exc_info=_trace_of(error),
     )
+
+
+def _trace_of(error: Exception) -> Exception | None:
+    """What is logged with a traceback: a delivery that failed has nothing to show but our own code."""
+    return None if isinstance(error, DeliveryError) else error
 
 
 def announce_execution(execution: HookExecution, sender: object) -> None:

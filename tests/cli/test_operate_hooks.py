@@ -77,7 +77,7 @@ def test_a_definition_that_is_refused_leaves_nothing_behind_and_its_line_is_told
     result = run("hooks", "add", str(file), url=url)
 
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"hookline: {file}, line 7: 'os:system' is no handler that may be named")
+    assert result.stderr.startswith(f"hookline: {file}, line 10: 'os:system' is no handler that may be named")
     assert result.stderr.count("\n") == 1
     assert lines(run("hooks", "--json", url=url)) == []
 
@@ -260,6 +260,18 @@ def test_a_hook_of_a_file_can_be_switched_but_not_removed(url: str, tmp_path: Pa
     assert run("hooks", "toggle", name, "--files", str(file), url=url).stdout == f"{name} is off: No shell\n"
     states = {each["name"]: each["enabled"] for each in lines(run("hooks", "--files", str(file), "--json", url=url))}
     assert states == {"No shell": False, "No more": True}
+
+
+def test_a_hook_of_a_file_that_needs_a_module_is_switched_by_naming_the_module(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "hooks.toml"
+    file.write_text((TWO % f"{FACTORIES}:say").replace('name = "No more"', 'name = "No more"\nid = "no-more"'))
+    on(url, lambda store: define(store))
+
+    alone = run("hooks", "toggle", "no-more", "--files", str(file), url=url)
+    named = run("hooks", "toggle", "no-more", "--files", str(file), "--modules", FACTORIES, url=url)
+
+    assert alone.stderr.startswith(f"hookline: {file}, line 11: ")
+    assert named.stdout == "no-more is off: No more\n"
 
 
 def test_a_tenant_sees_the_system_s_hooks_and_changes_only_its_own(url: str) -> None:

@@ -200,6 +200,8 @@ class TestReading:
             ({"decision": None}, "decision"),
             ({"decision": ["deny"]}, "decision"),
             ({"reason": 3}, "reason"),
+            ({"reason": "no way"}, "no `decision`"),
+            ({"reason": "no way", "args": {}}, "no `decision`"),
             ({"args": []}, "args"),
             ({"args": "ls"}, "args"),
             ({"decision": "deny", "args": {}}, "goes with 'allow'"),

@@ -38,6 +38,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"name": "\ud800"}, "invalid", "$.name"),
     ({"name": None}, "invalid", "$.name"),
     ({"id": "a/b"}, "invalid", "$.id"),
+    *(({"id": reserved}, "invalid", "$.id") for reserved in ("logs", "stats", "handlers", ".", "..")),
     ({"tenantId": "a\x00b"}, "invalid", "$.tenantId"),
     ({"point": "toolCall.guard"}, "invalid", "$.point"),
     ({"point": "ToolCall"}, "invalid", "$.point"),
@@ -57,10 +58,24 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"handler": None}, "invalid", "$"),
     ({"script": "a.py"}, "invalid", "$"),
     ({"handler": None, "webhook": HOOK}, "point_not_served", "$.point"),
-    ({"handler": None, "point": "afterStep", "webhook": HOOK | {"url": "ftp://x"}}, "webhook_refused", "$.webhook"),
-    ({"handler": None, "point": "afterStep", "webhook": HOOK | {"timeout": 0}}, "webhook_refused", "$.webhook"),
+    ({"handler": None, "point": "afterStep", "webhook": HOOK | {"url": "ftp://x"}}, "webhook_refused", "$.webhook.url"),
+    ({"handler": None, "point": "afterStep", "webhook": HOOK | {"timeout": 0}}, "webhook_refused", "$.webhook.timeout"),
+    (
+        {"handler": None, "point": "afterStep", "webhook": HOOK | {"eventFields": ["x"]}},
+        "webhook_refused",
+        "$.webhook.eventFields",
+    ),
+    (
+        {"handler": None, "point": "afterStep", "webhook": HOOK | {"headers": {"a": "\n"}}},
+        "webhook_refused",
+        "$.webhook",
+    ),
     ({"handler": None, "point": "afterStep", "webhook": HOOK | {"x": 0}}, "invalid", "$.webhook.x"),
-    ({"handler": None, "point": "afterStep", "webhook": HOOK | {"control": True}}, "webhook_refused", "$.webhook"),
+    (
+        {"handler": None, "point": "afterStep", "webhook": HOOK | {"control": True}},
+        "webhook_refused",
+        "$.webhook.control",
+    ),
     ({"handler": None, "point": "afterStep", "webhook": HOOK, "timeout": 3}, "invalid", "$.timeout"),
     ({"handler": None, "point": "afterStep", "webhook": HOOK, "config": {"a": 1}}, "invalid", "$.config"),
     ({"handler": None, "point": "afterStep", "webhook": HOOK, "inherit": True}, "invalid", "$.inherit"),
@@ -102,6 +117,17 @@ def test_both_spellings_are_read_but_not_of_one_field() -> None:
     assert read_definition(VALID | {"onError": "open"}).on_error == "open"
     with pytest.raises(DefinitionError, match="two spellings"):
         read_definition(VALID | {"onError": "open", "on_error": "open"})
+
+
+@pytest.mark.parametrize("inherit", [None, True, False])
+@pytest.mark.parametrize("point", ["ToolCall.guard", "AgentCall.around", "afterStep"])
+def test_interceptors_go_along_into_sub_agents_and_observers_do_not_unless_told(
+    point: str, inherit: bool | None
+) -> None:
+    read = read_definition(VALID | {"point": point, "inherit": inherit})
+
+    assert read.inherit is inherit
+    assert read.inherits is (point != "afterStep" if inherit is None else inherit)
 
 
 def test_a_definition_cannot_be_changed_by_those_who_read_it() -> None:

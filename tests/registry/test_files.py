@@ -12,7 +12,7 @@ from hookline.registry import DefinitionConflictError, DefinitionError, Definiti
 from hookline.registry._files import load_file
 from hookline.store import SqlStore
 
-from .scenes import FACTORIES, definition, ids, pay, until
+from .scenes import FACTORIES, definition, ids, until
 
 pytestmark = pytest.mark.anyio
 
@@ -99,16 +99,51 @@ BROKEN: list[tuple[str, str, int | None, str]] = [
     ("toml", '[[hooks]]\nname = "a"\npoint = "afterStep"\nhandler = "log"\npriority = 5000', 5, "<= 1000"),
     ("toml", '[[hooks]]\nname = "a"\npoint = "afterStep"\nhandler = "log"\non_eror = "open"', 5, "onEror"),
     ("toml", '[[hooks]]\nname = "a"\npoint = "afterStep"\nhandler = "log"\nrevision = 3', 5, "registry"),
-    ("toml", '[[hooks]]\nname = "a"\npoint = "afterStep"\n[hooks.webhook]\nurl = "ftp://x"', 4, "https"),
+    ("toml", '[[hooks]]\nname = "a"\npoint = "afterStep"\n[hooks.webhook]\nurl = "ftp://x"', 5, "https"),
     (
         "toml",
         '[[hooks]]\nname = "a"\ndescription = """\n[[hooks]]\n"""\npoint = "afterStep"\nhandler = "log"\npriority = -1',
         8,
         ">= 0",
     ),
-    ("toml", "hooks = [{name = 'a'}]", None, "missing"),
-    ("toml", "hook = []", None, "unknown key"),
-    ("toml", "hooks = 3", None, "list of tables"),
+    ("toml", "hooks = [{name = 'a'}]", 1, "missing"),
+    ("toml", "\nhook = []", 2, "unknown key"),
+    ("toml", "hooks = 3", 1, "list of tables"),
+    ("toml", '# [hooks]\n\n[hooks]\nname = "a"', 3, "list of tables"),
+    ("toml", "[[hooks]]\nother = 1\n[other]\nhooks = 2", 3, "unknown key"),
+    ("toml", '[[hooks]]\nname = "a"\n[["hooks-of-mine"]]\nname = "b"', 3, "unknown key"),
+    (
+        "toml",
+        'hooks = [\n  {name = "a", point = "afterStep", handler = "log"}, # a [\n'
+        '  {name = "]}", point = "afterStep", handler = "log", priority = 5000},\n]',
+        3,
+        "<= 1000",
+    ),
+    (
+        "toml",
+        '[[ hooks ]] # """\nname = "a"\npoint = "afterStep"\n["hooks".webhook]\nurl = "https://x"\n"timeout" = 0\n# """',
+        6,
+        "0.1 to 300",
+    ),
+    (
+        "toml",
+        '[[hooks]]\nname = "a"\npoint = "afterStep"\nwebhook.url = "https://x"\nwebhook . event_fields = ["y"]',
+        5,
+        "no fields",
+    ),
+    (
+        "toml",
+        '[[hooks]]\nname = "a"\npoint = "afterStep"\nwebhook.url = "https://x"\nwebhook.headers = {a = 1}',
+        5,
+        "expected `str`",
+    ),
+    (
+        "yaml",
+        "hooks:\n- name: a\n  point: afterStep\n  webhook:\n    url: https://x\n    timeout: 0",
+        6,
+        "0.1 to 300",
+    ),
+    ("yaml", "hooks:\n- name: a\n  point: afterStep\n  handler: log\n  tags:\n  - a\n  - ''", 7, "length >= 1"),
     ("yaml", "hooks:\n  - name: a\n   point: b", 3, "not YAML"),
     ("yaml", "hooks:\n  - name: a\n    point: afterStep\n    handler: log\n    timeout: -3\n", 5, "> 0"),
     ("yaml", "hooks:\n  - name: a\n    name: b", 3, "twice"),
@@ -194,13 +229,31 @@ async def test_the_old_set_stays_active_while_a_file_is_broken(
         assert (await registry.list()).items[0].name == "Still no shell"
 
 
-async def test_a_file_that_names_a_handler_that_is_gone_is_opened_and_fails_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ('handler = "gone"', 4),
+        ('handler = "deny"\nconfig.reason = 5', 5),
+        ('handler = "deny"\n\n[hooks.config]\nreson = "x"', 6),
+        ('script = "gone.py"', 4),
+    ],
+    ids=["handler", "value", "argument", "script"],
+)
+async def test_what_cannot_work_breaks_a_file_at_the_start_as_it_does_later(
+    tmp_path: Path, body: str, line: int
+) -> None:
     file = tmp_path / "a.toml"
-    file.write_text('[[hooks]]\nname = "a"\npoint = "ToolCall.guard"\nhandler = "gone"\n')
+    file.write_text("")
+    async with Registry(files=[file], refresh_seconds=60) as registry:
+        file.write_text(f'[[hooks]]\nname = "a"\npoint = "ToolCall.guard"\n{body}\n')
+        await registry.refresh()
+        told = registry.problems[0]
 
-    async with Registry(files=[file]) as registry:
-        assert (await registry.list()).items[0].problem
-        assert (await pay(registry.hooks())).denied is not None
+    with pytest.raises(DefinitionFileError) as refused:
+        await Registry(files=[file]).__aenter__()
+
+    assert refused.value.line == line
+    assert told.endswith(str(refused.value))
 
 
 async def test_a_definition_of_a_file_is_switched_for_every_process_and_for_good(

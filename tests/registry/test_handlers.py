@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from hookline.calls import AgentCall, Message, ModelCall, ToolCall
+from hookline.delivery import KeyRing
 from hookline.errors import HookUsageError
 from hookline.events import AfterToolCall
 from hookline.hooks import Hooks
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 
 def builder(*modules: str) -> Builder:
-    return Builder(HandlerCatalog(modules), None)
+    return Builder(HandlerCatalog(modules), None, KeyRing())
 
 
 def build(**fields: Any) -> Hooks:
@@ -131,6 +132,13 @@ async def test_a_bundle_stands_where_its_factory_puts_it_and_carries_the_definit
     }
     outcome = await pay([bundle], msgspec.structs.replace(PAY, tenant_id="acme"))
     assert outcome.denied is not None
+
+
+@pytest.mark.parametrize("inherit", [None, True, False])
+async def test_a_factory_is_told_whether_its_hooks_go_along_into_sub_agents(inherit: bool | None) -> None:
+    bundle = build(handler="deny-tools", config={"tools": ["*/pay"]}, inherit=inherit)
+
+    assert bundle.inherit is (inherit is not False)
 
 
 def test_entry_points_of_other_packages_may_be_named_once_but_not_in_the_place_of_ours(

@@ -12,6 +12,7 @@ from sqlalchemy import insert, select, update
 
 from hookline import Agent, ModelResponse, OperationResult, ScriptedModel, ToolCalling, exec_agent
 from hookline.calls import ToolCall
+from hookline.delivery import KeyRing, generate_key
 from hookline.errors import HookUsageError
 from hookline.hooks import Hook, Hooks
 from hookline.interceptors import Chain
@@ -174,7 +175,7 @@ async def test_two_tenants_may_use_one_id_and_learn_nothing_of_each_other(regist
     assert await registry.get("same", "acme") == mine
     await registry.set_enabled("same", False, tenant_id="acme")
     assert await registry.get("same", "other") == other
-    with pytest.raises(DefinitionConflictError, match="several tenants"):
+    with pytest.raises(DefinitionConflictError, match="name the tenant whose it is"):
         await registry.get("same")
     with pytest.raises(DefinitionConflictError, match="several tenants"):
         await registry.delete("same")
@@ -368,6 +369,34 @@ async def test_the_operator_says_which_variables_headers_may_name(store: SqlStor
     assert stored.webhook is not None
 
 
+@pytest.mark.parametrize(
+    ("webhook", "missing"),
+    [
+        ({"url": "https://a.example"}, "HOOKLINE_WEBHOOK_KEY,"),
+        ({"url": "https://a.example", "key": "billing"}, "HOOKLINE_WEBHOOK_KEY_BILLING,"),
+        ({"url": "local://here"}, ""),
+    ],
+    ids=["unnamed", "named", "local"],
+)
+async def test_a_webhook_that_no_key_of_the_process_signs_says_so(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch, webhook: dict[str, Any], missing: str
+) -> None:
+    for name in ("HOOKLINE_WEBHOOK_KEY", "HOOKLINE_WEBHOOK_KEY_BILLING"):
+        monkeypatch.delenv(name, raising=False)
+    async with Registry(store) as registry:
+        stored = await registry.create({"id": "told", "name": "n", "point": "afterStep", "webhook": webhook})
+
+        assert missing in stored.problem
+        assert bool(stored.problem) is bool(missing)
+        assert ids(registry.hooks()) == ["told"]  # others may deliver what it queues
+    async with Registry(store, keys=KeyRing({"": [generate_key()], "billing": [generate_key()]})) as signing:
+        assert (await signing.get("told")).problem == ""
+    monkeypatch.setenv("HOOKLINE_WEBHOOK_KEY", generate_key())
+    monkeypatch.setenv("HOOKLINE_WEBHOOK_KEY_BILLING", generate_key())
+    async with Registry(store) as configured:
+        assert (await configured.get("told")).problem == ""
+
+
 @pytest.mark.parametrize("on_error", ["closed", "open"])
 @pytest.mark.parametrize("kind", ["before", "guard", "after", "around"])
 async def test_a_handler_that_has_vanished_denies_the_calls_of_its_hook_or_is_left_out(
@@ -401,6 +430,31 @@ async def test_a_handler_that_has_vanished_denies_the_calls_of_its_hook_or_is_le
         assert other.denied is None
 
 
+async def test_of_what_has_vanished_all_may_be_changed_that_does_not_touch_it(store: SqlStore) -> None:
+    async with Registry(store, modules=[FACTORIES]) as before:
+        stored = await before.create(definition(handler=f"{FACTORIES}:say", config={"text": "no"}))
+
+    async with Registry(store) as after:
+        for changes in ({"priority": 7}, {"name": "b", "tags": ["c"]}, {"enabled": False}, {"config": {"text": "no"}}):
+            changed = await after.update(stored.id, changes)
+        for changes in ({"config": {"text": "yes"}}, {"point": "ToolCall.before"}, {"handler": "gone"}):
+            with pytest.raises(DefinitionError) as refused:
+                await after.update(stored.id, changes)
+            assert refused.value.code == "handler_not_allowed"
+        assert (changed.priority, changed.name, changed.enabled, changed.config) == (7, "b", False, {"text": "no"})
+        assert changed.problem
+        assert (await after.update(stored.id, {"handler": "deny", "config": {}})).problem == ""
+        with pytest.raises(DefinitionError):
+            await after.update(stored.id, {"priority": 5000})
+
+
+async def test_no_change_breaks_what_works(registry: Registry) -> None:
+    stored = await registry.create(definition(handler="deny-tools", config={"tools": ["*/pay"]}))
+
+    with pytest.raises(DefinitionError, match="names its tools"):
+        await registry.update(stored.id, {"tool": "*/pay"})
+
+
 async def test_an_observer_whose_handler_has_vanished_is_left_out(store: SqlStore) -> None:
     async with Registry(store, modules=[FACTORIES]) as before:
         await before.create(definition(point="afterStep", handler=f"{FACTORIES}:seeing"))
@@ -421,6 +475,8 @@ async def test_what_another_version_has_written_is_shown_and_fails_closed(
         await registry.refresh()
 
         assert "another version" in (await registry.get(stored.id)).problem
+        with pytest.raises(DefinitionError):
+            await registry.update(stored.id, {"priority": 7})
         assert (await pay(registry.hooks())).denied is not None
         await registry.set_enabled(stored.id, False)
         assert (await pay(registry.hooks())).denied is None

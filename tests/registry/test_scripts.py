@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from hookline.calls import AgentCall, AgentResult, Message, ToolResult
+from hookline.delivery import KeyRing
 from hookline.events import BeforeStep
 from hookline.hooks import Hooks
 from hookline.interceptors import Chain, Outcome
@@ -50,7 +51,7 @@ def write(folder: Path) -> Write:
 
 
 def hook(folder: Path, script: str, *, environment: tuple[str, ...] = (), **fields: Any) -> Hooks:
-    builder = Builder(HandlerCatalog(), Scripts(folder, environment))
+    builder = Builder(HandlerCatalog(), Scripts(folder, environment), KeyRing())
     made = builder.fresh(read_definition(definition(id="hook_1", script=script, **fields)))
     assert isinstance(made, Hooks)
     return made
@@ -100,6 +101,7 @@ ANSWERS: list[tuple[str, str, Callable[[Outcome], bool]]] = [
     ("after", '{"decision": "deny", "reason": "no"}', lambda it: it.denied.reason == "no"),
     ("after", '{"decision": "answer", "result": "cleaned"}', lambda it: it.result.content == "cleaned"),
     ("after", "{}", lambda it: it.result.content == "paid"),
+    ("guard", " {} ", lambda it: it.denied is None),
 ]
 
 
@@ -156,6 +158,10 @@ async def test_a_script_is_told_events(folder: Path, write: Write, tmp_path: Pat
         ("print('[]')", "invalid_answer"),
         ("""print('{"decison": "deny"}')""", "invalid_answer"),
         ("""print('{"decision": "perhaps"}')""", "invalid_answer"),
+        ("""print('{"reason": "no way"}')""", "invalid_answer"),
+        ("""print('{"args": {"amount": 1}}')""", "invalid_answer"),
+        ("""print('{"decision": "deny", "decision": "allow"}')""", "invalid_answer"),
+        ("""print('{"decision": "deny", "reason": "no", "reason": "yes"}')""", "invalid_answer"),
         ("""print('{"decision": "answer", "result": "x"}')""", "invalid_answer"),
         ("""print('{"decision": "allow", "args": {}}')""", "invalid_answer"),
         ("""print('{"decision": "deny", "result": "x"}')""", "invalid_answer"),
@@ -391,7 +397,7 @@ def test_a_script_cannot_surround_a_call_and_needs_a_folder(folder: Path, write:
     with pytest.raises(DefinitionError, match="surround"):
         hook(folder, write("print()"), point="ToolCall.around")
     with pytest.raises(DefinitionError, match="no folder"):
-        Builder(HandlerCatalog(), None).fresh(definition(id="hook_1", script="hook.py"))
+        Builder(HandlerCatalog(), None, KeyRing()).fresh(definition(id="hook_1", script="hook.py"))
 
 
 async def test_a_script_that_vanishes_or_leads_away_later_is_shown_and_follows_on_error(

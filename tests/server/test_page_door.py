@@ -126,7 +126,7 @@ def test_who_signs_out_ends_the_session_and_no_other(paged: Site) -> None:
         elsewhere = another.get("/operations")
 
     assert (before.status_code, elsewhere.status_code) == (200, 200)
-    assert (after.status_code, after.headers["location"]) == (303, "/page/sign-in")
+    assert (after.status_code, after.headers["location"]) == (303, "/page/sign-in?place=%2Foperations")
 
 
 def test_who_signs_out_is_out_in_every_process_within_a_second(

@@ -7,15 +7,20 @@ import re
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from html import unescape
 from typing import Any, TypeVar
+from urllib.parse import urljoin, urlsplit
 
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hookline.calls import ModelResponse
 from hookline.errors import HookUsageError
+from hookline.runtime import Agent, ScriptedModel, exec_agent
 from hookline.server import SCOPES, Caller, KeyStore, Scope
+from hookline.server._page_frame import own_place
 from hookline.server._page_sessions import Sessions
 from tests.server.site import Site, delivery, endpoint, execution, key, operation
 
@@ -31,6 +36,13 @@ NEEDED: dict[str, Scope] = dict.fromkeys(VIEWS, "operations:read") | {
 @pytest.fixture
 def paged(new_database_url: Callable[[str], str]) -> Iterator[Site]:
     with Site(new_database_url("sqlite"), page=True) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def paged_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """For tests that change nothing."""
+    with Site(f"sqlite:///{tmp_path_factory.mktemp('page')}/page.db", page=True) as site:
         yield site
 
 
@@ -60,9 +72,84 @@ def test_nobody_sees_a_view_without_a_session(paged: Site) -> None:
         for view in VIEWS:
             answer = stranger.get(f"/{view}")
 
-            assert (answer.status_code, answer.headers["location"]) == (303, "/page/sign-in")
+            assert (answer.status_code, answer.headers["location"]) == (303, f"/page/sign-in?place=%2F{view}")
+        assert (stranger.get("/").headers["location"], stranger.get("/").text) == ("/page/sign-in", "")
         assert stranger.get("/operations/live").status_code == 401
         assert stranger.post("/approvals", data={"decision": "approve"}).status_code == 303
+
+
+def test_whoever_signs_in_comes_to_what_was_asked_for(paged: Site) -> None:
+    with httpx.Client(base_url=f"{paged.address}/page") as stranger:
+        asked = stranger.get("/logs", params={"hook": "a b&c", "status": "ok"})
+        form = stranger.get(asked.headers["location"].removeprefix("/page"))
+        found = re.search(r'name="place" value="([^"]+)"', form.text)
+        assert found is not None
+        fields = {"token": token_in(form.text), "place": unescape(found[1])}
+
+        wrong = stranger.post("/sign-in", data=fields | {"key": "hk_wrong"})
+        right = stranger.post("/sign-in", data=fields | {"token": token_in(wrong.text), "key": paged.admin})
+        again = stranger.get(asked.headers["location"].removeprefix("/page"))
+
+    assert found[0] in wrong.text
+    assert right.headers["location"] == "/page/logs?hook=a+b%26c&status=ok"
+    assert again.headers["location"] == "/page/logs?hook=a+b%26c&status=ok"
+
+
+ELSEWHERE = (
+    "//evil.example",
+    "https://evil.example",
+    "/\\evil.example",
+    "\\\\evil.example",
+    "/logs\\@evil",
+    "/../v1",
+    "logs",
+    "/x",
+)
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_a_link_to_the_sign_in_leads_nowhere_else(paged_once: Site, place: str) -> None:
+    with httpx.Client(base_url=f"{paged_once.address}/page") as stranger:
+        form = stranger.get("/sign-in", params={"place": place})
+        answer = stranger.post("/sign-in", data={"token": token_in(form.text), "key": paged_once.admin, "place": place})
+
+    assert 'name="place"' not in form.text
+    assert answer.headers["location"] == "/page/"
+
+
+@given(st.text("/\\.:@?#%eolgs \n", max_size=20).map("/logs".__add__) | st.text())
+def test_whatever_place_is_asked_for_it_is_on_the_page(place: str) -> None:
+    kept = own_place(place)
+
+    assert kept in ("", place)
+    if kept:
+        there = urlsplit(urljoin("https://here.example/", f"/page{kept}"))
+        assert there.netloc == "here.example"
+        assert there.path.startswith("/page/")
+
+
+def test_an_answer_names_its_encoding_once(paged: Site) -> None:
+    with httpx.Client(base_url=f"{paged.address}/page") as stranger:
+        form = stranger.get("/sign-in")
+        style = re.search(r'rel="stylesheet" href="/page([^"]+)"', form.text)
+        assert style is not None
+        answers = [form, stranger.get(style[1])]
+
+    assert [each.headers["content-type"] for each in answers] == ["text/html; charset=utf-8", "text/css; charset=utf-8"]
+
+
+def test_a_failed_operation_says_why(paged: Site) -> None:
+    def fail(_: object) -> ModelResponse:
+        raise ConnectionError("no <route>")
+
+    agent = Agent(id="agent", model=ScriptedModel(fail))
+    ran = done(paged, exec_agent(agent, "Do", store=paged.server.store, tenant_id="acme"))
+    assert ran.reason == "error"
+
+    with visitor(paged, done(paged, key(paged.server.store))) as person:
+        facts = person.get(f"/operations/{ran.operation_id}").text.partition("<h2>Waterfall")[0]
+
+    assert "<code>ConnectionError</code>: no &lt;route&gt;" in facts
 
 
 def test_a_key_in_a_header_opens_the_api_and_not_the_page(paged: Site) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.registry import Statistic
 from hookline.server._page_plots import Series, columns, ladder, minutes
+from hookline.server._page_templates import templates
 
 FIGURES = st.floats(0, 1e9, allow_nan=False)
 
@@ -42,6 +44,21 @@ def test_a_label_is_no_markup() -> None:
     assert "<script>" not in plot
     assert "<b>" not in plot
     assert "style=" not in plot
+
+
+@pytest.mark.parametrize(("most", "ticks"), [(1, ["1"]), (2, ["1", "2"]), (5, ["5"]), (40, ["25", "50"])])
+def test_an_axis_of_counts_names_no_parts_of_one(most: int, ticks: list[str]) -> None:
+    plot = columns(["12:00"], [Series(name="ok", values=[most])], unit="runs", title="Runs", whole=True)
+
+    named = [each.text for each in ElementTree.fromstring(plot).iter("text")]
+    assert named == [*ticks, "12:00"]
+
+
+@pytest.mark.parametrize(
+    ("ms", "told"), [(0.0, "< 1 µs"), (0.0004, "< 1 µs"), (0.0025, "2.5 µs"), (3.0, "3.0 ms"), (None, "—")]
+)
+def test_what_took_a_time_took_more_than_none(ms: float | None, told: str) -> None:
+    assert templates().filters["ms"](ms) == told
 
 
 @given(FIGURES, FIGURES, FIGURES)

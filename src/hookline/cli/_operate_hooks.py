@@ -34,6 +34,7 @@ from hookline.cli._operate_tables import Column, as_lines, copied, fields, liste
 
 if TYPE_CHECKING:
     from hookline.registry import DryRun, HookDefinition, Registry
+    from hookline.registry._files import Entry
     from hookline.store import SqlStore
 
 __all__ = ["hooks_app"]
@@ -118,7 +119,8 @@ def add_hooks(
             nth, _, path = error.path.removeprefix("$[").partition("]")
             if not nth.isdigit():
                 raise
-            line = read[int(nth)][1]
+            entry = read[int(nth)][1]
+            line = None if entry is None else entry.line_of(path)
             where = f"$.hooks[{nth}]{path}"
             raise DefinitionFileError(error.code, where, error.problem, str(file), line) from None
 
@@ -178,6 +180,8 @@ def toggle_hook(
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     files: Files = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
     """Switch a hook off, or on again, from the next run on in every process."""
@@ -193,7 +197,7 @@ def toggle_hook(
             actor=actor(),
         )
 
-    found = operate(store, _with(switch, files, None, None))
+    found = operate(store, _with(switch, files, modules, scripts))
     if as_json:
         as_lines([found])
     else:
@@ -239,8 +243,8 @@ def _with(
     return opened
 
 
-def _read(file: Path) -> list[tuple[Any, int | None]]:
-    """The definitions of a file, each with its line, if that is known.
+def _read(file: Path) -> list[tuple[Any, Entry | None]]:
+    """The definitions of a file, each with where it stands, if that is known.
 
     Raises:
         HooklineError: If they cannot be read.
@@ -248,7 +252,7 @@ def _read(file: Path) -> list[tuple[Any, int | None]]:
     from hookline.registry._files import load_file
 
     if file.suffix in (".toml", ".yaml", ".yml"):
-        return [(_as_given(each), line) for each, line in load_file(file)]
+        return [(_as_given(each), entry) for each, entry in load_file(file)]
     name = "stdin" if str(file) == "-" else str(file)
     try:
         found = msgspec.json.decode(sys.stdin.read() if str(file) == "-" else file.read_bytes())

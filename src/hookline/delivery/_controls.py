@@ -41,6 +41,8 @@ def read_answer(hook_id: str, body: bytes) -> ControlAnswer:
         unknown = sorted(set(given) - set(ControlAnswer.__struct_encode_fields__))
         if unknown:
             raise ValueError(f"it has the unknown key {unknown[0]!r:.100}")
+        if "reason" in given and "decision" not in given:
+            raise ValueError("it has a `reason` and no `decision`")
         answer = msgspec.convert(given, ControlAnswer)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _invalid(hook_id, str(error) or type(error).__name__) from None

@@ -10,7 +10,9 @@ import msgspec
 
 from hookline._error_root import message_of
 from hookline._hook_records import Interceptor, check_hook, check_interceptor
+from hookline._webhook import Webhook
 from hookline.calls import Call, Deny
+from hookline.delivery._keys import ENVIRONMENT_KEY, KeyRing
 from hookline.errors import HookDefinitionError
 from hookline.hooks import AnyHook, Hook, Hooks
 from hookline.registry._catalog import HandlerCatalog
@@ -46,11 +48,13 @@ class Builder:
     Args:
         catalog: Handlers that may be named.
         scripts: Scripts that may be run.
+        keys: What signs the deliveries of this process.
     """
 
-    def __init__(self, catalog: HandlerCatalog, scripts: Scripts | None) -> None:
+    def __init__(self, catalog: HandlerCatalog, scripts: Scripts | None, keys: KeyRing) -> None:
         self._catalog = catalog
         self._scripts = scripts
+        self._keys = keys
         self._kept: dict[bytes, Built] = {}
 
     def fresh(self, definition: HookDefinition) -> AnyHook:
@@ -104,7 +108,16 @@ class Builder:
         problem = self.kept(definition).problem
         if not problem and definition.script is not None and self._scripts is not None:
             return self._scripts.problem_of(definition.script)
+        if not problem and definition.webhook is not None:
+            return self._unsigned(definition.webhook)
         return problem
+
+    def _unsigned(self, webhook: Webhook) -> str:
+        """Why no delivery of this process can be signed for a webhook; `""` if one can, or need not."""
+        if webhook.url.startswith("local://") or self._keys.signs(webhook.key):
+            return ""
+        variable = ENVIRONMENT_KEY + (f"_{webhook.key.upper()}" if webhook.key else "")
+        return f"this process has no key that signs its deliveries; set {variable}, or give the registry its `keys`"
 
     def forget(self, definition: HookDefinition, *, but: HookDefinition | None) -> None:
         """Let go of the hook of a definition, unless it is that of another one too."""
@@ -138,7 +151,7 @@ def stand_in(definition: HookDefinition, problem: str) -> AnyHook | None:
 
 def _empty(definition: HookDefinition) -> Hooks:
     return Hooks(
-        definition.id, priority=definition.priority, tenant_id=definition.tenant_id, inherit=definition.inherit
+        definition.id, priority=definition.priority, tenant_id=definition.tenant_id, inherit=definition.inherits
     )
 
 

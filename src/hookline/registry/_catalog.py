@@ -169,7 +169,8 @@ class HandlerCatalog:
             raise DefinitionError(
                 "config_refused", f"$.config.{taken[0]}", f"`{taken[0]}` comes from the definition itself; leave it out"
             )
-        arguments = config | {name: getattr(definition, name) for name in wanted}
+        own = {name: definition.inherits if name == "inherit" else getattr(definition, name) for name in wanted}
+        arguments = config | own
         try:
             signature.bind(**arguments)
         except TypeError as error:

@@ -27,6 +27,9 @@ __all__ = ["Rules", "Write", "apply", "create", "delete", "found", "switch", "up
 
 Given = HookDefinition | Mapping[str, Any]
 
+WORK = ("point", "handler", "webhook", "script", "config")
+"""Fields that say what a definition does."""
+
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What a definition must fulfil to be stored.
@@ -50,6 +53,27 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         check_request(definition, self.variables)
         self.builder.fresh(definition if definition.id else msgspec.structs.replace(definition, id="hook_new"))
         return definition
+
+    def checked_change(self, new: HookDefinition, old: HookDefinition) -> HookDefinition:
+        """A definition that works in this process; or one that did not work before, and is to do the same as before.
+
+        Raises:
+            DefinitionError: If it is neither.
+        """
+        try:
+            return self.checked(new)
+        except DefinitionError:
+            # What another version has written is not known well enough to be written again.
+            if old.problem or any(getattr(new, name) != getattr(old, name) for name in WORK) or self._works(old):
+                raise
+        return new
+
+    def _works(self, definition: HookDefinition) -> bool:
+        try:
+            self.checked(definition)
+        except DefinitionError:
+            return False
+        return True
 
     def check_quota(self, tenant_id: str, *, before: int, after: int) -> None:
         """Refuse more definitions of a tenant than it may store; the system may store any number.
@@ -88,7 +112,7 @@ def found(shelf: Shelf, id: str, tenant_id: str | None) -> HookDefinition:  # no
     if not tenants:
         raise DefinitionNotFoundError(id)
     if tenant_id is None and len(tenants) > 1:
-        raise DefinitionConflictError(id, "several tenants have one of that id; say whose by `tenant_id`")
+        raise DefinitionConflictError(id, "several tenants have one of that id; name the tenant whose it is")
     return shelf.own(tenants[0])[id]
 
 
@@ -116,7 +140,7 @@ async def update(
     async with changing(store, write.actor) as change:
         old, own = await _to_change(change, shelf, write)
         _refuse_filed(old)
-        new = rules.checked(read_definition({**msgspec.to_builtins(old), **fields}))
+        new = rules.checked_change(read_definition({**msgspec.to_builtins(old), **fields}), old)
         _check_name(shelf, new, own)
         return await change.put(new, "definition.update", old=old)
 
@@ -213,7 +237,7 @@ async def _to_change(change: Change, shelf: Shelf, write: Write) -> tuple[HookDe
     if not tenants:
         raise DefinitionNotFoundError(write.id)
     if len(set(tenants)) > 1:
-        raise DefinitionConflictError(write.id, "several tenants have one of that id; say whose by `tenant_id`")
+        raise DefinitionConflictError(write.id, "several tenants have one of that id; name the tenant whose it is")
     owner = tenants[0]
     if write.tenant_id is not None and owner != write.tenant_id:
         raise DefinitionError("read_only", "$.tenantId", "it is a hook of the system, which a tenant cannot change")

@@ -33,6 +33,8 @@ KINDS: tuple[Kind, ...] = ("before", "guard", "after", "around")
 DEEPEST = 64
 LARGEST_CONFIG = 64 * 1024
 """Bytes of JSON that a configuration may have."""
+RESERVED_IDS = frozenset({"handlers", "logs", "stats", ".", ".."})
+"""What else may follow `/v1/hooks/` in the HTTP API: a definition of that id could not be reached there."""
 READ_ONLY = frozenset({"id", "tenantId", "source", "revision", "createdAt", "updatedAt", "problem"})
 """Fields, by their names on the wire, that no change may set."""
 
@@ -94,7 +96,8 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         tenant_id: Whose runs it is for; `""` for those of every tenant: a system hook.
         config: Arguments of the handler, or what a script is told.
         on_error: Of an interceptor: what becomes of the call when it fails. `"closed"` denies it.
-        inherit: Whether it goes along into the operations of sub-agents.
+        inherit: Whether it goes along into the operations of sub-agents. Unless given, one that stands at a call does,
+            and one that is told of events does not.
         tags: Words to find it by.
         source: `"api"`, or the file where it stands. Set by the registry, as is all that follows.
         revision: Of its last change, counted over all definitions.
@@ -117,7 +120,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     tenant_id: Tenant = ""
     config: dict[str, Any] = NO_DICT
     on_error: OnError = "closed"
-    inherit: bool = False
+    inherit: bool | None = None
     tags: Annotated[list[Tag], Meta(max_length=30)] = NO_LIST
     source: str = "api"
     revision: int = 0
@@ -135,6 +138,13 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     def runs(self) -> Literal["handler", "webhook", "script"]:
         """What it does: run a handler, deliver to a webhook, or run a script."""
         return "handler" if self.handler is not None else "webhook" if self.webhook is not None else "script"
+
+    @property
+    def inherits(self) -> bool:
+        """Whether it goes along into the operations of sub-agents: what it says, or what is usual at its point."""
+        if self.inherit is not None:
+            return self.inherit
+        return self.point in POINTS and POINTS[self.point].call is not None
 
 
 def is_id(text: str) -> bool:
@@ -189,13 +199,17 @@ def read_definition(given: object) -> HookDefinition:
             raise DefinitionError(
                 "invalid", "$", f"a definition is a mapping with its fields; got {type(given).__name__}"
             )
-        return check_definition(msgspec.convert(spelled(plain), HookDefinition))
+        definition = check_definition(msgspec.convert(spelled(plain), HookDefinition))
     except msgspec.ValidationError as error:
         raise _bad_field(str(error)) from None
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, DefinitionError):
             raise
         raise DefinitionError("invalid", "$", f"it holds what JSON does not have: {error}") from None
+    if definition.id in RESERVED_IDS:
+        problem = f"/v1/hooks/{definition.id} is something else already; choose another id, or leave it out"
+        raise DefinitionError("invalid", "$.id", problem)
+    return definition
 
 
 def check_definition(definition: HookDefinition) -> HookDefinition:
@@ -286,7 +300,7 @@ def _check_webhook(definition: HookDefinition, point: Point, webhook: Webhook) -
         )
     for name, differs, problem in (
         ("timeout", definition.timeout is not None, "set `webhook.timeout` instead"),
-        ("inherit", definition.inherit, "a webhook does not go along into sub-agents; leave `inherit` out"),
+        ("inherit", definition.inherit is True, "a webhook does not go along into sub-agents; leave `inherit` out"),
         ("priority", webhook.control and definition.priority != 100, "a control always stands at 100; leave it out"),
     ):
         if differs:
@@ -296,7 +310,14 @@ def _check_webhook(definition: HookDefinition, point: Point, webhook: Webhook) -
     try:
         check_webhook(webhook, point.event, "webhook")
     except HookDefinitionError as error:
-        raise DefinitionError("webhook_refused", "$.webhook", error.problem) from None
+        raise DefinitionError("webhook_refused", _place_in_webhook(error.problem), error.problem) from None
+
+
+def _place_in_webhook(problem: str) -> str:
+    """The field that a problem of a webhook names first."""
+    wire = dict(zip(Webhook.__struct_fields__, Webhook.__struct_encode_fields__, strict=True))
+    named = next((wire[name] for name in re.findall(r"`(\w+)`", problem) if name in wire), None)
+    return "$.webhook" if named is None else f"$.webhook.{named}"
 
 
 def _bad_field(message: str) -> DefinitionError:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,29 +24,40 @@ from hookline.errors import message_of
 from hookline.evals._yaml_lines import BadLine, LinedDict, LinedList, plain, read_lined
 from hookline.registry._definition import HookDefinition, read_definition, spelled
 from hookline.registry._errors import DefinitionError, DefinitionFileError
+from hookline.registry._toml_lines import Lines, line_of_key, lines_of_tables
 
-__all__ = ["Files", "load_file", "new_id"]
+__all__ = ["Entry", "Files", "load_file", "new_id"]
 
 SUFFIXES = (".toml", ".yaml", ".yml")
 LARGEST_FILE = 8 * 1024 * 1024
 SET_HERE = frozenset({"source", "revision", "createdAt", "updatedAt", "problem"})
 """Fields that a file may not set."""
 
-HEADER = re.compile(r"\s*\[\[\s*hooks\s*\]\]")
-TABLE = re.compile(r"\s*\[\[?\s*hooks\s*\.\s*[\"']?([\w-]+)")
-KEY = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*[=.]")
-LONG_TEXT = re.compile(r'"""(?:[^\\]|\\.)*?"""|' + r"'''.*?'''", re.DOTALL)
 PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 
 Stamp = tuple[int, int, int]
 
 
 class Entry(NamedTuple):
-    """One definition in a file: what is given, its line, and those of its keys as they are spelled there."""
+    """One definition in a file.
+
+    Attributes:
+        given: What it says.
+        line: Where it begins; `None` where nobody can tell.
+        lines: Where its keys stand, as far as that is known.
+    """
 
     given: dict[str, Any]
     line: int | None
-    lines: dict[str, int]
+    lines: Lines
+
+    def line_of(self, path: str) -> int | None:
+        """The line that a JSON path in it means: that of its longest part that is known, or of the entry."""
+        known = {_loose(path): line for path, line in self.lines.items()}
+        left = _loose(path.removeprefix("$").removeprefix("."))
+        while left and left not in known:
+            left = re.sub(r"(?:^|[.\[])[^.\[]*$", "", left)
+        return known.get(left, self.line)
 
 
 class Files:
@@ -80,11 +91,11 @@ class Files:
         taken: dict[tuple[str, str, str], HookDefinition] = {}
         ids: set[tuple[str, str]] = set()
         for path in self._found():
-            for definition, line in load_file(path, check):
+            for definition, entry in load_file(path, check):
                 name = (definition.tenant_id, definition.point, definition.name)
                 if name in taken or (definition.tenant_id, definition.id) in ids:
                     problem = f"{definition.name!r} at {definition.point} is defined twice; give it another name and id"
-                    raise DefinitionFileError("invalid", "$.name", problem, str(path), line)
+                    raise DefinitionFileError("invalid", "$.name", problem, str(path), entry.line)
                 taken[name] = definition
                 ids.add((definition.tenant_id, definition.id))
         self.definitions = tuple(taken.values())
@@ -102,8 +113,8 @@ class Files:
 
 def load_file(
     path: Path, check: Callable[[HookDefinition], object] | None = None
-) -> list[tuple[HookDefinition, int | None]]:
-    """The definitions of a file, each with its line.
+) -> list[tuple[HookDefinition, Entry]]:
+    """The definitions of a file, each with where it stands.
 
     Args:
         path: TOML, or YAML if it ends in `.yaml` or `.yml`; in UTF-8.
@@ -130,8 +141,8 @@ def load_file(
                 check(definition)
         except DefinitionError as error:
             inside = f"$.hooks[{nth}]{error.path.removeprefix('$')}"
-            raise DefinitionFileError(error.code, inside, error.problem, file, _line(entry, error.path)) from None
-        found.append((definition, entry.line))
+            raise DefinitionFileError(error.code, inside, error.problem, file, entry.line_of(error.path)) from None
+        found.append((definition, entry))
     return found
 
 
@@ -154,13 +165,9 @@ def _definition(given: dict[str, Any], file: str, written: float) -> HookDefinit
     )
 
 
-def _line(entry: Entry, path: str) -> int | None:
-    """The line that a path in an entry means: that of its first key, or of the entry."""
-    key = re.split(r"[.\[]", path.removeprefix("$").removeprefix("."))[0]
-    for name, line in entry.lines.items():
-        if name == key or "".join(name.split("_")).casefold() == key.casefold():
-            return line
-    return entry.line
+def _loose(path: str) -> str:
+    """A path in which both spellings of a field are one."""
+    return path.replace("_", "").casefold()
 
 
 def _stamp(path: Path) -> Stamp | None:
@@ -187,9 +194,25 @@ def _yaml_entries(file: str, data: bytes) -> list[Entry]:
         for line, entry in zip(hooks.lines, hooks, strict=True):
             if not isinstance(entry, LinedDict):
                 raise BadLine(line, "a definition is a mapping with its fields")
-        return [Entry(plain(entry), line, entry.lines) for line, entry in zip(hooks.lines, hooks, strict=True)]
+        return [
+            Entry(plain(entry), line, dict(_yaml_lines(entry))) for line, entry in zip(hooks.lines, hooks, strict=True)
+        ]
     except BadLine as error:
         raise DefinitionFileError("invalid", "$", error.problem, file, error.line) from None
+
+
+def _yaml_lines(value: object, path: str = "") -> Iterator[tuple[str, int]]:
+    """The lines of all that is in a value, each with its path."""
+    inner: list[tuple[str, int, object]]
+    if isinstance(value, LinedDict):
+        inner = [(f"{path}.{key}" if path else key, value.lines[key], each) for key, each in value.items()]
+    elif isinstance(value, LinedList):
+        inner = [(f"{path}[{nth}]", value.lines[nth], each) for nth, each in enumerate(value)]
+    else:
+        return
+    for place, line, each in inner:
+        yield place, line
+        yield from _yaml_lines(each, place)
 
 
 def _toml_entries(file: str, data: bytes) -> list[Entry]:
@@ -208,20 +231,10 @@ def _toml_entries(file: str, data: bytes) -> list[Entry]:
     hooks = document.pop("hooks", [])
     if document:
         key = next(iter(document))
-        raise DefinitionFileError("invalid", "$", f"unknown key {key!r:.100}; the file has one, `hooks`", file)
+        problem = f"unknown key {key!r:.100}; the file has one, `hooks`"
+        raise DefinitionFileError("invalid", "$", problem, file, line_of_key(text, key))
     if not isinstance(hooks, list) or not all(isinstance(entry, dict) for entry in hooks):
-        raise DefinitionFileError("invalid", "$.hooks", "`hooks` is a list of tables: [[hooks]]", file)
-    return _with_lines(hooks, text)
-
-
-def _with_lines(hooks: list[dict[str, Any]], text: str) -> list[Entry]:
-    """The entries with their lines, as far as they can be found: Python's parser does not tell them."""
-    found: list[tuple[int, dict[str, int]]] = []
-    for line, content in enumerate(LONG_TEXT.sub(lambda match: "\n" * match[0].count("\n"), text).split("\n"), 1):
-        if HEADER.match(content):
-            found.append((line, {}))
-        elif found and (key := TABLE.match(content) or KEY.match(content)):
-            found[-1][1].setdefault(key[1], line)
-    if len(found) != len(hooks):
-        return [Entry(entry, None, {}) for entry in hooks]
-    return [Entry(entry, line, lines) for entry, (line, lines) in zip(hooks, found, strict=True)]
+        problem = "`hooks` is a list of tables: [[hooks]]"
+        raise DefinitionFileError("invalid", "$.hooks", problem, file, line_of_key(text, "hooks"))
+    places = lines_of_tables(text, len(hooks))
+    return [Entry(entry, line, lines) for entry, (line, lines) in zip(hooks, places, strict=True)]

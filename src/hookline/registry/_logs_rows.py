@@ -39,7 +39,6 @@ request_id: ContextVar[str] = ContextVar("hookline_request_id", default="")
 """The request that causes what runs now. What hooks do then is logged with it, or else with their operation's id."""
 
 
-
 class HookRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What one hook did.
 

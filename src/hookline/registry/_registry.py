@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from hookline.calls import Call
+from hookline.delivery import KeyRing
 from hookline.errors import HookUsageError, StoreUnavailableError, message_of
 from hookline.events import Event
 from hookline.hooks import AnyHook
@@ -55,11 +56,14 @@ class Registry:
         scripts: Folder of the scripts that definitions may name.
         script_env: Variables of the environment that scripts see, beside `PATH` and `LANG`.
         webhook_env: Variables of the environment that headers of stored webhooks may name.
+        keys: What signs the deliveries of this process; the keys of its environment unless given. Definitions of
+            webhooks that none of them signs have a `problem`.
         quota: How many definitions of its own a tenant may store. Those of the system and of files do not count.
         refresh_seconds: Between two looks at the database and the files.
 
     Raises:
         HookUsageError: If an argument makes no sense.
+        WebhookKeyError: If a key of the environment cannot be read.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Registry:
         scripts: Path | None = None,
         script_env: Sequence[str] = (),
         webhook_env: Sequence[str] = (),
+        keys: KeyRing | None = None,
         quota: int = 50,
         refresh_seconds: float = 0.3,
     ) -> None:
@@ -81,7 +86,8 @@ class Registry:
         self._store = store
         self._files = Files(files)
         self._catalog = HandlerCatalog(modules)
-        self._builder = Builder(self._catalog, None if scripts is None else Scripts(Path(scripts), script_env))
+        known_scripts = None if scripts is None else Scripts(Path(scripts), script_env)
+        self._builder = Builder(self._catalog, known_scripts, KeyRing.from_environment() if keys is None else keys)
         self._shelf = Shelf(self._builder)
         self._rules = changes.Rules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
         self._seconds = float(refresh_seconds)
@@ -100,7 +106,7 @@ class Registry:
         if self._task is not None:
             raise HookUsageError("This registry was opened before; make a new one.")
         self._files.changed()
-        self._shelf.take_files(self._files.load())
+        self._shelf.take_files(self._files.load(self._builder.fresh))
         await self._look()
         self._task = asyncio.create_task(self._keep_looking())
         return self

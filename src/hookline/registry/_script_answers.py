@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -32,7 +33,7 @@ def decision_of(hook_id: str, point: Point, call: Call, result: Any, written: by
         point: Where it stands.
         call: The call.
         result: After it, its result.
-        written: What the script wrote; blank has nothing against the call.
+        written: What the script wrote; nothing, or an empty object, has nothing against the call.
 
     Raises:
         ScriptError: `"invalid_answer"`, if that is no answer that it may give there.
@@ -40,6 +41,8 @@ def decision_of(hook_id: str, point: Point, call: Call, result: Any, written: by
     if not written.strip():
         return None
     answer = _read(hook_id, written)
+    if answer is None:
+        return None
     _check(hook_id, point, answer)
     if answer.decision == "deny":
         return Deny(answer.reason or f"Denied by {hook_id}.", stop=answer.stop)
@@ -54,17 +57,28 @@ def decision_of(hook_id: str, point: Point, call: Call, result: Any, written: by
     return answered if point.kind == "after" else Respond(answered)
 
 
-def _read(hook_id: str, written: bytes) -> ControlAnswer:
+def _read(hook_id: str, written: bytes) -> ControlAnswer | None:
+    """The answer; `None` for an empty object."""
     try:
-        given = msgspec.json.decode(written)
+        msgspec.json.decode(written)  # which is stricter about JSON than the standard library
+        given = json.loads(written, object_pairs_hook=_once)
         if not isinstance(given, dict):
             raise ValueError(f"it is no JSON object but {type(given).__name__}")
         unknown = sorted(set(given) - set(ControlAnswer.__struct_encode_fields__))
         if unknown:
             raise ValueError(f"it has the unknown key {unknown[0]!r:.100}")
-        return msgspec.convert(given, ControlAnswer)
+        if given and "decision" not in given:
+            raise ValueError("it has no `decision`")
+        return msgspec.convert(given, ControlAnswer) if given else None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _invalid(hook_id, str(error) or type(error).__name__) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys each stand there once, since of two answers neither counts."""
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("it has a key twice")
+    return dict(pairs)
 
 
 def _check(hook_id: str, point: Point, answer: ControlAnswer) -> None:

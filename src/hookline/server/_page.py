@@ -25,7 +25,7 @@ from hookline.server import _page_approvals, _page_deliveries, _page_hooks, _pag
 from hookline.server._access import Req, caller_of, check_scope, not_found
 from hookline.server._page_assets import Assets
 from hookline.server._page_door import Door
-from hookline.server._page_frame import PREFIX, Frame, frame_of
+from hookline.server._page_frame import PREFIX, Frame, frame_of, own_place
 from hookline.server._page_sessions import Sessions
 from hookline.server._page_sign_outs import SignOuts
 from hookline.server._parts import Parts
@@ -80,7 +80,7 @@ def create_page(parts: Parts, *, limiter: RateLimiter | None = None, session_key
 
 
 @get("/")
-async def home(request: Req) -> Response[None]:
+async def home(request: Req) -> Response[str]:
     """Go to the first view that the key allows to see."""
     scopes = caller_of(request).scopes
     return frame_of(request).to(request, "/operations" if "operations:read" in scopes else "/hooks")
@@ -89,26 +89,28 @@ async def home(request: Req) -> Response[None]:
 @get("/sign-in", opt=PUBLIC)
 async def sign_in_form(request: Req) -> Response[Any]:
     """Ask for a key."""
+    place = own_place(request.query_params.get("place", ""))
     if "hookline_caller" in request.scope["state"]:
-        return frame_of(request).to(request, "/")
-    return _ask_for_key(request, status=200)
+        return frame_of(request).to(request, place or "/")
+    return _ask_for_key(request, status=200, place=place)
 
 
 @post("/sign-in", opt=PUBLIC)
 async def sign_in(request: Req) -> Response[Any]:
-    """Sign in with a key."""
+    """Sign in with a key, and go on to what was asked for before."""
     frame = frame_of(request)
     fields = await frame.fields(request)
+    place = own_place(fields.get("place", ""))
     caller = await frame.parts.keys.authenticate(fields.get("key", "").strip())
     if caller is None:
-        return _ask_for_key(request, status=401, problem="The API key is not known, or it has ended.")
-    answer = frame.to(request, "/")
+        return _ask_for_key(request, status=401, place=place, problem="The API key is not known, or it has ended.")
+    answer = frame.to(request, place or "/")
     answer.cookies.append(frame.cookie(request, frame.sessions.begin(caller)))
     return answer
 
 
 @post("/sign-out")
-async def sign_out(request: Req) -> Response[None]:
+async def sign_out(request: Req) -> Response[str]:
     """End the session: copies of its cookie, too, open nothing any more."""
     frame = frame_of(request)
     await frame.fields(request)
@@ -145,11 +147,11 @@ class _Admission:
         await self._app(scope, receive, send)
 
 
-def _ask_for_key(request: Req, *, status: int, problem: str = "") -> Response[str]:
+def _ask_for_key(request: Req, *, status: int, place: str, problem: str = "") -> Response[str]:
     frame = frame_of(request)
     session = frame.sessions.begin(None)
     request.scope["state"]["hookline_session"] = session
-    answer = frame.page(request, "sign_in.html", status=status, problem=problem)
+    answer = frame.page(request, "sign_in.html", status=status, place=place, problem=problem)
     answer.cookies.append(frame.cookie(request, session))
     return answer
 
@@ -184,4 +186,5 @@ def _to_sign_in(request: Req) -> Response[Any]:
         return frame.page(request, "again.html", status=200)
     if request.headers.get("hx-request") == "true":
         return Response(None, status_code=401, headers={"HX-Redirect": f"{frame.root(request)}/sign-in"})
-    return frame.to(request, "/sign-in")
+    place = frame.place(request) if request.method == "GET" else ""
+    return frame.to(request, "/sign-in", **({"place": place} if place else {}))

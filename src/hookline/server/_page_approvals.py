@@ -45,7 +45,7 @@ async def news(request: Req) -> Stream:
 
 
 @post("/approvals", opt={"scope": "approvals:decide"})
-async def decided(request: Req) -> Response[None]:
+async def decided(request: Req) -> Response[str]:
     """Approve or reject a call."""
     frame, caller = frame_of(request), caller_of(request)
     fields = await frame.fields(request)

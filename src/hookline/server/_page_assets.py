@@ -60,4 +60,4 @@ class Assets:
 def _read(path: Path) -> Asset:
     plain = path.read_bytes()
     version = sha256(plain).hexdigest()[:12]
-    return Asset(f"{MEDIA_TYPES[path.suffix]}; charset=utf-8", plain, gzip.compress(plain, mtime=0), version)
+    return Asset(MEDIA_TYPES[path.suffix], plain, gzip.compress(plain, mtime=0), version)

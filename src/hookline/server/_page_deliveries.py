@@ -75,7 +75,7 @@ async def one(request: Req, id: Id) -> Response[str]:  # noqa: A002
 
 
 @post("/deliveries/{id:str}/retry", opt=REPEATS)
-async def retry(request: Req, id: Id) -> Response[None]:  # noqa: A002
+async def retry(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Try a delivery now."""
     frame = frame_of(request)
     fields = await frame.fields(request)
@@ -84,7 +84,7 @@ async def retry(request: Req, id: Id) -> Response[None]:  # noqa: A002
 
 
 @post("/deliveries/{id:str}/replay", opt=REPEATS)
-async def replay(request: Req, id: Id) -> Response[None]:  # noqa: A002
+async def replay(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Make a delivery again."""
     frame, caller = frame_of(request), caller_of(request)
     fields = await frame.fields(request)
@@ -106,7 +106,7 @@ async def endpoints(request: Req) -> Response[str]:
 
 
 @post("/endpoints", opt=REPEATS)
-async def enable(request: Req) -> Response[None]:
+async def enable(request: Req) -> Response[str]:
     """Send to an endpoint again."""
     frame = frame_of(request)
     fields = await frame.fields(request)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
-from litestar import Response
+from litestar import MediaType, Response
 from litestar.datastructures import Cookie
 
 from hookline.server._access import Req
@@ -17,7 +18,7 @@ from hookline.server._page_templates import templates
 from hookline.server._parts import Parts
 from hookline.server._problems import ApiError
 
-__all__ = ["COOKIE", "NOTICES", "PREFIX", "Frame", "frame_of"]
+__all__ = ["COOKIE", "NOTICES", "PREFIX", "Frame", "frame_of", "own_place"]
 
 PREFIX = "/page"
 COOKIE = "hookline_session"
@@ -42,6 +43,8 @@ VIEWS = (
     ("deliveries", "Deliveries", "d", "operations:read"),
     ("endpoints", "Endpoints", "e", "operations:read"),
 )
+PLACE = re.compile(rf"/(?:{'|'.join(name for name, *_ in VIEWS)})(?:/[\w.~%-]+)?(?:\?[!-\[\]-~]*)?", re.ASCII)
+LONGEST_PLACE = 2000
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +88,18 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     def page(self, request: Req, template: str, *, status: int = 200, **values: Any) -> Response[str]:
         """A whole page."""
         text = self.text(request, template, **values)
-        return Response(text, status_code=status, media_type="text/html; charset=utf-8")
+        return Response(text, status_code=status, media_type=MediaType.HTML)
 
-    def to(self, request: Req, place: str, **query: str) -> Response[None]:
+    def to(self, request: Req, place: str, /, **query: str) -> Response[str]:
         """Go somewhere else on the page, as an answer to a form."""
         location = f"{self.root(request)}{place}{'?' + urlencode(query) if query else ''}"
-        return Response(None, status_code=303, headers={"Location": location})
+        return Response("", status_code=303, media_type=MediaType.TEXT, headers={"Location": location})
+
+    def place(self, request: Req) -> str:
+        """What a request asked for, to come back to it after signing in; `""` if that is no view of the page."""
+        query = request.scope["query_string"].decode("latin-1")
+        path = quote(request.scope["path"].removeprefix(PREFIX))
+        return own_place(f"{path}?{query}" if query else path)
 
     def cookie(self, request: Req, session: Session | None) -> Cookie:
         """What makes a browser remember a session, or forget it."""
@@ -126,6 +135,11 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
         if session is None or not self.sessions.has_token(session, given.pop("token", "")):
             raise ApiError(403, "stale_form", "The form is too old, or not of this session. Load the page again.")
         return given
+
+
+def own_place(text: str) -> str:
+    """The same if it is the address of a view below `PREFIX`, else `""`: anybody may write a link to the sign-in."""
+    return text if len(text) <= LONGEST_PLACE and PLACE.fullmatch(text) else ""
 
 
 def frame_of(request: Req) -> Frame:

@@ -12,6 +12,7 @@ from hookline.server._access import Req, caller_of
 from hookline.server._hook_bodies import Switching, Trial
 from hookline.server._hook_routes import list_hooks, toggle_hook, try_hook, visible
 from hookline.server._page_frame import frame_of
+from hookline.server._page_samples import first_sample
 from hookline.server._routing import Id
 
 __all__ = ["ROUTES"]
@@ -19,7 +20,6 @@ __all__ = ["ROUTES"]
 ROWS = 100
 READS, CHANGES = {"scope": "hooks:read"}, {"scope": "hooks:manage"}
 ENABLED = {"yes": True, "no": False}
-SAMPLE = {"identifier": "local", "apiName": "search", "args": {}}
 
 
 @get("/hooks", opt=READS)
@@ -48,7 +48,7 @@ async def one(request: Req, id: Id) -> Response[str]:  # noqa: A002
 
 
 @post("/hooks/{id:str}/switch", opt=CHANGES)
-async def switch(request: Req, id: Id) -> Response[None]:  # noqa: A002
+async def switch(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Switch a definition on or off."""
     frame = frame_of(request)
     fields = await frame.fields(request)
@@ -93,8 +93,7 @@ async def _one(
     frame = frame_of(request)
     definition = await visible(frame.parts.registry, caller_of(request), id, tenant)
     if sample is None:
-        fields = SAMPLE if POINTS[definition.point].has_tool else {}
-        sample = msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
+        sample = msgspec.json.format(msgspec.json.encode(first_sample(definition)), indent=2).decode()
     return frame.page(
         request,
         "hook.html",

@@ -66,6 +66,7 @@ async def statistics(request: Req) -> Response[str]:
         [Series(name="ok", values=fine), Series(name="denied", values=denied), Series(name="failed", values=bad)],
         unit="runs of hooks",
         title="Runs by minute",
+        whole=True,
     )
     slow = columns(
         labels,

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from sqlalchemy import func, select
 
 from hookline.errors import StoreUnavailableError
+from hookline.events import HookType, OnError, decode
 from hookline.registry import ExecutionRow
 from hookline.server._access import Caller, Req, caller_of
 from hookline.server._operation_routes import visible_operation
@@ -29,6 +30,8 @@ from hookline.store._tables import operations
 __all__ = ["ROUTES", "digest", "pictures"]
 
 ROWS, EVENTS = 100, 200
+LAST_EVENTS = 20
+"""Among which the error is that has ended an operation."""
 MOST_EVENTS = 10_000
 MOST_EXECUTIONS = 5000
 CALM = 0.5
@@ -65,7 +68,7 @@ async def one(request: Req, id: Id) -> Response[str]:  # noqa: A002
     operation = await visible_operation(frame.parts, caller_of(request), id)
     after = _number(request.query_params.get("after"))
     found = await frame.parts.store.events_of(id, after=after, limit=EVENTS + 1)
-    facts = frame.text(request, "operation_facts.html", operation=operation)
+    facts = await _facts(frame, request, operation)
     return frame.page(
         request,
         "operation.html",
@@ -86,8 +89,7 @@ async def one_live(request: Req, id: Id) -> Stream:  # noqa: A002
     await visible_operation(frame.parts, caller, id)
 
     async def picture() -> str:
-        operation = await visible_operation(frame.parts, caller, id)
-        return frame.text(request, "operation_facts.html", operation=operation)
+        return await _facts(frame, request, await visible_operation(frame.parts, caller, id))
 
     return event_stream(request, pictures(request, picture, only=id, seen=request.query_params.get("seen")))
 
@@ -102,6 +104,21 @@ async def waterfall(request: Req, id: Id) -> Response[bytes]:  # noqa: A002
     now = operation.updated_at if operation.status not in LIVE else await frame.parts.store.now()
     told: Waterfall = waterfall_of(entries, rows, now=now, truncated=more or len(entries) >= MOST_EVENTS)
     return Response(msgspec.json.encode(told), media_type="application/json")
+
+
+async def _facts(frame: Frame, request: Req, operation: StoredOperation) -> str:
+    """What is known of an operation as a whole; if it has failed, why."""
+    failure = await _failure(frame, operation) if operation.status == "error" else None
+    return frame.text(request, "operation_facts.html", operation=operation, failure=failure)
+
+
+async def _failure(frame: Frame, operation: StoredOperation) -> OnError | None:
+    """Why an operation has failed, as the last of its events tell."""
+    last = await frame.parts.store.events_of(
+        operation.operation_id, after=max(operation.events - LAST_EVENTS, 0), limit=LAST_EVENTS
+    )
+    told = (decode(entry.wire) for entry in reversed(last) if entry.type == HookType.ON_ERROR)
+    return next((event for event in told if isinstance(event, OnError)), None)
 
 
 async def _listed(frame: Frame, request: Req) -> dict[str, Any]:

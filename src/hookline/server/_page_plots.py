@@ -47,7 +47,9 @@ def minutes(
     return starts, [known.get(start) for start in starts]
 
 
-def columns(labels: Sequence[str], series: Sequence[Series], *, unit: str, title: str, width: int = 560) -> Markup:
+def columns(
+    labels: Sequence[str], series: Sequence[Series], *, unit: str, title: str, width: int = 560, whole: bool = False
+) -> Markup:
     """Columns side by side, of series on top of each other.
 
     Args:
@@ -56,11 +58,12 @@ def columns(labels: Sequence[str], series: Sequence[Series], *, unit: str, title
         unit: What is counted, for those who hear the plot instead of seeing it.
         title: What is plotted.
         width: In pixels of the plot itself.
+        whole: Whether what is counted has no parts, so that the axis is to name none.
     """
     sums = [sum(each.values[place] for each in series) for place in range(len(labels))]
     top = ceiling(max(sums, default=0))
     step = (width - LEFT) / max(len(labels), 1)
-    parts = [_axis(top, width)]
+    parts = [_axis(top, width, whole=whole)]
     for place, label in enumerate(labels):
         below = 0.0
         told = ", ".join(f"{each.values[place]:g} {each.name}" for each in series if each.values[place])
@@ -121,9 +124,11 @@ def ceiling(value: float) -> float:
     return next(float(step * power) for step in STEPS if step * power >= value)
 
 
-def _axis(top: float, width: int) -> str:
+def _axis(top: float, width: int, *, whole: bool) -> str:
     lines = []
     for part in (0.0, 0.5, 1.0):
+        if whole and not (top * part).is_integer():
+            continue
         y = (HEIGHT - BOTTOM) * (1 - part)
         lines.append(f'<line class="plot-grid" x1="{LEFT}" y1="{y:.1f}" x2="{width}" y2="{y:.1f}"/>')
         if part:

@@ -79,6 +79,8 @@ def _time(seconds: float | None) -> Markup:
 def _ms(duration: float | None) -> str:
     if duration is None:
         return "—"
+    if duration < 0.001:
+        return "< 1 µs"
     if duration < 1:
         return f"{duration * 1000:.3g} µs"
     if duration < 10:

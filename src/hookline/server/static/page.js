@@ -47,10 +47,13 @@ var o = new Intl.DateTimeFormat(void 0, {
 function s(e) {
 	for (let t of e.querySelectorAll("time[datetime]")) t.textContent = o.format(new Date(t.dateTime));
 }
+function c() {
+	for (let e of document.querySelectorAll("[data-live='']")) e.textContent = "connecting";
+}
 document.addEventListener("htmx:after:swap", () => {
-	s(document), document.querySelector("[data-focus]")?.focus();
+	s(document), c(), document.querySelector("[data-focus]")?.focus();
 });
-function c(e) {
+function l(e) {
 	for (let t of document.querySelectorAll("[data-live]")) t.dataset.live = e, t.textContent = e === "on" ? "live" : "connection lost, trying again";
 }
-document.addEventListener("htmx:sse:after:connection", () => c("on")), document.addEventListener("htmx:sse:error", () => c("off")), s(document);
+document.addEventListener("htmx:sse:after:connection", () => l("on")), document.addEventListener("htmx:sse:error", () => l("off")), c(), s(document);

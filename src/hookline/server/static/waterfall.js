@@ -32,20 +32,75 @@ function i(e) {
 	let t = Math.floor(e / 6e4);
 	return t < 60 ? `${t} min ${Math.round(e % 6e4 / 1e3)} s` : `${Math.floor(t / 60)} h ${t % 60} min`;
 }
-function a(e, t, n) {
-	let r = (t - e) / Math.max(n, 1);
-	if (!(r > 0)) return [];
-	let i = 10 ** Math.floor(Math.log10(r)), a = [
+function a(e) {
+	return e.kind === "end" ? "" : e.duration < .001 ? "< 1 µs" : i(e.duration);
+}
+function o(e) {
+	let t = 10 ** Math.floor(Math.log10(e));
+	return [
 		1,
 		2,
 		5,
 		10
-	].map((e) => e * i).find((e) => e >= r) ?? r, o = [];
-	for (let n = Math.ceil(e / a) * a; n <= t; n += a) o.push(n);
-	return o;
+	].map((e) => e * t).find((t) => t >= e) ?? e;
+}
+function s(e, t, n) {
+	let r = [];
+	for (let i = Math.ceil(e / n) * n; i <= t; i += n) r.push(i);
+	return r;
+}
+// source/scale.ts
+var c = 500, l = .1, u = class {
+	cuts = [];
+	stretches = [];
+	length;
+	constructor(e = [], t = 0) {
+		let n = d(e, t), r = Math.max(t - n.reduce((e, [t, n]) => e + n - t, 0), .001) * Math.min(l, .5 / Math.max(n.length, 1)), i = 0, a = 0;
+		for (let [e, t] of n) this.stretches.push({
+			start: i,
+			place: a,
+			length: e - i
+		}), a += e - i, this.cuts.push({
+			start: e,
+			end: t,
+			place: a,
+			width: r
+		}), a += r, i = t;
+		this.stretches.push({
+			start: i,
+			place: a,
+			length: t - i
+		}), this.length = Math.max(a + t - i, .001);
+	}
+	place(e) {
+		let t = e;
+		for (let { start: n, end: r, width: i } of this.cuts) {
+			if (e <= n) break;
+			t -= (Math.min(e, r) - n) * (1 - i / (r - n));
+		}
+		return t;
+	}
+};
+function d(e, t) {
+	let n = [], r = 0, i = 0;
+	for (let [a, o] of [...f(e), [t, t]]) a - i >= c && (n.push([i, a]), r += a - i), i = Math.max(i, o);
+	return n.filter(([e, n]) => n - e > (t - r) / 2);
+}
+function f(e) {
+	let t = [];
+	return e.forEach((n, r) => {
+		if (n.kind === "person") return;
+		let i = n.start;
+		for (let a = r + 1; (e[a]?.depth ?? 0) > n.depth; a++) {
+			let n = e[a];
+			n?.kind === "person" && (n.start > i && t.push([i, n.start]), i = Math.max(i, n.start + n.duration));
+		}
+		let a = n.start + n.duration;
+		i <= a && t.push([i, a]);
+	}), t.sort((e, t) => e[0] - t[0]);
 }
 // source/waterfall.ts
-var o = 24, s = 10, c = {
+var p = 24, m = 10, h = 140, g = 48, _ = 3, v = {
 	step: "step",
 	tool: "tool call",
 	agent: "sub-agent",
@@ -54,23 +109,23 @@ var o = 24, s = 10, c = {
 	hook: "hook",
 	end: "end"
 };
-function l(e, t, n = "") {
+function y(e, t, n = "") {
 	let r = document.createElement(e);
 	return r.className = t, r.textContent = n, r;
 }
-var u = class extends HTMLElement {
+var b = class extends HTMLElement {
 	bars = [];
 	shown = [];
 	closed = /* @__PURE__ */ new Set();
 	current = 0;
 	from = 0;
 	to = 1;
-	duration = 1;
-	grid = l("div", "wf-grid");
-	space = l("div", "wf-space");
-	axis = l("div", "wf-axis");
-	detail = l("p", "wf-detail");
-	said = l("p", "wf-said");
+	scale = new u();
+	grid = y("div", "wf-grid");
+	space = y("div", "wf-space");
+	axis = y("div", "wf-axis");
+	detail = y("p", "wf-detail");
+	said = y("p", "wf-said");
 	resized = new ResizeObserver(() => this.draw());
 	changed = () => void this.load();
 	connectedCallback() {
@@ -80,7 +135,7 @@ var u = class extends HTMLElement {
 		this.resized.disconnect(), document.removeEventListener("changed", this.changed);
 	}
 	tools() {
-		let t = l("div", "wf-tools"), n = l("p", "wf-legend");
+		let t = y("div", "wf-tools"), n = y("p", "wf-legend");
 		for (let t of [
 			"ok",
 			"mocked",
@@ -89,8 +144,8 @@ var u = class extends HTMLElement {
 			"failed",
 			"waiting"
 		]) {
-			let r = l("span", "");
-			r.append(l("i", `wf-key wf-${t}`), t === "ok" ? "done" : e[t]), n.append(r);
+			let r = y("span", "");
+			r.append(y("i", `wf-key wf-${t}`), t === "ok" ? "done" : e[t]), n.append(r);
 		}
 		t.append(n);
 		for (let [e, n, r] of [
@@ -107,10 +162,10 @@ var u = class extends HTMLElement {
 			[
 				"All",
 				"Show all of the time",
-				() => this.view(0, this.duration)
+				() => this.view(0, this.scale.length)
 			]
 		]) {
-			let i = l("button", "small", e);
+			let i = y("button", "small", e);
 			i.setAttribute("type", "button"), i.setAttribute("aria-label", n), i.title = n, i.addEventListener("click", r), t.append(i);
 		}
 		return t;
@@ -126,53 +181,77 @@ var u = class extends HTMLElement {
 		}
 	}
 	show(e) {
-		let t = this.from === 0 && this.to === this.duration, n = this.bars.length === 0;
-		this.bars = e.bars, this.duration = Math.max(e.duration, .001), (n || t) && ([this.from, this.to] = [0, this.duration]), this.said.hidden = e.bars.length > 0 && !e.truncated, this.said.textContent = e.truncated ? "There is more than is shown here: only the beginning was loaded." : "Nothing has happened yet.", this.list();
+		let t = this.from === 0 && this.to === this.scale.length, n = this.bars.length === 0;
+		this.bars = e.bars, this.scale = new u(e.bars, e.duration), (n || t) && ([this.from, this.to] = [0, this.scale.length]);
+		let r = e.bars.length === 0 ? ["Nothing has happened yet."] : this.cutsTold();
+		e.truncated && r.push("There is more than is shown here: only the beginning was loaded."), this.said.hidden = r.length === 0, this.said.textContent = r.join(" "), this.list();
+	}
+	cutsTold() {
+		let e = this.scale.cuts.map(({ start: e, end: t }) => i(t - e));
+		if (e.length === 0) return [];
+		let t = e.length > _ ? `, and ${e.length - _} times more` : "";
+		return [`The time axis is cut short where nothing ran: for ${e.slice(0, _).join(", ")}${t}.`];
 	}
 	list() {
-		this.shown = t(this.bars, this.closed), this.shown.includes(this.current) || (this.current = this.shown[0] ?? 0), this.grid.setAttribute("aria-rowcount", String(this.bars.length)), this.space.style.height = `${this.shown.length * o}px`, this.grid.style.height = `${Math.min(Math.max(this.shown.length, 3) * o + 2, 672)}px`, this.draw();
+		this.shown = t(this.bars, this.closed), this.shown.includes(this.current) || (this.current = this.shown[0] ?? 0), this.grid.setAttribute("aria-rowcount", String(this.bars.length)), this.space.style.height = `${this.shown.length * p}px`, this.grid.style.height = `${Math.min(Math.max(this.shown.length, 3) * p + 2, 672)}px`, this.draw();
 	}
 	draw() {
-		let e = Math.max(0, Math.floor(this.grid.scrollTop / o) - s), t = Math.min(this.shown.length, e + Math.ceil(this.grid.clientHeight / o) + 20), n = [];
+		let e = Math.max(0, Math.floor(this.grid.scrollTop / p) - m), t = Math.min(this.shown.length, e + Math.ceil(this.grid.clientHeight / p) + 20), n = [];
 		for (let r = e; r < t; r++) {
 			let e = this.shown[r], t = e === void 0 ? void 0 : this.bars[e];
 			e !== void 0 && t !== void 0 && n.push(this.row(t, e, r));
 		}
-		this.space.replaceChildren(...n), this.grid.setAttribute("aria-activedescendant", `wf-${this.current}`), this.drawAxis(), this.tell();
+		this.space.replaceChildren(this.cuts("wf-cuts"), ...n), this.grid.setAttribute("aria-activedescendant", `wf-${this.current}`), this.drawAxis(), this.tell();
 	}
 	row(e, t, r) {
-		let i = l("div", `wf-row wf-of-${e.kind}${t === this.current ? " wf-current" : ""}`);
-		i.id = `wf-${t}`, i.dataset.place = String(t), i.style.top = `${r * o}px`, i.setAttribute("role", "row"), i.setAttribute("aria-level", String(e.depth + 1)), i.setAttribute("aria-rowindex", String(t + 1)), i.setAttribute("aria-selected", String(t === this.current));
-		let a = l("div", "wf-name");
+		let i = y("div", `wf-row wf-of-${e.kind}${t === this.current ? " wf-current" : ""}`);
+		i.id = `wf-${t}`, i.dataset.place = String(t), i.style.top = `${r * p}px`, i.setAttribute("role", "row"), i.setAttribute("aria-level", String(e.depth + 1)), i.setAttribute("aria-rowindex", String(t + 1)), i.setAttribute("aria-selected", String(t === this.current));
+		let a = y("div", "wf-name");
 		a.setAttribute("role", "gridcell"), a.style.paddingInlineStart = `${e.depth * 14 + 6}px`;
-		let s = n(this.bars, t);
-		return s && i.setAttribute("aria-expanded", String(!this.closed.has(t))), a.append(l("span", "wf-fold", s ? this.closed.has(t) ? "▸" : "▾" : "")), a.append(l("span", "wf-label", e.name)), i.append(a, this.track(e)), i;
+		let o = n(this.bars, t);
+		return o && i.setAttribute("aria-expanded", String(!this.closed.has(t))), a.append(y("span", "wf-fold", o ? this.closed.has(t) ? "▸" : "▾" : "")), a.append(y("span", "wf-label", e.name)), i.append(a, this.track(e)), i;
 	}
 	track(t) {
-		let n = l("div", "wf-track");
+		let n = y("div", "wf-track");
 		n.setAttribute("role", "gridcell");
-		let r = this.to - this.from, a = (t.start - this.from) / r * 100, o = (t.start + t.duration - this.from) / r * 100, s = e[t.status], c = `${i(t.duration)}${s && ` · ${s}`}`;
-		if (o >= 0 && a <= 100) {
-			let e = l("span", `wf-bar wf-${t.status}`);
-			e.style.left = `${Math.max(a, -1)}%`, e.style.width = `${Math.min(o, 101) - Math.max(a, -1)}%`, n.append(e);
+		let r = this.percent(this.scale.place(t.start)), i = this.percent(this.scale.place(t.start + t.duration)), o = e[t.status], s = [a(t), o].filter(Boolean).join(" · ");
+		if (i >= 0 && r <= 100) {
+			let e = y("span", `wf-bar wf-${t.status}`);
+			e.style.left = `${Math.max(r, -1)}%`, e.style.width = `${Math.min(i, 101) - Math.max(r, -1)}%`, n.append(e);
 		}
-		let u = l("span", `wf-text${s ? " wf-marked" : ""}`, c);
-		return o < 80 ? u.style.left = `calc(${Math.max(o, 0)}% + 6px)` : a > 20 ? u.style.right = `calc(${100 - Math.min(a, 100)}% + 6px)` : (u.style.left = "8px", u.classList.add("wf-inside")), n.append(u), n;
+		let c = y("span", `wf-text${o ? " wf-marked" : ""}`, s);
+		return i < 80 ? c.style.left = `calc(${Math.max(i, 0)}% + 6px)` : r > 20 ? c.style.right = `calc(${100 - Math.min(r, 100)}% + 6px)` : (c.style.left = "8px", c.classList.add("wf-inside")), n.append(c), n;
+	}
+	percent(e) {
+		return (e - this.from) / (this.to - this.from) * 100;
+	}
+	cuts(e) {
+		let t = y("div", e);
+		for (let { place: e, width: n } of this.scale.cuts) {
+			let r = y("span", "wf-cut");
+			r.style.left = `${this.percent(e)}%`, r.style.width = `${this.percent(e + n) - this.percent(e)}%`, t.append(r);
+		}
+		return t;
 	}
 	drawAxis() {
-		let e = a(this.from, this.to, Math.max(2, this.axis.clientWidth / 140)).map((e) => {
-			let t = l("span", "wf-tick", i(e));
-			return t.style.left = `${(e - this.from) / (this.to - this.from) * 100}%`, t;
-		}), t = l("div", "wf-ticks");
-		t.append(...e), this.axis.replaceChildren(t);
+		let e = this.cuts("wf-ticks");
+		this.axis.replaceChildren(e), this.scale.cuts.forEach(({ start: t, end: n }, r) => {
+			let a = e.children[r];
+			a.clientWidth >= g && (a.textContent = i(n - t));
+		});
+		let t = this.to - this.from, n = t / Math.max(e.clientWidth, 1), r = o(t / Math.max(2, e.clientWidth / h));
+		for (let { start: t, place: a, length: o } of this.scale.stretches) for (let c of s(Math.max(this.from - a, 0), Math.min(this.to - a, o), r)) {
+			let r = t === 0 ? i(c) : c === 0 ? i(t) : `+${i(c)}`, s = y("span", "wf-tick", (Math.min(a + o, this.to) - a - c) / n < g ? "" : r);
+			s.style.left = `${this.percent(a + c)}%`, e.append(s);
+		}
 	}
 	tell() {
 		let t = this.bars[this.current];
 		if (t === void 0) return;
 		let n = [
-			`${c[t.kind]} ${t.name}`,
+			`${v[t.kind]} ${t.name}`,
 			`began at ${i(t.start)}`,
-			`took ${i(t.duration)}${t.kind === "hook" ? " of its own" : ""}`
+			...a(t) ? [`took ${a(t)}${t.kind === "hook" ? " of its own" : ""}`] : []
 		];
 		e[t.status] && n.push(e[t.status]), t.note && n.push(t.note);
 		let r = n.join(" · ");
@@ -181,24 +260,28 @@ var u = class extends HTMLElement {
 	go(e) {
 		let t = Math.min(Math.max(e, 0), this.shown.length - 1);
 		this.current = this.shown[t] ?? 0;
-		let n = t * o;
+		let n = t * p;
 		n < this.grid.scrollTop && (this.grid.scrollTop = n);
-		let r = n + o - this.grid.clientHeight;
+		let r = n + p - this.grid.clientHeight;
 		r > this.grid.scrollTop && (this.grid.scrollTop = r), this.draw();
 	}
 	fold(e, t) {
 		n(this.bars, e) && (t ? this.closed.add(e) : this.closed.delete(e), this.list());
 	}
 	zoom(e) {
-		let t = this.bars[this.current], n = t === void 0 ? (this.from + this.to) / 2 : t.start + t.duration / 2, r = (this.to - this.from) * e / 2;
+		let t = this.bars[this.current], n = t === void 0 ? (this.from + this.to) / 2 : (this.scale.place(t.start) + this.scale.place(t.start + t.duration)) / 2, r = (this.to - this.from) * e / 2;
 		this.view(n - r, n + r);
 	}
+	fit(e) {
+		let [t, n] = [this.scale.place(e.start), this.scale.place(e.start + e.duration)];
+		this.view(t - (n - t) * .1, n + (n - t) * .1);
+	}
 	view(e, t) {
-		this.from = Math.max(0, e), this.to = Math.min(this.duration, Math.max(t, this.from + .001)), this.draw();
+		this.from = Math.max(0, e), this.to = Math.min(this.scale.length, Math.max(t, this.from + .001)), this.draw();
 	}
 	pressed(e) {
 		if (e.ctrlKey || e.metaKey || e.altKey) return;
-		let t = this.shown.indexOf(this.current), i = Math.max(1, Math.floor(this.grid.clientHeight / o) - 1), a = this.bars[this.current], s = {
+		let t = this.shown.indexOf(this.current), i = Math.max(1, Math.floor(this.grid.clientHeight / p) - 1), a = this.bars[this.current], o = {
 			ArrowDown: () => this.go(t + 1),
 			ArrowUp: () => this.go(t - 1),
 			PageDown: () => this.go(t + i),
@@ -207,12 +290,12 @@ var u = class extends HTMLElement {
 			End: () => this.go(this.shown.length - 1),
 			ArrowRight: () => this.closed.has(this.current) ? this.fold(this.current, !1) : n(this.bars, this.current) && this.go(t + 1),
 			ArrowLeft: () => n(this.bars, this.current) && !this.closed.has(this.current) ? this.fold(this.current, !0) : this.go(this.shown.indexOf(r(this.bars, this.current))),
-			Enter: () => a && this.view(a.start - a.duration * .1, a.start + a.duration * 1.1),
+			Enter: () => a && this.fit(a),
 			"+": () => this.zoom(.5),
 			"-": () => this.zoom(2),
-			0: () => this.view(0, this.duration)
+			0: () => this.view(0, this.scale.length)
 		}[e.key];
-		s !== void 0 && (e.preventDefault(), s());
+		o !== void 0 && (e.preventDefault(), o());
 	}
 	clicked(e) {
 		let t = e.target, n = t.closest(".wf-row");
@@ -221,4 +304,4 @@ var u = class extends HTMLElement {
 		this.current = r, t.closest(".wf-fold") === null ? this.draw() : this.fold(r, !this.closed.has(r));
 	}
 };
-customElements.define("hook-waterfall", u);
+customElements.define("hook-waterfall", b);

@@ -70,9 +70,15 @@ function localise(within: ParentNode): void {
   }
 }
 
+// Without scripts nothing is live, and nothing says so.
+function connecting(): void {
+  for (const sign of document.querySelectorAll<HTMLElement>("[data-live='']")) sign.textContent = "connecting";
+}
+
 // A dispatch of htmx's own: whatever it has put in is looked at again.
 document.addEventListener("htmx:after:swap", () => {
   localise(document);
+  connecting();
   document.querySelector<HTMLElement>("[data-focus]")?.focus();
 });
 
@@ -85,4 +91,5 @@ function live(state: string): void {
 
 document.addEventListener("htmx:sse:after:connection", () => live("on"));
 document.addEventListener("htmx:sse:error", () => live("off"));
+connecting();
 localise(document);

@@ -70,12 +70,20 @@ export function spelled(ms: number): string {
     : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** Round times for an axis: about as many as asked for. */
-export function ticks(from: number, to: number, about: number): number[] {
-  const rough = (to - from) / Math.max(about, 1);
-  if (!(rough > 0)) return [];
+/** How long a bar took, as it is told: what was too short for the clock did take time, and an end is but a moment. */
+export function took(bar: Bar): string {
+  if (bar.kind === "end") return "";
+  return bar.duration < 0.001 ? "< 1 µs" : spelled(bar.duration);
+}
+
+/** A round time, at least as long as that given. */
+export function rounded(rough: number): number {
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough) ?? rough;
+  return [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough) ?? rough;
+}
+
+/** The multiples of a step. */
+export function ticks(from: number, to: number, step: number): number[] {
   const found: number[] = [];
   for (let tick = Math.ceil(from / step) * step; tick <= to; tick += step) found.push(tick);
   return found;

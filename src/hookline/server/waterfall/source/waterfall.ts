@@ -3,10 +3,14 @@
 // Only rows that can be seen are in the document, so that thousands of them cost no more than a screenful. One row is
 // the current one; it is moved by keys alone as well as by pointer.
 
-import { type Bar, MARKS, type Waterfall, hasInner, outerOf, shownBars, spelled, ticks } from "./rows";
+import { type Bar, MARKS, type Waterfall, hasInner, outerOf, rounded, shownBars, spelled, ticks, took } from "./rows";
+import { Scale } from "./scale";
 
 const ROW = 24;
 const BEYOND = 10;
+const TICK = 140;
+const LABEL = 48;
+const TOLD = 3;
 const NAMES: Record<Bar["kind"], string> = {
   step: "step",
   tool: "tool call",
@@ -31,7 +35,7 @@ class HookWaterfall extends HTMLElement {
   private current = 0;
   private from = 0;
   private to = 1;
-  private duration = 1;
+  private scale = new Scale();
   private readonly grid = made("div", "wf-grid");
   private readonly space = made("div", "wf-space");
   private readonly axis = made("div", "wf-axis");
@@ -75,7 +79,7 @@ class HookWaterfall extends HTMLElement {
     for (const [name, label, act] of [
       ["−", "Zoom out", () => this.zoom(2)],
       ["+", "Zoom in", () => this.zoom(0.5)],
-      ["All", "Show all of the time", () => this.view(0, this.duration)],
+      ["All", "Show all of the time", () => this.view(0, this.scale.length)],
     ] as const) {
       const button = made("button", "small", name);
       button.setAttribute("type", "button");
@@ -101,16 +105,23 @@ class HookWaterfall extends HTMLElement {
   }
 
   private show(told: Waterfall): void {
-    const whole = this.from === 0 && this.to === this.duration;
+    const whole = this.from === 0 && this.to === this.scale.length;
     const first = this.bars.length === 0;
     this.bars = told.bars;
-    this.duration = Math.max(told.duration, 0.001);
-    if (first || whole) [this.from, this.to] = [0, this.duration];
-    this.said.hidden = told.bars.length > 0 && !told.truncated;
-    this.said.textContent = told.truncated
-      ? "There is more than is shown here: only the beginning was loaded."
-      : "Nothing has happened yet.";
+    this.scale = new Scale(told.bars, told.duration);
+    if (first || whole) [this.from, this.to] = [0, this.scale.length];
+    const said = told.bars.length === 0 ? ["Nothing has happened yet."] : this.cutsTold();
+    if (told.truncated) said.push("There is more than is shown here: only the beginning was loaded.");
+    this.said.hidden = said.length === 0;
+    this.said.textContent = said.join(" ");
     this.list();
+  }
+
+  private cutsTold(): string[] {
+    const lengths = this.scale.cuts.map(({ start, end }) => spelled(end - start));
+    if (lengths.length === 0) return [];
+    const more = lengths.length > TOLD ? `, and ${lengths.length - TOLD} times more` : "";
+    return [`The time axis is cut short where nothing ran: for ${lengths.slice(0, TOLD).join(", ")}${more}.`];
   }
 
   private list(): void {
@@ -131,7 +142,7 @@ class HookWaterfall extends HTMLElement {
       const bar = place === undefined ? undefined : this.bars[place];
       if (place !== undefined && bar !== undefined) rows.push(this.row(bar, place, row));
     }
-    this.space.replaceChildren(...rows);
+    this.space.replaceChildren(this.cuts("wf-cuts"), ...rows);
     this.grid.setAttribute("aria-activedescendant", `wf-${this.current}`);
     this.drawAxis();
     this.tell();
@@ -160,11 +171,10 @@ class HookWaterfall extends HTMLElement {
   private track(bar: Bar): HTMLElement {
     const track = made("div", "wf-track");
     track.setAttribute("role", "gridcell");
-    const span = this.to - this.from;
-    const left = ((bar.start - this.from) / span) * 100;
-    const right = ((bar.start + bar.duration - this.from) / span) * 100;
+    const left = this.percent(this.scale.place(bar.start));
+    const right = this.percent(this.scale.place(bar.start + bar.duration));
     const mark = MARKS[bar.status];
-    const text = `${spelled(bar.duration)}${mark && ` · ${mark}`}`;
+    const text = [took(bar), mark].filter(Boolean).join(" · ");
     if (right >= 0 && left <= 100) {
       const shown = made("span", `wf-bar wf-${bar.status}`);
       shown.style.left = `${Math.max(left, -1)}%`;
@@ -183,21 +193,48 @@ class HookWaterfall extends HTMLElement {
     return track;
   }
 
+  private percent(place: number): number {
+    return ((place - this.from) / (this.to - this.from)) * 100;
+  }
+
+  /** The times that the axis leaves out, as they stand in the view. */
+  private cuts(className: string): HTMLElement {
+    const track = made("div", className);
+    for (const { place, width } of this.scale.cuts) {
+      const cut = made("span", "wf-cut");
+      cut.style.left = `${this.percent(place)}%`;
+      cut.style.width = `${this.percent(place + width) - this.percent(place)}%`;
+      track.append(cut);
+    }
+    return track;
+  }
+
   private drawAxis(): void {
-    const marks = ticks(this.from, this.to, Math.max(2, this.axis.clientWidth / 140)).map((tick) => {
-      const mark = made("span", "wf-tick", spelled(tick));
-      mark.style.left = `${((tick - this.from) / (this.to - this.from)) * 100}%`;
-      return mark;
-    });
-    const track = made("div", "wf-ticks");
-    track.append(...marks);
+    const track = this.cuts("wf-ticks");
     this.axis.replaceChildren(track);
+    this.scale.cuts.forEach(({ start, end }, nth) => {
+      const cut = track.children[nth] as HTMLElement;
+      if (cut.clientWidth >= LABEL) cut.textContent = spelled(end - start);
+    });
+    const span = this.to - this.from;
+    const pixel = span / Math.max(track.clientWidth, 1);
+    const step = rounded(span / Math.max(2, track.clientWidth / TICK));
+    for (const { start, place, length } of this.scale.stretches) {
+      for (const tick of ticks(Math.max(this.from - place, 0), Math.min(this.to - place, length), step)) {
+        // After a cut, times are those since its end, which is told itself.
+        const text = start === 0 ? spelled(tick) : tick === 0 ? spelled(start) : `+${spelled(tick)}`;
+        const room = (Math.min(place + length, this.to) - place - tick) / pixel;
+        const mark = made("span", "wf-tick", room < LABEL ? "" : text);
+        mark.style.left = `${this.percent(place + tick)}%`;
+        track.append(mark);
+      }
+    }
   }
 
   private tell(): void {
     const bar = this.bars[this.current];
     if (bar === undefined) return;
-    const parts = [`${NAMES[bar.kind]} ${bar.name}`, `began at ${spelled(bar.start)}`, `took ${spelled(bar.duration)}${bar.kind === "hook" ? " of its own" : ""}`];
+    const parts = [`${NAMES[bar.kind]} ${bar.name}`, `began at ${spelled(bar.start)}`, ...(took(bar) ? [`took ${took(bar)}${bar.kind === "hook" ? " of its own" : ""}`] : [])];
     if (MARKS[bar.status]) parts.push(MARKS[bar.status]);
     if (bar.note) parts.push(bar.note);
     const text = parts.join(" · ");
@@ -223,14 +260,22 @@ class HookWaterfall extends HTMLElement {
 
   private zoom(factor: number): void {
     const bar = this.bars[this.current];
-    const middle = bar === undefined ? (this.from + this.to) / 2 : bar.start + bar.duration / 2;
+    const middle =
+      bar === undefined
+        ? (this.from + this.to) / 2
+        : (this.scale.place(bar.start) + this.scale.place(bar.start + bar.duration)) / 2;
     const half = ((this.to - this.from) * factor) / 2;
     this.view(middle - half, middle + half);
   }
 
+  private fit(bar: Bar): void {
+    const [left, right] = [this.scale.place(bar.start), this.scale.place(bar.start + bar.duration)];
+    this.view(left - (right - left) * 0.1, right + (right - left) * 0.1);
+  }
+
   private view(from: number, to: number): void {
     this.from = Math.max(0, from);
-    this.to = Math.min(this.duration, Math.max(to, this.from + 0.001));
+    this.to = Math.min(this.scale.length, Math.max(to, this.from + 0.001));
     this.draw();
   }
 
@@ -252,10 +297,10 @@ class HookWaterfall extends HTMLElement {
         hasInner(this.bars, this.current) && !this.closed.has(this.current)
           ? this.fold(this.current, true)
           : this.go(this.shown.indexOf(outerOf(this.bars, this.current))),
-      Enter: () => bar && this.view(bar.start - bar.duration * 0.1, bar.start + bar.duration * 1.1),
+      Enter: () => bar && this.fit(bar),
       "+": () => this.zoom(0.5),
       "-": () => this.zoom(2),
-      "0": () => this.view(0, this.duration),
+      "0": () => this.view(0, this.scale.length),
     };
     const act = acts[event.key];
     if (act === undefined) return;
