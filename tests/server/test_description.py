@@ -112,6 +112,39 @@ def test_every_route_is_described_with_the_errors_that_it_may_answer_with() -> N
                     assert {"401", "403", "429", "500", "503"} <= set(found["responses"])
 
 
+def test_what_is_done_once_for_a_key_says_so_and_that_it_may_be_under_way() -> None:
+    for path, methods in DESCRIPTION["paths"].items():
+        for method, told in methods.items():
+            [*named] = [each for each in told.get("parameters", ()) if each["name"] == "Idempotency-Key"]
+            assert [each["in"] for each in named] == (["header"] if method == "post" else []), path
+            assert not named or "409" in told["responses"], path
+
+
+def test_a_stream_of_what_has_ended_and_a_body_that_may_be_left_out_are_described() -> None:
+    paths = DESCRIPTION["paths"]
+
+    assert set(paths["/v1/operations/{id}/stream"]["get"]["responses"]) >= {"200", "204"}
+    assert paths["/v1/hooks/{id}/test"]["post"]["requestBody"]["required"] is False
+    assert paths["/v1/hooks/{id}/toggle"]["put"]["requestBody"]["required"] is True
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value"),
+    [
+        ("/v1/operations", "status", "waiting_for_human"),
+        ("/v1/hooks", "point", "ToolCall.guard"),
+        ("/v1/hooks/logs", "status", "denied"),
+        ("/v1/hooks/logs", "point", "ToolCall"),
+        ("/v1/hooks/stats", "point", "afterStep"),
+        ("/v1/deliveries", "status", "dead"),
+    ],
+)
+def test_parameters_of_few_values_are_described_by_them(path: str, name: str, value: str) -> None:
+    [told] = [each for each in DESCRIPTION["paths"][path]["get"]["parameters"] if each["name"] == name]
+
+    assert value in told["schema"]["enum"]
+
+
 def test_it_is_openapi_3_1_and_documents_every_field() -> None:
     assert DESCRIPTION["openapi"].startswith("3.1")
     for name, schema in DESCRIPTION["components"]["schemas"].items():

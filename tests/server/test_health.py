@@ -1,17 +1,34 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from time import monotonic
 
 import pytest
 
+from hookline.errors import StoreUnavailableError
 from hookline.registry import Registry
 from hookline.store import SqlStore
+from hookline.store._engine import waiting_at_most
 from tests.databases import Server, administer
 from tests.server.site import Site, delivery, operation
 from tests.server.test_hooks import DENY, problem
 
 pytestmark = pytest.mark.anyio
+
+
+def path_of(url: str) -> str:
+    """The file of a database."""
+    return url.removeprefix("sqlite:///")
+
+
+def overwrite(path: str) -> None:
+    """Leave nothing of a file but its length."""
+    with open(path, "r+b") as file:
+        file.write(b"\0" * os.path.getsize(path))
 
 
 async def test_a_server_whose_database_is_lost_says_so_and_runs_go_on(
@@ -46,6 +63,58 @@ async def test_a_server_whose_database_is_lost_says_so_and_runs_go_on(
     assert (ready.status_code, ready.json()["status"], ready.json()["store"]) == (503, "unavailable", False)
     assert health.status_code == 200
     assert known == 1
+
+
+async def test_a_file_that_another_process_holds_is_told_soon_and_by_ready(
+    new_database_url: Callable[[str], str],
+) -> None:
+    url = new_database_url("sqlite")
+    with Site(url) as site, closing(sqlite3.connect(path_of(url), isolation_level=None)) as other:
+        async with site.client() as client:
+            where = (await client.post("/v1/hooks", json=DENY)).headers["location"]
+            other.execute("BEGIN EXCLUSIVE")
+            since = monotonic()
+            ready = await client.get("/ready")
+            answers = await asyncio.gather(
+                *(client.put(f"{where}/toggle", json={"enabled": False}) for _ in range(4)),
+                client.post("/v1/hooks", json={**DENY, "name": "b"}, headers={"idempotency-key": "k"}),
+            )
+            took = monotonic() - since
+            read = await client.get("/v1/hooks")
+            other.execute("ROLLBACK")
+            free = await client.get("/ready")
+            again = await client.put(f"{where}/toggle", json={"enabled": False})
+
+    for answer in answers:
+        problem(answer, 503, "store_unavailable")
+    assert took < 6  # one of them alone would wait for ten seconds, as runs do
+    assert (ready.status_code, ready.json()["store"], read.status_code) == (503, False, 200)
+    assert (free.status_code, again.status_code) == (200, 200)
+
+
+async def test_runs_wait_for_a_file_when_requests_have_given_up(new_database_url: Callable[[str], str]) -> None:
+    url = new_database_url("sqlite")
+    loop = asyncio.get_running_loop()
+    async with SqlStore(url) as store:
+        with closing(sqlite3.connect(path_of(url), isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with waiting_at_most(0.01), pytest.raises(StoreUnavailableError):
+                await store.check()
+            loop.call_later(0.1, other.execute, "ROLLBACK")
+
+            assert await store.load(await operation(store)) is not None
+
+
+async def test_a_file_that_was_written_over_is_told_by_ready(new_database_url: Callable[[str], str]) -> None:
+    url = new_database_url("sqlite")
+    with Site(url) as site:
+        async with site.client() as client:
+            before = await client.get("/ready")
+            for path in (path_of(url), f"{path_of(url)}-wal"):
+                overwrite(path)
+            after = await client.get("/ready")
+
+    assert (before.status_code, after.status_code, after.json()["status"]) == (200, 503, "unavailable")
 
 
 async def test_metrics_count_requests_by_route_and_what_the_store_has(site: Site, store: SqlStore) -> None:

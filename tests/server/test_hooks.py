@@ -43,6 +43,16 @@ async def test_a_definition_is_made_read_changed_and_deleted(site: Site) -> None
     problem(gone, 404, "not_found")
 
 
+async def test_whether_a_hook_goes_along_into_sub_agents_may_be_said_or_left_to_its_point(site: Site) -> None:
+    async with site.client() as client:
+        made = await client.post("/v1/hooks", json=DENY)
+        where = made.headers["location"]
+        said = await client.patch(where, json={"inherit": False})
+        unsaid = await client.patch(where, json={"inherit": None})
+
+    assert [each.json()["inherit"] for each in (made, said, unsaid)] == [None, False, None]
+
+
 async def test_a_definition_belongs_to_the_tenant_of_the_key(site: Site, store: SqlStore) -> None:
     async with site.client(await key(store, "acme")) as acme:
         made = await acme.post("/v1/hooks", json=DENY)
@@ -87,6 +97,73 @@ async def test_a_stale_change_is_refused(site: Site) -> None:
     assert any_one.status_code == 204
 
 
+async def test_a_change_is_made_if_any_tag_of_a_list_is_the_one(sqlite_site: Site) -> None:
+    async with sqlite_site.client() as client:
+        made = await client.post("/v1/hooks", json=DENY)
+        where, tag = made.headers["location"], made.headers["etag"]
+        other = '"999999-0"'
+        answers = [
+            await client.put(f"{where}/toggle", json={"enabled": True}, headers={"if-match": given})
+            for given in (f"W/{tag}", f'{other}, W/{tag}, "x"', f"{other}, {tag}")
+        ]
+        newest = answers[-1].headers["etag"]
+        in_front = await client.patch(where, json={"priority": 1}, headers={"if-match": f"{newest},{tag}"})
+        anything = await client.patch(where, json={"priority": 2}, headers={"if-match": "*"})
+        nothing = await client.delete("/v1/hooks/nix", headers={"if-match": "*"})
+
+    problem(answers[0], 412, "revision")
+    problem(answers[1], 412, "revision")
+    assert [answer.status_code for answer in (answers[2], in_front, anything)] == [200, 200, 200]
+    problem(nothing, 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        pytest.param({**DENY, "id": "mine"}, id="handler"),
+        pytest.param({"name": "told", "point": "onComplete", "webhook": {"url": "https://example.org"}}, id="webhook"),
+    ],
+)
+async def test_what_is_read_may_be_sent_back(sqlite_site: Site, hook: dict[str, Any]) -> None:
+    made_by_the_server = ("revision", "updatedAt")
+    async with sqlite_site.client() as client:
+        where = (await client.post("/v1/hooks", json={**hook, "tenantId": "acme"})).headers["location"]
+        read = (await client.get(where)).json()
+        replaced = await client.put(where, json=read)
+        renamed = await client.put(where, json={**read, "name": "other", "revision": 99, "source": "mine"})
+
+    assert replaced.status_code == 200, replaced.text
+    for answer, name in ((replaced.json(), hook["name"]), (renamed.json(), "other")):
+        changed = {field: answer[field] for field in made_by_the_server} | {"name": name}
+        assert answer == read | changed
+        assert answer["revision"] < 99
+
+
+@pytest.mark.parametrize(("field", "value"), [("id", "other"), ("id", ""), ("tenantId", "globex"), ("tenantId", "")])
+async def test_a_definition_keeps_its_id_and_its_tenant(sqlite_site: Site, field: str, value: str) -> None:
+    async with sqlite_site.client() as client:
+        where = (await client.post("/v1/hooks", json={**DENY, "tenantId": "acme"})).headers["location"]
+        refused = problem(await client.put(where, json={**DENY, field: value}), 422, "read_only")
+        unknown = await client.put(where, json={**DENY, "colour": "red"})
+
+    assert refused["errors"][0]["pointer"] == f"#/{field}"
+    problem(unknown, 422, "invalid")
+
+
+async def test_a_body_that_is_missing_is_told_so(sqlite_site: Site) -> None:
+    async with sqlite_site.client() as client:
+        where = (await client.post("/v1/hooks", json=DENY)).headers["location"]
+        switched = problem(await client.put(f"{where}/toggle"), 422, "invalid")
+        made = problem(await client.post("/v1/hooks"), 422, "invalid")
+        tried = await client.post(f"{where}/test")
+        same = await client.post(f"{where}/test", json={})
+
+    for found in (switched, made):
+        assert found["errors"] == [{"detail": "The body is missing.", "pointer": "#"}]
+    assert (tried.status_code, tried.json()["outcome"]) == (200, "denied")
+    assert same.json()["outcome"] == "denied"
+
+
 async def test_what_has_not_changed_is_not_sent_again(site: Site) -> None:
     async with site.client() as client:
         where = (await client.post("/v1/hooks", json=DENY)).headers["location"]
@@ -125,7 +202,7 @@ async def test_a_definition_that_is_switched_off_is_off_in_every_process_within_
         pytest.param({"handler": "os:system"}, "#/handler", id="handler"),
         pytest.param({"config": {"wrong": 1}}, "#/config", id="config"),
         pytest.param({"what": 1}, "#/what", id="unknown-field"),
-        pytest.param({**HOOK, "webhook": {"url": "ftp://x"}}, "#/webhook", id="webhook"),
+        pytest.param({**HOOK, "webhook": {"url": "ftp://x"}}, "#/webhook/url", id="webhook"),
         pytest.param({"handler": None, "webhook": {}}, "#/webhook/url", id="no-url"),
         pytest.param({"tool": "pay"}, "#/tool", id="tool"),
     ],

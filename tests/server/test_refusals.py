@@ -215,6 +215,50 @@ def test_no_more_requests_pass_than_the_limit_allows(requests: int, waits: list[
         assert len(within) <= 2 * requests
 
 
+@pytest.mark.parametrize(
+    ("address", "values"),
+    [
+        ("/v1/operations?status=bogus", ["running", "waiting_for_human", "done"]),
+        ("/v1/hooks?point=bogus", ["afterStep", "ToolCall.guard"]),
+        ("/v1/hooks/logs?status=bogus", ["ok", "denied"]),
+        ("/v1/hooks/logs?point=bogus", ["ToolCall", "afterStep"]),
+        ("/v1/hooks/stats?point=bogus", ["ToolCall", "afterStep"]),
+        ("/v1/hooks/stats?by=bogus", ["hook", "minute"]),
+        ("/v1/deliveries?status=bogus", ["dead"]),
+    ],
+)
+async def test_a_value_that_there_is_not_is_refused_with_those_that_there_are(
+    shared: Site, address: str, values: list[str]
+) -> None:
+    async with shared.client() as client:
+        [wrong] = problem(await client.get(address), 422, "invalid")["errors"]
+        for value in values:
+            assert (await client.get(address.replace("bogus", value))).status_code == 200
+
+    assert wrong["parameter"] == address.partition("?")[2].partition("=")[0]
+    assert "bogus" in wrong["detail"]
+    listed = wrong["detail"].partition("one of ")[2].split(", ")
+    assert set(values) <= set(listed)
+
+
+async def test_a_tenant_that_is_not_ones_own_is_told_as_one_that_there_is_not(shared: Site) -> None:
+    async with SqlStore(shared.url) as store, shared.client() as admin, shared.client(await key(store)) as acme:
+        await admin.post("/v1/hooks", json={**DENY, "tenantId": "globex"})
+        told = set()
+        for tenant in ("globex", "nobody", ""):
+            for answer in (
+                await acme.post("/v1/hooks", json={**DENY, "tenantId": tenant}),
+                await acme.post("/v1/keys", json={"name": "x", "scopes": ["hooks:read"], "tenantId": tenant}),
+                await acme.get("/v1/operations", params={"tenantId": tenant}),
+            ):
+                told.add(problem(answer, 404, "not_found")["detail"])
+        figures = problem(await acme.get("/metrics"), 404, "not_found")["detail"]
+
+    [detail] = told
+    assert "tenant" in detail
+    assert "hooks:admin" in figures
+
+
 async def test_only_pages_of_allowed_origins_may_ask(new_database_url: Callable[[str], str]) -> None:
     ours, theirs = "https://ops.example.com", "https://evil.example.com"
     question = {"access-control-request-method": "GET", "access-control-request-headers": "authorization"}

@@ -71,7 +71,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         if self.sees_all:
             return asked
         if asked not in (None, self.tenant_id):
-            raise not_found()
+            raise not_found("There is no such tenant, or this key is not for it.")
         return self.tenant_id
 
     def own(self, asked: str | None = None) -> str:
@@ -104,9 +104,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             raise ApiError(403, "scope", "What belongs to the system is changed with the scope hooks:admin only.")
 
 
-def not_found() -> ApiError:
-    """What is told of objects that are not there, and of those of others."""
-    return ApiError(404, "not_found", "There is nothing of that id.")
+def not_found(detail: str = "There is nothing of that id.") -> ApiError:
+    """What is told of objects that are not there, and of those of others.
+
+    Args:
+        detail: The same for both.
+    """
+    return ApiError(404, "not_found", detail)
 
 
 async def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:

@@ -194,7 +194,7 @@ async def enable_endpoint(request: Req, data: JSONBody[EndpointBody]) -> None:
     owner = caller.own(data.tenant_id)
     shown = await parts.deliveries.endpoints(owner, owner_id=None if caller.sees_all else caller.tenant_id)
     if data.url not in [each.url for each in shown] or not await parts.deliveries.enable(owner, data.url):
-        raise not_found()
+        raise not_found("There is no endpoint of that address that has failed.")
     await note_alone(parts.store, owner, caller.actor, "endpoint.enable", data.url)
     parts.wake_outbox()
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
+from itertools import product
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from litestar import Litestar, Response, get
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, Schema, SecurityScheme
 from litestar.plugins import OpenAPISchemaPlugin
+from litestar.types import Empty
 from litestar.typing import FieldDefinition
 
 from hookline.server._access import Req
@@ -22,6 +25,14 @@ from hookline.server._routes import ROUTES
 __all__ = ["Structs", "described", "read_description"]
 
 PLACE = "#/components/schemas/{name}"
+IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "schema": {"type": "string", "pattern": "^[!-~]{1,200}$", "description": "Done once, however often it is sent."},
+    "description": "Done once for each of these, however often it is sent; for a day the answer is the same.",
+    "required": False,
+}
+"""What all POST requests may bring, before they are routed."""
 ATTRIBUTE = re.compile(r"^    (\w+): ((?:.|\n     )*)", re.MULTILINE)
 
 
@@ -58,7 +69,7 @@ class Structs(OpenAPISchemaPlugin):
         return Place(found)
 
     def describe(self, documented: Mapping[str, type[msgspec.Struct]]) -> dict[str, Any]:
-        """All that was described, each field with the words of its documentation.
+        """All that was described, in the order of its names, each field with the words of its documentation.
 
         Args:
             documented: Structs by name.
@@ -73,18 +84,31 @@ class Structs(OpenAPISchemaPlugin):
                 its = schema["properties"].get(names.get(field, field))
                 if its is not None:
                     its["description"] = words
-        return self.schemas
+        return dict(sorted(self.schemas.items()))
 
 
 @get("/schema/openapi.json", include_in_schema=False, opt={"scope": None})
 async def read_description(request: Req) -> Response[bytes]:
     """The description of this API."""
-    return Response(described(), media_type="application/json", headers={"Cache-Control": "public, max-age=300"})
+    return Response(
+        described(request.scope["state"]["hookline_root"]),
+        media_type="application/json",
+        headers={"Cache-Control": "public, max-age=300"},
+    )
+
+
+@lru_cache(maxsize=20)
+def described(root: str = "") -> bytes:
+    """The description, made when somebody asks for it first.
+
+    Args:
+        root: The path under which the API is mounted.
+    """
+    return msgspec.json.encode(_description() | {"servers": [{"url": quote(root) or "/"}]})
 
 
 @cache
-def described() -> bytes:
-    """The description, made when somebody asks for it first."""
+def _description() -> dict[str, Any]:
     structs = Structs()
     key = SecurityScheme(type="http", scheme="bearer", description="An API key: `hk_...`.")
     config = OpenAPIConfig(
@@ -99,7 +123,15 @@ def described() -> bytes:
     app = Litestar(ROUTES, openapi_config=config, plugins=[structs], logging_config=None)
     description: dict[str, Any] = app.openapi_schema.to_schema()
     description["components"]["schemas"] = structs.describe(_structs_by_name())
-    return msgspec.json.encode(description)
+    for handler in ROUTES:
+        for path, method in product(handler.paths, handler.http_methods):
+            told = description["paths"][path.replace(":str", "")][method.lower()]
+            if method == "POST":
+                told["parameters"] = [*told.get("parameters", ()), IDEMPOTENCY_KEY]
+            body = handler.parsed_fn_signature.parameters.get("data")
+            if body is not None:
+                told["requestBody"]["required"] = body.default is Empty
+    return description
 
 
 def _attributes(struct: type) -> dict[str, str]:

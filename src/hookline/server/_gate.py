@@ -16,9 +16,12 @@ from hookline.server._access import Caller
 from hookline.server._parts import Parts
 from hookline.server._problems import MEDIA_TYPE, ApiError, as_api_error, unexpected
 from hookline.server._rates import Allowance, RateLimiter
+from hookline.store._engine import waiting_at_most
 
 __all__ = ["Gate", "check_allowance"]
 
+STORE_SECONDS = 2.0
+"""How long a request waits for its turn at the database, and once more for a lock of another process."""
 REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:/+=-]{1,128}")
 UNSEEN = (b"authorization", b"cookie", b"x-request-id")
 """Headers that go no further as they came: secrets, and a name that may be none."""
@@ -152,8 +155,9 @@ class _Passage:
         token: Token[str] = request_id.set(self.request_id)
         gate, scope = self.gate, self.scope
         try:
-            await gate.admit({**scope, "headers": self.given["headers"]}, self)
-            await gate._app(scope, self.limited(receive), self.send)
+            with waiting_at_most(STORE_SECONDS):
+                await gate.admit({**scope, "headers": self.given["headers"]}, self)
+                await gate._app(scope, self.limited(receive), self.send)
         except Exception as error:
             if self.status:
                 raise

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Literal
 
 import msgspec
 from litestar import Response
 
-from hookline.errors import StoreUnavailableError
 from hookline.server._access import Req, caller_of, not_found, parts_of
 from hookline.server._metrics import CONTENT_TYPE
 from hookline.server._routing import route
 
 __all__ = ["HEALTH_ROUTES", "PUBLIC"]
 
-READY_SECONDS = 2.0
 PUBLIC = ("/health", "/ready", "/schema/openapi.json")
 """Paths that need no key."""
 
@@ -35,7 +32,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         status: `"ok"`, `"degraded"` (it works with the definitions that it knew last), or `"unavailable"`.
-        store: Whether the database answers.
+        store: Whether the database can be read and, on SQLite, written.
         registry: Whether the definitions are up to date; `None` if there is no registry.
     """
 
@@ -52,14 +49,9 @@ async def health(request: Req) -> Health:
 
 @route("GET", "/ready", scope=None, summary="Can the server work?")
 async def ready(request: Req) -> Response[Readiness]:
-    """503 while the database does not answer."""
+    """503 while the database cannot be read or, on SQLite, written: another process holds its lock for too long."""
     parts = parts_of(request)
-    try:
-        async with asyncio.timeout(READY_SECONDS):
-            await parts.store.check()
-        store = True
-    except (StoreUnavailableError, TimeoutError):
-        store = False
+    store = await parts.store_check.works()
     registry = None if parts.known_registry is None else not parts.known_registry.problems
     status: Literal["ok", "degraded", "unavailable"] = "unavailable" if not store else "ok"
     if store and registry is False:
@@ -71,7 +63,7 @@ async def ready(request: Req) -> Response[Readiness]:
 async def metrics(request: Req) -> Response[str]:
     """Of all tenants together, so that it needs a key of the system."""
     if not caller_of(request).sees_all:
-        raise not_found()
+        raise not_found("A key of the system with the scope hooks:admin is shown the figures, and no other one.")
     return Response(await parts_of(request).metrics.text(), media_type=CONTENT_TYPE)
 
 

@@ -10,9 +10,10 @@ from msgspec import UNSET, Meta, UnsetType
 from hookline._hook_records import OnError
 from hookline._webhook import Webhook
 from hookline.registry import HookDefinition
-from hookline.registry._definition import Id, Name, Seconds, Tag, Tenant, Text
+from hookline.registry._definition import READ_ONLY, Id, Name, Seconds, Tag, Tenant, Text
+from hookline.server._problems import ApiError, FieldProblem
 
-__all__ = ["HookChanges", "NewHook", "Switching", "Trial", "definition_of", "replacing"]
+__all__ = ["HookChanges", "NewHook", "Switching", "Trial", "WholeHook", "definition_of", "replacing"]
 
 Priority = Annotated[int, Meta(ge=0, le=1000)]
 Reference = Annotated[str, Meta(min_length=1, max_length=300)]
@@ -38,7 +39,7 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         enabled: Whether it takes part in the next run.
         config: Arguments of the handler.
         on_error: What becomes of the call when it fails.
-        inherit: Whether it goes along into the operations of sub-agents.
+        inherit: Whether it goes along into the operations of sub-agents; `null` for what is usual at its point.
         tags: Words to find it by.
     """
 
@@ -56,8 +57,28 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     enabled: bool = True
     config: dict[str, Any] = {}
     on_error: OnError = "closed"
-    inherit: bool = False
+    inherit: bool | None = None
     tags: Tags = []
+
+
+class WholeHook(NewHook, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A definition as it is to be, which may be as a GET has given it. Fields that are left out get their defaults.
+
+    Attributes:
+        id: Its own, if it is given.
+        tenant_id: Its own, if it is given.
+        source: Set by the server, as all that follows: whatever is given is left aside.
+        revision: Of its last change.
+        created_at: Seconds since 1970.
+        updated_at: Seconds since 1970.
+        problem: Why it cannot run.
+    """
+
+    source: str | UnsetType = UNSET
+    revision: int | UnsetType = UNSET
+    created_at: float | UnsetType = UNSET
+    updated_at: float | UnsetType = UNSET
+    problem: str | UnsetType = UNSET
 
 
 class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -76,7 +97,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         enabled: Whether it takes part in the next run.
         config: Arguments of the handler.
         on_error: What becomes of the call when it fails.
-        inherit: Whether it goes along into the operations of sub-agents.
+        inherit: Whether it goes along into the operations of sub-agents; `null` for what is usual at its point.
         tags: Words to find it by.
     """
 
@@ -92,7 +113,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     enabled: bool | UnsetType = UNSET
     config: dict[str, Any] | UnsetType = UNSET
     on_error: OnError | UnsetType = UNSET
-    inherit: bool | UnsetType = UNSET
+    inherit: bool | UnsetType | None = UNSET
     tags: Tags | UnsetType = UNSET
 
 
@@ -126,7 +147,20 @@ def definition_of(given: NewHook, tenant_id: str) -> HookDefinition:
     return HookDefinition(**fields)
 
 
-def replacing(given: NewHook) -> dict[str, Any]:
-    """The changes after which a definition is as a body has it, but for its id and its tenant."""
+def replacing(given: WholeHook, found: HookDefinition) -> dict[str, Any]:
+    """The changes after which a definition is as a body has it.
+
+    Args:
+        given: The body.
+        found: The definition.
+
+    Raises:
+        ApiError: 422, if the body has another id or tenant.
+    """
+    for name, its, meant in (("id", given.id, found.id), ("tenantId", given.tenant_id, found.tenant_id)):
+        if its not in (UNSET, meant):
+            field = FieldProblem(detail=f"It is {meant!r}.", pointer=f"#/{name}")
+            detail = f"`{name}` cannot be changed; leave it out, or send what it is."
+            raise ApiError(422, "read_only", detail, errors=(field,))
     fields: dict[str, Any] = msgspec.to_builtins(given)
-    return {name: value for name, value in fields.items() if name not in ("id", "tenantId")}
+    return {name: value for name, value in fields.items() if name not in READ_ONLY}

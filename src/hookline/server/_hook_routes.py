@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 from litestar import Response
 from litestar.params import JSONBody, QueryParameter
 
-from hookline.registry import DryRun, HandlerEntry, HookDefinition, Registry
+from hookline.registry import DefinitionConflictError, DryRun, HandlerEntry, HookDefinition, Registry
 from hookline.server._access import Caller, Req, caller_of, not_found, parts_of
-from hookline.server._hook_bodies import HookChanges, NewHook, Switching, Trial, definition_of, replacing
+from hookline.server._hook_bodies import HookChanges, NewHook, Switching, Trial, WholeHook, definition_of, replacing
 from hookline.server._problems import ApiError
-from hookline.server._routing import Cursor, Id, IfMatch, IfNoneMatch, Limit, TenantId, paged, route, tagged
+from hookline.server._routing import Cursor, Id, IfMatch, IfNoneMatch, Limit, PointName, TenantId, paged, route, tagged
 from hookline.store import Page
 
 __all__ = ["HOOK_ROUTES"]
 
+Answer = TypeVar("Answer", covariant=True)
 TAG = re.compile(r'"(\d{1,18})(?:-[0-9a-f]+)?"')
 AT_ONCE = 1000
 
-Point = Annotated[str | None, QueryParameter(max_length=40, description="Only those that stand there.")]
+Point = Annotated[PointName | None, QueryParameter(description="Only those that stand there.")]
 Enabled = Annotated[bool | None, QueryParameter(description="Only those that are enabled, or only those that are not.")]
 
 
@@ -84,15 +86,13 @@ async def read_hook(
 async def replace_hook(
     request: Req,
     id: Id,  # noqa: A002
-    data: JSONBody[NewHook],
+    data: JSONBody[WholeHook],
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
 ) -> Response[HookDefinition]:
-    """Fields that are left out get their defaults."""
-    for name, given, meant in (("id", data.id, id), ("tenantId", data.tenant_id, None)):
-        if given not in (msgspec.UNSET, meant):
-            raise ApiError(422, "read_only", f"`{name}` cannot be changed; leave it out.")
-    return await change(request, id, tenant_id, if_match, replacing(data))
+    """What a GET has given may be sent back. Fields that are left out get their defaults."""
+    found = await changeable(parts_of(request).registry, caller_of(request), id, tenant_id)
+    return await change(request, found, if_match, replacing(data, found))
 
 
 @route("PATCH", "/v1/hooks/{id:str}", scope="hooks:manage", summary="Change a hook definition", errors=[409, 412])
@@ -104,7 +104,8 @@ async def change_hook(
     if_match: IfMatch = None,
 ) -> Response[HookDefinition]:
     """Fields that are left out stay as they are."""
-    return await change(request, id, tenant_id, if_match, msgspec.to_builtins(data))
+    found = await changeable(parts_of(request).registry, caller_of(request), id, tenant_id)
+    return await change(request, found, if_match, msgspec.to_builtins(data))
 
 
 @route("PUT", "/v1/hooks/{id:str}/toggle", scope="hooks:manage", summary="Switch a hook on or off", errors=[409, 412])
@@ -118,9 +119,8 @@ async def toggle_hook(
     """Those that stand in a file can be switched too."""
     registry, caller = parts_of(request).registry, caller_of(request)
     found = await changeable(registry, caller, id, tenant_id)
-    stored = await registry.set_enabled(
-        id, data.enabled, tenant_id=found.tenant_id, if_revision=revision_of(if_match), actor=caller.actor
-    )
+    switch = partial(registry.set_enabled, id, data.enabled, tenant_id=found.tenant_id, actor=caller.actor)
+    stored = await if_it_matches(if_match, switch)
     return tagged(stored, stored.revision)
 
 
@@ -141,18 +141,20 @@ async def delete_hook(
     """Those that stand in a file can only be switched off."""
     registry, caller = parts_of(request).registry, caller_of(request)
     found = await changeable(registry, caller, id, tenant_id)
-    await registry.delete(id, tenant_id=found.tenant_id, if_revision=revision_of(if_match), actor=caller.actor)
+    delete = partial(registry.delete, id, tenant_id=found.tenant_id, actor=caller.actor)
+    await if_it_matches(if_match, delete)
 
 
 @route("POST", "/v1/hooks/{id:str}/test", scope="hooks:manage", summary="Try a hook out on a sample", errors=[409])
 async def try_hook(
     request: Req,
     id: Id,  # noqa: A002
-    data: JSONBody[Trial],
+    data: JSONBody[Trial | None] = None,
     tenant_id: TenantId = None,
 ) -> DryRun:
-    """Apart from everything: nothing is logged, counted or stored."""
+    """Apart from everything: nothing is logged, counted or stored. Without a body, on a sample that is made up."""
     registry, caller = parts_of(request).registry, caller_of(request)
+    data = data or Trial()
     found = await changeable(registry, caller, id, tenant_id)
     return await registry.dry_run(id, data.sample, tenant_id=found.tenant_id, timeout=data.timeout)
 
@@ -182,33 +184,44 @@ async def changeable(registry: Registry, caller: Caller, id: str, tenant_id: str
 
 
 async def change(
-    request: Req,
-    id: str,  # noqa: A002
-    tenant_id: str | None,
-    if_match: str | None,
-    changes: Mapping[str, Any],
+    request: Req, found: HookDefinition, if_match: str | None, changes: Mapping[str, Any]
 ) -> Response[HookDefinition]:
     """Change fields of a definition."""
-    registry, caller = parts_of(request).registry, caller_of(request)
-    found = await changeable(registry, caller, id, tenant_id)
-    stored = await registry.update(
-        id, changes, tenant_id=found.tenant_id, if_revision=revision_of(if_match), actor=caller.actor
-    )
+    registry, actor = parts_of(request).registry, caller_of(request).actor
+    update = partial(registry.update, found.id, changes, tenant_id=found.tenant_id, actor=actor)
+    stored = await if_it_matches(if_match, update)
     return tagged(stored, stored.revision)
 
 
-def revision_of(if_match: str | None) -> int | None:
-    """The revision that an `If-Match` demands.
+class Write(Protocol[Answer]):
+    """A change of a definition, if that has a revision."""
+
+    async def __call__(self, *, if_revision: int | None) -> Answer:
+        """Make it."""
+        ...
+
+
+async def if_it_matches(if_match: str | None, write: Write[Answer]) -> Answer:
+    """Make a change if what is stored has one of the tags of an `If-Match`.
 
     Raises:
-        ApiError: 412, if it is no tag of a definition, so that none can have it.
+        ApiError: 412, if none of them is a tag of a definition, so that none can have it.
+        DefinitionConflictError: If it has another one.
+
+    Source:
+        RFC 9110, 13.1.1: `*` matches what exists, a list if any of it does; a weak tag never does.
     """
     if if_match is None or if_match.strip() == "*":
-        return None
-    match = TAG.fullmatch(if_match.strip())
-    if match is None:
-        raise ApiError(412, "revision", "If-Match is not the one ETag that this server has given for a definition.")
-    return int(match[1])
+        return await write(if_revision=None)
+    revisions = {int(match[1]) for tag in if_match.split(",") if (match := TAG.fullmatch(tag.strip())) is not None}
+    if not revisions:
+        raise ApiError(412, "revision", "If-Match has no ETag that this server has given for a definition.")
+    try:
+        return await write(if_revision=max(revisions))
+    except DefinitionConflictError as error:
+        if error.revision not in revisions:
+            raise
+        return await write(if_revision=error.revision)
 
 
 HOOK_ROUTES = [

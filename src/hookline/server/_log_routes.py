@@ -11,11 +11,11 @@ from hookline.registry import ExecutionRow, Statistic
 from hookline.registry._statistics import Grouping
 from hookline.server._access import Req, caller_of, not_found, parts_of
 from hookline.server._routing import (
-    VISIBLE,
     Cursor,
     HookId,
     Id,
     Limit,
+    LogPoint,
     OperationId,
     Since,
     TenantId,
@@ -23,12 +23,12 @@ from hookline.server._routing import (
     paged,
     route,
 )
+from hookline.signals import ExecutionStatus
 from hookline.store import Page
 
 __all__ = ["LOG_ROUTES"]
 
-Point = Annotated[str | None, QueryParameter(max_length=40, pattern=VISIBLE, description="At this point.")]
-Status = Annotated[str | None, QueryParameter(max_length=20, pattern=VISIBLE, description="That ended so.")]
+Status = Annotated[ExecutionStatus | None, QueryParameter(description="That ended so.")]
 By = Annotated[Grouping, QueryParameter(description="What is added up together.")]
 
 
@@ -37,7 +37,7 @@ async def list_logs(
     request: Req,
     tenant_id: TenantId = None,
     hook_id: HookId = None,
-    point: Point = None,
+    point: LogPoint = None,
     status: Status = None,
     operation_id: OperationId = None,
     since: Since = None,
@@ -75,7 +75,7 @@ async def read_statistics(
     request: Req,
     tenant_id: TenantId = None,
     hook_id: HookId = None,
-    point: Point = None,
+    point: LogPoint = None,
     since: Since = None,
     by: By = "hook",
 ) -> list[Statistic]:

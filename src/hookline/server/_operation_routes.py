@@ -10,16 +10,18 @@ from litestar import Response
 from litestar.params import QueryParameter
 from sqlalchemy import select
 
-from hookline.events import HookType
+from hookline.events import CompletionReason, HookType
 from hookline.server._access import Caller, Req, caller_of, not_found, parts_of
 from hookline.server._parts import Parts
-from hookline.server._routing import LARGEST, VISIBLE, Cursor, Id, Limit, TenantId, paged, route
+from hookline.server._routing import LARGEST, Cursor, Id, Limit, TenantId, paged, route
 from hookline.store import Page, StoredOperation
 from hookline.store._tables import events
 
 __all__ = ["OPERATION_ROUTES", "After", "StoredEvent", "check_events_visible", "visible_operation"]
 
-Status = Annotated[str | None, QueryParameter(max_length=40, pattern=VISIBLE, description="Only those of this status.")]
+Status = Annotated[
+    CompletionReason | Literal["running"] | None, QueryParameter(description="Only those of this status.")
+]
 After = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="Only those with a greater number.")]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import Any
 
@@ -51,14 +50,12 @@ def create_page(parts: Parts, *, limiter: RateLimiter | None = None, session_key
         parts: What the server is made of.
         limiter: How many requests each key may send; any number if there is none.
         session_key: Signs sessions; 32 random bytes or more, the same in all processes that serve the same people.
-            Unless given, that of the environment variable `HOOKLINE_SESSION_KEY`, if there is one; else people have to
-            sign in again after a restart.
+            Unless given, people have to sign in again after a restart.
 
     Raises:
         HookUsageError: If the key is too short.
     """
-    given = os.environ.get("HOOKLINE_SESSION_KEY", "").encode() or None
-    sessions, sign_outs = Sessions(session_key or given), SignOuts(parts.store)
+    sessions, sign_outs = Sessions(session_key), SignOuts(parts.store)
     frame = Frame(parts=parts, sessions=sessions, sign_outs=sign_outs, assets=Assets())
     views = (_page_operations, _page_approvals, _page_hooks, _page_logs, _page_deliveries)
     page = Litestar(

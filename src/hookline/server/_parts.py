@@ -13,6 +13,7 @@ from hookline.server._keys import KeyStore
 from hookline.server._metrics import Metrics
 from hookline.server._open_streams import OpenStreams
 from hookline.server._problems import ApiError
+from hookline.server._store_check import StoreCheck
 from hookline.store import SqlStore
 from hookline.store._deliveries_log import DeliveryLog
 
@@ -32,6 +33,7 @@ class Parts:
     Attributes:
         keys: The API keys, and who has sent a request.
         deliveries: What became of deliveries.
+        store_check: Whether the database can be used.
         feed: Tells of operations as they change.
         streams: The streams that are open.
         metrics: What is counted.
@@ -53,6 +55,7 @@ class Parts:
         self.known_registry, self.known_log = registry, log
         self.keys = KeyStore(store)
         self.deliveries = DeliveryLog(store)
+        self.store_check = StoreCheck(store)
         self.feed = Feed(store)
         self.closing = asyncio.Event()
         self.streams = OpenStreams()

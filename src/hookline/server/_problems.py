@@ -6,11 +6,12 @@ import logging
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
+from litestar.typing import FieldDefinition
 
 from hookline.errors import (
     DecisionError,
@@ -28,6 +29,8 @@ logger = logging.getLogger("hookline")
 
 MEDIA_TYPE = "application/problem+json"
 FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`", re.DOTALL)
+MISSING = "'data'", "data"
+"""How the framework tells of a body that is not there."""
 RETRY_SECONDS = 1
 """When to come again after a 503."""
 
@@ -56,6 +59,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
         code: What it is, to switch on.
         detail: What happened, and how to fix it.
         errors: Where it is, as far as it is in the request.
+        hook: The hook that has refused it, if one has.
         request_id: Names the request, in logs too.
     """
 
@@ -65,6 +69,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     code: str
     detail: str
     errors: list[FieldProblem] = []
+    hook: str = ""
     request_id: str = ""
 
 
@@ -77,6 +82,7 @@ class ApiError(Exception):
         detail: What happened, and how to fix it.
         errors: Where it is in the request.
         headers: That go with the answer.
+        hook: The hook that has refused it.
     """
 
     def __init__(
@@ -87,10 +93,11 @@ class ApiError(Exception):
         *,
         errors: tuple[FieldProblem, ...] = (),
         headers: Mapping[str, str] | None = None,
+        hook: str = "",
     ) -> None:
         super().__init__(status, code, detail)
         self.status, self.code, self.detail, self.errors = status, code, detail, errors
-        self.headers = dict(headers or {})
+        self.headers, self.hook = dict(headers or {}), hook
 
     def body(self, request_id: str) -> bytes:
         """The problem as JSON."""
@@ -101,6 +108,7 @@ class ApiError(Exception):
                 code=self.code,
                 detail=self.detail,
                 errors=list(self.errors),
+                hook=self.hook,
                 request_id=request_id,
             )
         )
@@ -110,6 +118,9 @@ def answer_of(request: Request[Any, Any, Any], error: Exception) -> Response[byt
     """Answer a request that went wrong inside of the application."""
     request_id = str(request.scope["state"].get("hookline_request_id", ""))
     told = as_api_error(error) or unexpected(error, request_id)
+    if isinstance(error, ValidationException):
+        parameters = request.route_handler.parsed_fn_signature.parameters
+        told.errors = tuple(_with_values(each, parameters) for each in told.errors)
     return Response(told.body(request_id), status_code=told.status, headers=told.headers, media_type=MEDIA_TYPE)
 
 
@@ -179,11 +190,29 @@ def _of_framework(error: HTTPException) -> ApiError:
 
 def _field(found: Mapping[str, str]) -> FieldProblem:
     detail, key = found.get("message", ""), found.get("key", "")
+    if (detail, key) == MISSING:
+        return FieldProblem(detail="The body is missing.", pointer="#")
     if found.get("source") == "body" or key == "data":
         named = FIELD.fullmatch(detail)
         path = ["$", "" if key == "data" else key, "" if named is None else named[1]]
         return FieldProblem(detail=detail, pointer=_pointer(".".join(path)))
     return FieldProblem(detail=detail, parameter=key)
+
+
+def _with_values(found: FieldProblem, parameters: Mapping[str, FieldDefinition]) -> FieldProblem:
+    """What is wrong with a parameter, with the values that it may have if they are few."""
+    known = parameters.get(found.parameter or "")
+    values = [] if known is None else _values(known.annotation)
+    if not values:
+        return found
+    return FieldProblem(detail=f"{found.detail}; it is one of {', '.join(values)}", parameter=found.parameter)
+
+
+def _values(annotation: object) -> list[str]:
+    """The values of a `Literal`, also where it is a part of a type."""
+    if get_origin(annotation) is Literal:
+        return [str(value) for value in get_args(annotation)]
+    return [value for part in get_args(annotation) for value in _values(part)]
 
 
 def _pointer(path: str) -> str:

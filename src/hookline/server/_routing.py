@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 from zlib import crc32
 
@@ -13,6 +13,9 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
+from hookline.calls import CALLS
+from hookline.events import HookType
+from hookline.registry._definition import POINTS
 from hookline.server._access import Req, Scope
 from hookline.server._problems import MEDIA_TYPE, Problem
 from hookline.store import Page
@@ -27,7 +30,9 @@ __all__ = [
     "IfMatch",
     "IfNoneMatch",
     "Limit",
+    "LogPoint",
     "OperationId",
+    "PointName",
     "Seconds",
     "Since",
     "TenantId",
@@ -47,20 +52,28 @@ LARGEST = 2**53 - 1
 """The largest number that all who read JSON read as it is."""
 _METHODS: dict[str, Any] = {"GET": get, "POST": post, "PUT": put, "PATCH": patch, "DELETE": delete}
 _MEANINGS = {
+    204: "It has ended, and there is nothing more to come.",
     304: "It has not changed.",
     400: "The request cannot be read.",
     401: "There is no valid API key with it.",
-    403: "The key does not allow it.",
+    403: "The key does not allow it, or a hook has refused it.",
     404: "There is nothing of that id, or it is somebody else's.",
-    409: "It does not go with what is there.",
+    409: "It does not go with what is there, or the same request is under way.",
     412: "It was changed meanwhile.",
     413: "The body is too large.",
     422: "The request is not as it must be.",
     429: "Too many requests, or streams.",
-    500: "Something went wrong in the server.",
+    500: "Something went wrong in the server, or in a hook that had to judge the request.",
     503: "The database, or a part of this server, cannot be reached.",
 }
 ALWAYS = (400, 401, 403, 422, 429, 500, 503)
+
+if TYPE_CHECKING:
+    PointName: TypeAlias = str
+    Logged: TypeAlias = str
+else:
+    PointName = Literal[tuple(POINTS)]
+    Logged = Literal[(*(call.__name__ for call in CALLS), *(kind.value for kind in HookType))]
 
 Id: TypeAlias = Annotated[str, PathParameter(min_length=1, max_length=400, pattern=VISIBLE)]
 Words: TypeAlias = Annotated[str, msgspec.Meta(max_length=400, pattern=VISIBLE)]
@@ -87,6 +100,9 @@ HookId: TypeAlias = Annotated[
 OperationId: TypeAlias = Annotated[
     str | None,
     QueryParameter(name="operationId", max_length=400, pattern=VISIBLE, description="Only of this operation."),
+]
+LogPoint: TypeAlias = Annotated[
+    Logged | None, QueryParameter(name="point", description="At this point: a call, or an event.")
 ]
 Since: TypeAlias = Annotated[
     float | None, QueryParameter(ge=0, le=LATEST, description="From this time on, in seconds since 1970.")
@@ -120,7 +136,7 @@ def route(
         path: Its address.
         scope: What a key must allow; `None` if none is needed.
         summary: What it does.
-        errors: Statuses that it may answer with, beside those of all routes.
+        errors: Statuses that it may answer with, beside its own and those of all routes.
         unchanged: Whether it may answer with 304.
         status_code: Of its answer.
         more: What else the framework is to know.
@@ -128,6 +144,8 @@ def route(
     statuses = {*errors, *(ALWAYS if scope is not None else (400, 500, 503)), *((304,) if unchanged else ())}
     if method in ("POST", "PUT", "PATCH"):
         statuses |= {413}
+    if method == "POST":
+        statuses |= {409}  # the request with that Idempotency-Key is under way
     if scope is not None and "{" in path:
         statuses |= {404}
     declared: Callable[[Callable[..., Any]], HTTPRouteHandler] = _METHODS[method](
@@ -144,7 +162,7 @@ def route(
 
 def described(status: int) -> ResponseSpec:
     """How the description of the API tells of an answer that is none of the usual ones."""
-    if status == 304:
+    if status in (204, 304):
         return ResponseSpec(data_container=None, description=_MEANINGS[status])
     return ResponseSpec(
         data_container=Problem, description=_MEANINGS[status], media_type=MEDIA_TYPE, generate_examples=False

@@ -40,6 +40,7 @@ LastEventId = Annotated[
     scope="operations:read",
     summary="Follow events of an operation",
     media_type=MEDIA_TYPE,
+    errors=[204],
 )
 async def stream_operation(
     request: Req,

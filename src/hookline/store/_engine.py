@@ -2,8 +2,9 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from sqlalchemy import ColumnElement, Double, cast, event, func, literal_column, select
@@ -14,8 +15,9 @@ from sqlalchemy.pool import AsyncAdaptedQueuePool
 from hookline.errors import StoreUnavailableError
 from hookline.store._address import Address
 from hookline.store._failures import passes, translating
+from hookline.store._tables import operations
 
-__all__ = ["Database", "Durability"]
+__all__ = ["Database", "Durability", "waiting_at_most"]
 
 T = TypeVar("T")
 Durability: TypeAlias = Literal["machine", "process"]
@@ -24,6 +26,22 @@ READERS = 4
 """Connections that read an SQLite file at the same time."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries to reach a database."""
+
+_longest_wait: ContextVar[float | None] = ContextVar("hookline_store_longest_wait", default=None)
+
+
+@contextmanager
+def waiting_at_most(seconds: float) -> Iterator[None]:
+    """Wait less for databases than `retry_seconds`: who asks has somebody waiting too.
+
+    Args:
+        seconds: How long for a connection, or the turn to write, and once more for a lock of another process.
+    """
+    token = _longest_wait.set(seconds)
+    try:
+        yield
+    finally:
+        _longest_wait.reset(token)
 
 
 class Database:
@@ -59,12 +77,10 @@ class Database:
             StoreUnavailableError: If the database is locked, full, or cannot be reached.
         """
         with translating(self.name):
-            if self.dialect == "postgresql":
-                async with self._writer.begin() as connection:
-                    yield connection
-                return
-            async with self._turn, self._writer.begin() as connection:
-                yield connection
+            async with AsyncExitStack() as stack:
+                if self.dialect == "sqlite":
+                    await self._entered(stack, self._turn)
+                yield await self._begun(stack, self._writer)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -78,8 +94,23 @@ class Database:
                 yield connection
             return
         with translating(self.name):
-            async with self._reader.connect() as connection, connection.begin():
-                yield connection
+            async with AsyncExitStack() as stack:
+                yield await self._begun(stack, self._reader)
+
+    async def check(self) -> None:
+        """Find out whether it can be read and, on SQLite, written; nothing is.
+
+        Raises:
+            StoreUnavailableError: If it cannot.
+        """
+        async with self.reading() as connection:
+            if self.dialect == "sqlite":
+                # Else what was read before would be found, whatever has become of the file.
+                await connection.exec_driver_sql("PRAGMA shrink_memory")
+            await connection.execute(select(operations.c.operation_id).limit(1))
+        if self.dialect == "sqlite":
+            async with self.writing():  # which begins by taking the write lock
+                pass
 
     def look(self) -> None:
         """Find out whether an SQLite file can be opened at all, or made.
@@ -96,9 +127,9 @@ class Database:
         """Do what can be done twice, again and again while the database cannot be reached.
 
         Raises:
-            StoreUnavailableError: If it could not be reached for `retry_seconds`.
+            StoreUnavailableError: If it could not be reached for `retry_seconds`, or as long as the caller waits.
         """
-        deadline = asyncio.get_running_loop().time() + self.retry_seconds
+        deadline = asyncio.get_running_loop().time() + self._patience
         pause = FIRST_PAUSE
         while True:
             try:
@@ -130,6 +161,37 @@ class Database:
         await self._reader.dispose()
         if self._keeper is not None:
             self._keeper.close()
+
+    @property
+    def _patience(self) -> float:
+        """Seconds that whoever asks waits."""
+        return min(self.retry_seconds, _longest_wait.get() or self.retry_seconds)
+
+    async def _entered(self, stack: AsyncExitStack, held: AbstractAsyncContextManager[T], *, spare: float = 0.0) -> T:
+        """Enter what others may hold.
+
+        Args:
+            stack: Leaves it.
+            held: What they may hold.
+            spare: Seconds that it may take beside those that the caller waits.
+
+        Raises:
+            StoreUnavailableError: If they hold it for longer.
+        """
+        if _longest_wait.get() is None:
+            return await stack.enter_async_context(held)
+        seconds = self._patience + spare
+        try:
+            async with asyncio.timeout(seconds) as waiting:
+                return await stack.enter_async_context(held)
+        except TimeoutError as error:
+            if not waiting.expired():
+                raise
+            raise StoreUnavailableError(self.name, f"it has had no turn for this within {seconds:g} s") from error
+
+    async def _begun(self, stack: AsyncExitStack, engine: AsyncEngine) -> AsyncConnection:
+        # A thread that waits for a lock of SQLite cannot be cancelled; it ends by itself, before this does.
+        return await self._entered(stack, engine.begin(), spare=self._patience if self.dialect == "sqlite" else 0.0)
 
     def _postgresql(self, pool_size: int) -> AsyncEngine:
         engine = create_async_engine(
@@ -176,6 +238,10 @@ class Database:
 
         @event.listens_for(engine.sync_engine, "begin")
         def begun(connection: Any) -> None:
+            patience = self._patience
+            if connection.info.setdefault("patience", self.retry_seconds) != patience:
+                connection.exec_driver_sql(f"PRAGMA busy_timeout = {patience * 1000:.0f}").close()
+                connection.info["patience"] = patience
             connection.exec_driver_sql(f"BEGIN {begin}")
 
         return engine

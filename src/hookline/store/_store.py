@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 from uuid import uuid4
 
 import anyio
-from sqlalchemy import ColumnElement, literal, select
+from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError, StoreUnavailableError
@@ -179,9 +179,12 @@ class SqlStore(DurableStore):
         return await self._usable().now()
 
     async def check(self) -> None:
-        """Ask the database whether it is there; `StoreUnavailableError` if it does not answer."""
-        async with self.reading() as connection:
-            await connection.execute(select(literal(1)))
+        """Find out whether the database can be read and, on SQLite, written; nothing is.
+
+        Raises:
+            StoreUnavailableError: If it cannot, or does not answer.
+        """
+        await self._usable().check()
 
     async def commit(
         self, state: OperationState, *, expected_version: int | None, entries: Sequence[JournalEntry]
