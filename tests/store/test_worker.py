@@ -128,6 +128,23 @@ async def test_a_decision_stays_while_others_are_taken_in_another_way(store: Sql
     assert (state.operation_id, found) == ("op", [Reject("t0", and_continue=True)])
 
 
+async def test_a_decision_is_forgotten_only_once_its_operation_has_gone_on(store: SqlStore) -> None:
+    till = Till()
+    await exec_agent(till.agent(1), "Pay", operation_id="op", store=store)
+    await store.decide("op", Approve("t0"))
+    await store.forget_decisions("op")  # as a worker does whose database was gone when it wanted to go on
+
+    [(_, found)] = await store.decided(["payer"])
+    assert found == [Approve("t0")]
+    with pytest.raises(DecisionError, match="decided already"):
+        await store.decide("op", Reject("t0"))
+    async with Worker(store, [till.agent(1)], poll_seconds=0.02):
+        await status_of(store, "op", "done")
+    async with store.reading() as connection:
+        assert (await connection.execute(text("SELECT count(*) FROM decisions"))).scalar_one() == 0
+    assert till.paid == [1]
+
+
 async def test_a_decision_is_about_one_pause_even_if_a_later_one_has_a_call_of_the_same_id(store: SqlStore) -> None:
     till = Till()
     await exec_agent(till.agent(1), "Pay", operation_id="op", store=store)

@@ -101,9 +101,19 @@ async def ready(connection: AsyncConnection, state: OperationState) -> list[Appr
 
 
 async def forget(database: Database, operation_id: str) -> None:
-    """The operation has gone on: what was decided about it is in its events."""
+    """What was decided is in the events of an operation that has gone on; of a pause that lasts nothing is forgotten."""
     async with database.writing() as connection:
-        await connection.execute(delete(decisions).where(decisions.c.operation_id == operation_id))
+        query = select(*_its).where(operations.c.operation_id == operation_id)
+        if database.dialect == "postgresql":
+            query = query.with_for_update()
+        row = (await connection.execute(query)).first()
+        old = delete(decisions).where(decisions.c.operation_id == operation_id)
+        if row is not None:
+            with contextlib.suppress(StateFormatError):  # one of a newer version has gone on
+                state = state_of(*row)
+                if state.status == "waiting_for_human":
+                    old = old.where(decisions.c.pause != (state.waiting_since_unix_nano or 0))
+        await connection.execute(old)
 
 
 async def _of(connection: AsyncConnection, state: OperationState) -> dict[str, Approve | Reject]:
