@@ -101,7 +101,7 @@ async def ready(connection: AsyncConnection, state: OperationState) -> list[Appr
 
 
 async def forget(database: Database, operation_id: str) -> None:
-    """What was decided is in the events of an operation that has gone on; of a pause that lasts nothing is forgotten."""
+    """Drop what was decided, since it is in the events of what has gone on; not what is about a pause that lasts."""
     async with database.writing() as connection:
         query = select(*_its).where(operations.c.operation_id == operation_id)
         if database.dialect == "postgresql":

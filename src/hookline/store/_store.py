@@ -352,7 +352,7 @@ class SqlStore(DurableStore):
         return await prune(self._usable(), older_than)
 
     async def forget_decisions(self, operation_id: str) -> None:
-        """Drop what was decided about an operation that has gone on."""
+        """Drop what was decided about an operation, but for what is about a pause that lasts."""
         await decisions.forget(self._usable(), operation_id)
 
     def when_deliveries(self, listener: Callable[[], None]) -> Callable[[], None]:
