@@ -3,7 +3,14 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+    suppress,
+)
 from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -61,6 +68,7 @@ class Database:
         self.retry_seconds = retry_seconds
         self._turn = asyncio.Lock()
         # What is kept in memory is gone with its last connection, and one that is cut short is closed.
+        self._making: set[asyncio.Task[None]] = set()
         self._keeper = sqlite3.connect(f"{address.url.database}?vfs=memdb", uri=True) if address.in_memory else None
         if address.dialect == "postgresql":
             self._writer = self._postgresql(pool_size)
@@ -157,6 +165,8 @@ class Database:
 
     async def aclose(self) -> None:
         """Close the connections."""
+        if self._making:
+            await asyncio.wait(self._making)
         await self._writer.dispose()
         await self._reader.dispose()
         if self._keeper is not None:
@@ -191,7 +201,21 @@ class Database:
 
     async def _begun(self, stack: AsyncExitStack, engine: AsyncEngine) -> AsyncConnection:
         # A thread that waits for a lock of SQLite cannot be cancelled; it ends by itself, before this does.
-        return await self._entered(stack, engine.begin(), spare=self._patience if self.dialect == "sqlite" else 0.0)
+        spare = self._patience if self.dialect == "sqlite" else 0.0
+        return await self._entered(stack, self._transaction(engine), spare=spare)
+
+    @asynccontextmanager
+    async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        pool = engine.pool
+        assert isinstance(pool, AsyncAdaptedQueuePool)
+        if self.dialect == "sqlite" and not pool.checkedin() and pool.checkedout() < pool.size():
+            # SQLAlchemy would lose a connection that is cancelled while it is made: it is made beside whoever needs it.
+            making = asyncio.create_task(_made(engine))
+            self._making.add(making)
+            making.add_done_callback(self._making.discard)
+            await asyncio.shield(making)
+        async with engine.begin() as connection:
+            yield connection
 
     def _postgresql(self, pool_size: int) -> AsyncEngine:
         engine = create_async_engine(
@@ -253,3 +277,10 @@ def writing_pragmas(address: Address, durability: Durability) -> list[str]:
         return []
     # In WAL mode, NORMAL loses the last transactions when the machine loses power, never when a process dies.
     return ["journal_mode = WAL", f"synchronous = {'FULL' if durability == 'machine' else 'NORMAL'}"]
+
+
+async def _made(engine: AsyncEngine) -> None:
+    """Have a connection in the pool, unless there can be none: who needs it is told when it is needed."""
+    with suppress(Exception):
+        async with engine.connect():
+            pass
