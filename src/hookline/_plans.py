@@ -16,9 +16,13 @@ __all__ = ["Entry", "Plan", "Run", "compile_batch", "compiled", "merged"]
 Run = Callable[[Event, Any], None]
 """Tells the observers of one event: `(event, dispatcher) -> None`. Does not know a dispatcher until it is called."""
 
-Entry = tuple[Callable[[Any], object] | None, Run, Observer | None]
+Queue = tuple[object, tuple[Observer, ...], Run]
+"""A lane, its observers of one event, and what queues the event for them."""
+
+Entry = tuple[Callable[[Any], object] | None, Run, Observer | None, tuple[tuple[Queue, ...], tuple[Run, ...]]]
 """What a dispatcher's table holds: the run and, where that is one plain handler for every event, that handler itself
-and whose it is, so that the commonest case costs one frame less."""
+and whose it is, so that the commonest case costs one frame less; last what the run is made of: queues, and plain
+observers."""
 
 
 class Plan:
@@ -76,23 +80,21 @@ def _left_out(entry: AnyHook) -> tuple[str, ...]:
 
 
 def _compile_entry(entries: list[tuple[Observer, object]]) -> Entry:
-    first = entries[0][0]
-    direct = len(entries) == 1 and not first.is_async and first.matches is None
-    return (first.handler, _compile_run(entries), first) if direct else (None, _compile_run(entries), None)
-
-
-def _compile_run(entries: list[tuple[Observer, object]]) -> Run:
-    inline = compile_inline([observer for observer, _ in entries if not observer.is_async])
     lanes: dict[int, tuple[object, list[Observer]]] = {}
     for observer, lane in entries:
         if observer.is_async:
             lanes.setdefault(id(lane), (lane, []))[1].append(observer)
-    if not lanes:
-        return inline
-    runs: tuple[Run, ...] = tuple(_compile_queue(lane, tuple(observers)) for lane, observers in lanes.values())
-    if any(not observer.is_async for observer, _ in entries):
-        runs = (*runs, inline)
-    return runs[0] if len(runs) == 1 else _in_turn(runs)
+    queues = tuple(_queue(lane, tuple(observers)) for lane, observers in lanes.values())
+    plain = [observer for observer, _ in entries if not observer.is_async]
+    inline = (compile_inline(plain),) if plain else ()
+    run = _in_turn(queues, inline)
+    if not queues and len(plain) == 1 and plain[0].matches is None:
+        return plain[0].handler, run, plain[0], (queues, inline)
+    return None, run, None, (queues, inline)
+
+
+def _queue(lane: object, observers: tuple[Observer, ...]) -> Queue:
+    return lane, observers, _compile_queue(lane, observers)
 
 
 def _compile_queue(lane: object, observers: tuple[Observer, ...]) -> Run:
@@ -111,12 +113,28 @@ def _compile_queue(lane: object, observers: tuple[Observer, ...]) -> Run:
     return queue_matching
 
 
-def merged(first: Entry, second: Entry) -> Entry:
-    """One entry for two that were registered one after the other."""
-    return None, _in_turn((first[1], second[1])), None
+def merged(entries: Sequence[Entry]) -> Entry:
+    """One entry for some that were registered one after the other; one queue for each lane."""
+    if len(entries) == 1:
+        return entries[0]
+    queues: dict[int, Queue] = {}
+    inline: list[Run] = []
+    for _, _, _, (theirs, plain) in entries:
+        for queue in theirs:
+            lane, observers, _ = queue
+            present = queues.get(id(lane))
+            queues[id(lane)] = queue if present is None else _queue(lane, present[1] + observers)
+        inline += plain
+    parts = tuple(queues.values()), tuple(inline)
+    return None, _in_turn(*parts), None, parts
 
 
-def _in_turn(runs: tuple[Run, ...]) -> Run:
+def _in_turn(queues: tuple[Queue, ...], inline: tuple[Run, ...]) -> Run:
+    """Queues first: what a plain observer dispatches or sets in its turn comes after the event that it saw."""
+    runs = (*(queue for _, _, queue in queues), *inline)
+    if len(runs) == 1:
+        return runs[0]
+
     def run(event: Event, dispatcher: Any) -> None:
         for each in runs:
             each(event, dispatcher)

@@ -188,11 +188,11 @@ class HookDispatcher:
         before = operations.get(operation_id)
         if before is not None:
             operations[operation_id] = [*before, registration] if isinstance(before, list) else [before, registration]
-            self._add(registration)
+            self._add(operation_id, (registration,))
             return registration
         operations[operation_id] = registration
         if plan is None:
-            self._add(registration)
+            self._add(operation_id, (registration,))
         else:
             tables = self._tables
             for event, entry in plan.entries:
@@ -271,7 +271,7 @@ class HookDispatcher:
             raise undispatchable(event) from None
         if entry is None:
             return
-        handler, run, observer = entry
+        handler, run, observer, _ = entry
         if handler is None or hook_executed.receivers:
             run(event, self)
             return
@@ -325,15 +325,20 @@ class HookDispatcher:
             raise
         await self.unregister(operation_id)
 
-    def _add(self, registration: Registration) -> None:
-        operation_id = registration.operation_id
-        for plan in registration.plans():
-            for event, entry in plan.entries:
-                table = self._tables[event]
-                other = table.get(operation_id)
-                table[operation_id] = entry if other is None else merged(other, entry)
-            if plan.askable:
-                self._askable[operation_id] = self._askable.get(operation_id, ()) + plan.askable
+    def _add(self, operation_id: str, registrations: Iterable[Registration]) -> None:
+        entries: dict[type[Event], list[Entry]] = {}
+        askable = self._askable.get(operation_id, ())
+        for registration in registrations:
+            for plan in registration.plans():
+                for event, entry in plan.entries:
+                    entries.setdefault(event, []).append(entry)
+                askable += plan.askable
+        for event, theirs in entries.items():
+            table = self._tables[event]
+            present = table.get(operation_id)
+            table[operation_id] = merged(theirs if present is None else [present, *theirs])
+        if askable:
+            self._askable[operation_id] = askable
 
     def _shrink(self) -> None:
         """Give back the memory of operations that are gone: a dict never shrinks by itself."""
@@ -367,8 +372,7 @@ class HookDispatcher:
         self._forget(operation_id)
         registration._plan, registration._others = None, ()
         self._operations[operation_id] = rest
-        for each in rest:
-            self._add(each)
+        self._add(operation_id, rest)
 
 
 class _Hooked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 from collections import Counter, defaultdict
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from hookline import AfterStep, BeforeStep, Hook, HookDispatcher, Hooks, OnCompactError
 
-from .samples import answered, for_ever, soon, step, turns, until
+from .samples import answered, for_ever, recorded, soon, step, turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -330,6 +331,50 @@ async def test_an_async_handler_may_dispatch_to_its_own_lane() -> None:
         assert (report.delivered, report.dropped) == (6, 0)
 
 
+@pytest.mark.parametrize("at_once", [True, False], ids=["one registration", "two registrations"])
+async def test_what_a_plain_handler_does_comes_after_the_event_in_every_lane(at_once: bool) -> None:
+    seen: list[Any] = []
+    first, second = Hooks("first"), Hooks("second")
+
+    @second.on(BeforeStep)
+    async def note(event: BeforeStep) -> None:
+        seen.append((event.step_index, VARIABLE.get()))
+
+    async with HookDispatcher() as dispatcher, soon():
+        VARIABLE.set("agent")
+
+        @first.on(BeforeStep)
+        def again(event: BeforeStep) -> None:
+            VARIABLE.set(f"handler {event.step_index}")
+            if event.step_index == 0:
+                dispatcher.dispatch(step(index=1))
+
+        for bundles in [[first, second]] if at_once else [[first], [second]]:
+            dispatcher.register("op", bundles)
+        dispatcher.dispatch(step(index=0))
+        await dispatcher.unregister("op")
+
+    assert seen == [(0, "agent"), (1, "handler 0")]
+
+
+async def test_an_event_is_queued_even_if_a_plain_handler_of_another_bundle_ends_the_program() -> None:
+    seen: list[Any] = []
+    first, second = Hooks("first"), Hooks("second")
+
+    @first.on(BeforeStep)
+    def leave(event: BeforeStep) -> None:
+        raise SystemExit
+
+    second.on(BeforeStep)(noting(seen, "second", is_async=True))
+    async with HookDispatcher() as dispatcher, soon():
+        dispatcher.register("op", [first, second])
+        with pytest.raises(SystemExit):
+            dispatcher.dispatch(step())
+        await dispatcher.unregister("op")
+
+    assert seen == [("second", 0)]
+
+
 # --- context variables
 
 
@@ -389,6 +434,28 @@ async def test_what_an_async_handler_sets_is_not_seen_by_the_next_event_nor_by_t
 
         assert seen == ["agent", "handler"] * 3
         assert VARIABLE.get() == "agent"
+
+
+@pytest.mark.parametrize("watched", [False, True])
+async def test_what_an_async_handler_sets_is_not_seen_by_the_others_of_its_event(watched: bool) -> None:
+    seen: list[str] = []
+    bundle = Hooks("bundle")
+    for pauses in (0, 1, 0):
+
+        @bundle.on(BeforeStep)
+        async def look(event: BeforeStep, pauses: int = pauses) -> None:
+            seen.append(VARIABLE.get())
+            VARIABLE.set("handler")
+            await turns(pauses)
+
+    async with HookDispatcher() as dispatcher:
+        VARIABLE.set("agent")
+        dispatcher.register("op", [bundle])
+        dispatcher.dispatch(step())
+        with recorded() if watched else contextlib.nullcontext():
+            await dispatcher.unregister("op")
+
+    assert seen == ["agent"] * 3
 
 
 async def test_a_child_task_of_a_handler_inherits_its_context() -> None:

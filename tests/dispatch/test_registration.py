@@ -6,6 +6,7 @@ import functools
 import gc
 import logging
 import math
+import sys
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -807,7 +808,22 @@ async def test_the_plain_hooks_of_one_call_share_a_lane_and_those_of_two_calls_d
         assert report.delivered == 3
 
 
-async def test_a_bundle_given_twice_runs_twice_and_counts_once_per_event() -> None:
+async def test_an_operation_may_be_registered_for_very_often(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+    many = 3 * sys.getrecursionlimit() // 2
+    async with HookDispatcher() as dispatcher:
+        for number in range(many):
+            handler = functools.partial(lambda number, event: seen.append(number), number)
+            dispatcher.register("op", [hook(id=str(number), handler=handler)])
+
+        dispatcher.dispatch(step())
+
+        assert seen == list(range(many))
+        assert not caplog.records
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["one registration", "two registrations"])
+async def test_a_bundle_given_twice_runs_twice_and_counts_once_per_event(at_once: bool) -> None:
     seen: list[str] = []
     bundle = Hooks("bundle")
 
@@ -816,7 +832,8 @@ async def test_a_bundle_given_twice_runs_twice_and_counts_once_per_event() -> No
         seen.append("x")
 
     async with HookDispatcher() as dispatcher:
-        dispatcher.register("op", [bundle, bundle])
+        for bundles in [[bundle, bundle]] if at_once else [[bundle], [bundle]]:
+            dispatcher.register("op", bundles)
 
         dispatcher.dispatch(step())
         report = await dispatcher.unregister("op")
