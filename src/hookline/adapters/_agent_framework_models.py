@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import closing
 from typing import Any
 
-from agent_framework import ChatContext, ChatMiddleware, ChatResponse, ChatResponseUpdate, ResponseStream
+from agent_framework import ChatContext, ChatMiddleware, ChatResponse, ChatResponseUpdate, Content, ResponseStream
+from agent_framework import Message as Theirs
 
 from hookline.adapters import _agent_framework_words as words
 from hookline.adapters._agent_framework_seat import Next, Seat
@@ -29,7 +30,15 @@ class Models(ChatMiddleware):
     async def process(self, context: ChatContext, call_next: Next) -> None:
         """One model call."""
         seat, run = self._seat, self._seat.run
+        asked = seat.undecided(context.messages)
+        if asked:
+            context.result = _instead(asked, stream=context.stream)
+            return
         seat.learn(context)
+        await seat.tell_unknown(context.messages)
+        if run.denied is not None:
+            context.result = _instead([Content.from_text(run.denied.reason)], stream=context.stream)
+            return
         seat.begin(context)
         led = ModelCall in run.run.intercepted or ModelCall in run.run.enclosing
         if led and context.stream:
@@ -103,6 +112,17 @@ class Models(ChatMiddleware):
             for update in held:
                 await emit(update)
         return answer
+
+
+def _instead(contents: list[Content], *, stream: bool) -> Any:
+    """What stands for the answer of a model that is not asked."""
+
+    async def updates() -> AsyncGenerator[ChatResponseUpdate, None]:
+        yield ChatResponseUpdate(role="assistant", contents=contents)
+
+    if stream:
+        return ResponseStream(updates(), finalizer=ChatResponse.from_updates)
+    return ChatResponse(messages=[Theirs("assistant", contents)])
 
 
 def _change(context: ChatContext, call: ModelCall, system: list[Message], known: list[Any]) -> None:

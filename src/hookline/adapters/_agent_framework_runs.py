@@ -24,6 +24,8 @@ from hookline.runtime import ForeignRun
 __all__ = ["play"]
 
 Tell = Callable[[Any], Awaitable[None]]
+OUTSIDE = "hookline_outside"
+"""Where a run's context counts its operations: one for each `HookMiddleware` that it was given."""
 
 
 async def play(context: AgentContext, call_next: Next, hooks: Iterable[AnyHook], options: Mapping[str, Any]) -> None:
@@ -35,7 +37,10 @@ async def play(context: AgentContext, call_next: Next, hooks: Iterable[AnyHook],
         hooks: Its hooks.
         options: What `ForeignRun` takes.
     """
-    decided, operation = words.decisions(context.messages)
+    outside = context.metadata.get(OUTSIDE, 0)
+    context.metadata[OUTSIDE] = outside + 1
+    mark = f"{words.OPERATION}_{outside}" if outside else words.OPERATION
+    decided, operation = words.decisions(context.messages, mark)
     agent: Any = context.agent
     given = {
         "agent_id": agent.name or agent.id,
@@ -45,7 +50,7 @@ async def play(context: AgentContext, call_next: Next, hooks: Iterable[AnyHook],
         **options,
     }
     run = ForeignRun(hooks, DRIVES, **given)
-    seat = Seat(run, context, decided)
+    seat = Seat(run, context, decided, mark)
     if context.stream:
         context.result = _streamed(seat, call_next)
         return
@@ -163,7 +168,7 @@ def _conclude(seat: Seat, response: AgentResponse[Any]) -> str:
     asked = [each for each in response.user_input_requests if each.type == "function_approval_request"]
     if asked:
         for each in asked:
-            each.additional_properties[words.OPERATION] = run.operation_id
+            each.additional_properties[seat.mark] = run.operation_id
         waiting = words.pending(response, seat.servers)
         run.pause([each for each in waiting if each.tool_call_id not in run.step.asked])
         run.end_step(should_continue=False)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from agent_framework import AgentContext, ChatContext, Content
+from agent_framework import AgentContext, ChatContext, Content, Message
 
 from hookline.adapters import _agent_framework_words as words
-from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolCalling
+from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
+from hookline.errors import UnknownToolError
 from hookline.events import PendingTool, ToolOutcome
 from hookline.runtime import KINDS, Approve, Drives, ForeignRun, Reject
 
@@ -31,10 +32,13 @@ class Seat:
         run: The run.
         context: The framework's own context of it.
         decisions: What a person has decided since it paused, by tool call.
+        mark: Where its requests for approval say which operation waits.
     """
 
-    def __init__(self, run: ForeignRun, context: AgentContext, decisions: Mapping[str, Approve | Reject]) -> None:
-        self.run, self.context = run, context
+    def __init__(
+        self, run: ForeignRun, context: AgentContext, decisions: Mapping[str, Approve | Reject], mark: str
+    ) -> None:
+        self.run, self.context, self.mark = run, context, mark
         self.decisions = dict(decisions)
         self.asking = False
         """Whether the model of the present step has not answered yet."""
@@ -51,9 +55,35 @@ class Seat:
         for content in (each for message in context.messages for each in message.contents if self.rejected):
             decision = self.rejected.get(content.call_id or "") if content.type == "function_result" else None
             if decision is not None:  # in place: the conversation that the run gives back holds it too
-                content.result = words.rejection(decision)
-                content.items = [Content.from_text(content.result)]
+                _replace(content, words.rejection(decision))
         self.rejected = {}
+
+    async def tell_unknown(self, messages: Sequence[Message]) -> None:
+        """Tell of calls of tools that do not exist, to which the framework itself has answered.
+
+        Args:
+            messages: What the model is about to see.
+        """
+        if self.asking or self.run.run.step_index is None:
+            return
+        step = self.run.step
+        open_calls = {each.tool_call_id: each for each in step.calling if each.tool_call_id not in step.outcomes}
+        contents = [each for message in messages for each in message.contents] if open_calls else []
+        for content in contents:
+            calling = open_calls.get(content.call_id or "")
+            failed = content.type == "function_result" and content.exception is not None
+            if failed and calling is not None and calling.api_name not in self.servers:
+                await self._unknown(calling, content)
+
+    async def _unknown(self, calling: ToolCalling, told: Content) -> None:
+        async def work(_: Mapping[str, Any]) -> ToolResult:
+            raise UnknownToolError(calling.api_name, sorted(self.servers))
+
+        done = await self.run.call_tool(calling, work)
+        self.run.step.asked.pop(calling.tool_call_id, None)
+        if done.changed and done.asked is None:
+            _replace(told, done.result.content)
+            told.exception = None if done.result.success else told.exception
 
     def resume(self) -> str:
         """A run that waited goes on, in a step of its own.
@@ -72,6 +102,23 @@ class Seat:
         stops = [each for each in decided if isinstance(each, Reject) and not each.and_continue]
         return words.rejection(stops[0]) if stops else ""
 
+    def undecided(self, messages: Sequence[Message]) -> list[Content]:
+        """Requests for calls about which hooks have asked, and the person has not answered yet.
+
+        Args:
+            messages: What the model is about to see. A call without a result must not be shown to it.
+        """
+        if not self.decisions:
+            return []
+        contents = [each for message in messages for each in message.contents]
+        over = {each.call_id for each in contents if each.type == "function_result"}
+        calls = {each.call_id: each for each in contents if each.type == "function_call" and each.call_id not in over}
+        return [
+            words.request(calls[name].id or name, name, each.api_name, each.args)
+            for each in self.run.run.pending
+            if (name := each.tool_call_id) in calls
+        ]
+
     def _refused(self, pending: PendingTool, told: str) -> None:
         step, name = self.run.step, pending.tool_call_id
         where = {"identifier": pending.identifier, "api_name": pending.api_name, "tool_call_id": name}
@@ -85,6 +132,11 @@ class Seat:
             name = getattr(tool, "name", None)
             if name is not None and name not in self.servers:
                 self.servers[name] = words.server_of(tool)
+
+
+def _replace(told: Content, text: str) -> None:
+    told.result = text
+    told.items = [Content.from_text(text)]
 
 
 class Called:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
@@ -64,10 +63,7 @@ class Tools(FunctionMiddleware):
         """The call, as a request for a person's approval."""
         call_id = context.metadata["call_id"]
         occurrence = context.metadata.get("function_call_occurrence_id") or call_id
-        call = Content.from_function_call(
-            call_id=call_id, id=occurrence, name=context.function.name, arguments=json.dumps(args)
-        )
-        return Content.from_function_approval_request(id=occurrence, function_call=call)
+        return words.request(occurrence, call_id, context.function.name, args)
 
     async def _call_agent(self, agent: Any, context: FunctionInvocationContext, call_next: Next) -> None:
         run, given = self._seat.run, _args(context)

@@ -26,6 +26,7 @@ __all__ = [
     "model_response",
     "pending",
     "rejection",
+    "request",
     "said",
     "server_of",
     "specs",
@@ -206,8 +207,13 @@ def pending(response: AgentResponse[Any], tools: Mapping[str, str]) -> list[Pend
     ]
 
 
-def decisions(messages: Iterable[Any]) -> tuple[dict[str, Approve | Reject], str | None]:
-    """What a person has decided, by tool call, and for which operation if the answers say so."""
+def decisions(messages: Iterable[Any], mark: str) -> tuple[dict[str, Approve | Reject], str | None]:
+    """What a person has decided, by tool call, and for which operation if the answers say so.
+
+    Args:
+        messages: What the run is given.
+        mark: Where the answers say it.
+    """
     answers = [each for message in messages for each in message.contents if each.type == "function_approval_response"]
     found: dict[str, Approve | Reject] = {}
     operation = None
@@ -216,8 +222,21 @@ def decisions(messages: Iterable[Any]) -> tuple[dict[str, Approve | Reject], str
         why = more.get(REJECTED) or {}
         reject = Reject(call, str(why.get("reason", "")), bool(why.get("and_continue", True)))
         found[call] = Approve(call) if each.approved else reject
-        operation = more.get(OPERATION) or operation
+        operation = more.get(mark) or operation
     return found, operation
+
+
+def request(occurrence: str, call_id: str, name: str, args: Mapping[str, Any]) -> Content:
+    """A call, as a request for a person's approval.
+
+    Args:
+        occurrence: The framework's own id of the call.
+        call_id: The model's id of it.
+        name: The tool.
+        args: The arguments as the person is to see them.
+    """
+    call = Content.from_function_call(call_id=call_id, id=occurrence, name=name, arguments=json.dumps(args))
+    return Content.from_function_approval_request(id=occurrence, function_call=call)
 
 
 def rejection(decision: Reject) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -73,7 +74,10 @@ def text_of(value: Any) -> str:
         value = value["content"]
     if isinstance(value, list) and all(isinstance(block, Mapping) and "text" in block for block in value):
         return "\n".join(block["text"] for block in value)
-    return msgspec.json.encode(value, enc_hook=str).decode()
+    try:
+        return msgspec.json.encode(value, enc_hook=str).decode()
+    except UnicodeEncodeError:  # half a character, where the CLI has cut a text
+        return json.dumps(value, default=str)
 
 
 # Messages.

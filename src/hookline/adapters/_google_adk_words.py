@@ -17,6 +17,7 @@ from google.genai import types
 
 from hookline._frozen import writable
 from hookline.calls import Denial, Message, ModelCall, ModelResponse, ToolCalling, ToolResult, ToolSpec, Usage
+from hookline.errors import ToolResultError
 from hookline.events import PendingTool
 from hookline.runtime import Approve, Reject, as_result
 
@@ -219,22 +220,31 @@ def _origin_of(kind: type) -> str:
 
 def tool_result(name: str, result: Any) -> ToolResult:
     """What a tool returned; ADK has tools say by an `error` that they failed."""
-    if isinstance(result, dict) and "error" in result:
-        return ToolResult(content=text_of_result(result), success=False)
-    return as_result(name, result)
+    failed = isinstance(result, dict) and "error" in result
+    try:
+        return ToolResult(content=text_of_result(result), success=False) if failed else as_result(name, result)
+    except ToolResultError:  # ADK takes anything at all, and hands it on
+        return ToolResult(content=str(result))
 
 
 def text_of_result(result: Any) -> str:
     """What a tool returned, as text."""
     if isinstance(result, dict) and len(result) == 1:
         result = next(iter(result.values())) if set(result) <= {"result", "error"} else result
-    return result if isinstance(result, str) else msgspec.json.encode(result, enc_hook=str).decode()
+    return result if isinstance(result, str) else _encoded(result)
+
+
+def _encoded(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value, enc_hook=str).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):  # such as half a character
+        return str(value)
 
 
 def instruction(args: Mapping[str, Any]) -> str:
     """What the arguments of a call tell a sub-agent to do."""
     request = args.get("request")
-    return request if isinstance(request, str) else msgspec.json.encode(args, enc_hook=str).decode()
+    return request if isinstance(request, str) else _encoded(args)
 
 
 def replace_args(args: dict[str, Any], final: Mapping[str, Any]) -> None:

@@ -172,16 +172,18 @@ class Calls:
             present = present_caller.set(Caller(run, self._scope))
             try:
                 value = await handler(args if final == calling.args else self._validated(ctx, tool_def.name, final))
+                told = words.result_of(call.tool_name, value)
             except asyncio.CancelledError:
                 self._scope.cancel_called |= _cancelled()
                 raise
             except Exception as error:
                 raised.append(error)
-                raise words.cause_of(error) from None
             finally:
                 present_caller.reset(present)
+            if raised:  # out here, where raising it leaves its cause and its context as they are
+                raise words.cause_of(raised[0])
             given.append(value)
-            return words.result_of(call.tool_name, value)
+            return told
 
         with UnderWay(self._calls):
             done = await run.call_tool(calling, work, approved=ctx.tool_call_approved)

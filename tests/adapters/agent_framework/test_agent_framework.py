@@ -26,7 +26,7 @@ from hookline.calls import AgentResult, CompactCall, ModelResponse, StepCall, To
 from hookline.calls import Message as Ours
 from hookline.errors import HookDefinitionError, HookDenied, UnsupportedHookError
 from hookline.evals.adapter_contract import Scene
-from hookline.events import EVENTS, AfterStep, AfterToolCall, BeforeToolCall, OnComplete
+from hookline.events import EVENTS, AfterStep, AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError
 from hookline.runtime import Approve, InMemoryStore, Reject, interrupt
 
 from .stage import Scripted, agent_of
@@ -285,6 +285,38 @@ async def test_a_call_that_other_middleware_answers_has_its_events() -> None:
     assert [event.content for event in seen if isinstance(event, AfterToolCall)] == ["7"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_of_an_unknown_tool_is_told(stream: bool) -> None:
+    hooks, seen = listening()
+    agent = agent_of("a", Scene(turns=[calls("nothing", a=1), DONE], tools={"add": add}), [])
+
+    given = {"stream": stream, "middleware": [HookMiddleware([hooks])]}
+    response = await (agent.run("go", **given).get_final_response() if stream else agent.run("go", **given))
+
+    assert told(response) == ['Error: Requested function "nothing" not found.']
+    assert names(seen) == [
+        "beforeStep", "beforeToolCall", "onToolCallError", "afterStep", "beforeStep", "afterStep", "onComplete",
+    ]  # fmt: skip
+    assert [event.error_type for event in seen if isinstance(event, OnToolCallError)] == ["UnknownToolError"]
+    (result,) = next(event for event in seen if isinstance(event, AfterStep)).tools_result
+    assert (result.tool_call_id, result.success) == ("t1", False)
+
+
+async def test_a_mock_stands_for_an_unknown_tool_and_a_denial_that_stops_ends_the_run() -> None:
+    mock, stop, asked = Hooks("mock"), Hooks("stop"), list[str]()
+    mock.on(BeforeToolCall)(lambda event: event.mock("made up") and None)
+    stop.guard(ToolCall)(lambda call: Deny("enough", stop=True))
+    agent = agent_of("a", Scene(turns=[calls("nothing", a=1), DONE], tools={"add": add}), asked)
+
+    mocked = await agent.run("go", middleware=[HookMiddleware([mock])])
+    assert (told(mocked), mocked.text) == (["made up"], "done")
+    assert "made up" in asked[-1]
+
+    asked.clear()
+    stopped = await agent.run("go", middleware=[HookMiddleware([stop])])
+    assert (stopped.text, len(asked)) == ("enough", 1)
+
+
 async def test_arguments_that_do_not_fit_are_told_as_an_error_of_the_tool() -> None:
     hooks, seen = listening()
     scene = Scene(turns=[calls("add", a="x", b=2), DONE], tools={"add": add})
@@ -389,6 +421,51 @@ async def test_of_two_calls_one_is_approved_and_one_refused() -> None:
 def asking(name: str, agent: Scene) -> Scene:
     call = ToolCalling(identifier="agent", api_name=name, args={"instruction": "do it"}, tool_call_id="c1")
     return Scene(turns=[ModelResponse(tool_calls=[call]), DONE], agents={name: agent})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_while_one_of_two_calls_waits_the_model_is_not_asked(stream: bool) -> None:
+    asked: list[str] = []
+    both = ModelResponse(
+        tool_calls=[*calls("add", "t1", a=1, b=2).tool_calls, *calls("add", "t2", a=3, b=4).tool_calls]
+    )
+    agent, (hooks, seen) = agent_of("a", Scene(turns=[both, DONE], tools={"add": add}), asked), listening()
+    hooks.guard(ToolCall)(lambda call: Ask("sure?"))
+    session, middleware = agent.create_session(), [HookMiddleware([hooks], store=InMemoryStore())]
+
+    async def run(said: Any) -> Any:
+        if not stream:
+            return await agent.run(said, session=session, middleware=middleware)
+        return await agent.run(said, stream=True, session=session, middleware=middleware).get_final_response()
+
+    first = await run("go")
+    second = await run(answers(first, [Approve("t1")]))
+    waiting = [each.function_call.call_id for each in second.user_input_requests]
+    asked_then = len(asked)
+    third = await run(answers(second, [Approve("t2")]))
+
+    assert (waiting, asked_then) == (["t2"], 1)
+    assert (third.text, told(third), len(asked)) == ("done", ["7"], 2)
+    reasons = [event.reason for event in seen if isinstance(event, OnComplete)]
+    assert reasons == ["waiting_for_human", "waiting_for_human", "done"]
+
+
+@pytest.mark.parametrize("approval", [False, True])
+async def test_hooks_of_the_agent_and_of_the_run_both_live_through_an_approval(approval: bool) -> None:
+    (of_agent, outside), (of_run, inside) = listening(), listening()
+    if not approval:
+        of_run.guard(ToolCall)(lambda call: Ask("sure?"))
+    scene = Scene(turns=PLAIN.turns, tools=PLAIN.tools, approval={"add"} if approval else set())
+    agent = agent_of("a", scene, [], middleware=[HookMiddleware([of_agent])])
+    session, middleware = agent.create_session(), [HookMiddleware([of_run])]
+
+    first = await agent.run("go", session=session, middleware=middleware)
+    second = await agent.run(answers(first, [Approve("t1")]), session=session, middleware=middleware)
+
+    assert (second.text, told(second)) == ("done", ["3"])
+    for seen in (outside, inside):
+        assert [event.reason for event in seen if isinstance(event, OnComplete)] == ["waiting_for_human", "done"]
+        assert len({event.operation_id for event in seen}) == 1
 
 
 async def test_sub_agents_of_sub_agents_name_their_parents() -> None:

@@ -43,6 +43,15 @@ async def test_a_tool_of_the_cli_has_its_pair_of_events() -> None:
     assert isinstance(messages[-1], ResultMessage)
 
 
+async def test_half_a_character_in_what_a_tool_gave_breaks_nothing() -> None:
+    heard = Heard()
+
+    _, messages = await play(BASH, heard.hooks, own={"Bash": {"stdout": "cut \ud83d", "stderr": ""}})
+
+    assert [event.content for event in heard.of(AfterToolCall)] == ['{"stdout": "cut \\ud83d", "stderr": ""}']
+    assert isinstance(messages[-1], ResultMessage)
+
+
 async def test_a_tool_of_the_cli_that_fails_tells_so() -> None:
     heard = Heard()
 

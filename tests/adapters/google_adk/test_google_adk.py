@@ -16,12 +16,12 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner
 from google.genai import types
 
-from hookline import Ask, Deny, Hooks, ModelResponse, Respond, StepCall, SubAgentCall, ToolCall, interrupt
+from hookline import Ask, Deny, Hooks, ModelCall, ModelResponse, Respond, StepCall, SubAgentCall, ToolCall, interrupt
 from hookline.adapters.google_adk import hooked
 from hookline.errors import UnsupportedHookError
 from hookline.evals._contract_scenes import DONE, PLAIN, add, calls, tool_call
 from hookline.evals.adapter_contract import Scene
-from hookline.events import EVENTS, AfterCallAgent, BeforeToolCall, HookType, OnComplete
+from hookline.events import EVENTS, AfterCallAgent, AfterToolCall, BeforeToolCall, HookType, OnComplete
 
 from .stage import CONFIRMATION, Scripted, agent_of, play_in, runner_of, user
 
@@ -86,6 +86,38 @@ async def test_the_plugins_of_the_app_see_a_call_that_hooks_left_alone_as_ever()
     await events_of(hooked(runner_of(PLAIN, [], plugins=[Watching("watching")]), hooks=[hooks, Heard().hooks]))
 
     assert seen == [{"a": 1, "b": 2}, 3]
+
+
+async def test_whatever_a_tool_returns_the_run_goes_on_as_without_hooks() -> None:
+    class Handle:
+        def __str__(self) -> str:
+            return "a handle"
+
+    async def look() -> Any:
+        """Look."""
+        return Handle()
+
+    heard, scene = Heard(), Scene(turns=[calls(tool_call("look")), DONE], tools={"look": look})
+    events = await events_of(hooked(runner_of(scene, []), hooks=[heard.hooks]))
+
+    responses = [response for event in events for response in event.get_function_responses()]
+    assert [type(response.response["result"]) for response in responses] == [Handle]
+    assert [(event.content, event.success) for event in heard.of(AfterToolCall)] == [("a handle", True)]
+    assert [event.reason for event in heard.of(OnComplete)] == ["done"]
+
+
+async def test_a_hook_sees_a_conversation_with_half_a_character() -> None:
+    async def look() -> Any:
+        """Look."""
+        return ["cut \ud83d"]
+
+    heard, hooks = Heard(), Hooks("models")
+    hooks.before(ModelCall)(lambda call: None)
+    scene = Scene(turns=[calls(tool_call("look")), DONE], tools={"look": look})
+    await events_of(hooked(runner_of(scene, []), hooks=[heard.hooks, hooks]))
+
+    assert [event.content for event in heard.of(AfterToolCall)] == ["['cut \\ud83d']"]
+    assert [event.reason for event in heard.of(OnComplete)] == ["done"]
 
 
 async def test_a_tool_sees_what_a_hook_around_it_has_set() -> None:

@@ -31,6 +31,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 from pydantic_ai.usage import UsageLimits
+from pydantic_core import PydanticSerializationError
 
 from hookline import (
     AfterStep,
@@ -242,6 +243,37 @@ async def test_every_attempt_of_a_tool_that_asks_for_another_one_is_told() -> No
     assert [(event.error, event.error_type) for event in witness.of(OnToolCallError)] == [("higher", "ModelRetry")]
     assert [event.call_index for event in witness.of(AfterToolCall)] == [2]
     assert "Fix the errors and try again." in str(result.all_messages()) or "higher" in str(result.all_messages())
+
+
+async def test_what_a_tool_raises_keeps_its_cause() -> None:
+    witness, agent = watch(), agent_that([call("read")], "done")
+
+    @agent.tool_plain
+    def read() -> str:
+        try:
+            raise KeyError("row 7")
+        except KeyError as error:
+            raise ValueError("no such row") from error
+
+    with pytest.raises(ValueError, match="no such row") as raised:
+        await agent.run("go", capabilities=[Hookline([witness.hooks])])
+
+    assert repr(raised.value.__cause__) == repr(raised.value.__context__) == "KeyError('row 7')"
+
+
+async def test_a_value_that_no_model_can_be_shown_is_an_error_of_the_tool() -> None:
+    class Handle: ...
+
+    witness, agent = watch(), agent_that([call("open")], "done")
+
+    @agent.tool_plain(name="open")
+    def give_handle() -> Any:
+        return Handle()
+
+    with pytest.raises(PydanticSerializationError, match="Handle"):
+        await agent.run("go", capabilities=[Hookline([witness.hooks])])
+
+    assert [event.error_type for event in witness.of(OnToolCallError)] == ["PydanticSerializationError"]
 
 
 async def test_a_failure_that_the_tool_admits_does_not_end_the_run() -> None:
