@@ -209,6 +209,11 @@ class Receiver:
         return f"http{'s' if self.tls else ''}://{host}:{self.port}{path}"
 
     @property
+    def open(self) -> int:
+        """How many connections are open."""
+        return len(self._tasks)
+
+    @property
     def ids(self) -> list[str]:
         return [request.id for request in self.requests]
 

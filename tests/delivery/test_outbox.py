@@ -408,3 +408,112 @@ async def test_a_sender_that_was_given_is_not_closed() -> None:
 
         assert len(receiver.requests) == 2
         assert SECRET not in repr(box)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"problem": "no\0text"}, {"problem": "no\ud800text"}, {"status_code": 10**30}, {"retry_after": "soon"}],
+    ids=["nul", "surrogate", "status", "wait"],
+)
+async def test_a_function_that_fails_oddly_keeps_no_other_delivery_back(database_url: str, odd: dict[str, Any]) -> None:
+    async def fails(envelope: Envelope) -> None:
+        raise DeliveryError(envelope.hook.id, "http_error", odd.get("problem", "no"), **odd_fields)
+
+    odd_fields = {name: value for name, value in odd.items() if name != "problem"}
+    async with opened(database_url) as store, Receiver([SECRET]) as receiver:
+        async with outbox(store, schedule=[0.0]) as box, box.serve("odd", fails):
+            await box.publish([told("odd", 1, "local://odd"), told("good", 1, receiver.url)])
+            async with asyncio.timeout(10):
+                await box.idle()
+
+        assert [payload["of"] for payload in receiver.payloads] == ["good"]
+        assert await DeliveryLog(store).counts() == {"waiting": 0, "pending": 0, "delivered": 1, "dead": 1}
+
+
+async def test_a_delivery_that_a_newer_version_wrote_is_left_to_others_and_holds_nobody_up(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(database_url) as store, Receiver([SECRET]) as receiver:
+        ours, theirs = told("ours", 1, receiver.url), [told("theirs", nth, receiver.url) for nth in (1, 2)]
+        box = outbox(store)
+        await box.publish([*theirs, ours])
+        newer = b'{"id":"told","type":"onComplete","webhook":{"url":"http://127.0.0.1/","ofTomorrow":1}}'
+        await change(store, "UPDATE deliveries SET hook = :hook WHERE id = :id", hook=newer, id=theirs[0].id)
+        async with asyncio.timeout(10), box:
+            await receiver.received(1)
+            await box.idle()
+
+        assert receiver.ids == [ours.id]
+        left = await DeliveryLog(store).delivery(theirs[0].id)
+        assert left is not None
+        assert (left.status, left.attempts, left.claimed_by) == ("pending", 0, None)
+        assert f"Delivery {theirs[0].id} is left to others" in caplog.text
+        hook = msgspec.json.encode(theirs[0].hook)
+        soon = "UPDATE deliveries SET hook = :hook, next_attempt_at = 0 WHERE id = :id"
+        await change(store, soon, hook=hook, id=theirs[0].id)
+        async with asyncio.timeout(10), outbox(store):
+            await receiver.received(3)
+        assert receiver.ids == [ours.id, *(each.id for each in theirs)]
+
+
+async def test_what_waits_behind_a_delivery_that_cannot_be_read_is_not_sent_before_it(database_url: str) -> None:
+    async with opened(database_url) as store, Receiver([SECRET]) as receiver:
+        told_of = [told("op", nth, receiver.url) for nth in (1, 2, 3)]
+        box = outbox(store)
+        await box.publish(told_of)
+        await change(store, "UPDATE deliveries SET hook = :hook WHERE id = :id", hook=b"{}", id=told_of[1].id)
+        async with asyncio.timeout(10), box:
+            await receiver.received(1)
+            await box.idle()
+
+        assert receiver.ids == [told_of[0].id]
+        assert await DeliveryLog(store).counts() == {"waiting": 1, "pending": 1, "delivered": 1, "dead": 0}
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0", "b\u00e9ll", "a b", "a/b", "a?b", "\x7f"])
+async def test_a_name_that_no_address_can_have_is_not_served(name: str) -> None:
+    async def take(envelope: Envelope) -> None:
+        """Nothing comes."""
+
+    async with opened() as store:
+        with pytest.raises(HookUsageError, match="takes a name"):
+            async with outbox(store).serve(name, take):
+                """It is refused before."""
+
+
+@pytest.mark.parametrize("url", ["LOCAL://bell", "Local://bell/of/the/door"])
+async def test_the_scheme_of_a_name_may_be_written_in_capitals(url: str) -> None:
+    taken: list[str] = []
+
+    async def take(envelope: Envelope) -> None:
+        taken.append(envelope.id)
+
+    async with opened() as store, outbox(store) as box, box.serve("bell", take):
+        await box.publish([told("op", 1, url)])
+        await box.idle()
+
+        assert taken == [told("op", 1, url).id]
+
+
+async def test_connections_are_let_go_of_even_if_closing_is_cancelled() -> None:
+    async with opened() as store, Receiver() as receiver:
+        box = outbox(store)
+        await box.__aenter__()
+        await box.publish([told("op", 1, receiver.url)])
+        await box.idle()
+        closing = asyncio.create_task(box.aclose())
+        await asyncio.sleep(0)
+        closing.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+        async def closed() -> bool:
+            return receiver.open == 0
+
+        await until(closed)
+
+
+async def change(store: SqlStore, statement: str, **values: Any) -> None:
+    async with store.writing() as connection:
+        await connection.execute(text(statement), values)

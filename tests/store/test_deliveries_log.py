@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from hookline.errors import HookUsageError
 from hookline.store._deliveries_log import DeliveryFilter, DeliveryLog
+from tests.store.records import grow
 from tests.store.test_deliveries import A, B, Table, envelope, opened
 
 pytestmark = pytest.mark.anyio
@@ -136,3 +139,25 @@ async def test_endpoints_are_disabled_and_enabled_by_hand(database_url: str) -> 
         assert await log.enable("acme", A)
         assert not await log.enable("acme", A)
         assert await log.endpoints() == []
+
+
+@pytest.mark.parametrize("forgets", ["deliveries", "operations"])
+async def test_what_is_replayed_while_it_is_forgotten_is_kept(postgresql_url: str, forgets: str) -> None:
+    async with opened(postgresql_url) as table:
+        store, log = table.store, DeliveryLog(table.store)
+        await grow(store, "op", commits=1, each=0, status="done")
+        await table.put(envelope("op", 1), envelope("op", 2, B))
+        await settled(table, "dead", "dead")
+        async with store.writing() as replaying, store.writing() as watching:
+            again = "UPDATE deliveries SET status = 'pending', settled_at = NULL WHERE number = 2"
+            await replaying.execute(text(again))
+            pruned = log.prune(0, dead_too=True) if forgets == "deliveries" else store.prune(-60)
+            forgetting = asyncio.create_task(pruned)
+            waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            async with asyncio.timeout(10):
+                while not (await watching.execute(waits)).scalar_one():
+                    await asyncio.sleep(0.01)
+
+        assert await forgetting == (1 if forgets == "deliveries" else 0)
+        assert (await log.counts())["pending"] == 1
+        assert (await store.operation("op")) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select, text
+from sqlalchemy.engine import make_url
 
 from hookline.errors import StoreUnavailableError
 from hookline.store import SqlStore
@@ -125,6 +127,47 @@ TERMINATE = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
+
+
+@asynccontextmanager
+async def over_tcp(url: str) -> AsyncIterator[str]:
+    """The address of a database that is reached through a socket of the file system, over TCP."""
+    address = make_url(url)
+    [path] = Path(str(address.query["host"])).glob(".s.PGSQL.*[0-9]")
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            writer.write(data)
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_unix_connection(path)
+        await asyncio.gather(pump(reader, forth), pump(back, writer))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    try:
+        yield f"postgresql://{address.username}@127.0.0.1:{server.sockets[0].getsockname()[1]}/{address.database}"
+    finally:
+        server.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system cannot be told how long silence may be")
+async def test_the_system_ends_a_connection_to_a_server_that_has_fallen_silent(postgresql_url: str) -> None:
+    async with over_tcp(postgresql_url) as url, SqlStore(url, retry_seconds=6) as store:
+        async with store.reading() as connection:
+            driver = (await connection.get_raw_connection()).driver_connection
+            assert driver is not None
+            peer = driver._transport.get_extra_info("socket")
+
+            assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            silence = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            wait, each, count = (
+                peer.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            )
+            assert 0 < silence <= 6000
+            assert wait + each * count <= 6
+        await grow(store, "op", commits=2, each=1)
 
 
 async def test_a_commit_whose_answer_was_lost_is_found_and_not_repeated(postgresql_url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 
-from hookline import HookType
+from hookline import HookType, Usage
 from hookline._webhook import Webhook, delivery_id
 from hookline.errors import HookUsageError, StaleStateError, StateFormatError
 from hookline.events import BeforeToolCall, encode
@@ -255,6 +256,16 @@ async def test_what_no_database_takes_is_refused_alone_and_with_a_reason(
         assert isinstance(outcomes[0], HookUsageError)
         assert "cannot be stored" in str(outcomes[0])
         assert await store.load("bad") is None
+
+
+@pytest.mark.parametrize("cost", [math.nan, math.inf])
+async def test_a_cost_that_json_cannot_carry_is_refused_rather_than_never_read_again(
+    store: SqlStore, cost: float
+) -> None:
+    with pytest.raises(HookUsageError, match=r"'op' cannot be stored: .*cost (nan|inf)"):
+        await store.commit(state(usage=Usage(cost_usd=cost)), expected_version=None, entries=[])
+
+    assert await store.load("op") is None
 
 
 async def test_children_are_those_that_have_not_ended(store: SqlStore) -> None:

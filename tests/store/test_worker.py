@@ -265,3 +265,19 @@ async def test_what_is_still_to_be_delivered_is_not_forgotten(store: SqlStore) -
 async def test_a_worker_without_agents_is_refused(store: SqlStore) -> None:
     with pytest.raises(HookUsageError, match="has an agent"):
         Worker(store, [])
+
+
+async def test_operations_that_wait_for_further_decisions_hide_none_that_can_go_on(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookline.store._decisions.TOGETHER", 2)
+    till = Till()
+    for name, amounts in [("a", (1, 2)), ("b", (1, 2)), ("c", (1, 2)), ("d", (3,)), ("e", (4,))]:
+        await exec_agent(till.agent(*amounts), "pay", store=store, operation_id=name)
+        await store.decide(name, Approve("t0"))
+
+    async def ready(limit: int) -> list[str]:
+        return [state.operation_id for state, _ in await store.decided(["payer"], limit=limit)]
+
+    assert await ready(1) == ["d"]
+    assert await ready(10) == ["d", "e"]

@@ -190,7 +190,8 @@ class LocalFunctions:
         Raises:
             HookUsageError: If the name is taken, or is none.
         """
-        if not isinstance(name, str) or not name or urlsplit(f"local://{name}").netloc != name:
+        printable = isinstance(name, str) and name.isascii() and name.isprintable() and " " not in name
+        if not printable or not name or urlsplit(f"local://{name}").netloc != name:
             raise HookUsageError(f"`serve` takes a name as it stands in local://name; got {shown(name)}.")
         if not callable(handler):
             raise HookUsageError(f"`serve` takes an async function of an envelope; got {shown(handler)}.")
@@ -230,7 +231,7 @@ class LocalFunctions:
 
 def is_local(hook: HookData) -> bool:
     """Whether a function of a process takes its deliveries."""
-    return hook.webhook.url.startswith("local://")
+    return urlsplit(hook.webhook.url).scheme == "local"
 
 
 def worth_another_try(error: DeliveryError) -> bool:

@@ -22,6 +22,7 @@ from hookline.store import SqlStore
 from hookline.store._deliveries import Outcome, insert_deliveries, rows_of
 from hookline.store._deliveries_claims import LONGEST_LEASE, Claimed, due
 from hookline.store._deliveries_endpoints import Breaker
+from hookline.store._rows import storable
 
 __all__ = ["Outbox"]
 
@@ -171,11 +172,13 @@ class Outbox:
     async def aclose(self) -> None:
         """Stop working, and let go of connections. What is not delivered stays in the store."""
         task, self._task = self._task, None
-        if task is not None:
-            self._worker.stop()
-            await task
-        if self._own_sender:
-            await self._sender.aclose()
+        try:
+            if task is not None:
+                self._worker.stop()
+                await task
+        finally:
+            if self._own_sender:
+                await self._sender.aclose()
 
     async def __aenter__(self) -> Outbox:
         if self._task is not None:
@@ -208,17 +211,20 @@ class Outbox:
         return Outcome(claimed=claimed, status="delivered", began=began, duration_ms=took, status_code=code)
 
     def _failed(self, claimed: Claimed, error: DeliveryError, began: float) -> Outcome:
+        # Functions of the process raise what they like; one odd value would keep all outcomes from being written.
+        wait = min(error.retry_after, LONGEST_WAIT) if is_number(error.retry_after) else None
+        code = error.status_code if isinstance(error.status_code, int) and 0 <= error.status_code < 1000 else None
         gone = error.code == "gone"
-        delay = delay_after(self._schedule, claimed.attempts + 1, jitter=self._jitter, retry_after=error.retry_after)
+        delay = delay_after(self._schedule, claimed.attempts + 1, jitter=self._jitter, retry_after=wait)
         return Outcome(
             claimed=claimed,
             status="dead" if gone or delay is None else "pending",
             delay=delay or 0.0,
             began=began,
             duration_ms=(monotonic() - began) * 1e3,
-            status_code=error.status_code,
-            error=f"{error.code}: {error.problem}",
+            status_code=code,
+            error=storable(f"{error.code}: {error.problem}"),
             failed=error.code not in ("configuration", "blocked"),
-            pause=error.retry_after,
+            pause=wait,
             gone=gone,
         )

@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from hookline.errors import HookUsageError
 
@@ -58,6 +59,6 @@ def delay_after(
     return max(delay, min(retry_after or 0.0, LONGEST_WAIT))
 
 
-def is_number(given: object) -> bool:
+def is_number(given: object) -> TypeGuard[float]:
     """Whether it is a number that one can count with."""
     return isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)

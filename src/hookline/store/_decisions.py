@@ -16,6 +16,9 @@ from hookline.store._tables import decisions, operations
 
 __all__ = ["decide", "decided", "forget", "ready"]
 
+TOGETHER = 200
+"""Operations that are read together: any number may wait for further decisions, before one that can go on."""
+
 _decode = msgspec.json.Decoder(Approve | Reject).decode
 _its = (operations.c.operation_id, operations.c.format, operations.c.state)
 
@@ -73,21 +76,30 @@ async def decide(
         return state
 
 
-async def decided(connection: AsyncConnection, *, agent_ids: Sequence[str], limit: int) -> list[OperationState]:
-    """Operations of some agents that wait, and about which a person has said something."""
+async def decided(
+    connection: AsyncConnection, *, agent_ids: Sequence[str], limit: int
+) -> list[tuple[OperationState, list[Approve | Reject]]]:
+    """Operations of some agents that can go on, with what was decided about them."""
     query = (
         select(*_its)
-        .distinct()
-        .join(decisions, decisions.c.operation_id == operations.c.operation_id)
         .where(operations.c.status == "waiting_for_human", operations.c.agent_id.in_(agent_ids))
-        .where(operations.c.format <= FORMAT)
-        .limit(limit)
+        .where(operations.c.operation_id.in_(select(decisions.c.operation_id)), operations.c.format <= FORMAT)
+        .order_by(operations.c.operation_id)
+        .limit(TOGETHER)
     )
-    found: list[OperationState] = []
-    for row in await connection.execute(query):
-        with contextlib.suppress(StateFormatError):  # it waits for who can read it
-            found.append(state_of(*row))
-    return found
+    found: list[tuple[OperationState, list[Approve | Reject]]] = []
+    last = ""
+    while len(found) < limit:
+        rows = (await connection.execute(query.where(operations.c.operation_id > last))).all()
+        for row in rows:
+            with contextlib.suppress(StateFormatError):  # it waits for who can read it
+                state = state_of(*row)
+                if known := await ready(connection, state):
+                    found.append((state, known))
+        if len(rows) < TOGETHER:
+            break
+        last = rows[-1].operation_id
+    return found[:limit]
 
 
 async def ready(connection: AsyncConnection, state: OperationState) -> list[Approve | Reject]:

@@ -91,7 +91,8 @@ def rows_of(envelopes: Iterable[Envelope]) -> list[dict[str, Any]]:
 
 def endpoint_of(url: str) -> str:
     """Where deliveries to an address go: there, or to the function of a process that is named in it."""
-    return f"local://{urlsplit(url).netloc}" if url.startswith("local://") else url
+    parts = urlsplit(url)
+    return f"local://{parts.netloc}" if parts.scheme == "local" else url
 
 
 async def insert_deliveries(connection: AsyncConnection, rows: Rows, *, now: float | ColumnElement[float]) -> None:

@@ -1,6 +1,7 @@
 """Who delivers what next: claims of the first unsettled deliveries of streams, in SQL for both databases."""
 
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -14,6 +15,11 @@ from hookline.store._tables import deliveries, endpoints
 
 __all__ = ["LONGEST_LEASE", "Claimed", "Run", "claim", "correct_times", "due", "extend", "lock", "release"]
 
+logger = logging.getLogger("hookline")
+
+LEFT_SECONDS = 60.0
+"""For how long a delivery is left to others that this version of hookline cannot read."""
+UNREADABLE = "its hook cannot be read by this version of hookline; a newer one has written it, or it was damaged"
 LONGEST_LEASE = 3600.0
 """Seconds. A claim that ends later than that from now was made when the clock was wrong."""
 
@@ -186,8 +192,30 @@ async def claim(
         found = await connection.execute(_behind[dialect], {"heads": heads, "followers": longest - 1})
         behind = list(found.scalars())
     rows = await connection.execute(_rows, {"seqs": [*heads, *behind]})
-    runs = [[_claimed(row) for row in run] for _, run in groupby(rows, key=lambda row: row.stream)]
-    return sorted(runs, key=lambda run: run[0].seq)
+    runs = [_run(run) for _, run in groupby(rows, key=lambda row: row.stream)]
+    left = set(heads) - {run[0].seq for run in runs if run}
+    if left:
+        await _leave(connection, left, now=now)
+    return sorted((run for run in runs if run), key=lambda run: run[0].seq)
+
+
+def _run(rows: Iterable[Row[Any]]) -> Run:
+    """What can be read of a stream, up to the first that cannot be: those behind that wait for it."""
+    run: Run = []
+    for row in rows:
+        try:
+            run.append(_claimed(row))
+        except msgspec.MsgspecError:
+            break
+    return run
+
+
+async def _leave(connection: AsyncConnection, seqs: Collection[int], *, now: float) -> None:
+    """Leave deliveries for a while to a worker that can read them: a newer version of hookline has written them."""
+    free = {"claimed_by": None, "claimed_until": None, "next_attempt_at": now + LEFT_SECONDS}
+    changed = update(deliveries).where(deliveries.c.seq.in_(seqs)).values(**free, last_error=UNREADABLE)
+    for delivery_id in (await connection.execute(changed.returning(deliveries.c.id))).scalars():
+        logger.error("Delivery %s is left to others for %g s: %s", delivery_id, LEFT_SECONDS, UNREADABLE)
 
 
 def _claimed(row: Row[Any]) -> Claimed:

@@ -276,7 +276,9 @@ class DeliveryLog:
             async with self._store.writing() as connection:
                 old = deliveries.c.settled_at < self._store.now_sql() - older_than
                 some = select(deliveries.c.seq, deliveries.c.id).where(deliveries.c.status.in_(statuses), old)
-                rows = (await connection.execute(some.order_by(deliveries.c.seq).limit(TOGETHER))).all()
+                # Locked, on PostgreSQL: else one that is replayed meanwhile would be forgotten with the others.
+                some = some.order_by(deliveries.c.seq).limit(TOGETHER).with_for_update()
+                rows = (await connection.execute(some)).all()
                 if not rows:
                     return count
                 await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_([row.id for row in rows])))

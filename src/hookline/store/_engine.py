@@ -1,6 +1,8 @@
 """The connections to a database: one writer and several readers for SQLite, a pool for PostgreSQL."""
 
 import asyncio
+import math
+import socket
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
@@ -234,6 +236,12 @@ class Database:
             if connection.driver_connection.is_closed():
                 raise DisconnectionError("the server has closed the connection")
 
+        @event.listens_for(engine.sync_engine, "connect")
+        def connected(connection: Any, _: object) -> None:
+            transport = getattr(connection.driver_connection, "_transport", None)
+            if transport is not None:
+                end_when_silent(transport.get_extra_info("socket"), self.retry_seconds / 2)
+
         return engine
 
     def _sqlite(self, size: int, begin: str, pragmas: list[str]) -> AsyncEngine:
@@ -277,6 +285,24 @@ def writing_pragmas(address: Address, durability: Durability) -> list[str]:
         return []
     # In WAL mode, NORMAL loses the last transactions when the machine loses power, never when a process dies.
     return ["journal_mode = WAL", f"synchronous = {'FULL' if durability == 'machine' else 'NORMAL'}"]
+
+
+def end_when_silent(connection: socket.socket | None, seconds: float) -> None:
+    """Have a connection end by itself if nothing of the other side is heard any more; the driver would wait for ever.
+
+    Args:
+        connection: To the server; one that stays on this machine is left as it is.
+        seconds: How long that takes, about.
+    """
+    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    each = max(1, math.ceil(seconds / 3))
+    wanted = {"TCP_KEEPIDLE": each, "TCP_KEEPINTVL": each, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": each * 3000}
+    with socket.fromfd(connection.fileno(), connection.family, connection.type) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in wanted.items():
+            if hasattr(socket, name):  # not every system has each of them
+                same.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def _made(engine: AsyncEngine) -> None:

@@ -1,5 +1,6 @@
 """What becomes of a state and its events in the tables: one row of the operation, and those that it causes."""
 
+import math
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, TypeAlias
@@ -11,7 +12,7 @@ from hookline.errors import HookUsageError, StateFormatError
 from hookline.events import decode
 from hookline.runtime._state import FORMAT, JournalEntry, OperationState
 
-__all__ = ["envelopes_of", "event_rows", "operation_row", "state_of", "stream_of"]
+__all__ = ["envelopes_of", "event_rows", "operation_row", "state_of", "storable", "stream_of"]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -33,6 +34,9 @@ def operation_row(state: OperationState, *, owner: str, write_id: str) -> Row:
     """
     for name in ("operation_id", "agent_id", "tenant_id", "user_id", "parent_operation_id"):
         check_text(state.operation_id, name, getattr(state, name) or "")
+    if not math.isfinite(state.usage.cost_usd):
+        # JSON has no such number, so that what was written could not be read again.
+        raise not_stored(state.operation_id, f"its model calls cost {state.usage.cost_usd!r}, which is no number")
     try:
         encoded = msgspec.json.encode(state)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -142,6 +146,11 @@ def is_storable(value: str, longest: int | None = None) -> bool:
     if longest is not None and len(value) > longest:
         return False
     return "\0" not in value and (value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value))
+
+
+def storable(value: str) -> str:
+    """A text with what the databases do not take replaced."""
+    return value.encode(errors="replace").decode().replace("\0", "?")
 
 
 def check_text(operation_id: str, name: str, value: str, longest: int = LONGEST_ID) -> None:

@@ -336,13 +336,7 @@ class SqlStore(DurableStore):
             agent_ids: Only those of these agents.
             limit: How many at most.
         """
-
-        async def find(connection: AsyncConnection) -> list[tuple[OperationState, list[Approve | Reject]]]:
-            states = await decisions.decided(connection, agent_ids=agent_ids, limit=limit)
-            found = [(state, await decisions.ready(connection, state)) for state in states]
-            return [(state, each) for state, each in found if each]
-
-        return await self._read(find)
+        return await self._read(partial(decisions.decided, agent_ids=agent_ids, limit=limit))
 
     async def prune(self, older_than: float) -> int:
         """Forget operations that ended so many seconds ago, with events and deliveries, and say how many it were.
