@@ -81,7 +81,7 @@ class AgentCall(Call, frozen=True, kw_only=True):
     """A whole run is about to start, or to go on with the input that a `Continue` gave.
 
     Attributes:
-        input: The messages that the user gives to the run.
+        input: The messages that the user gives to the run; a text becomes one message.
         instructions: The agent's system message.
         tools: The tools that the model will be offered.
     """
@@ -91,7 +91,8 @@ class AgentCall(Call, frozen=True, kw_only=True):
     tools: list[ToolSpec] = NO_LIST
 
     def __post_init__(self) -> None:
-        freeze_messages(self, "input", self.input)
+        given: object = self.input
+        freeze_messages(self, "input", [Message(role="user", content=given)] if isinstance(given, str) else given)
         freeze_list(self, "tools", self.tools)
 
 

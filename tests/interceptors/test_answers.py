@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hookline.calls import (
     AgentCall,
@@ -14,6 +15,7 @@ from hookline.calls import (
     CompactResult,
     Deny,
     MemoryResult,
+    Message,
     ModelResponse,
     RequestResult,
     Respond,
@@ -391,3 +393,10 @@ async def test_an_agent_call_is_not_answered_by_a_continue() -> None:
 
     assert outcome.denied is not None
     assert outcome.continues == []
+
+
+def test_the_input_of_a_run_may_be_given_as_text() -> None:
+    call = AgentCall(input="hi")  # type: ignore[arg-type]
+
+    assert call == AgentCall(input=[Message(role="user", content="hi")])
+    assert replace(call, input="more").input == [Message(role="user", content="more")]

@@ -221,6 +221,9 @@ BAD_AGENTS: list[dict[str, Any]] = [
     {"max_steps": True},
     {"max_steps": 1.5},
     {"max_steps": None},
+    {"max_continues": -1},
+    {"max_continues": "x"},
+    {"max_continues": None},
     {"cost_limit_usd": 0},
     {"cost_limit_usd": -1.0},
     {"cost_limit_usd": float("nan")},
@@ -234,6 +237,8 @@ BAD_AGENTS: list[dict[str, Any]] = [
     {"sub_agents": None},
     {"compaction": Compaction(max_tokens=0, summarize=len)},  # type: ignore[arg-type]
     {"compaction": Compaction(max_tokens=5, keep_last=-1, summarize=len)},  # type: ignore[arg-type]
+    {"compaction": Compaction(max_tokens="5", summarize=len)},  # type: ignore[arg-type]
+    {"compaction": Compaction(max_tokens=5, keep_last=None, summarize=len)},  # type: ignore[arg-type]
     {"compaction": 5000},
     {"compaction": Compaction(max_tokens=5, summarize="short")},  # type: ignore[arg-type]
     {"retry": 3},

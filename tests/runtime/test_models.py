@@ -131,6 +131,8 @@ async def test_a_model_that_raises_ends_the_run_and_is_not_asked_again(error: Ex
         ModelResponse(usage=None),  # type: ignore[arg-type]
         ModelResponse(usage=Usage(input_tokens=None)),  # type: ignore[arg-type]
         ModelResponse(usage=Usage(cost_usd="much")),  # type: ignore[arg-type]
+        ModelResponse(usage=Usage(cost_usd=float("nan"))),
+        ModelResponse(usage=Usage(cost_usd=float("inf"))),
         ModelResponse(tool_calls=[call("work", None)]),  # type: ignore[arg-type]
     ],
     ids=repr,

@@ -14,7 +14,9 @@ from hookline import (
     AgentCall,
     AgentSession,
     Approve,
+    BeforeCompact,
     BeforeStep,
+    Compaction,
     Deny,
     HookDispatcher,
     Hooks,
@@ -190,6 +192,22 @@ async def test_a_compaction_in_one_task_shortens_the_conversation_of_the_next() 
 
     assert any("summed up" in text for text in contents(history))
     assert not [message for message in history if message.role in ("tool", "system")]
+
+
+async def test_what_the_last_task_reported_counts_for_the_next() -> None:
+    recorder = Recorder()
+
+    async def summarize(messages: list[Message]) -> str:
+        return "summed up"
+
+    compaction = Compaction(max_tokens=100, summarize=summarize)
+    agent = agent_of(*(says(tokens=tokens) for tokens in (500, 20, 20)), compaction=compaction)
+    async with AgentSession(agent, hooks=[recorder.hooks]) as session:
+        for prompt in ("one", "two", "three"):
+            await session.run(prompt)
+
+    assert [event.token_count for event in recorder.of(BeforeCompact)] == [500]
+    assert len({event.operation_id for event in recorder.of(BeforeCompact)} | {recorder.events[0].operation_id}) == 2
 
 
 @pytest.mark.parametrize("end", ["denied model", "denied run", "interrupted", "rejected"])

@@ -466,6 +466,24 @@ async def test_an_observer_whose_interrupt_was_accepted_gets_an_interrupted_run(
     assert_consistent(result.messages, ["p"] if result.reason == "waiting_for_human" else [])
 
 
+@pytest.mark.parametrize("kind", [AfterToolCall, AfterStep])
+async def test_an_interrupt_between_two_steps_lets_no_further_step_begin(kind: type[Event]) -> None:
+    recorder = Recorder()
+    recorder.reactions.append(lambda event: interrupt("op") if isinstance(event, kind) else None)
+
+    @tool
+    async def quick() -> str:
+        return "quick"
+
+    agent = agent_of(calls(call("quick", "a")), says(), tools=[quick])
+    result = await exec_agent(agent, "go", operation_id="op", store=InMemoryStore(), hooks=[recorder.hooks])
+
+    (step,) = recorder.of(AfterStep)
+    assert (result.reason, result.steps, recorder.completion.llm_calls) == ("interrupted", 1, 1)
+    assert step.should_continue == (kind is AfterStep)  # nobody had interrupted yet when it was told
+    assert_order(recorder.events)
+
+
 async def test_an_async_observer_may_interrupt_its_run() -> None:
     model = HangingModel()
     hooks = Hooks("guard")
@@ -709,6 +727,8 @@ async def test_a_run_cancelled_while_it_is_being_claimed_is_not_left_running_for
 
     state = await store.load("op")
     assert state is None or state.status == "interrupted"
+    assert recorder.names() == ["onComplete"]
+    assert recorder.completion.reason == "interrupted"
     assert not interrupt("op")
 
 

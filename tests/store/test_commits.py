@@ -10,6 +10,7 @@ import pytest
 import trio
 from sqlalchemy import event, func, select
 
+from hookline import Agent, Hooks, ModelResponse, OnComplete, ScriptedModel, exec_agent
 from hookline.errors import HookUsageError, StaleStateError, StoreOverloadedError, StoreUnavailableError
 from hookline.store import SqlStore
 from hookline.store._tables import events, operations
@@ -133,6 +134,25 @@ async def test_what_is_read_comes_after_what_is_being_written_though_its_caller_
         await asyncio.sleep(0)
 
     assert await loading == state("op")
+
+
+async def test_a_run_cancelled_while_its_first_commit_is_written_is_told_as_it_is_stored(store: SqlStore) -> None:
+    heard: list[str] = []
+    hooks = Hooks("heard")
+    hooks.on(OnComplete)(lambda event: heard.append(event.reason))
+    agent = Agent(id="a", model=ScriptedModel([ModelResponse(content="done")]))
+    async with store.writing() if store.dialect == "sqlite" else lock(store):
+        task = asyncio.create_task(exec_agent(agent, "go", operation_id="op", store=store, hooks=[hooks]))
+        await until(lambda: bool(store._commits._writing))
+        task.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait([task])
+
+    stored = await store.load("op")
+    assert task.cancelled()
+    assert stored is not None
+    assert (stored.status, heard) == ("interrupted", ["interrupted"])
+    assert [event.type for event in await store.events_of("op")] == ["onComplete"]
 
 
 def lock(store: SqlStore) -> object:

@@ -17,7 +17,7 @@ from langgraph.types import Command
 from hookline.adapters._langchain_attached import DRIVES, Attached, local, present, whole
 from hookline.adapters._langchain_messages import decisions_of, message_of, pending_of, put, said_last, shown
 from hookline.calls import AgentCall
-from hookline.errors import HookUsageError
+from hookline.errors import HooklineError, HookUsageError
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import Approve, ForeignRun, Reject
 
@@ -33,7 +33,7 @@ Play = Callable[[Any, Any], Awaitable[Any]]
 """Runs the graph with an input and a config; what it gives, or `None` where nobody knows."""
 
 
-class RunStopped(Exception):
+class RunStopped(HooklineError):
     """Somebody has interrupted the run."""
 
 

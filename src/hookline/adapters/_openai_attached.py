@@ -14,6 +14,7 @@ from agents import Agent, AgentsException, RunResultStreaming, ToolApprovalItem
 
 from hookline.adapters._openai_items import call_id_of, parsed, pending_of, told
 from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
+from hookline.errors import HooklineError
 from hookline.runtime import KINDS, AgentDone, Approve, Drives, ForeignRun, Reject
 
 __all__ = ["DRIVES", "Attached", "RunStopped", "masked", "present"]
@@ -25,7 +26,7 @@ DRIVES = Drives(
 """All sixteen events; the SDK asks a person before a tool is called, so an `Ask` of a hook comes too late for it."""
 
 
-class RunStopped(AgentsException):
+class RunStopped(HooklineError, AgentsException):
     """A hook, or a person, ended the run.
 
     Attributes:

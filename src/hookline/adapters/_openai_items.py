@@ -85,7 +85,10 @@ def told(output: object) -> str:
     """What the model reads of a tool's output."""
     if isinstance(output, str):
         return output
-    text = said(output) if isinstance(output, Mapping | list | tuple) or hasattr(output, "text") else ""
+    try:
+        text = said(output) if isinstance(output, Mapping | list | tuple) or hasattr(output, "text") else ""
+    except RecursionError:  # a list that holds itself
+        text = ""
     return text or str(output)
 
 

@@ -87,8 +87,8 @@ class Agent:
             )
         if not isinstance(self.instructions, str):
             raise AgentDefinitionError(where, f"`instructions` is a string; got {type(self.instructions).__name__}")
-        if isinstance(self.max_steps, bool) or not isinstance(self.max_steps, int) or self.max_steps < 1:
-            raise AgentDefinitionError(where, f"`max_steps` is a whole number from 1; got {self.max_steps!r}")
+        _check_count(self.max_steps, 1, "`max_steps`", where)
+        _check_count(self.max_continues, 0, "`max_continues`", where)
         limit: object = self.cost_limit_usd
         if limit is not None and (not isinstance(limit, int | float) or isinstance(limit, bool) or not limit > 0):
             raise AgentDefinitionError(
@@ -141,8 +141,13 @@ def _check_compaction(compaction: object, where: str) -> None:
         return
     if not isinstance(compaction, Compaction) or not callable(compaction.summarize):
         raise AgentDefinitionError(where, "`compaction` is a Compaction with a callable `summarize`, or None")
-    if compaction.max_tokens < 1 or compaction.keep_last < 0:
-        raise AgentDefinitionError(where, "`Compaction` needs max_tokens of at least 1 and keep_last of at least 0")
+    _check_count(compaction.max_tokens, 1, "`max_tokens` of its Compaction", where)
+    _check_count(compaction.keep_last, 0, "`keep_last` of its Compaction", where)
+
+
+def _check_count(value: object, least: int, name: str, where: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise AgentDefinitionError(where, f"{name} is a whole number from {least}; got {value!r}")
 
 
 def _checked_tools(tools: object, where: str) -> tuple[tuple[Tool, ...], tuple[ToolSource, ...]]:

@@ -70,6 +70,8 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
     finally:
         after_step(run, step, should_continue=reason is None)
     run.step_index = None
+    if reason is None and run.interrupted:  # by an observer of that event
+        reason = "interrupted"
     return reason
 
 
@@ -248,7 +250,9 @@ async def job_of(run: Run, step: Step, calling: ToolCalling) -> Job | None:
 
 
 def limit_reached(run: Run) -> CompletionReason | None:
-    """Why no further step may follow, if one of the agent's limits is reached."""
+    """Why no further step may follow: somebody has interrupted the run, or one of the agent's limits is reached."""
+    if run.interrupted:
+        return "interrupted"
     if run.steps >= run.agent.max_steps:
         return "max_steps"
     limit = run.agent.cost_limit_usd

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -185,6 +186,10 @@ def own_copy(call: ModelCall) -> ModelCall:
     return own
 
 
+def _is_finite(cost: object) -> bool:
+    return isinstance(cost, int | float) and math.isfinite(cost)
+
+
 def _checked(model: Model, answer: object) -> ModelResponse:
     if not isinstance(answer, ModelResponse):
         raise ModelAnswerError(model.name, f"it answered {answer!r:.200}")
@@ -192,6 +197,8 @@ def _checked(model: Model, answer: object) -> ModelResponse:
         raise ModelAnswerError(model.name, f"its `content` is {answer.content!r:.200}")
     if not isinstance(answer.usage, Usage):
         raise ModelAnswerError(model.name, f"its `usage` is {answer.usage!r:.200}")
+    if not _is_finite(answer.usage.cost_usd):
+        raise ModelAnswerError(model.name, f"its `usage` says that it cost {answer.usage.cost_usd!r:.200}")
     if not isinstance(answer.tool_calls, Sequence):
         raise ModelAnswerError(model.name, f"its `tool_calls` is {answer.tool_calls!r:.200}")
     for calling in answer.tool_calls:

@@ -68,17 +68,21 @@ async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
         run.journal.taking = list(decisions)  # so that whoever goes on after a crash knows of them
     try:
         failed_at_start = await _claim(run)
-        hooks = run.hooks
-        if hooks:
-            bundles = list(dict.fromkeys(entry for entry in hooks if isinstance(entry, EnclosingHooks)))
-            hooks = begin_enclosing(run, bundles) if bundles else hooks
-        run.dispatcher.register(operation_id, hooks)
+        _register(run)
         live[operation_id] = run
         return await _run_and_finish(run, decisions, failed_at_start)
     finally:
         if run.begun:
             end_enclosing(run)
         del live[operation_id]
+
+
+def _register(run: Run) -> None:
+    hooks = run.hooks
+    if hooks:
+        bundles = list(dict.fromkeys(entry for entry in hooks if isinstance(entry, EnclosingHooks)))
+        hooks = begin_enclosing(run, bundles) if bundles else hooks
+    run.dispatcher.register(run.operation_id, hooks)
 
 
 async def _claim(run: Run) -> Exception | None:
@@ -91,11 +95,14 @@ async def _claim(run: Run) -> Exception | None:
     try:
         await save(run, "running")
     except anyio.get_cancelled_exc_class():
-        with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
-            if run.journal is not None:
-                await take_back(run, version)
-            else:
-                await save(run, "interrupted" if version is None else "waiting_for_human")
+        with anyio.CancelScope(shield=True):
+            with contextlib.suppress(Exception):
+                if run.journal is not None:
+                    await take_back(run, version)
+                else:
+                    await save(run, "interrupted" if version is None else "waiting_for_human")
+            if version is None:
+                await _ended_at_start(run)
         raise
     except StaleStateError:
         raise (
@@ -105,6 +112,17 @@ async def _claim(run: Run) -> Exception | None:
         return error
     run.claimed = True
     return None
+
+
+async def _ended_at_start(run: Run) -> None:
+    """A new operation was cancelled before its first step: hooks are told of its end."""
+    run.finishing, run.ended = True, perf_counter_ns()
+    _register(run)
+    try:
+        for event in endings(run, "interrupted", None):
+            run.dispatcher.dispatch(event)
+    finally:
+        await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
 
 
 async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Exception | None) -> OperationResult:

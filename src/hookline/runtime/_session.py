@@ -82,6 +82,7 @@ class AgentSession:
         self.hooks = Hooks("session", tenant_id=tenant_id)
         self.history: list[Message] = []
         self.pending: str | None = None
+        self._last_input_tokens = 0
         self._given = [*agent.hooks, *hook_batch(hooks)]
         self._user_id, self._tenant_id = user_id, tenant_id
         self._shared_dispatcher = dispatcher
@@ -205,6 +206,7 @@ class AgentSession:
             tenant_id=self._tenant_id,
             conversation_id=self.id,
             messages=[*system, *self.history, *given],
+            last_input_tokens=self._last_input_tokens,
         )
         with self._claimed():
             history = len(system) + len(self.history)
@@ -323,13 +325,17 @@ class AgentSession:
             return MemoryResult()
 
         call = MemoryCall(key=self.id, value=said, **run.call_ids)
+        kept = call
         if MemoryCall not in run.intercepted:
             await write(call)
-            self.history = messages_of(call.value)
-            return
-        passage = await lead(run, call, write, RunControl(run, at_end=True))
-        if passage.denied is None and passage.result.stored:
-            self.history = messages_of(passage.call.value)
+        else:
+            passage = await lead(run, call, write, RunControl(run, at_end=True))
+            if passage.denied is not None or not passage.result.stored:
+                return
+            kept = passage.call
+        self.history = messages_of(kept.value)
+        whole = run.refused_from is None and kept.value == call.value
+        self._last_input_tokens = run.last_input_tokens if whole else 0  # what is counted then is the text
 
     def _check_idle(self) -> None:
         if self._dispatcher is None:

@@ -50,7 +50,7 @@ from hookline import (
     interrupt,
 )
 from hookline.adapters.openai_agents import HooklineRunner, RunStopped
-from hookline.errors import HookDefinitionError
+from hookline.errors import HookDefinitionError, HooklineError
 from hookline.evals._contract_scenes import PLAIN
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS
@@ -522,10 +522,25 @@ async def test_an_interrupt_ends_a_run_and_a_stream() -> None:
     assert [each.reason for each in seen.of(OnComplete)] == ["interrupted", "interrupted"]
 
 
+async def test_a_tool_may_return_a_list_that_holds_itself() -> None:
+    @function_tool
+    def endless() -> object:
+        found: list[object] = []
+        found.append(found)
+        return found
+
+    agent = Agent(name="t", model=Script([calls("endless"), says("done")]), tools=[endless])
+    result = await HooklineRunner([Recorder().hooks]).run(agent, "go", run_config=QUIET)
+
+    outputs = [item["output"] for item in result.to_input_list() if item.get("type") == "function_call_output"]
+    assert outputs == ["[[...]]"]
+
+
 def test_what_stops_a_run_is_of_the_sdk_and_pickles() -> None:
     stopped = pickle.loads(pickle.dumps(RunStopped("no", "hook")))
 
     assert isinstance(stopped, AgentsException)
+    assert isinstance(stopped, HooklineError)
     assert (stopped.reason, stopped.hook_id) == ("no", "hook")
 
 
