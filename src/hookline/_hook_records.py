@@ -15,7 +15,7 @@ from hookline._hook_checks import (
     shown,
 )
 from hookline._phase import Phase, PhaseHandler, PhaseHook
-from hookline._webhook import HookData, Webhook, check_webhook, webhook_of
+from hookline._webhook import HookData, Webhook, check_json, check_webhook, webhook_of
 from hookline.calls import CALLS, Call, ToolCall
 from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS, TOOL_EVENTS, Event, HookType
@@ -75,15 +75,19 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         """What of it can travel: everything but the handler; `None` without a webhook.
 
         Raises:
-            HookDefinitionError: If its webhook cannot be read.
+            HookDefinitionError: If its webhook cannot be read, or JSON cannot carry it.
         """
         if self.webhook is None:
             return None
-        webhook = webhook_of(self.webhook, f"Hook {self.id!r}")
+        where = f"Hook {self.id!r}"
+        webhook = webhook_of(self.webhook, where)
         data = HookData(
             id=self.id, type=self.event.hook_type, tool=self.tool, webhook=webhook, tenant_id=self.tenant_id
         )
-        return msgspec.json.decode(msgspec.json.encode(data), type=HookData)  # as it will be kept
+        try:
+            return msgspec.json.decode(msgspec.json.encode(data), type=HookData)  # as it will be kept
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise HookDefinitionError(where, f"it cannot be written as JSON and read again: {error}") from error
 
 
 class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +140,7 @@ def check_hook(hook: Hook, where: str) -> None:
     if hook.webhook is not None:
         webhook = webhook_of(hook.webhook, where)
         check_webhook(webhook, hook.event, where)
+        check_json({"id": hook.id, "tool": hook.tool, "tenant_id": hook.tenant_id}, where)
         if webhook.control and hook.handler is not None:
             raise HookDefinitionError(where, "a `control` webhook decides in place of a `handler`; make them two hooks")
     elif hook.handler is None:

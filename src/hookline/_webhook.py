@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from hookline._frozen import check_finite
 from hookline._hook_checks import shown, tool_matcher
 from hookline.errors import HookDefinitionError
 from hookline.events import TOOL_EVENTS, Event, HookType
@@ -20,6 +21,7 @@ __all__ = [
     "HookData",
     "ServedBy",
     "Webhook",
+    "check_json",
     "check_webhook",
     "delivery_id",
     "payload_of",
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 VARIABLE = re.compile(r"\$\{([^}]*)\}")
 RESERVED_HEADERS = frozenset(
     {
@@ -180,15 +183,16 @@ def webhook_of(given: object, where: str) -> Webhook:
     Raises:
         HookDefinitionError: With what is wrong and how to fix it.
     """
-    if isinstance(given, Webhook):
-        return given
-    if not isinstance(given, Mapping):
+    fields = msgspec.structs.asdict(given) if isinstance(given, Webhook) else given  # a struct checks no types itself
+    if not isinstance(fields, Mapping):
         raise HookDefinitionError(where, f"`webhook` is a Webhook or a mapping with a `url`; got {shown(given)}")
-    spelled = {_camel(key) if isinstance(key, str) else key: value for key, value in given.items()}
+    spelled = {_camel(key) if isinstance(key, str) else key: value for key, value in fields.items()}
     try:
         return msgspec.convert(spelled, Webhook)
     except msgspec.ValidationError as error:
-        raise HookDefinitionError(where, f"`webhook` cannot be read: {error}") from error
+        raise HookDefinitionError(
+            where, f"`webhook` cannot be read: {error}; give the fields of `Webhook`, each with one of its values"
+        ) from error
 
 
 def check_webhook(webhook: Webhook, event: type[Event], where: str) -> None:
@@ -207,10 +211,6 @@ def check_webhook(webhook: Webhook, event: type[Event], where: str) -> None:
     taken = sorted(set(webhook.body) & (fields | set(RESERVED_KEYS)))
     if taken:
         raise HookDefinitionError(where, f"`body` may not replace {taken}, which are the event's own; rename them")
-    try:
-        msgspec.json.encode(webhook.body)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise HookDefinitionError(where, f"`body` cannot be written as JSON: {error}") from error
     if not 0.1 <= webhook.timeout <= 300:
         raise HookDefinitionError(where, f"`timeout` of a webhook is 0.1 to 300 seconds; got {webhook.timeout!r}")
     if webhook.control and event.hook_type is not HookType.BEFORE_TOOL_CALL:
@@ -218,6 +218,25 @@ def check_webhook(webhook: Webhook, event: type[Event], where: str) -> None:
     if webhook.control and webhook.fallback == "none":
         raise HookDefinitionError(where, "a `control` webhook is told apart by `on_error`; leave `fallback` out")
     _check_headers(webhook, where)
+    check_json(msgspec.structs.asdict(webhook), where)
+
+
+def check_json(fields: Mapping[str, object], where: str) -> None:
+    """Refuse fields that could not travel with an operation.
+
+    Raises:
+        HookDefinitionError: With the field that JSON cannot carry as it is.
+    """
+    for name, value in fields.items():
+        try:
+            msgspec.json.encode(value)
+            check_finite(name, value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise HookDefinitionError(
+                where,
+                f"`{name}` cannot be written as JSON: {error}; give text of whole characters, finite numbers, lists "
+                "and mappings",
+            ) from error
 
 
 def _check_url(url: str, where: str) -> None:
@@ -244,8 +263,10 @@ def _check_headers(webhook: Webhook, where: str) -> None:
     for name, value in webhook.headers.items():
         if not HEADER_NAME.fullmatch(name) or name.lower() in RESERVED_HEADERS:
             raise HookDefinitionError(where, f"`headers` may not set {name!r}")
-        if any(character in value for character in "\r\n\0"):
-            raise HookDefinitionError(where, f"the header {name!r} may not contain line breaks")
+        if CONTROL_CHARACTER.search(value):
+            raise HookDefinitionError(
+                where, f"the header {name!r} may not contain line breaks or other control characters; leave them out"
+            )
         for variable in VARIABLE.findall(value):
             if variable not in webhook.allowed_env_vars:
                 raise HookDefinitionError(

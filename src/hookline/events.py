@@ -341,6 +341,7 @@ _OPEN = {
     kind: tuple(field.name for field in msgspec.structs.fields(kind) if field.name in ("args", "metadata"))
     for kind in EVENTS.values()
 }
+_CALLS: dict[type[Event], str] = {AfterStep: "tools_calling", BeforeHumanIntervention: "pending_tools"}
 _encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
 
@@ -349,7 +350,7 @@ def encode(event: Event) -> bytes:
     """An event as JSON, keys in camelCase.
 
     Raises:
-        EventEncodeError: If `args` or `metadata` hold something that JSON cannot.
+        EventEncodeError: If `args` or `metadata`, of the event or of a call in it, hold something that JSON cannot.
     """
     try:
         for name in _FLOATS[type(event)]:
@@ -357,6 +358,9 @@ def encode(event: Event) -> bytes:
                 raise ValueError(f"`{name}` is {getattr(event, name)}")
         for name in _OPEN[type(event)]:
             check_finite(name, getattr(event, name))
+        if calls := _CALLS.get(type(event)):
+            for index, call in enumerate(getattr(event, calls)):
+                check_finite(f"{calls}[{index}].args", getattr(call, "args", call))
         return _encode(event)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         name = getattr(event, "hook_type", type(event).__name__)

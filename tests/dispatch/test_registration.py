@@ -30,6 +30,7 @@ from hookline import (
     OnComplete,
     OnToolCallError,
 )
+from hookline.delivery import Webhook
 from hookline.errors import HookDefinitionError, HookUsageError
 
 from .samples import answered, asked, failed, soon, step, turns
@@ -106,6 +107,9 @@ BAD_HOOKS: dict[str, dict[str, Any]] = {
     "timeout text": {"timeout": "3"},
     "timeout complex": {"timeout": 1j},
     "webhook without delivery": {"handler": None, "webhook": 3},
+    "webhook of wrong types": {"handler": None, "webhook": Webhook(url=None)},  # type: ignore[arg-type]
+    "webhook that JSON cannot carry": {"webhook": Webhook(url="https://example.org", key="\ud800")},
+    "id that JSON cannot carry": {"id": "\ud800", "webhook": {"url": "https://example.org"}},
 }
 BAD_ENTRIES: dict[str, object] = {
     **{name: hook(**changes) for name, changes in BAD_HOOKS.items()},

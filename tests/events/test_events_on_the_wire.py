@@ -30,7 +30,7 @@ from hookline import (
     json_schema,
 )
 from hookline.errors import EventDecodeError, EventEncodeError, HooklineError
-from hookline.events import CompletionReason
+from hookline.events import CompletionReason, PendingTool
 
 from .samples import COMMON_KEYS, EXAMPLES, TABLE, events_of, example
 
@@ -330,6 +330,20 @@ def test_a_number_that_json_cannot_carry_is_not_written_as_null_in_args_or_metad
 
     with pytest.raises(EventEncodeError):
         encode(event)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_nor_in_the_args_of_the_calls_that_a_step_or_a_pause_tells_of(value: float) -> None:
+    args = {"deep": [{"n": value}]}
+    asked = ToolCalling(api_name="search", args=args, tool_call_id="t1")
+    waiting = PendingTool(identifier="local", api_name="search", args=args, tool_call_id="t1")
+
+    for event, field in (
+        (example(AfterStep, tools_calling=[asked]), "tools_calling"),
+        (example(BeforeHumanIntervention, pending_tools=[waiting]), "pending_tools"),
+    ):
+        with pytest.raises(EventEncodeError, match=rf"`{field}\[0\].args.deep\[0\].n`"):
+            encode(event)
 
 
 @settings(max_examples=30, deadline=None)

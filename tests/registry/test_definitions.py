@@ -70,6 +70,17 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         "webhook_refused",
         "$.webhook",
     ),
+    (
+        {"handler": None, "point": "afterStep", "webhook": HOOK | {"headers": {"a": "\x7f"}}},
+        "webhook_refused",
+        "$.webhook",
+    ),
+    (
+        {"handler": None, "point": "afterStep", "webhook": HOOK | {"body": {"a": [float("nan")]}}},
+        "webhook_refused",
+        "$.webhook.body",
+    ),
+    ({"handler": None, "point": "afterStep", "webhook": HOOK | {"headers": {"a": "\ud800"}}}, "invalid", "$.webhook"),
     ({"handler": None, "point": "afterStep", "webhook": HOOK | {"x": 0}}, "invalid", "$.webhook.x"),
     (
         {"handler": None, "point": "afterStep", "webhook": HOOK | {"control": True}},

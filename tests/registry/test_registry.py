@@ -347,8 +347,9 @@ async def test_a_webhook_becomes_a_hook_with_the_id_of_the_definition(registry: 
         ({"url": "https://a.example", "headers": {"x": "${HOME}"}, "allowed_env_vars": ["HOME"]}, "allowedEnvVars"),
         ({"url": "https://a.example", "key": "of-somebody-else"}, "key"),
         ({"url": "local://internal"}, "url"),
+        ({"url": "LOCAL://internal"}, "url"),
     ],
-    ids=["environment", "key", "local"],
+    ids=["environment", "key", "local", "capitals"],
 )
 async def test_a_webhook_of_a_tenant_cannot_reach_into_the_process(
     registry: Registry, webhook: dict[str, Any], path: str
@@ -375,8 +376,9 @@ async def test_the_operator_says_which_variables_headers_may_name(store: SqlStor
         ({"url": "https://a.example"}, "HOOKLINE_WEBHOOK_KEY,"),
         ({"url": "https://a.example", "key": "billing"}, "HOOKLINE_WEBHOOK_KEY_BILLING,"),
         ({"url": "local://here"}, ""),
+        ({"url": "LOCAL://here"}, ""),
     ],
-    ids=["unnamed", "named", "local"],
+    ids=["unnamed", "named", "local", "capitals"],
 )
 async def test_a_webhook_that_no_key_of_the_process_signs_says_so(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch, webhook: dict[str, Any], missing: str

@@ -1,6 +1,8 @@
 """Hooks given as data: delivered wherever the operation runs, whether it also has a handler or not."""
 
+import math
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -286,6 +288,68 @@ async def test_a_webhook_that_could_not_work_is_refused_before_anything_runs(hoo
     with pytest.raises(HookDefinitionError, match=problem):
         await exec_agent(adding(), "Add", hooks=[hook])
     assert ran == []
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"url": None}, "got `null` - at `$.url`"),
+    ({"url": b"https://example.org"}, "got `bytes` - at `$.url`"),
+    ({"url": "https://example.org/\ud800"}, "`url` has at most 2048 characters of ASCII"),
+    ({"body": 5}, "got `int` - at `$.body`"),
+    ({"body": {5: 5}}, "got `int` - at `key` in `$.body`"),
+    ({"body": {"n": [math.nan]}}, "`body.n[0]` is nan"),
+    ({"body": {"a": "\ud800"}}, "`body` cannot be written as JSON"),
+    ({"body": {"a": object()}}, "`body` cannot be written as JSON"),
+    ({"event_fields": 5}, "got `int` - at `$.eventFields`"),
+    ({"event_fields": "reason"}, "got `str` - at `$.eventFields`"),
+    ({"headers": {"a": 5}}, "got `int` - at `$.headers[...]`"),
+    ({"headers": ["a"]}, "got `array` - at `$.headers`"),
+    ({"headers": {"a": "\ud800"}}, "`headers` cannot be written as JSON"),
+    ({"headers": {"a\x01": "b"}}, "may not set 'a\\x01'"),
+    ({"headers": {"a": "b\x01"}}, "may not contain line breaks or other control characters"),
+    ({"headers": {"a": "b\x7f"}}, "may not contain line breaks or other control characters"),
+    ({"allowed_env_vars": "HOME", "headers": {"a": "${H}"}}, "got `str` - at `$.allowedEnvVars`"),
+    ({"allowed_env_vars": ["\ud800"]}, "`allowed_env_vars` cannot be written as JSON"),
+    ({"timeout": "3"}, "got `str` - at `$.timeout`"),
+    ({"timeout": math.nan}, "0.1 to 300 seconds"),
+    ({"fallback": "x"}, "Invalid enum value 'x' - at `$.fallback`"),
+    ({"on_error": None}, "at `$.onError`"),
+    ({"key": 5}, "got `int` - at `$.key`"),
+    ({"key": "\ud800"}, "`key` cannot be written as JSON"),
+    ({"control": "yes"}, "got `str` - at `$.control`"),
+]
+
+
+@pytest.mark.parametrize("as_mapping", [False, True], ids=["struct", "mapping"])
+@pytest.mark.parametrize(("fields", "problem"), WRONG, ids=[f"{n}-{next(iter(f))}" for n, (f, _) in enumerate(WRONG)])
+async def test_a_webhook_with_a_value_that_no_field_takes_is_refused_in_either_form(
+    fields: dict[str, Any], problem: str, as_mapping: bool
+) -> None:
+    given = {"url": "https://example.org", **fields}
+    hook = Hook(id="h", type=OnComplete, webhook=given if as_mapping else Webhook(**given))
+
+    with pytest.raises(HookDefinitionError) as refused:
+        await exec_agent(adding(), "Add", hooks=[hook])
+
+    assert problem in str(refused.value)
+    assert str(refused.value).startswith("hooks[0], Hook 'h': ")
+    assert ran == []
+
+
+@pytest.mark.parametrize("field", ["id", "tool", "tenant_id"])
+async def test_a_hook_with_a_webhook_has_text_that_can_be_kept(field: str) -> None:
+    given: dict[str, Any] = {"id": "h", "type": AfterToolCall, "webhook": to(), field: "a/\ud800"}
+    hook = Hook(**given)
+
+    with pytest.raises(HookDefinitionError, match=f"`{field}` cannot be written as JSON"):
+        await exec_agent(adding(), "Add", hooks=[hook])
+    with pytest.raises(HookDefinitionError, match="cannot be written as JSON"):
+        hook.data()
+
+
+async def test_a_header_may_have_tabs_and_an_address_capitals(dispatcher: HookDispatcher, inbox: Inbox) -> None:
+    webhook = Webhook(url="LOCAL://inbox", headers={"a": "b\tc"}, timeout=3)
+    await exec_agent(adding(), "Add", hooks=[Hook(id="h", type=OnComplete, webhook=webhook)], dispatcher=dispatcher)
+    assert [got["hookId"] for got in inbox.got] == ["h"]
 
 
 async def test_the_struct_and_both_spellings_mean_the_same() -> None:

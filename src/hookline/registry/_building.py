@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -114,7 +115,7 @@ class Builder:
 
     def _unsigned(self, webhook: Webhook) -> str:
         """Why no delivery of this process can be signed for a webhook; `""` if one can, or need not."""
-        if webhook.url.startswith("local://") or self._keys.signs(webhook.key):
+        if urlsplit(webhook.url).scheme == "local" or self._keys.signs(webhook.key):
             return ""
         variable = ENVIRONMENT_KEY + (f"_{webhook.key.upper()}" if webhook.key else "")
         return f"this process has no key that signs its deliveries; set {variable}, or give the registry its `keys`"
