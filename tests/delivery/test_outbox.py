@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -278,6 +279,14 @@ async def test_publishing_twice_delivers_once() -> None:
         await box.idle()
 
         assert receiver.ids == [each.id for each in envelopes]
+
+
+async def test_what_a_database_does_not_take_is_refused_with_its_reason(postgresql_url: str) -> None:
+    unlike = "".join(map(chr, range(0x4E00, 0x4E00 + 400)))  # an index of PostgreSQL holds 2,704 bytes
+    long = f"http://127.0.0.1/{random.Random(1).randbytes(980).hex()}"
+    async with opened(postgresql_url) as store:
+        with pytest.raises(HookUsageError, match="does not take"):
+            await outbox(store).publish([msgspec.structs.replace(told("op", 1, long), tenant_id=unlike)])
 
 
 async def test_a_worker_that_stops_finishes_what_is_under_way_and_frees_the_rest() -> None:

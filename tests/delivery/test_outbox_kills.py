@@ -20,34 +20,37 @@ from tests.delivery.test_outbox import in_order, told
 pytestmark = pytest.mark.anyio
 
 SECRET = generate_key()
-WORKERS, KILLS, DELIVERIES = 3, 5, 1000
+WORKERS = 3
 
 
 def start(url: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, str(Path(__file__).with_name("outbox_worker.py")), url, SECRET])
 
 
-async def test_killed_workers_lose_nothing_and_repeat_with_the_same_id_and_in_order(database_url: str) -> None:
+@pytest.mark.parametrize(("deliveries", "kills"), [(400, 4), pytest.param(1000, 5, marks=pytest.mark.soak)])
+async def test_killed_workers_lose_nothing_and_repeat_with_the_same_id_and_in_order(
+    database_url: str, deliveries: int, kills: int
+) -> None:
     chance = random.Random(7)
     async with SqlStore(database_url) as store, Receiver([SECRET]) as steady, Receiver([SECRET]) as moody:
         moody.says(*(status(503 if chance.random() < 0.2 else 200) for _ in range(500)), status(200))
         envelopes = [
-            told(f"op{nth % 40}", nth // 80 + 1, (steady, moody)[nth // 40 % 2].url) for nth in range(DELIVERIES)
+            told(f"op{nth % 40}", nth // 80 + 1, (steady, moody)[nth // 40 % 2].url) for nth in range(deliveries)
         ]
         box = Outbox(store, keys=KeyRing({"": [SECRET]}))
         workers = [start(database_url) for _ in range(WORKERS)]
         try:
-            for nth in range(KILLS):
-                part = DELIVERIES // KILLS
+            for nth in range(kills):
+                part = deliveries // kills
                 await box.publish(envelopes[nth * part : (nth + 1) * part])
                 arrived = len(steady.requests)
-                await steady.received(min(arrived + chance.randrange(1, part // 3), DELIVERIES // 2), within=60)
+                await steady.received(min(arrived + chance.randrange(1, part // 3), deliveries // 2), within=60)
                 victim = workers.pop(0)
                 victim.kill()
                 victim.wait()
                 workers.append(start(database_url))
             async with asyncio.timeout(90):
-                while (await DeliveryLog(store).counts())["delivered"] < DELIVERIES:
+                while (await DeliveryLog(store).counts())["delivered"] < deliveries:
                     await asyncio.sleep(0.05)
         finally:
             for worker in workers:
@@ -58,7 +61,7 @@ async def test_killed_workers_lose_nothing_and_repeat_with_the_same_id_and_in_or
         assert {*steady.ids, *moody.ids} == {each.id for each in envelopes}
         assert steady.unsigned == moody.unsigned == []
         bodies = {(request.id, request.body) for request in (*steady.requests, *moody.requests)}
-        assert len(bodies) == DELIVERIES
+        assert len(bodies) == deliveries
         assert in_order(steady.payloads)
         assert in_order(moody.payloads)
-        print(len(steady.ids) + len(moody.ids) - DELIVERIES, "repeats")
+        print(len(steady.ids) + len(moody.ids) - deliveries, "repeats")

@@ -10,6 +10,7 @@ from time import monotonic
 from types import TracebackType
 
 from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 
 from hookline._webhook import ControlAnswer, Envelope, ServedBy
 from hookline.delivery._in_process import InProcess, LocalFunctions, is_local
@@ -17,7 +18,7 @@ from hookline.delivery._keys import KeyRing
 from hookline.delivery._outbox_worker import SOONEST, Worker, WorkerOptions
 from hookline.delivery._schedule import LONGEST_WAIT, STANDARD, checked_schedule, delay_after, is_number
 from hookline.delivery._sender import Sender
-from hookline.errors import DeliveryError, HookUsageError
+from hookline.errors import DeliveryError, HookUsageError, message_of
 from hookline.store import SqlStore
 from hookline.store._deliveries import Outcome, insert_deliveries, rows_of
 from hookline.store._deliveries_claims import LONGEST_LEASE, Claimed, due
@@ -109,10 +110,16 @@ class Outbox:
 
         Raises:
             StoreUnavailableError: If the store could not be reached; none was taken then, or all were.
+            HookUsageError: If the database does not take them, such as text that is too long for it; none was taken.
         """
         rows = rows_of(envelopes)
-        async with self.store.writing() as connection:
-            await insert_deliveries(connection, rows, now=self.store.now_sql())
+        try:
+            async with self.store.writing() as connection:
+                await insert_deliveries(connection, rows, now=self.store.now_sql())
+        except DBAPIError as error:
+            raise HookUsageError(
+                f"The database does not take these deliveries: {message_of(error.orig or error)}"
+            ) from error
         self.wake()
 
     async def request(self, envelope: Envelope, *, timeout: float) -> ControlAnswer:

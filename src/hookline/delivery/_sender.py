@@ -18,7 +18,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hookline._webhook import HEADER_NAME, RESERVED_HEADERS, VARIABLE, ControlAnswer, Envelope, HookData
+from hookline._webhook import (
+    CONTROL_CHARACTER,
+    HEADER_NAME,
+    RESERVED_HEADERS,
+    VARIABLE,
+    ControlAnswer,
+    Envelope,
+    HookData,
+)
 from hookline.delivery._addresses import AddressGuard, BlockedAddressError
 from hookline.delivery._controls import read_answer
 from hookline.delivery._keys import KeyRing, WebhookKeyError
@@ -37,8 +45,6 @@ __all__ = ["Sender", "Sent"]
 
 LONGEST_WAIT = 86_400.0
 """Seconds that a receiver may ask for with `Retry-After`; who asks for more is asked again after a day."""
-FORBIDDEN = frozenset(map(chr, (*range(9), *range(10, 32), 127)))
-"""What no header may hold: line breaks and other control characters."""
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,7 +286,7 @@ def _header(hook: HookData, name: str, template: str) -> str:
         if variable not in os.environ:
             raise problem(f"names ${{{variable}}}, which is not set in the process that sends")
     value = VARIABLE.sub(lambda found: os.environ[found[1]], template)
-    if FORBIDDEN.intersection(value):
+    if CONTROL_CHARACTER.search(value):
         raise problem("has a line break or a control character in it")
     return value
 
