@@ -13,13 +13,16 @@ SOAK_PHOENIX ?= $(SOAK_VENV)/bin/phoenix
 # Frameworks that install together with all the rest; `make adapters` has an environment for each of them, and the others.
 FRAMEWORKS := pydantic-ai,openai-agents,langchain,agent-framework,fastmcp
 
+# Half as many again as there are processors, as tests wait for a third of their time.
+WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); n=$$((n + (n + 1) / 2)); echo $$((n < 8 ? n : 8)))
+
 .PHONY: demo test check bench soak adapters docs clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/hookline demo
 
 test: $(VENV)/.test
-	$(PY) -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: $(VENV)/.check
 	$(VENV)/bin/ruff check .
@@ -31,6 +34,7 @@ bench: $(VENV)/.bench
 	$(PY) -m benchmarks $(ARGS)
 
 soak: $(VENV)/.bench $(SOAK_PHOENIX)
+	$(PY) -m pytest -m soak
 	$(PY) -m benchmarks.soak --phoenix $(SOAK_PHOENIX) $(ARGS)
 
 adapters:

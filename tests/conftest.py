@@ -26,7 +26,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-def pytest_collection_finish() -> None:
-    """Imports stay: a collector that walks through them stops a test for longer than the timeouts in it."""
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """Imports stay, and what others have made: a collector that walks through it stops a test beyond its timeouts."""
     gc.collect()
     gc.freeze()

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep, time
@@ -197,18 +197,11 @@ def test_the_server_shows_its_first_key_once_and_ends_quietly(tmp_path: Path) ->
     assert [len(each) for each in told] == [2, 1]
 
 
-def refused(folder: Path, *options: str, env: Mapping[str, str] = {}) -> tuple[int, str]:
+def refused(folder: Path, *options: str, **env: str) -> tuple[int, str]:
     """The exit code of a server that does not start, and the one line that it says; it leaves nothing behind."""
-    done = subprocess.run(
-        [HOOKLINE, "serve", "--store", database(folder), *options],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, **env},
-        check=False,
-    )
+    done = run("serve", *options, url=database(folder), **env)
     assert (done.stdout, done.stderr.count("\n"), list(folder.iterdir())) == ("", 1, [])
-    return done.returncode, done.stderr
+    return done.exit_code, done.stderr
 
 
 def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
@@ -230,7 +223,7 @@ def test_an_origin_with_a_path_is_told_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_session_key_that_is_too_short_is_told_without_what_it_is(tmp_path: Path) -> None:
-    code, told = refused(tmp_path, "--port", "0", env={"HOOKLINE_SESSION_KEY": "geheim"})
+    code, told = refused(tmp_path, "--port", "0", HOOKLINE_SESSION_KEY="geheim")
 
     assert code == 2
     assert told.startswith("hookline: HOOKLINE_SESSION_KEY is 32 random bytes or more")

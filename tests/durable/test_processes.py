@@ -26,7 +26,6 @@ from tests.durable.process import KEY
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
-OPERATIONS, KILLS = 200, 10
 OVER = ("done", "error", "interrupted")
 
 
@@ -147,11 +146,12 @@ async def test_a_run_paused_in_a_process_that_is_killed_is_approved_and_goes_on_
         assert [child.status for child in children] == ["done"]
 
 
-async def test_two_hundred_operations_survive_processes_that_are_killed_at_random(
-    postgresql_url: str, tmp_path: Path
+@pytest.mark.parametrize(("operations", "kills"), [(40, 4), pytest.param(200, 10, marks=pytest.mark.soak)])
+async def test_operations_survive_processes_that_are_killed_at_random(
+    postgresql_url: str, tmp_path: Path, operations: int, kills: int
 ) -> None:
     tools = tmp_path / "tools"
-    ids = [f"trip{n}" for n in range(OPERATIONS)]
+    ids = [f"trip{n}" for n in range(operations)]
     dice = random.Random(7)
     async with Receiver([KEY]) as receiver, SqlStore(postgresql_url) as store:
 
@@ -164,15 +164,15 @@ async def test_two_hundred_operations_survive_processes_that_are_killed_at_rando
                         continue  # it is decided already, or has gone on
                 await asyncio.sleep(0.05)
 
-        async def live(index: int, kills: int) -> None:
-            for _ in range(kills):
+        async def live() -> None:
+            for _ in range(kills // 2):
                 async with process("start", postgresql_url, tools, ids, receiver.url) as worker:
                     await worker.says("working")
                     await asyncio.sleep(dice.uniform(0.05, 0.6))
             async with process("start", postgresql_url, tools, ids, receiver.url):
                 await asyncio.Event().wait()
 
-        lives = [asyncio.create_task(live(index, KILLS // 2)) for index in range(2)]
+        lives = [asyncio.create_task(live()) for _ in range(2)]
         approving = asyncio.create_task(approve())
         try:
             await until(
@@ -183,7 +183,7 @@ async def test_two_hundred_operations_survive_processes_that_are_killed_at_rando
                 within=150,
             )
             counts = await deliveries_of(store)
-            while counts["delivered"] < 2 * OPERATIONS:
+            while counts["delivered"] < 2 * operations:
                 await asyncio.sleep(0.1)
                 counts = await deliveries_of(store)
         finally:
@@ -198,11 +198,11 @@ async def test_two_hundred_operations_survive_processes_that_are_killed_at_rando
             events = await events_of(store, name)
             check_events(events)
             lost += sum(event.get("errorType") == "ProcessDied" for event in events)
-        assert sum(effects.values()) >= 4 * OPERATIONS - lost
-        assert counts == {"delivered": 2 * OPERATIONS}
+        assert sum(effects.values()) >= 4 * operations - lost
+        assert counts == {"delivered": 2 * operations}
         numbers = Counter((payload["operationId"], payload["reason"]) for payload in receiver.payloads)
-        assert len(numbers) == 2 * OPERATIONS
-        assert len(set(receiver.ids)) == 2 * OPERATIONS, "a repeat came with another id"
+        assert len(numbers) == 2 * operations
+        assert len(set(receiver.ids)) == 2 * operations, "a repeat came with another id"
         assert receiver.unsigned == []
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from hookline.store import SqlStore
 from tests.databases import *  # noqa: F403
+from tests.databases import DIALECTS, TABLES, new_postgresql
 from tests.server.site import Site
 
 
@@ -22,6 +23,23 @@ def site(database_url: str) -> Iterator[Site]:
 def sqlite_site(new_database_url: Callable[[str], str]) -> Iterator[Site]:
     """The same, on SQLite alone: for what has nothing to do with the database."""
     with Site(new_database_url("sqlite")) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def lasting_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The same for a whole module: for tests that mind nothing of what others have left there."""
+    with Site(f"sqlite:///{tmp_path_factory.mktemp('lasting') / 'store.db'}") as site:
+        yield site
+
+
+@pytest.fixture(scope="module", params=DIALECTS)
+def each_lasting_site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """The same, on each database in turn."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("lasting_site")
+        return
+    with Site(new_postgresql(request, template=TABLES)) as site:
         yield site
 
 

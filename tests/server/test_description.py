@@ -7,7 +7,6 @@ import contextlib
 import json
 from collections.abc import Iterator
 
-import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -154,8 +153,8 @@ def test_it_is_openapi_3_1_and_documents_every_field() -> None:
 
 
 @pytest.mark.anyio
-async def test_it_is_there_without_a_key(sqlite_site: Site) -> None:
-    async with httpx.AsyncClient() as client:
-        answer = await client.get(f"{sqlite_site.address}/schema/openapi.json")
+async def test_it_is_there_without_a_key(lasting_site: Site) -> None:
+    async with lasting_site.client("") as client:
+        answer = await client.get("/schema/openapi.json")
 
     assert answer.json() == DESCRIPTION

@@ -7,7 +7,7 @@ import pytest
 
 from hookline.registry import Registry
 from hookline.store import SqlStore
-from tests.server.site import Site, execution, key
+from tests.server.site import Site, execution, key, new_id
 
 pytestmark = pytest.mark.anyio
 
@@ -140,9 +140,10 @@ async def test_what_is_read_may_be_sent_back(sqlite_site: Site, hook: dict[str, 
 
 
 @pytest.mark.parametrize(("field", "value"), [("id", "other"), ("id", ""), ("tenantId", "globex"), ("tenantId", "")])
-async def test_a_definition_keeps_its_id_and_its_tenant(sqlite_site: Site, field: str, value: str) -> None:
-    async with sqlite_site.client() as client:
-        where = (await client.post("/v1/hooks", json={**DENY, "tenantId": "acme"})).headers["location"]
+async def test_a_definition_keeps_its_id_and_its_tenant(lasting_site: Site, field: str, value: str) -> None:
+    async with lasting_site.client() as client:
+        made = await client.post("/v1/hooks", json={**DENY, "name": new_id("hook"), "tenantId": "acme"})
+        where = made.headers["location"]
         refused = problem(await client.put(where, json={**DENY, field: value}), 422, "read_only")
         unknown = await client.put(where, json={**DENY, "colour": "red"})
 
@@ -208,10 +209,10 @@ async def test_a_definition_that_is_switched_off_is_off_in_every_process_within_
     ],
 )
 async def test_a_definition_that_cannot_work_is_refused_with_the_place(
-    sqlite_site: Site, body: dict[str, Any], pointer: str
+    lasting_site: Site, body: dict[str, Any], pointer: str
 ) -> None:
-    async with sqlite_site.client() as client:
-        made = (await client.post("/v1/hooks", json=DENY)).headers["location"]
+    async with lasting_site.client() as client:
+        made = (await client.post("/v1/hooks", json=DENY | {"name": new_id("hook")})).headers["location"]
         refused = await client.post("/v1/hooks", json=DENY | {"name": "other"} | body)
         changed = await client.patch(made, json=body)
 

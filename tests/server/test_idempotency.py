@@ -112,6 +112,6 @@ async def test_what_was_kept_is_forgotten_after_a_day(site: Site, store: SqlStor
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, "a b"])
-async def test_what_is_no_idempotency_key_is_refused(sqlite_site: Site, name: str) -> None:
-    async with sqlite_site.client() as client:
+async def test_what_is_no_idempotency_key_is_refused(lasting_site: Site, name: str) -> None:
+    async with lasting_site.client() as client:
         problem(await client.post("/v1/hooks", json=DENY, headers=named(name)), 422, "idempotency_key")

@@ -89,32 +89,32 @@ async def test_a_key_ends_when_its_time_is_over(sqlite_site: Site) -> None:
         pytest.param("Bearer " + "\xff" * 300, id="no-ascii"),
     ],
 )
-async def test_what_is_no_key_is_refused_with_a_challenge(sqlite_site: Site, header: str) -> None:
-    async with sqlite_site.client("") as client:
+async def test_what_is_no_key_is_refused_with_a_challenge(lasting_site: Site, header: str) -> None:
+    async with lasting_site.client("") as client:
         answer = await client.get("/v1/hooks", headers={"authorization": header.encode("latin-1")})  # type: ignore[dict-item]
 
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Bearer ")
 
 
-async def test_a_key_with_another_secret_is_refused(sqlite_site: Site) -> None:
-    wrong = sqlite_site.admin[:-4] + ("AAAA" if not sqlite_site.admin.endswith("AAAA") else "BBBB")
-    async with sqlite_site.client() as admin, sqlite_site.client(wrong) as client:
+async def test_a_key_with_another_secret_is_refused(lasting_site: Site) -> None:
+    wrong = lasting_site.admin[:-4] + ("AAAA" if not lasting_site.admin.endswith("AAAA") else "BBBB")
+    async with lasting_site.client() as admin, lasting_site.client(wrong) as client:
         assert (await admin.get("/v1/hooks")).status_code == 200
         problem(await client.get("/v1/hooks"), 401, "key")
 
 
-async def test_two_keys_in_one_request_are_none(sqlite_site: Site) -> None:
-    async with sqlite_site.client("") as client:
-        lines = [("authorization", f"Bearer {sqlite_site.admin}")] * 2
+async def test_two_keys_in_one_request_are_none(lasting_site: Site) -> None:
+    async with lasting_site.client("") as client:
+        lines = [("authorization", f"Bearer {lasting_site.admin}")] * 2
         problem(await client.get("/v1/hooks", headers=lines), 401, "no_key")  # type: ignore[arg-type]
 
 
-async def test_a_key_gives_no_more_than_it_allows_itself(sqlite_site: Site) -> None:
-    async with sqlite_site.client() as admin:
+async def test_a_key_gives_no_more_than_it_allows_itself(lasting_site: Site) -> None:
+    async with lasting_site.client() as admin:
         body = {"name": "boss", "scopes": ["hooks:admin", "hooks:read"], "tenantId": "acme"}
         boss = (await admin.post("/v1/keys", json=body)).json()["key"]
-    async with sqlite_site.client(boss) as client:
+    async with lasting_site.client(boss) as client:
         more = await client.post("/v1/keys", json={"name": "x", "scopes": ["hooks:manage"]})
         same = await client.post("/v1/keys", json={"name": "x", "scopes": ["hooks:read"]})
         system = await client.post("/v1/keys", json={"name": "x", "scopes": ["hooks:read"], "tenantId": ""})

@@ -15,8 +15,8 @@ from hookline.hooks import Hooks
 from hookline.server import RateLimit
 from hookline.store import SqlStore
 from hookline.store._tables import ended_sessions
-from tests.server.site import Site, key, operation
-from tests.server.test_page_guards import done, paged, token_in, visitor
+from tests.server.site import PLAIN, Site, key, operation
+from tests.server.test_page_guards import browsing, done, paged, token_in, visitor
 
 __all__ = ["paged"]
 
@@ -38,7 +38,7 @@ def test_hooks_see_what_is_done_on_the_page_and_no_secret(new_database_url: Call
                 "authorization": f"Bearer {secret}",
                 "cookie": f"a=b; hookline_session={person.cookies['hookline_session']}",
             }
-            httpx.get(f"{site.address}/v1/operations", headers=cookies)
+            httpx.get(f"{site.address}/v1/operations", headers=cookies, verify=PLAIN)
 
     assert approved.status_code == 303
     assert [(call.method, call.path, call.tenant_id) for call in seen] == [
@@ -102,10 +102,10 @@ def test_the_page_takes_from_the_allowance_of_the_key(new_database_url: Callable
             page = person.get("/operations")
             style = page.text.partition('rel="stylesheet" href="')[2].partition('"')[0]
             answers = [person.get("/hooks") for _ in range(6)]
-            api = httpx.get(f"{site.address}/v1/hooks", headers={"authorization": f"Bearer {secret}"})
+            api = httpx.get(f"{site.address}/v1/hooks", headers={"authorization": f"Bearer {secret}"}, verify=PLAIN)
             styled = person.get(f"{site.address}{style}")
             unhindered = another.get("/operations")
-        with httpx.Client(base_url=f"{site.address}/page") as stranger:
+        with browsing(site) as stranger:
             strangers = [stranger.get("/operations").status_code for _ in range(3)]
 
     assert [answer.status_code for answer in answers] == [200] * 5 + [429]
@@ -117,7 +117,7 @@ def test_the_page_takes_from_the_allowance_of_the_key(new_database_url: Callable
 
 
 def test_who_signs_out_ends_the_session_and_no_other(paged: Site) -> None:
-    with visitor(paged) as person, visitor(paged) as another, httpx.Client(base_url=f"{paged.address}/page") as thief:
+    with visitor(paged) as person, visitor(paged) as another, browsing(paged) as thief:
         stolen = {"cookie": f"hookline_session={person.cookies['hookline_session']}"}
         before = thief.get("/operations", headers=stolen)
 
@@ -145,7 +145,7 @@ def test_who_signs_out_is_out_in_every_process_within_a_second(
     with Site(database_url, page=True) as site, Site(database_url, page=True) as other, visitor(site) as person:
         done(site, fill(site.server.store))
         stolen = {"cookie": f"hookline_session={person.cookies['hookline_session']}"}
-        thief = httpx.Client(base_url=f"{other.address}/page", headers=stolen, timeout=20)
+        thief = browsing(other, headers=stolen)
         with thief, thief.stream("GET", "/operations/live") as stream:
             lines = stream.iter_lines()
             while next(lines) != "event: changed":

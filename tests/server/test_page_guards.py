@@ -22,7 +22,7 @@ from hookline.runtime import Agent, ScriptedModel, exec_agent
 from hookline.server import SCOPES, Caller, KeyStore, Scope
 from hookline.server._page_frame import own_place
 from hookline.server._page_sessions import Sessions
-from tests.server.site import Site, delivery, endpoint, execution, key, operation
+from tests.server.site import PLAIN, Site, delivery, endpoint, execution, key, operation
 
 T = TypeVar("T")
 VIEWS = ("operations", "approvals", "hooks", "logs", "statistics", "deliveries", "endpoints")
@@ -41,7 +41,7 @@ def paged(new_database_url: Callable[[str], str]) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def paged_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """For tests that change nothing."""
+    """For tests that leave nothing but keys behind."""
     with Site(f"sqlite:///{tmp_path_factory.mktemp('page')}/page.db", page=True) as site:
         yield site
 
@@ -57,18 +57,23 @@ def token_in(text: str) -> str:
     return found[1]
 
 
+def browsing(site: Site, **more: Any) -> httpx.Client:
+    """Somebody who looks at the page and has not signed in."""
+    return httpx.Client(base_url=f"{site.address}/page", timeout=20, verify=PLAIN, **more)
+
+
 @contextmanager
 def visitor(site: Site, secret: str | None = None) -> Iterator[httpx.Client]:
     """Somebody who has signed in."""
-    with httpx.Client(base_url=f"{site.address}/page", timeout=20) as client:
+    with browsing(site) as client:
         token = token_in(client.get("/sign-in").text)
         answer = client.post("/sign-in", data={"token": token, "key": secret or site.admin})
         assert answer.status_code == 303
         yield client
 
 
-def test_nobody_sees_a_view_without_a_session(paged: Site) -> None:
-    with httpx.Client(base_url=f"{paged.address}/page") as stranger:
+def test_nobody_sees_a_view_without_a_session(paged_once: Site) -> None:
+    with browsing(paged_once) as stranger:
         for view in VIEWS:
             answer = stranger.get(f"/{view}")
 
@@ -78,8 +83,8 @@ def test_nobody_sees_a_view_without_a_session(paged: Site) -> None:
         assert stranger.post("/approvals", data={"decision": "approve"}).status_code == 303
 
 
-def test_whoever_signs_in_comes_to_what_was_asked_for(paged: Site) -> None:
-    with httpx.Client(base_url=f"{paged.address}/page") as stranger:
+def test_whoever_signs_in_comes_to_what_was_asked_for(paged_once: Site) -> None:
+    with browsing(paged_once) as stranger:
         asked = stranger.get("/logs", params={"hook": "a b&c", "status": "ok"})
         form = stranger.get(asked.headers["location"].removeprefix("/page"))
         found = re.search(r'name="place" value="([^"]+)"', form.text)
@@ -87,7 +92,7 @@ def test_whoever_signs_in_comes_to_what_was_asked_for(paged: Site) -> None:
         fields = {"token": token_in(form.text), "place": unescape(found[1])}
 
         wrong = stranger.post("/sign-in", data=fields | {"key": "hk_wrong"})
-        right = stranger.post("/sign-in", data=fields | {"token": token_in(wrong.text), "key": paged.admin})
+        right = stranger.post("/sign-in", data=fields | {"token": token_in(wrong.text), "key": paged_once.admin})
         again = stranger.get(asked.headers["location"].removeprefix("/page"))
 
     assert found[0] in wrong.text
@@ -109,7 +114,7 @@ ELSEWHERE = (
 
 @pytest.mark.parametrize("place", ELSEWHERE)
 def test_a_link_to_the_sign_in_leads_nowhere_else(paged_once: Site, place: str) -> None:
-    with httpx.Client(base_url=f"{paged_once.address}/page") as stranger:
+    with browsing(paged_once) as stranger:
         form = stranger.get("/sign-in", params={"place": place})
         answer = stranger.post("/sign-in", data={"token": token_in(form.text), "key": paged_once.admin, "place": place})
 
@@ -128,8 +133,8 @@ def test_whatever_place_is_asked_for_it_is_on_the_page(place: str) -> None:
         assert there.path.startswith("/page/")
 
 
-def test_an_answer_names_its_encoding_once(paged: Site) -> None:
-    with httpx.Client(base_url=f"{paged.address}/page") as stranger:
+def test_an_answer_names_its_encoding_once(paged_once: Site) -> None:
+    with browsing(paged_once) as stranger:
         form = stranger.get("/sign-in")
         style = re.search(r'rel="stylesheet" href="/page([^"]+)"', form.text)
         assert style is not None
@@ -152,14 +157,15 @@ def test_a_failed_operation_says_why(paged: Site) -> None:
     assert "<code>ConnectionError</code>: no &lt;route&gt;" in facts
 
 
-def test_a_key_in_a_header_opens_the_api_and_not_the_page(paged: Site) -> None:
-    answer = httpx.get(f"{paged.address}/page/operations", headers={"authorization": f"Bearer {paged.admin}"})
+def test_a_key_in_a_header_opens_the_api_and_not_the_page(paged_once: Site) -> None:
+    with browsing(paged_once, headers={"authorization": f"Bearer {paged_once.admin}"}) as program:
+        answer = program.get("/operations")
 
     assert answer.status_code == 303
 
 
-def test_a_wrong_key_is_refused_and_not_repeated(paged: Site) -> None:
-    with httpx.Client(base_url=f"{paged.address}/page") as stranger:
+def test_a_wrong_key_is_refused_and_not_repeated(paged_once: Site) -> None:
+    with browsing(paged_once) as stranger:
         token = token_in(stranger.get("/sign-in").text)
 
         answer = stranger.post("/sign-in", data={"token": token, "key": "hk_0123456789abcdef_" + "x" * 43})
@@ -169,14 +175,14 @@ def test_a_wrong_key_is_refused_and_not_repeated(paged: Site) -> None:
     assert "xxxx" not in answer.text
 
 
-def test_the_session_is_kept_where_no_script_and_no_other_site_gets_at_it(paged: Site) -> None:
-    with visitor(paged) as person:
+def test_the_session_is_kept_where_no_script_and_no_other_site_gets_at_it(paged_once: Site) -> None:
+    with visitor(paged_once) as person:
         (cookie,) = [line for line in person.cookies.jar if line.value]
         header = person.get("/sign-in")
 
     assert cookie.path == "/page"
     assert header.status_code == 303
-    with httpx.Client(base_url=f"{paged.address}/page") as stranger:
+    with browsing(paged_once) as stranger:
         said = stranger.get("/sign-in").headers["set-cookie"].lower()
     assert "httponly" in said
     assert "samesite=strict" in said
@@ -185,8 +191,8 @@ def test_the_session_is_kept_where_no_script_and_no_other_site_gets_at_it(paged:
 @pytest.mark.parametrize(
     "place", ["/approvals", "/hooks/h/switch", "/hooks/h/try", "/deliveries/d/retry", "/endpoints"]
 )
-def test_a_form_without_its_token_does_nothing(paged: Site, place: str) -> None:
-    with visitor(paged) as person, visitor(paged) as another:
+def test_a_form_without_its_token_does_nothing(paged_once: Site, place: str) -> None:
+    with visitor(paged_once) as person, visitor(paged_once) as another:
         bare = person.post(place, data={"decision": "approve"})
         foreign = person.post(place, data={"token": token_in(another.get("/operations").text)})
         elsewhere = person.post(
@@ -209,13 +215,13 @@ def test_a_revoked_key_ends_its_sessions(paged: Site) -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_needs_the_scope_that_its_route_of_the_api_needs(paged: Site, view: str) -> None:
-    without = done(paged, key(paged.server.store, scopes=[each for each in SCOPES if each != NEEDED[view]]))
-    alone = done(paged, key(paged.server.store, scopes=[NEEDED[view]]))
+def test_a_view_needs_the_scope_that_its_route_of_the_api_needs(paged_once: Site, view: str) -> None:
+    without = done(paged_once, key(paged_once.server.store, scopes=[each for each in SCOPES if each != NEEDED[view]]))
+    alone = done(paged_once, key(paged_once.server.store, scopes=[NEEDED[view]]))
 
-    with visitor(paged, without) as person:
+    with visitor(paged_once, without) as person:
         assert person.get(f"/{view}").status_code == 403
-    with visitor(paged, alone) as person:
+    with visitor(paged_once, alone) as person:
         assert person.get(f"/{view}").status_code == 200
 
 
@@ -267,8 +273,8 @@ def test_what_agents_say_is_shown_as_text_and_never_run(paged: Site) -> None:
             assert "&lt;img src=x" in text
 
 
-def test_every_answer_forbids_scripts_of_others(paged: Site) -> None:
-    with visitor(paged) as person:
+def test_every_answer_forbids_scripts_of_others(paged_once: Site) -> None:
+    with visitor(paged_once) as person:
         for view in (*VIEWS, "sign-in", "nowhere"):
             answer = person.get(f"/{view}")
             policy = answer.headers["content-security-policy"]
@@ -288,8 +294,8 @@ def test_a_lost_database_is_told_of_and_comes_back_by_itself(paged: Site) -> Non
     assert "Try again" in answer.text
 
 
-def test_a_cursor_that_nobody_gave_is_refused_politely(paged: Site) -> None:
-    with visitor(paged) as person:
+def test_a_cursor_that_nobody_gave_is_refused_politely(paged_once: Site) -> None:
+    with visitor(paged_once) as person:
         views = ("operations", "logs", "deliveries", "operations/live")
         answers = [person.get(f"/{view}", params={"cursor": "zzz"}) for view in views]
 

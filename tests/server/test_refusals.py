@@ -112,14 +112,14 @@ async def test_a_huge_body_without_a_length_is_refused(shared: Site) -> None:
 
 
 @pytest.mark.parametrize("target", ["/v1/hooks/%00", "/v1/operations/%00", "/v1/operations?status=%00", "/%00"])
-async def test_a_character_that_no_database_takes_is_refused(site: Site, target: str) -> None:
-    async with site.client() as client:
+async def test_a_character_that_no_database_takes_is_refused(each_lasting_site: Site, target: str) -> None:
+    async with each_lasting_site.client() as client:
         problem(await client.get(target), 400, "malformed")
 
 
 @pytest.mark.parametrize("target", ["/v1/operations/%ff%fe", "/v1/operations/%ed%a0%80", "/v1/operations/" + "x" * 500])
-async def test_an_id_that_no_operation_can_have_is_not_found(site: Site, target: str) -> None:
-    async with site.client() as client:
+async def test_an_id_that_no_operation_can_have_is_not_found(each_lasting_site: Site, target: str) -> None:
+    async with each_lasting_site.client() as client:
         assert (await client.get(target)).status_code in (404, 422)
 
 

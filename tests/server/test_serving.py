@@ -18,7 +18,7 @@ from hookline.errors import HookUsageError
 from hookline.server import Server, create_app
 from hookline.store import SqlStore
 from hookline.store._tables import workers
-from tests.server.site import Site, operation
+from tests.server.site import PLAIN, Site, operation
 from tests.server.test_hooks import DENY
 from tests.server.test_page_guards import visitor
 
@@ -89,7 +89,7 @@ async def served(url: str) -> AsyncIterator[Served]:
 
 
 def client_of(server: Served, key: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=server.address, headers={"authorization": f"Bearer {key}"})
+    return httpx.AsyncClient(base_url=server.address, headers={"authorization": f"Bearer {key}"}, verify=PLAIN)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminated", "ctrl-c"])
@@ -195,7 +195,7 @@ async def test_what_was_opened_is_closed_when_a_part_cannot_be(new_database_url:
 
 
 def is_signed_in(site: Site, cookies: dict[str, str]) -> bool:
-    answer = httpx.get(f"{site.address}/page/operations", cookies=cookies, timeout=20)
+    answer = httpx.get(f"{site.address}/page/operations", cookies=cookies, timeout=20, verify=PLAIN)
     assert answer.status_code in (200, 303)
     return answer.status_code == 200
 
