@@ -31,6 +31,7 @@ from hookline.adapters._langchain_messages import (
 from hookline.calls import AgentCall, CompactCall, Message, ModelCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
 from hookline.calls import ModelResponse as Answer
 from hookline.errors import HookUsageError
+from hookline.errors import message_of as error_message
 from hookline.events import PendingTool
 from hookline.runtime import KINDS, Drives, ForeignRun, Reject
 
@@ -121,6 +122,7 @@ class Attached:
         """A tool is called; one that runs unchanged gives what it gives, or raises what it raises."""
         run, call = self.run, request.tool_call
         own: list[Any] = []
+        cancelled: list[asyncio.CancelledError] = []
         approved, args = False, call["args"]
         if call["id"] in run.run.waiting:  # the node is run again from its start, with a person's decision
             decision = self._person(request, next(each for each in run.run.pending if each.tool_call_id == call["id"]))
@@ -133,7 +135,13 @@ class Attached:
 
         async def work(final: Mapping[str, Any]) -> ToolResult:
             same = final == call["args"]
-            own.append(await handler(request if same else request.override(tool_call={**call, "args": dict(final)})))
+            try:
+                own.append(
+                    await handler(request if same else request.override(tool_call={**call, "args": dict(final)}))
+                )
+            except asyncio.CancelledError as error:
+                cancelled.append(error)
+                raise
             return result_of(own[0])
 
         calling = ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=call["id"] or "")
@@ -142,6 +150,8 @@ class Attached:
             self._person(request, done.asked)
         if done.error is not None:
             raise done.error
+        if cancelled and done.result.content == f"{type(cancelled[0]).__name__}: {error_message(cancelled[0])}":
+            raise cancelled[0]  # the tool's own: what a graph makes of that is its affair
         if own and not done.changed:
             return own[0]
         return tool_message(call, done.result.content, success=done.result.success)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import anyio.from_thread
@@ -66,17 +67,18 @@ def answers(result: Mapping[str, Any], decided: Sequence[Approve | Reject]) -> C
             Other than LangChain has it, a `Reject` without `and_continue` ends the run.
 
     Raises:
-        HookUsageError: If something was not decided.
+        HookUsageError: If nothing was decided, or not all about which one interrupt asks.
     """
     by_call = {each.tool_call_id: each for each in decided}
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for interrupt, call in pending_of(result["__interrupt__"], shown(result), local):
+    pending = pending_of(result["__interrupt__"], shown(result), local)
+    begun = {interrupt.id for interrupt, call in pending if call.tool_call_id in by_call}
+    for interrupt, call in pending:
         decision = by_call.get(call.tool_call_id)
+        if decision is None and begun and interrupt.id not in begun:
+            continue  # it goes on waiting
         if decision is None:
-            raise HookUsageError(
-                f"Nothing is decided about {call.tool_call_id!r}. LangChain goes on only when everything is; "
-                "give that decision too."
-            )
+            raise HookUsageError(f"LangChain also waits for {call.tool_call_id!r}. Give a decision about it too.")
         answer: dict[str, Any] = {"type": "approve"}
         if isinstance(decision, Reject):
             answer = {"type": "reject", "message": decision.reason, "ends_the_run": not decision.and_continue}
@@ -128,28 +130,37 @@ class HookedAgent:
         with self._portal() as portal:
             return portal.call(self._drive, input, config, play, self._get_state)
 
-    async def astream(self, input: Any, config: Any = None, **options: Any) -> AsyncIterator[Any]:  # noqa: A002
+    def astream(self, input: Any, config: Any = None, **options: Any) -> AsyncIterator[Any]:  # noqa: A002
         """Run it and stream; see `astream` of the agent. A stream that is closed early ends the run."""
+        return self._streamed(input, config, lambda put, config: self._agent.astream(put, config, **options))
+
+    def astream_events(self, input: Any, config: Any = None, **options: Any) -> AsyncIterator[Any]:  # noqa: A002
+        """Run it and stream LangChain's events; see `astream_events` of the agent, and `astream` here."""
+        return self._streamed(input, config, lambda put, config: self._agent.astream_events(put, config, **options))
+
+    async def _streamed(self, given: Any, config: Any, start: Callable[[Any, Any], Any]) -> AsyncIterator[Any]:
         chunks: asyncio.Queue[Any] = asyncio.Queue(1)
 
         async def play(put: Any, config: Any) -> None:
-            async for chunk in self._agent.astream(put, config, **options):
-                await chunks.put(chunk)
+            async with aclosing(start(put, config)) as stream:  # else what it runs goes on without it
+                async for chunk in stream:
+                    await chunks.put(chunk)
 
-        work = asyncio.ensure_future(self._drive(input, config, play, self._agent.aget_state))
+        work = asyncio.ensure_future(self._drive(given, config, play, self._agent.aget_state))
         try:
             while not work.done() or not chunks.empty():
                 waiting = asyncio.ensure_future(chunks.get())
-                await asyncio.wait([work, waiting], return_when=asyncio.FIRST_COMPLETED)
-                if waiting.done():
-                    yield waiting.result()
-                else:
+                try:
+                    await asyncio.wait([work, waiting], return_when=asyncio.FIRST_COMPLETED)
+                    if waiting.done():
+                        yield waiting.result()
+                finally:
                     waiting.cancel()
             work.result()
         finally:
             if not work.done():
                 work.cancel()
-                await asyncio.wait([work])
+                await asyncio.gather(work, return_exceptions=True)
 
     def stream(self, input: Any, config: Any = None, **options: Any) -> Iterator[Any]:  # noqa: A002
         """Run it and stream from code that is not async. A stream that is closed early ends the run."""

@@ -247,7 +247,10 @@ def pending_of(
 def decisions_of(command: Command[Any], pending: Sequence[tuple[Interrupt, PendingTool]]) -> list[Approve | Reject]:
     """What a person has decided, by the answers with which a graph goes on."""
     given, found = command.resume, list[Approve | Reject]()
+    by_id = [interrupt.id for interrupt, _ in pending if isinstance(given, Mapping) and interrupt.id in given]
     for interrupt, call in pending:
+        if by_id and interrupt.id not in by_id:
+            continue  # it goes on waiting
         mine = given.get(interrupt.id, given) if isinstance(given, Mapping) else given
         at = [each for other, each in pending if other.id == interrupt.id].index(call)
         decided = mine.get("decisions") if isinstance(mine, Mapping) else None

@@ -14,7 +14,7 @@ from agents import Agent, AgentsException, RunResultStreaming, ToolApprovalItem
 
 from hookline.adapters._openai_items import call_id_of, parsed, pending_of, told
 from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
-from hookline.errors import HooklineError
+from hookline.errors import HooklineError, message_of
 from hookline.runtime import KINDS, AgentDone, Approve, Drives, ForeignRun, Reject
 
 __all__ = ["DRIVES", "Attached", "RunStopped", "masked", "present"]
@@ -62,6 +62,7 @@ class Attached:
         self._awaited = awaited
         self.asking = False
         self.handed: list[tuple[ForeignRun, asyncio.Future[str], asyncio.Task[AgentDone]]] = []
+        self._under_way: set[asyncio.Task[Any]] = set()
 
     @property
     def leads_models(self) -> bool:
@@ -92,26 +93,35 @@ class Attached:
 
     async def call(self, identifier: str, name: str, invoke: Callable[..., Awaitable[Any]], ctx: Any, text: str) -> Any:
         """A tool is called; one that runs unchanged gives what it gives, or raises what it raises."""
-        run, own = self.run, list[Any]()
+        run, own, given = self.run, list[Any](), parsed(text)
         changeable = ToolCall in run.run.intercepted
+        shown = given if isinstance(given, dict) else {}  # what to make of other text is the tool's own affair
+        cancelled: list[asyncio.CancelledError] = []
 
         async def work(args: Mapping[str, Any]) -> ToolResult:
             final = text
-            if changeable and args != parsed(text):
+            if changeable and args != shown:
                 final = json.dumps(args)
                 ctx._function_tool_arguments = None  # what the SDK has parsed for an approval
-            own.append(await invoke(ctx, final))
+            try:
+                own.append(await invoke(ctx, final))
+            except asyncio.CancelledError as error:
+                cancelled.append(error)
+                raise
             return ToolResult(content=told(own[0]))
 
         approved = changeable and ctx.is_tool_approved(ctx.tool_name, ctx.tool_call_id) is True
-        calling = ToolCalling(identifier=identifier, api_name=name, args=text, tool_call_id=ctx.tool_call_id)
-        done = await run.call_tool(calling, work, approved=approved)
+        calling = ToolCalling(identifier=identifier, api_name=name, args=shown, tool_call_id=ctx.tool_call_id)
+        with self._busy():
+            done = await run.call_tool(calling, work, approved=approved)
         _heed_cancellation()
         if done.asked is not None:
             run.step.asked.pop(done.asked.tool_call_id, None)
             return f"Not run: a person would have to be asked first, and nobody can be here. {done.asked.prompt}"
         if done.error is not None:
             raise done.error
+        if cancelled and done.result.content == f"{type(cancelled[0]).__name__}: {message_of(cancelled[0])}":
+            raise cancelled[0]  # the tool's own: what the SDK makes of that is its affair
         return own[0] if own and not done.changed else done.result.content
 
     async def call_agent(
@@ -129,15 +139,20 @@ class Attached:
                 final = json.dumps({**given, "input": instruction}) if isinstance(given, dict) else instruction
             async with ForeignRun((), DRIVES, agent_id=name, operation_id=child, parent=parent) as run:
                 attached = Attached(run, awaited=callee)
-                with attached.standing():
-                    own.append(await invoke(ctx, final))
+                try:
+                    with attached.standing():
+                        own.append(await invoke(ctx, final))
+                except BaseException:
+                    await attached.rest()
+                    raise
                 attached.ended(attached.streamed)
             if attached.waits:
                 raise Waits
             return told(own[0])
 
         try:
-            done = await parent.call_agent(name, asked, work)
+            with self._busy():
+                done = await parent.call_agent(name, asked, work)
         except Waits:
             return own[0]
         return own[0] if own and not done.changed else done.output
@@ -168,13 +183,42 @@ class Attached:
             return output
 
         task = asyncio.ensure_future(parent.call_agent(agent.name, text or "", work))
-        await asyncio.wait([task, taken], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait([task, taken], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([task])
+            self.run = parent
+            raise
         if not taken.done():
             done = task.result()
             raise RunStopped(done.output, done.denied.hook_id if done.denied is not None else None)
         self.handed.append((parent, over, task))
 
     # Its end.
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        """Note that the present task has begun something of the run."""
+        task = asyncio.current_task()
+        if task is None or task in self._under_way:
+            yield
+            return
+        self._under_way.add(task)
+        try:
+            yield
+        finally:
+            self._under_way.discard(task)
+
+    async def rest(self) -> None:
+        """Wait for what the SDK has cancelled, and left: a cancelled run of its ends before its tools do."""
+        left = set(self._under_way)
+        if self.streamed is not None and self.streamed.run_loop_task is not None:
+            left.add(self.streamed.run_loop_task)
+        if left:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait(left, timeout=self.run.run.drain_timeout)
 
     def ended(self, result: Any) -> None:
         """Tell what the SDK's run came to."""

@@ -21,9 +21,10 @@ from hookline.adapters._openai_models import TwinProvider, alike, twin_model
 from hookline.adapters._openai_sessions import twin_session
 from hookline.adapters._openai_twins import twin
 from hookline.calls import AgentCall
+from hookline.errors import HookUsageError
 from hookline.runtime import ForeignRun
 
-__all__ = ["Input", "Start", "drive", "hooked_options"]
+__all__ = ["Input", "Start", "drive", "hooked_options", "unhooked_stream"]
 
 Input = str | list[Any] | RunState[Any]
 Start = Callable[..., Awaitable[Any]]
@@ -52,6 +53,7 @@ async def drive(attached: Attached, agent: Agent[Any], given: Input, options: di
         except BaseException as error:
             if isinstance(error, MaxTurnsExceeded | RunStopped):
                 run.finish("max_steps" if isinstance(error, MaxTurnsExceeded) else "interrupted")
+            await attached.rest()
             await attached.settle("", error)
             raise
         results.append(result)
@@ -127,6 +129,14 @@ def hooked_options(options: dict[str, Any]) -> tuple[dict[str, Any], ModelProvid
     if options.get("session") is not None:
         options["session"] = twin_session(options["session"])
     return options, provider if ours else None
+
+
+def unhooked_stream() -> HookUsageError:
+    """What is raised for a stream that no block ends, so that its hooks would never be called."""
+    return HookUsageError(
+        "`run_streamed` cannot end a run with its hooks, so that none would be called. "
+        "Use `async with HooklineRunner(hooks).stream(agent, input) as result`."
+    )
 
 
 async def _restored(root: Agent[Any], state: RunState[Any]) -> RunState[Any]:

@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Unpack
 
+import anyio
+
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError, MissingExtraError
 from hookline.hooks import AnyHook, hook_batch
@@ -21,7 +23,7 @@ try:
     from agents.run import AgentRunner, RunOptions, get_default_agent_runner, set_default_agent_runner
 
     from hookline.adapters._openai_attached import DRIVES, Attached, RunStopped, masked, present
-    from hookline.adapters._openai_drive import Input, Start, drive, hooked_options
+    from hookline.adapters._openai_drive import Input, Start, drive, hooked_options, unhooked_stream
     from hookline.adapters._openai_items import call_id_of
 except ImportError as error:
     raise MissingExtraError("openai-agents", "The adapter of the OpenAI Agents SDK") from error
@@ -163,20 +165,38 @@ class HooklineRunner(AgentRunner):
                 raise LeftEarly("The stream was left before its end.")
             return result
 
-        work = asyncio.ensure_future(self._attached(starting_agent, input, dict(options), start))
+        work = asyncio.ensure_future(self._attached(starting_agent, input, dict(options), start, ready))
         try:
             await asyncio.wait([work, ready], return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
                 work.result()
-                raise HookUsageError("A hook answered in place of the run, and an answer is no stream; use `run`.")
             yield ready.result()
         finally:
             left.set()
+            work.add_done_callback(_seen)
             if not ready.done():
                 work.cancel()
-            await asyncio.wait([work])
+            try:
+                await asyncio.wait([work])
+            except asyncio.CancelledError:
+                work.cancel()
+                await asyncio.wait([work])
+                raise
         with contextlib.suppress(LeftEarly):
             work.result()
+
+    def run_streamed(
+        self,
+        starting_agent: Agent[Any],
+        input: Input,  # noqa: A002
+        **options: Unpack[RunOptions[Any]],
+    ) -> RunResultStreaming:
+        """Refuse to stream: hooks end with a block, which this has not.
+
+        Raises:
+            HookUsageError: Always.
+        """
+        raise unhooked_stream()
 
     def _foreign(self, agent: Agent[Any]) -> ForeignRun:
         outer = present.get()
@@ -190,16 +210,32 @@ class HooklineRunner(AgentRunner):
             **self._given,
         )
 
-    async def _attached(self, agent: Agent[Any], given: Input, options: dict[str, Any], start: Start) -> Any:
+    async def _attached(
+        self,
+        agent: Agent[Any],
+        given: Input,
+        options: dict[str, Any],
+        start: Start,
+        stream: asyncio.Future[RunResultStreaming] | None = None,
+    ) -> Any:
         if not isinstance(get_default_agent_runner(), _NestedRunner):
             set_default_agent_runner(_NestedRunner(get_default_agent_runner()))
         async with self._foreign(agent) as run:
-            return await drive(Attached(run), agent, given, options, start)
+            result = await drive(Attached(run), agent, given, options, start)
+            if stream is not None and not stream.done():
+                raise HookUsageError("A hook answered in place of the run, and an answer is no stream; use `run`.")
+            return result
         raise RunStopped("The run was interrupted.")
 
 
 class LeftEarly(RunStopped):
     """Nobody consumes the stream any more."""
+
+
+def _seen(work: asyncio.Future[Any]) -> None:
+    """Look at what it raised, or asyncio would complain where the block raises something else."""
+    if not work.cancelled():
+        work.exception()
 
 
 async def _ended(result: RunResultStreaming) -> bool:
@@ -208,14 +244,16 @@ async def _ended(result: RunResultStreaming) -> bool:
     Returns:
         Whether it was not.
     """
-    early = not result.is_complete
+    early, task = not result.is_complete, result.run_loop_task
     if early:
         result.cancel()
-    if result.run_loop_task is not None:
-        await asyncio.wait([result.run_loop_task])
+    if task is not None:
+        with anyio.CancelScope(shield=True):  # it ends soon: who is interrupted here has cancelled it
+            await asyncio.wait([task])
+        early = early or task.cancelled()
     if result.run_loop_exception is not None:
         raise result.run_loop_exception
-    return early
+    return early or (result._cancel_mode != "none" and result.final_output is None and not result.interruptions)
 
 
 class _NestedRunner(AgentRunner):
@@ -250,6 +288,8 @@ class _NestedRunner(AgentRunner):
         outer = present.get()
         agent = outer.take_turn() if outer is not None else None
         if outer is None or agent is None:
+            if outer is not None and outer.run.inherited:
+                raise unhooked_stream()
             with masked():  # the task of the streamed run takes the context along as it is now
                 return self._inner.run_streamed(starting_agent, input, **options)
         hooked, _ = hooked_options(dict(options))

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from hookline import (
     AfterCallAgent,
+    AfterHumanIntervention,
     AgentCall,
     Approve,
     Ask,
@@ -33,6 +34,7 @@ from hookline import (
     ModelCall,
     ModelResponse,
     OnComplete,
+    OnToolCallError,
     Reject,
     Respond,
     ToolCall,
@@ -526,3 +528,77 @@ async def test_a_graph_of_ones_own_has_hooks_in_its_model_and_its_tool_node() ->
 def test_a_bundle_that_is_in_no_list_is_told_how_to_be_given() -> None:
     with pytest.raises(HookDefinitionError, match="give a list of bundles"):
         hooked(agent_of(PLAIN), hooks=Hooks("alone"))  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+async def test_decisions_about_calls_for_which_a_hook_asks_may_come_one_by_one() -> None:
+    hooks, seen, config = Hooks("asks"), Recorder(), thread()
+    hooks.guard(ToolCall)(lambda call: Ask("may I?"))
+    both = ModelResponse(tool_calls=[*calls("add", a=1, b=2).tool_calls, *calls("add", "t2", a=3, b=4).tool_calls])
+    agent = agent_of(Scene(turns=[both, says("done")], tools=PLAIN.tools))
+
+    result = await hooked(agent, hooks=[hooks, seen.hooks]).ainvoke(GO, config)
+    result = await hooked(agent, hooks=[hooks, seen.hooks]).ainvoke(answers(result, [Approve("t1")]), config)
+    assert [(each.tool_call_id, each.action) for each in seen.of(AfterHumanIntervention)] == [("t1", "approve")]
+    command = answers(result, [Reject("t2", reason="no", and_continue=True)])
+    result = await hooked(agent, hooks=[hooks, seen.hooks]).ainvoke(command, config)
+
+    assert told(result) == ["3", "A person refused this call: no"]
+    assert [each.tool_call_id for each in seen.of(AfterHumanIntervention)] == ["t1", "t2"]
+
+
+@pytest.mark.anyio
+async def test_a_cancellation_that_a_tool_raises_itself_fails_the_run_as_ever() -> None:
+    seen = Recorder()
+
+    async def gives_up() -> str:
+        """Give up."""
+        raise asyncio.CancelledError("enough")
+
+    agent = agent_of(Scene(turns=[calls("gives_up"), says("done")], tools={"gives_up": gives_up}))
+    with pytest.raises(Exception) as bare:
+        await agent.ainvoke(GO, thread())
+    with pytest.raises(type(bare.value), match="tools"):
+        await hooked(agent, hooks=[seen.hooks]).ainvoke(GO, thread())
+
+    assert [each.error_type for each in seen.of(OnToolCallError)] == ["CancelledError"]
+    assert [each.reason for each in seen.of(OnComplete)] == ["error"]
+
+
+@pytest.mark.anyio
+async def test_the_events_of_langchain_are_streamed_through_the_hooks() -> None:
+    seen = Recorder()
+
+    kinds = [each["event"] async for each in hooked(agent_of(PLAIN), hooks=[seen.hooks]).astream_events(GO, thread())]
+
+    assert {"on_chat_model_start", "on_tool_start", "on_tool_end", "on_chain_end"} <= set(kinds)
+    assert seen.names() == TWO_STEPS
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_is_cancelled_is_over_in_all_its_parts() -> None:
+    ask = ModelResponse(
+        tool_calls=[ToolCalling(identifier="agent", api_name="child", args={"instruction": "do it"}, tool_call_id="k1")]
+    )
+    scene = Scene(turns=[ask, says("over")], agents={"child": PLAIN})
+
+    async def consume(seen: Recorder) -> None:
+        agent = agent_of(scene)
+        async for _ in hooked(agent, hooks=[seen.hooks]).astream(GO, thread(), stream_mode=["updates", "messages"]):
+            pass
+
+    for turns in range(1, 400, 2):
+        seen, before = Recorder(inherit=True), asyncio.all_tasks()
+        consuming = asyncio.ensure_future(consume(seen))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if consuming.done():
+            break
+        consuming.cancel()
+        await asyncio.wait([consuming])
+        await asyncio.sleep(0)
+
+        begun = {each.operation_id for each in seen.events}
+        assert [each.operation_id in begun for each in seen.of(OnComplete)] == [True] * len(begun)
+        assert asyncio.all_tasks() - before == set()
+    assert turns > 50

@@ -31,6 +31,7 @@ from agents.mcp import MCPServer
 from hookline import (
     AfterCallAgent,
     AfterStep,
+    AfterToolCall,
     AgentCall,
     Ask,
     BeforeCallAgent,
@@ -50,7 +51,7 @@ from hookline import (
     interrupt,
 )
 from hookline.adapters.openai_agents import HooklineRunner, RunStopped
-from hookline.errors import HookDefinitionError, HooklineError
+from hookline.errors import HookDefinitionError, HooklineError, HookUsageError
 from hookline.evals._contract_scenes import PLAIN
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS
@@ -551,3 +552,142 @@ def _add() -> list[FunctionTool]:
 async def test_a_bundle_that_is_in_no_list_is_told_how_to_be_given() -> None:
     with pytest.raises(HookDefinitionError, match="give a list of bundles"):
         HooklineRunner(Hooks("alone"))  # type: ignore[arg-type]
+
+
+async def test_a_tool_reads_text_that_is_no_object_as_ever() -> None:
+    seen, read = Recorder(), list[str]()
+
+    async def invoke(ctx: Any, text: str) -> str:
+        read.append(text)
+        return text.upper()
+
+    lenient = FunctionTool(name="shout", description="Shout.", params_json_schema={}, on_invoke_tool=invoke)
+    asks = ModelResponse(tool_calls=[ToolCalling(api_name="shout", args="no json", tool_call_id="t1")])
+    agent = Agent(name="t", model=Script([asks, says("done")]), tools=[lenient])
+    await HooklineRunner([seen.hooks]).run(agent, "go", run_config=QUIET)
+
+    assert read == ["no json"]
+    assert [(each.args, each.content) for each in seen.of(AfterToolCall)] == [({}, "NO JSON")]
+
+
+async def test_a_cancellation_that_a_tool_raises_itself_is_told_to_the_model_as_ever() -> None:
+    @function_tool
+    async def gives_up() -> str:
+        raise asyncio.CancelledError("enough")
+
+    agent = Agent(name="t", model=Script([calls("gives_up"), says("done")]), tools=[gives_up])
+    bare = await Runner.run(agent, "go", run_config=QUIET)
+    seen = Recorder()
+    result = await HooklineRunner([seen.hooks]).run(agent, "go", run_config=QUIET)
+
+    assert result.to_input_list() == bare.to_input_list()
+    assert [each.error_type for each in seen.of(OnToolCallError)] == ["CancelledError"]
+
+
+def slow_family() -> Agent[Any]:
+    """An agent that calls another, which calls a tool, before it hands over to a third."""
+
+    @function_tool
+    async def slow() -> str:
+        await asyncio.sleep(0)
+        return "slept"
+
+    inner = Agent(name="inner", model=Script([calls("slow", "s1"), says("inner done")]), tools=[slow])
+    third = Agent(name="third", model=Script([calls("transfer_to_third", "h1"), calls("slow", "s2"), says("done")]))
+    third.tools = [slow]
+    first = [ToolCalling(api_name="slow", args={}, tool_call_id="f1")]
+    first.append(ToolCalling(api_name="inner", args={"input": "go"}, tool_call_id="f2"))
+    turns = [ModelResponse(tool_calls=first), calls("transfer_to_third", "h1")]
+    return Agent(name="outer", model=Script(turns), tools=[slow, inner.as_tool("inner", "Ask.")], handoffs=[third])
+
+
+def unpaired(seen: Recorder) -> list[str]:
+    """What began in an operation of these and did not end in it."""
+    told = Counter((each.operation_id, str(each.hook_type)) for each in seen.events)
+    pairs = {
+        "beforeStep": ["afterStep"],
+        "beforeToolCall": ["afterToolCall", "onToolCallError"],
+        "beforeCallAgent": ["afterCallAgent", "onCallAgentError"],
+    }
+    left = [
+        f"{op} {name}" for op, name in told if told[op, name] != sum(told[op, each] for each in pairs.get(name, [name]))
+    ]
+    return left + [op for op in {each.operation_id for each in seen.events} if told[op, "onComplete"] != 1]
+
+
+# The SDK itself leaves that coroutine, when it is cancelled between two turns.
+@pytest.mark.filterwarnings("ignore:coroutine 'run_single_turn' was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <coroutine object run_single_turn:pytest.PytestUnraisableExceptionWarning"
+)
+@pytest.mark.parametrize("streams", [False, True], ids=["run", "stream"])
+@pytest.mark.parametrize("how", ["cancel", "interrupt"])
+async def test_a_run_that_is_ended_from_outside_is_over_in_all_its_parts(streams: bool, how: str) -> None:
+    async def play(seen: Recorder) -> None:
+        runner = HooklineRunner([seen.hooks], operation_id="ended")
+        if not streams:
+            await runner.run(slow_family(), "go", run_config=QUIET)
+            return
+        async with runner.stream(slow_family(), "go", run_config=QUIET) as result:
+            async for _ in result.stream_events():
+                pass
+
+    for turns in range(1, 400, 3):
+        seen = Recorder(inherit=True)
+        playing = asyncio.ensure_future(play(seen))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if playing.done() or (seen.of(OnComplete)[-1:] and not seen.of(OnComplete)[-1].parent_operation_id):
+            break
+        if how == "cancel":
+            playing.cancel()
+        else:
+            interrupt("ended")
+        await asyncio.gather(playing, return_exceptions=True)
+
+        reasons = [each.reason for each in seen.of(OnComplete) if each.parent_operation_id is None]
+        assert (unpaired(seen), reasons[:1]) in (([], ["interrupted"]), ([], ["done"]), ([], []))
+        assert not interrupt("ended")
+    assert turns > 50
+    await asyncio.gather(playing, return_exceptions=True)
+
+
+async def test_a_stream_that_its_consumer_cancels_is_interrupted() -> None:
+    seen = Recorder()
+
+    async with HooklineRunner([seen.hooks]).stream(agent_of(PLAIN), "go", run_config=QUIET) as result:
+        async for _ in result.stream_events():
+            result.cancel()
+
+    assert [each.reason for each in seen.of(OnComplete)] == ["interrupted"]
+
+
+async def test_what_would_stream_without_hooks_is_refused_and_an_answer_is_no_stream() -> None:
+    hooks, seen = Hooks("answers"), Recorder()
+    hooks.before(AgentCall)(lambda call: Respond("canned"))
+
+    with pytest.raises(HookUsageError, match="stream"):
+        HooklineRunner([seen.hooks]).run_streamed(agent_of(PLAIN), "go", run_config=QUIET)
+    with pytest.raises(HookUsageError, match="no stream"):
+        async with HooklineRunner([hooks, seen.hooks]).stream(agent_of(PLAIN), "go", run_config=QUIET):
+            pass
+
+    assert [(each.reason, each.error_type) for each in seen.of(OnComplete)] == [("error", "HookUsageError")]
+
+
+@pytest.mark.parametrize("inherit", [True, False])
+async def test_a_stream_inside_of_a_tool_is_refused_where_hooks_are_to_go_along(*, inherit: bool) -> None:
+    seen = Recorder(inherit=inherit)
+
+    async def ask() -> str:
+        """Ask another agent."""
+        result = Runner.run_streamed(Agent(name="other", model=Script([says("fine")])), "go", run_config=QUIET)
+        async for _ in result.stream_events():
+            pass
+        return str(result.final_output)
+
+    agent = Agent(name="t", model=Script([calls("ask"), says("done")]), tools=[function_tool(ask)])
+    await HooklineRunner([seen.hooks]).run(agent, "go", run_config=QUIET)
+
+    told = seen.of(OnToolCallError)[0].error if inherit else seen.of(AfterToolCall)[0].content
+    assert ("run_streamed" in told, told == "fine") == (inherit, not inherit)
