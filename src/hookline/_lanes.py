@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterable
-from contextvars import Context, ContextVar
+from contextvars import Context
+from operator import length_hint
 from types import TracebackType
 from typing import Any
 
@@ -37,9 +38,6 @@ GRACE_SECONDS = 1.0
 Queued = tuple[Event, Context, tuple[Observer, ...]]
 """One event in a lane: in which context it was dispatched, and for whom."""
 
-_RUNNING: ContextVar[tuple[Lane, Event] | None] = ContextVar("hookline_lane", default=None)
-"""In a handler, and in the tasks that it starts: its lane, and the event that it was called for."""
-
 
 class Lane:
     """The queue of one bundle's async observers in one operation, while it is not empty."""
@@ -54,6 +52,7 @@ class Lane:
     cancelled = False
     ended: anyio.Event | bool = False
     task: asyncio.Task[None] | anyio.CancelScope | None = None
+    task_id: int | None = None
 
     def __init__(self, host: LaneHost, operation_id: str, key: object) -> None:
         self.host = host
@@ -69,30 +68,32 @@ class Lane:
         try:
             while queue:
                 self.running = item = queue.popleft()
-                event, current, observers = item
-                current.run(_RUNNING.set, (self, event))
+                event, context, observers = item
                 several = len(observers) > 1  # each has a context of its own: none sees what another one sets
                 if stepwise and not hook_executed.receivers:
-                    for position, observer in enumerate(observers):
-                        context = current.copy() if several else current
+                    rest = iter(observers)
+                    for observer in rest:
+                        if several:
+                            context = item[1].copy()
                         try:
                             coroutine = observer.handler(event)
                             waits_for = context.run(coroutine.send, None)
                         except StopIteration:
                             continue  # most handlers end with their first step
                         except BaseException as error:
-                            self.unfinished = observers[position:]
+                            self.unfinished = observers[-1 - length_hint(rest) :]
                             blame(observer, event, error)
                             continue
                         alarm = alarm or Alarm()
-                        self.unfinished = observers[position:]
+                        self.unfinished = observers[-1 - length_hint(rest) :]
                         await finish_queued(observer, event, coroutine, waits_for, context, host.hook_timeout, alarm)
                         if self.cancelled:
                             return
                 else:
                     for position, observer in enumerate(observers):
                         self.unfinished = observers[position:]
-                        context = current.copy() if several else current
+                        if several:
+                            context = item[1].copy()
                         await run_queued(observer, event, context, host.bounded, host.hook_timeout, host.sender)
                         if self.cancelled:  # the handler swallowed that
                             return
@@ -121,6 +122,7 @@ class Lane:
 
     async def work_in_scope(self, scope: anyio.CancelScope) -> None:
         """As `work`, for backends whose tasks are cancelled through a scope."""
+        self.task_id = anyio.get_current_task().id
         with scope:
             await self.work()
 
@@ -150,9 +152,10 @@ class Lane:
             self.task.cancel()
 
     def is_current(self) -> bool:
-        """Whether the caller runs inside of this lane, in its handler or in a task of that."""
-        caller = _RUNNING.get()
-        return self.running is not None and caller is not None and caller[0] is self and caller[1] is self.running[0]
+        """Whether the caller runs inside of this lane."""
+        if isinstance(self.task, asyncio.Task):
+            return asyncio.current_task() is self.task
+        return anyio.get_current_task().id == self.task_id
 
     async def wait(self) -> None:
         """Until the lane has ended."""

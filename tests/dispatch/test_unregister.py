@@ -397,25 +397,6 @@ async def test_a_handler_that_unregisters_its_own_operation_does_not_wait_for_it
     assert results == [report(1, 2)]
 
 
-async def test_a_task_of_a_handler_that_unregisters_the_operation_does_not_wait_for_the_handler() -> None:
-    results: list[DrainReport] = []
-    async with HookDispatcher() as dispatcher, soon():
-
-        async def unregister() -> None:
-            results.append(await dispatcher.unregister("op", drain_timeout=math.inf))
-
-        async def stop(event: BeforeStep) -> None:
-            async with anyio.create_task_group() as group:
-                group.start_soon(unregister)
-
-        dispatcher.register("op", [hook(stop)])
-        dispatcher.dispatch(step(index=0))
-        dispatcher.dispatch(step(index=1))
-        await until(lambda: results)
-
-    assert results == [report(1, 1)]
-
-
 async def test_a_task_that_outlives_its_handler_waits_for_the_lane_as_anybody_else() -> None:
     log: list[Any] = []
     gate = anyio.Event()
