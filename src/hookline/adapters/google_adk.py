@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -12,8 +11,9 @@ from typing import Any, cast
 from hookline.adapters._between import led, pause
 from hookline.calls import AgentCall, Message
 from hookline.errors import MissingExtraError
-from hookline.hooks import AnyHook
+from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import AgentDone, Approve, ForeignRun, Reject
+from hookline.runtime._drives import check_driven
 
 try:
     from google.adk.agents.llm_agent import LlmAgent
@@ -32,6 +32,9 @@ except ImportError as error:
 __all__ = ["DRIVES", "hooked"]
 
 Give = Callable[[Event], Awaitable[Any]]
+
+PLUGIN = Plugin()
+"""The seam of every runner: what belongs to a run is in a context variable."""
 
 MAX_CONTINUES = 3
 """How often hooks may ask for one more round after the agent is done, as in a run of our own."""
@@ -53,9 +56,11 @@ def hooked(runner: Runner, *, hooks: Iterable[AnyHook], **attach: Any) -> Runner
         UnsupportedHookError: If a hook would never be called.
         HookDefinitionError: If a hook cannot work.
     """
-    hooks = list(hooks)
-    if not attach.get("best_effort"):
-        ForeignRun(hooks, DRIVES, **attach)
+    hooks = hook_batch(hooks)
+    if not attach:
+        check_driven(hooks, DRIVES, best_effort=False)
+    elif not attach.get("best_effort"):
+        ForeignRun(hooks, DRIVES, **attach)  # refuses what no run could take
     return _HookedRunner(runner, hooks, attach)
 
 
@@ -63,8 +68,9 @@ class _HookedRunner(Runner):
     """A runner whose runs are operations."""
 
     def __init__(self, runner: Runner, hooks: Sequence[AnyHook], attach: dict[str, Any]) -> None:
-        inner = copy.copy(runner)
-        inner.plugin_manager = PluginManager([Plugin(), *runner.plugin_manager.plugins])
+        inner: Any = object.__new__(type(runner))  # `copy.copy` takes several times as long
+        vars(inner).update(vars(runner))
+        inner.plugin_manager = PluginManager([PLUGIN, *runner.plugin_manager.plugins])
         compaction = runner.app.events_compaction_config
         if compaction is not None:
             summarizer = compaction.summarizer
