@@ -16,6 +16,9 @@ FRAMEWORKS := pydantic-ai,openai-agents,langchain,agent-framework,fastmcp
 # Half as many again as there are processors, as tests wait for a third of their time.
 WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); n=$$((n + (n + 1) / 2)); echo $$((n < 8 ? n : 8)))
 
+# Where it is set, every process that the tests start would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check bench soak adapters docs clean
 
 demo: $(VENV)/.demo
