@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from opentelemetry import baggage
 from opentelemetry.context import attach, detach, get_current
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
-from opentelemetry.trace import get_current_span, set_span_in_context
+from opentelemetry.trace import NoOpTracer, get_current_span, set_span_in_context
 
 from hookline import (
     AfterStep,
@@ -603,3 +603,22 @@ async def test_traceparent_is_that_of_the_root_while_the_segment_lasts(scene: Sc
     assert len(found) == 1
     assert (found[0] or "").startswith(f"00-{context.trace_id:032x}-{context.span_id:016x}-")
     assert tracing.traceparent("op") is None
+
+
+async def test_a_run_in_a_tool_is_under_it_in_both_back_ends_where_a_library_has_none(scene: Scene) -> None:
+    with Scene() as other:
+        hooks = [scene.tracing(), other.tracing(id="other")]
+
+        @tool
+        async def nest() -> str:
+            with NoOpTracer().start_as_current_span("library"):  # a stand-in for what is current
+                await run(agent_of(says(), id="inner"), hooks=hooks)
+            return "done"
+
+        await run(agent_of(calls(call("nest")), says(), tools=[nest]), hooks=hooks)
+
+        assert other.trees() == scene.trees()
+        for each in (scene, other):
+            parent = each.parent(each.one("invoke_agent inner"))
+            assert parent is not None
+            assert parent.name == "execute_tool nest"

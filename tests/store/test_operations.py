@@ -431,3 +431,12 @@ async def commit_at_once(store: SqlStore, held: Model, batch: list[tuple[str, in
             held.events[name] = before.get(name, 0) + count
         else:
             assert isinstance(outcome, StaleStateError | HookUsageError)
+
+
+async def test_another_event_loop_is_refused_rather_than_left_waiting(database_url: str) -> None:
+    async with SqlStore(database_url) as store:
+        with pytest.raises(HookUsageError, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, store.load("op"))
+        with pytest.raises(HookUsageError, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, store.commit(state(), expected_version=None, entries=()))
+        assert await store.load("op") is None

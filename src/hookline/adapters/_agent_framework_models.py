@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
-from agent_framework import ChatContext, ChatMiddleware, ChatResponse, ChatResponseUpdate, Content, ResponseStream
+from agent_framework import (
+    ChatContext,
+    ChatMiddleware,
+    ChatResponse,
+    ChatResponseUpdate,
+    Content,
+    MiddlewareTermination,
+    ResponseStream,
+)
 from agent_framework import Message as Theirs
 
 from hookline.adapters import _agent_framework_words as words
-from hookline.adapters._agent_framework_seat import Next, Seat
+from hookline.adapters._agent_framework_seat import Next, Seat, ending
 from hookline.adapters._relay import Emitted, Relay, holds
 from hookline.calls import Message, ModelCall, ModelResponse
 
@@ -40,34 +49,41 @@ class Models(ChatMiddleware):
             context.result = _instead([Content.from_text(run.denied.reason)], stream=context.stream)
             return
         seat.begin(context)
+        ended = list[MiddlewareTermination]()
+        call = partial(ending, context, call_next, ended)
         led = ModelCall in run.run.intercepted or ModelCall in run.run.enclosing
         if led and context.stream:
-            context.result = self._streamed(context, call_next)
+            context.result = await self._streamed(context, call)
         elif led:
-            context.result = await self._ask(context, call_next, None)
+            context.result = await self._ask(context, call, None)
         else:
-            await call_next()
+            await call()
             if context.stream:
                 context.stream_result_hooks.append(self._heard)
             else:
                 self._heard(context.result)
+        if ended:
+            raise ended[0]
 
     def _heard(self, response: Any) -> None:
         self._seat.asking = False
         self._seat.run.run.llm_calls += 1
         self._seat.run.answered(words.model_response(response, self._seat.servers))
 
-    def _streamed(self, context: ChatContext, call_next: Next) -> ResponseStream[ChatResponseUpdate, ChatResponse[Any]]:
-        final: list[ChatResponse[Any]] = []
+    async def _streamed(
+        self, context: ChatContext, call_next: Next
+    ) -> ResponseStream[ChatResponseUpdate, ChatResponse[Any]]:
+        relay = Relay(self._ask(context, call_next, Emitted))
+        first = await anext(relay, None)  # the framework keeps what was compacted until here
 
         async def updates() -> AsyncGenerator[ChatResponseUpdate, None]:
-            relay = Relay(self._ask(context, call_next, Emitted))
             with closing(relay.work):
-                async for update in relay:
-                    yield update
-            final.append(relay.result)
+                if first is not None:
+                    yield first
+                    async for update in relay:
+                        yield update
 
-        return ResponseStream(updates(), finalizer=lambda _: final[0])
+        return ResponseStream(updates(), finalizer=lambda _: relay.result)
 
     async def _ask(
         self, context: ChatContext, call_next: Next, emit: Callable[[Any], Awaitable[None]] | None

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
-from agent_framework import AgentContext, AgentMiddleware, AgentResponse, AgentResponseUpdate, ResponseStream
+from agent_framework import (
+    AgentContext,
+    AgentMiddleware,
+    AgentResponse,
+    AgentResponseUpdate,
+    MiddlewareTermination,
+    ResponseStream,
+)
 from agent_framework import Message as Theirs
 
 from hookline.adapters import _agent_framework_words as words
 from hookline.adapters._agent_framework_compaction import Compacting
 from hookline.adapters._agent_framework_models import Models
-from hookline.adapters._agent_framework_seat import DRIVES, Next, Seat, called
+from hookline.adapters._agent_framework_seat import DRIVES, Next, Seat, called, ending
 from hookline.adapters._agent_framework_tools import Tools
 from hookline.adapters._relay import holds
 from hookline.calls import AgentCall, Message
@@ -51,10 +60,14 @@ async def play(context: AgentContext, call_next: Next, hooks: Iterable[AnyHook],
     }
     run = ForeignRun(hooks, DRIVES, **given)
     seat = Seat(run, context, decided, mark)
+    ended = list[MiddlewareTermination]()
+    call = partial(ending, context, call_next, ended)
     if context.stream:
-        context.result = _streamed(seat, call_next)
+        context.result = _streamed(seat, call)
         return
-    context.result = await _run(seat, call_next, None)
+    context.result = await _run(seat, call, None)
+    if ended:
+        raise ended[0]
 
 
 def _streamed(seat: Seat, call_next: Next) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]]:
@@ -112,7 +125,9 @@ def _install(seat: Seat) -> None:
 
 async def _through(context: AgentContext, call_next: Next, tell: Tell | None) -> AgentResponse[Any]:
     """The agent's own run."""
-    await call_next()
+    context.result = None  # what a stream is to give stands there by now
+    with suppress(MiddlewareTermination):
+        await call_next()
     result: Any = context.result
     if isinstance(result, ResponseStream):
         async for update in result:
@@ -172,7 +187,9 @@ def _conclude(seat: Seat, response: AgentResponse[Any]) -> str:
         waiting = words.pending(response, seat.servers)
         run.pause([each for each in waiting if each.tool_call_id not in run.step.asked])
         run.end_step(should_continue=False)
-    return response.messages[-1].text if response.messages else ""
+    said = response.messages[-1].text if response.messages else ""
+    run.run.last_content = said or run.run.last_content  # other middleware may have answered
+    return said
 
 
 class Following(AgentMiddleware):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from agent_framework import AgentContext, ChatContext, Content, Message
+from agent_framework import AgentContext, ChatContext, Content, Message, MiddlewareTermination
 
 from hookline.adapters import _agent_framework_words as words
 from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
@@ -14,7 +14,7 @@ from hookline.errors import UnknownToolError
 from hookline.events import PendingTool, ToolOutcome
 from hookline.runtime import KINDS, Approve, Drives, ForeignRun, Reject
 
-__all__ = ["DRIVES", "Called", "Next", "Seat", "called"]
+__all__ = ["DRIVES", "Called", "Next", "Seat", "called", "ending"]
 
 Next = Callable[[], Awaitable[None]]
 DRIVES = Drives(
@@ -137,6 +137,22 @@ class Seat:
 def _replace(told: Content, text: str) -> None:
     told.result = text
     told.items = [Content.from_text(text)]
+
+
+async def ending(context: Any, call_next: Next, ended: list[MiddlewareTermination]) -> None:
+    """What other middleware ends with a result has that result; what ended it is raised again once hooks have seen it.
+
+    Args:
+        context: The framework's context of what is called.
+        call_next: Calls it.
+        ended: Takes what ended it.
+    """
+    try:
+        await call_next()
+    except MiddlewareTermination as error:
+        if context.result is None:
+            raise
+        ended.append(error)
 
 
 class Called:

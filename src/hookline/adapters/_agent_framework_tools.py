@@ -9,7 +9,7 @@ from typing import Any
 from agent_framework import Content, FunctionInvocationContext, FunctionMiddleware, MiddlewareTermination
 
 from hookline.adapters import _agent_framework_words as words
-from hookline.adapters._agent_framework_seat import Called, Next, Seat, called
+from hookline.adapters._agent_framework_seat import Called, Next, Seat, called, ending
 from hookline.calls import ToolCalling, ToolResult
 from hookline.runtime import Approve
 
@@ -40,11 +40,12 @@ class Tools(FunctionMiddleware):
             args=given,
             tool_call_id=context.metadata.get("call_id", ""),
         )
+        ended = list[MiddlewareTermination]()
 
         async def work(args: Mapping[str, Any]) -> ToolResult:
             if args != given:
                 context.arguments = deepcopy(dict(args))
-            await call_next()
+            await ending(context, call_next, ended)
             return ToolResult(content=words.text_of(context.result))
 
         approved = isinstance(self._seat.decisions.get(calling.tool_call_id), Approve)
@@ -58,6 +59,8 @@ class Tools(FunctionMiddleware):
             context.result = done.result.content
         if done.stop is not None:
             raise MiddlewareTermination(done.stop.reason)
+        if ended:
+            raise ended[0]
 
     def _request(self, context: FunctionInvocationContext, args: Mapping[str, Any]) -> Content:
         """The call, as a request for a person's approval."""
@@ -68,7 +71,7 @@ class Tools(FunctionMiddleware):
     async def _call_agent(self, agent: Any, context: FunctionInvocationContext, call_next: Next) -> None:
         run, given = self._seat.run, _args(context)
         name = next(iter(given), "task")
-        outer = called.get()
+        outer, ended = called.get(), list[MiddlewareTermination]()
         self._follow(agent)
 
         async def work(instruction: str, operation_id: str) -> str:
@@ -77,7 +80,7 @@ class Tools(FunctionMiddleware):
             child = Called(agent, run, operation_id)
             called.set(child)
             try:
-                await call_next()
+                await ending(context, call_next, ended)
             finally:
                 called.set(outer)
             return words.text_of(context.result)
@@ -87,6 +90,8 @@ class Tools(FunctionMiddleware):
             context.result = done.output
         if done.denied is not None and run.denied is not None:
             raise MiddlewareTermination(run.denied.reason)
+        if ended:
+            raise ended[0]
 
 
 def _args(context: FunctionInvocationContext) -> dict[str, Any]:

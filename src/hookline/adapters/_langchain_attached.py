@@ -27,15 +27,16 @@ from hookline.adapters._langchain_messages import (
     result_of,
     specs_of,
     tool_message,
+    with_args,
 )
 from hookline.calls import AgentCall, CompactCall, Message, ModelCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
 from hookline.calls import ModelResponse as Answer
-from hookline.errors import HookUsageError
+from hookline.errors import HooklineError, HookUsageError
 from hookline.errors import message_of as error_message
 from hookline.events import PendingTool
 from hookline.runtime import KINDS, Drives, ForeignRun, Reject
 
-__all__ = ["DRIVES", "Attached", "local", "present", "whole"]
+__all__ = ["DRIVES", "Attached", "RunStopped", "local", "present", "whole"]
 
 DRIVES = Drives(
     framework="LangChain",
@@ -47,6 +48,10 @@ DRIVES = Drives(
 T = TypeVar("T")
 AskModel = Callable[[ModelRequest[Any]], Awaitable[Any]]
 CallTool = Callable[[ToolCallRequest], Awaitable[Any]]
+
+
+class RunStopped(HooklineError):
+    """Somebody has interrupted the run."""
 
 
 class Attached:
@@ -116,7 +121,8 @@ class Attached:
             return ModelResponse(result=[AIMessage(reason)])
         if own and own[-1][1] == answer:
             return own[-1][0]
-        return ModelResponse(result=[answered(answer, names_of(request.tools, named))])
+        names = names_of(request.tools, named)
+        return _kept(*own[-1], answer, names) if own else ModelResponse(result=[answered(answer, names)])
 
     async def call(self, request: ToolCallRequest, handler: CallTool, identifier: str, name: str) -> Any:
         """A tool is called; one that runs unchanged gives what it gives, or raises what it raises."""
@@ -136,9 +142,7 @@ class Attached:
         async def work(final: Mapping[str, Any]) -> ToolResult:
             same = final == call["args"]
             try:
-                own.append(
-                    await handler(request if same else request.override(tool_call={**call, "args": dict(final)}))
-                )
+                own.append(await handler(request if same else with_args(request, final)))
             except asyncio.CancelledError as error:
                 cancelled.append(error)
                 raise
@@ -251,6 +255,32 @@ async def whole(work: Awaitable[T]) -> T:
             task.exception()  # seen, or asyncio would complain
         raise
     return task.result()
+
+
+def _kept(response: Any, before: Answer, answer: Answer, names: Mapping[tuple[str, str], str]) -> ModelResponse[Any]:
+    """An answer that hooks have changed; what they left alone stays as the model gave it."""
+    was = next((each for each in response.result if isinstance(each, AIMessage)), AIMessage(""))
+    if answer.tool_calls != before.tool_calls:  # which every provider also names in the content, in its own way
+        kept = {"id": was.id, "usage_metadata": was.usage_metadata, "response_metadata": was.response_metadata}
+        return ModelResponse(result=[answered(answer, names).model_copy(update=kept)])
+    others = [each for each in response.result if each is not was]
+    structured = response.structured_response if others or answer.content == before.content else None
+    told = was.model_copy(update={"content": _content(was.content, before, answer)})
+    return ModelResponse(result=[told, *others], structured_response=structured)
+
+
+def _content(was: str | list[Any], before: Answer, answer: Answer) -> str | list[Any]:
+    """The text of an answer as hooks have left it, among what else it was made of."""
+    if isinstance(was, str):
+        return answer.content
+    gone = set() if answer.reasoning == before.reasoning else {"reasoning", "thinking", "reasoning_content"}
+    left = [each for each in was if isinstance(each, str) or each.get("type") not in gone]
+    if answer.content == before.content:
+        return left
+    said = [isinstance(each, str) or each.get("type") == "text" for each in left]
+    at = said.index(True) if True in said else len(left)
+    others = [each for each, text in zip(left, said, strict=True) if not text]
+    return [*others[:at], *([{"type": "text", "text": answer.content}] if answer.content else []), *others[at:]]
 
 
 def local(name: str) -> tuple[str, str]:

@@ -15,10 +15,10 @@ from langchain_core.runnables.config import ensure_config
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
-from hookline.adapters._langchain_attached import DRIVES, Attached, local, present, whole
+from hookline.adapters._langchain_attached import DRIVES, Attached, RunStopped, local, present, whole
 from hookline.adapters._langchain_messages import decisions_of, message_of, pending_of, put, said_last, shown
 from hookline.calls import AgentCall
-from hookline.errors import HooklineError, HookUsageError
+from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import Approve, ForeignRun, Reject
 
@@ -34,12 +34,14 @@ Play = Callable[[Any, Any], Awaitable[Any]]
 """Runs the graph with an input and a config; what it gives, or `None` where nobody knows."""
 
 
-class RunStopped(HooklineError):
-    """Somebody has interrupted the run."""
-
-
 class HookedToolNode(ToolNode):
     """The node of a graph that calls the tools through the hooks of the run."""
+
+
+def _heard(graph: Any) -> bool:
+    """Whether a graph, or one within it, tells hooks of anything."""
+    nodes = [each.bound for each in getattr(graph, "nodes", {}).values() if hasattr(each, "bound")]
+    return MARK in getattr(graph, "channels", ()) or any(isinstance(x, HookedToolNode) or _heard(x) for x in nodes)
 
 
 def hooked(agent: Any, *, hooks: Iterable[AnyHook], agent_id: str = "", **options: Any) -> HookedAgent:
@@ -90,10 +92,7 @@ class HookedAgent:
     """An agent with the hooks of one run: run it as the agent is run."""
 
     def __init__(self, agent: Any, hooks: Iterable[AnyHook], agent_id: str, options: Mapping[str, Any]) -> None:
-        nodes = getattr(agent, "nodes", {}).values()
-        if MARK not in getattr(agent, "channels", ()) and not any(
-            isinstance(each.bound, HookedToolNode) for each in nodes
-        ):
+        if not _heard(agent):
             raise HookUsageError(
                 "The agent was built without a HooklineMiddleware, so that no hook would ever be called. "
                 "Build it with create_agent(..., middleware=[HooklineMiddleware(), ...]); a graph of your own with its "

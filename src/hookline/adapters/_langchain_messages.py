@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from langchain.agents.middleware.types import ModelRequest
+from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -33,14 +33,19 @@ __all__ = [
     "pending_of",
     "put",
     "result_of",
+    "reviewed",
     "said_last",
     "shown",
     "specs_of",
     "tool_message",
+    "with_args",
 ]
 
 Named = Callable[[str], tuple[str, str]]
 """Where a tool comes from and what it is called there, by the name that the model knows."""
+
+EDITED = "hitl_edited_tool_calls"
+"""In the state: calls that a person has edited, for a `HumanInTheLoopMiddleware` to put in place when they are made."""
 
 ROLES: Mapping[str, Any] = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
 
@@ -261,3 +266,31 @@ def decisions_of(command: Command[Any], pending: Sequence[tuple[Interrupt, Pendi
         reason, ends = str(decision.get("message") or ""), bool(decision.get("ends_the_run"))
         found.append(Reject(call.tool_call_id, reason=reason, and_continue=not ends))
     return found
+
+
+def _edited(request: ToolCallRequest) -> Mapping[str, Any]:
+    return (request.state.get(EDITED) or {}) if isinstance(request.state, Mapping) else {}
+
+
+def reviewed(request: ToolCallRequest) -> ToolCallRequest:
+    """A tool call as a person has edited it, if a middleware further inside is yet to put that in place."""
+    call = request.tool_call
+    edited = _edited(request).get(call["id"] or "")
+    if edited is None:
+        return request
+    asked = (each for message in shown(request.state) if isinstance(message, AIMessage) for each in message.tool_calls)
+    if not any(each["id"] == call["id"] and each["args"] == call["args"] for each in asked):
+        return request  # it is in place, and maybe changed since
+    tool = next((each for each in request.runtime.tools if each.name == edited["name"]), None)
+    changed: Any = {**call, "name": edited["name"], "args": edited["args"]}
+    return request if tool is None else request.override(tool_call=changed, tool=tool)
+
+
+def with_args(request: ToolCallRequest, args: Mapping[str, Any]) -> ToolCallRequest:
+    """A tool call with other arguments, which a person's edit of those before does not undo."""
+    call: Any = {**request.tool_call, "args": dict(args)}
+    edited = _edited(request)
+    if call["id"] not in edited:
+        return request.override(tool_call=call)
+    kept = {**edited, call["id"]: {"name": call["name"], "args": call["args"]}}
+    return request.override(tool_call=call, state={**request.state, EDITED: kept})

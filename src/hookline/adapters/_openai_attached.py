@@ -15,6 +15,7 @@ from agents import Agent, AgentsException, RunResultStreaming, ToolApprovalItem
 from hookline.adapters._openai_items import call_id_of, parsed, pending_of, told
 from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
 from hookline.errors import HooklineError, message_of
+from hookline.events import PendingTool
 from hookline.runtime import KINDS, AgentDone, Approve, Drives, ForeignRun, Reject
 
 __all__ = ["DRIVES", "Attached", "RunStopped", "masked", "present"]
@@ -55,7 +56,7 @@ class Attached:
     def __init__(self, run: ForeignRun, *, awaited: Agent[Any] | None = None) -> None:
         self.run = run
         self.loop = asyncio.get_running_loop()
-        self.waits = False
+        self.waits: list[PendingTool] = []
         self.streamed: RunResultStreaming | None = None
         self.undecided: list[ToolApprovalItem] = []
         self.nested = awaited is not None
@@ -172,11 +173,10 @@ class Attached:
             taken.set_result(None)
             try:
                 output = await over
-            except Waits:
-                await run.close()
-                raise
             except BaseException as error:
-                await run.close(error)
+                if isinstance(error, RunStopped):
+                    run.finish("interrupted")
+                await run.close(None if isinstance(error, Waits) else error)
                 raise
             run.finish("done", output)
             await run.close()
@@ -225,8 +225,8 @@ class Attached:
         if result is None:
             return
         if result.interruptions:
-            self.waits = True
-            self.run.pause([pending_of(item) for item in result.interruptions])
+            self.waits = [pending_of(item) for item in result.interruptions]
+            self.run.pause(self.waits)
             self.run.end_step(should_continue=False)
         else:
             self.run.finish("done", said_last(result))
@@ -250,7 +250,7 @@ class Attached:
                     output = task.result().output
                 self.run = parent
                 if self.waits:
-                    parent.finish("waiting_for_human")
+                    parent.pause(self.waits)
                 elif failure is None:
                     parent.finish("done", output)
 
@@ -260,9 +260,9 @@ class Attached:
         Raises:
             RunStopped: If a hook has.
         """
-        denied = self.run.denied
-        if denied is not None:
-            raise RunStopped(denied.reason, denied.hook_id)
+        for run in (self.run, *(parent for parent, _, _ in self.handed)):
+            if run.denied is not None:
+                raise RunStopped(run.denied.reason, run.denied.hook_id)
 
     @contextmanager
     def standing(self) -> Iterator[None]:
@@ -295,6 +295,5 @@ def said_last(result: Any) -> str:
 
 def _heed_cancellation() -> None:
     """A cancellation that the run took for the tool's own goes on: the SDK cancels the task of each tool call."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    if (task := asyncio.current_task()) is not None and task.cancelling():
         raise asyncio.CancelledError

@@ -19,7 +19,7 @@ from hookline.adapters._openai_attached import Attached, RunStopped, present, sa
 from hookline.adapters._openai_items import input_of, spoken
 from hookline.adapters._openai_models import TwinProvider, alike, twin_model
 from hookline.adapters._openai_sessions import twin_session
-from hookline.adapters._openai_twins import twin
+from hookline.adapters._openai_twins import current, twin
 from hookline.calls import AgentCall
 from hookline.errors import HookUsageError
 from hookline.runtime import ForeignRun
@@ -140,15 +140,17 @@ def unhooked_stream() -> HookUsageError:
 
 
 async def _restored(root: Agent[Any], state: RunState[Any]) -> RunState[Any]:
-    """A state whose agents are twins. The way leads over JSON, as it does for one that waited on another machine."""
-    contexts: list[Any] = []
+    """A state whose agents are twins: as it is, if it comes from a run with hooks in this process.
 
-    def keep(context: Any) -> dict[str, Any]:
-        contexts.append(context)
-        return {}
-
-    kept = state.to_json(context_serializer=keep)
-    return await RunState.from_json(root, kept, context_deserializer=lambda found: contexts[0] if contexts else found)
+    Else the way leads over JSON, as it does for one that waited on another machine.
+    """
+    if current(state._current_agent) and current(state._starting_agent):
+        return state
+    kept = state.to_json(context_serializer=lambda _: {})
+    found = await RunState.from_json(root, kept, context_deserializer=dict)
+    if found._context is not None and state._context is not None:
+        found._context.context = state._context.context
+    return found
 
 
 def _answered(agent: Agent[Any], given: Input, options: dict[str, Any], output: str) -> RunResult:

@@ -16,7 +16,7 @@ from hookline.adapters._openai_attached import present
 from hookline.adapters._openai_items import named
 from hookline.adapters._openai_models import alike, twin_model
 
-__all__ = ["twin"]
+__all__ = ["current", "twin"]
 
 Invoke = Callable[[Any, str], Awaitable[Any]]
 
@@ -59,11 +59,34 @@ def twin(agent: Agent[Any], known: dict[int, Agent[Any]] | None = None) -> Agent
     if id(agent) in known:
         return known[id(agent)]
     found: Agent[Any] = alike(agent, _class_of(cast(Any, type(agent))))
+    vars(found)["_hookline"] = agent, _parts(agent)
     known[id(agent)] = found
     tools = [twin_tool(each, known) for each in agent.tools]
     handoffs = [_twin_handoff(each, known) for each in agent.handoffs]
     vars(found).update(tools=tools, model=twin_model(agent.model), handoffs=handoffs)
     return found
+
+
+def _parts(agent: Agent[Any]) -> list[Any]:
+    return [*vars(agent).values(), *agent.tools, *agent.handoffs]
+
+
+def current(agent: Any, seen: set[int] | None = None) -> bool:
+    """Whether this is a twin, and nobody has changed its original since, nor those of all that it calls."""
+    seen = set() if seen is None else seen
+    if id(agent) in seen:
+        return True
+    seen.add(id(agent))
+    original, parts = vars(agent).get("_hookline", (None, []))
+    if original is None:
+        return False
+    now = _parts(original)
+    if len(now) != len(parts) or any(each is not before for each, before in zip(now, parts, strict=True)):
+        return False
+    references = [getattr(each, "_agent_ref", None) for each in agent.handoffs]
+    called = [each() for each in references if each is not None]
+    called += [getattr(each, "_agent_instance", None) for each in agent.tools]
+    return all(current(each, seen) for each in called if each is not None)
 
 
 def _twin_handoff(given: Agent[Any] | Handoff[Any, Any], known: dict[int, Agent[Any]]) -> Handoff[Any, Any]:

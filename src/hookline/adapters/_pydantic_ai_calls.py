@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from pydantic_ai.tools import RunContext, ToolDefinition
 
 from hookline.adapters import _pydantic_ai_words as words
 from hookline.adapters._pydantic_ai_compaction import CompactingModel, can_compact
-from hookline.calls import Message, ModelCall, ToolResult
+from hookline.calls import Message, ModelCall, ToolCalling, ToolResult
 from hookline.errors import HookDenied
 from hookline.runtime import ForeignRun, ToolDone
 
@@ -166,12 +167,13 @@ class Calls:
         run = self._run
         given: list[Any] = []
         raised: list[Exception] = []
-        calling = words.calling_of(call, self._source)
+        calling = self._calling(call)
 
         async def work(final: Mapping[str, Any]) -> ToolResult:
             present = present_caller.set(Caller(run, self._scope))
             try:
-                value = await handler(args if final == calling.args else self._validated(ctx, tool_def.name, final))
+                same = final == calling.args
+                value = await handler(args if same else await self._validated(ctx, tool_def.name, final))
                 told = words.result_of(call.tool_name, value)
             except asyncio.CancelledError:
                 self._scope.cancel_called |= _cancelled()
@@ -220,16 +222,30 @@ class Calls:
         async def work(final: Mapping[str, Any]) -> ToolResult:
             raise error
 
-        done = await self._run.call_tool(words.calling_of(call, self._source), work)
+        done = await self._run.call_tool(self._calling(call), work)
         if done.stop is not None:
             raise HookDenied(done.stop.hook_id, done.stop.reason)
         self._run.step.asked.pop(call.tool_call_id, None)
         return done
 
-    def _validated(self, ctx: RunContext[Any], name: str, final: Mapping[str, Any]) -> dict[str, Any]:
+    def _calling(self, part: ToolCallPart) -> ToolCalling:
+        """A call with its arguments as the framework reads them; with none where it finds no object."""
+        try:
+            args = part.args_as_dict(raise_if_invalid=True)
+        except (ValueError, AssertionError):
+            args = {}
+        return ToolCalling(
+            identifier=self._source(part.tool_name), api_name=part.tool_name, args=args, tool_call_id=part.tool_call_id
+        )
+
+    async def _validated(self, ctx: RunContext[Any], name: str, final: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments that a hook has changed, as the tool takes them."""
-        validator = self._tools[name].args_validator
-        validated: dict[str, Any] = validator.validate_python(words.plain(final), context=ctx.validation_context)
+        tool = self._tools[name]
+        validated: dict[str, Any] = tool.args_validator.validate_python(_plain(final), context=ctx.validation_context)
+        if tool.args_validator_func is not None:
+            judged = tool.args_validator_func(ctx, **validated)
+            if inspect.isawaitable(judged):
+                await judged
         return validated
 
     async def _call_agent(
@@ -259,3 +275,10 @@ def _cancelled() -> bool:
     """Whether somebody has cancelled the present task."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _plain(value: Any) -> Any:
+    """Arguments as their own, with lists and objects that may be changed."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

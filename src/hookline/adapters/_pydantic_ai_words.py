@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, cast
 
+import msgspec
 from pydantic_ai.exceptions import ModelRetry, ToolFailed, ToolFailedError, ToolRetryError
 from pydantic_ai.messages import (
     CompactionPart,
@@ -37,7 +38,6 @@ __all__ = [
     "calling_of",
     "cause_of",
     "changed_response",
-    "plain",
     "response_of",
     "result_of",
     "source_of",
@@ -84,13 +84,6 @@ def source_of(tool: Any) -> str:
     if toolset is None or not hasattr(type(toolset), "server_info"):
         return "local"
     return str(tool.tool_def.toolset_id or toolset.server_info.name)
-
-
-def plain(value: Any) -> Any:
-    """Arguments as their own, with lists and objects that may be changed."""
-    if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def calling_of(part: ToolCallPart, naming: Naming) -> ToolCalling:
@@ -282,6 +275,11 @@ def changed_response(
             return answer.tool_calls == before.tool_calls
         return not isinstance(part, TextPart | ToolCallPart) or answer.content == before.content
 
+    outputs = [part for part in was.parts if isinstance(part, ToolCallPart) and naming(part.tool_name) == ""]
+    if answer.content and [part.args_as_json_str() for part in outputs] == [before.content]:  # the output, and no text
+        changed = replace(outputs[0], args=answer.content)
+        was = replace(was, parts=[changed if part is outputs[0] else part for part in was.parts])
+        before = msgspec.structs.replace(before, content=answer.content)
     parts = [part for part in was.parts if kept(part)]
     if answer.content != before.content:
         parts.extend(_said(answer))

@@ -25,7 +25,7 @@ try:
 
     from hookline.adapters._langchain_attached import DRIVES, Attached, present
     from hookline.adapters._langchain_hooked import HookedAgent, HookedToolNode, RunStopped, answers, hooked
-    from hookline.adapters._langchain_messages import shown
+    from hookline.adapters._langchain_messages import reviewed, shown
 except ImportError as error:
     raise MissingExtraError("langchain", "The adapter of LangChain") from error
 
@@ -79,6 +79,7 @@ class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
         attached = self._attached()
         if attached is None:
             return handler(request)
+        request = reviewed(request)
         identifier, name = self.named(request.tool_call["name"])
         if identifier == "agent":
             return attached.call_agent(request, handler, name)

@@ -36,6 +36,9 @@ from hookline.otel._text import clean, error_type
 
 __all__ = ["ACTIONS", "denial_attributes", "tool_key"]
 
+STOPPED = ("interrupted", "max_steps", "cost_limit", "waiting_for_human")
+"""Why a sub-agent may end without having done its work, and without an error."""
+
 
 def before_step(spans: OperationSpans, event: BeforeStep, content: Content) -> None:
     key = ("step", event.step_index)
@@ -247,7 +250,7 @@ def before_call_agent(spans: OperationSpans, event: BeforeCallAgent, content: Co
 
 
 def after_call_agent(spans: OperationSpans, event: AfterCallAgent, content: Content) -> None:
-    opened = call_of(spans, event.callee_id, event.sub_operation_id)
+    opened = call_of(spans, event.callee_id, event.sub_operation_id, unrun=spans.own and not event.sub_operation_id)
     if opened is None:
         return
     attributes: dict[str, Any] = {}
@@ -263,34 +266,42 @@ def after_call_agent(spans: OperationSpans, event: AfterCallAgent, content: Cont
 
 
 def on_call_agent_error(spans: OperationSpans, event: OnCallAgentError, content: Content) -> None:
-    opened = call_of(spans, event.callee_id, None)
     denied = spans.denials.pop(SubAgentCall, None)
+    opened = call_of(spans, event.callee_id, None, unrun=denied is not None)
     if opened is None:
         return
     if denied is not None:
         attributes = denial_attributes(names.CALL_AGENT, SubAgentCall, *denied, content)
         spans.end(opened, event.time_unix_nano, attributes)
         return
-    message = content.message(names.CALL_AGENT, names.ERROR_MESSAGE, event.error)
     attributes = {names.SUB_OPERATION_ID: clean(opened.child)} if opened.child else {}
+    if opened.outcome in STOPPED:
+        attributes[names.OUTCOME] = opened.outcome
+        spans.end(opened, event.time_unix_nano, attributes)
+        return
+    message = content.message(names.CALL_AGENT, names.ERROR_MESSAGE, event.error)
     kind = opened.error_type or names.OTHER
     spans.end(opened, event.time_unix_nano, attributes, error_type=kind, message=message)
 
 
-def call_of(spans: OperationSpans, callee_id: str, child: str | None) -> OpenSpan | None:
+def call_of(spans: OperationSpans, callee_id: str, child: str | None, *, unrun: bool) -> OpenSpan | None:
     """The call of a sub-agent that an event speaks of.
 
-    In a run of this package the context says so: the event is dispatched inside of the call. Elsewhere the child's
-    operation id does; and where there is none, it is the call whose child has failed, or the one that began first.
+    One in whose place a hook has spoken begins and ends at once, so that it is the newest. In a run of this package the
+    context says so: the event is dispatched inside of the call. Elsewhere the child's operation id does; and where
+    there is none, it is the call whose work has just failed, or whose child has, or the one that began first.
     """
     current = get_value(spans.common.key)
     if isinstance(current, OpenSpan) and spans.open.get(current.key) is current and current.callee == callee_id:
         return current
     calls = [each for each in spans.open.values() if each.kind == names.CALL_AGENT and each.callee == callee_id]
+    if unrun:
+        return next((each for each in reversed(calls) if each.child is None), None)
     if child:
         known = [each for each in calls if each.child == child]
         return next(iter(known or (each for each in calls if each.child is None)), None)
-    return min(calls, key=lambda each: (each.outcome != "error", each.child is not None), default=None)
+    order = {each: (not each.left, each.outcome != "error", each.child is not None) for each in calls}
+    return min(calls, key=order.__getitem__, default=None)
 
 
 def denial_attributes(

@@ -9,6 +9,7 @@ from opentelemetry.context import Context, attach, create_key, get_current, get_
 
 __all__ = [
     "OPERATION",
+    "PLACE",
     "Activation",
     "attach",
     "current_operation",
@@ -19,6 +20,9 @@ __all__ = [
 ]
 
 OPERATION = create_key("hookline-operation-id")
+
+PLACE = create_key("hookline-place")
+"""The id of the span that a bundle made current last, for a run or a tool call, and that call's id."""
 
 
 def current_operation(context: Context | None = None) -> str | None:

@@ -10,7 +10,7 @@ from opentelemetry.trace import INVALID_SPAN, Link, get_current_span, set_span_i
 
 from hookline._enclosing import Segment
 from hookline.otel import _attributes as names
-from hookline.otel._context import OPERATION, get_current, get_value
+from hookline.otel._context import OPERATION, PLACE, get_current, get_value
 from hookline.otel._spans import OpenSpan, OperationSpans
 
 __all__ = ["Place", "place_of"]
@@ -78,9 +78,15 @@ def among_bundles(inside: OpenSpan, current: Context, operations: Operations) ->
     span = get_current_span(current)
     attributes = getattr(span, "attributes", None) or {}
     spans = operations.get(inside.operation_id)
-    if spans is None or names.OPERATION_ID not in attributes or spans.has(span):
+    if spans is None or spans.has(span):
         return current
-    tool = spans.open.get(("tool", attributes.get(names.TOOL_CALL_ID)))
+    call_id = attributes.get(names.TOOL_CALL_ID)
+    if names.OPERATION_ID not in attributes:
+        place = get_value(PLACE, current)
+        if span.is_recording() or not isinstance(place, tuple) or place[0] != span.get_span_context().span_id:
+            return current
+        call_id = place[1]  # a library without a back end has put a stand-in there
+    tool = spans.open.get(("tool", call_id))
     return set_span_in_context((tool or spans.current_step()).span, current)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from opentelemetry.trace import (
@@ -12,7 +12,7 @@ from opentelemetry.trace import (
 )
 
 from hookline._enclosing import Segment
-from hookline.calls import AgentCall, Call, CompactCall, Denial, ModelCall, StepCall, SubAgentCall, ToolCall
+from hookline.calls import AgentCall, Call, CompactCall, Denial, ModelCall, StepCall, SubAgentCall, ToolCall, ToolSpec
 from hookline.events import CompletionReason, Event, OnComplete, OnError
 from hookline.otel import _attributes as names
 from hookline.otel._actions import denial_attributes
@@ -24,7 +24,7 @@ from hookline.otel._segments import Over
 from hookline.otel._spans import MARKS, Common, OpenSpan, OperationSpans, finish
 from hookline.otel._text import clean, count, error_type
 
-__all__ = ["Roots", "reason_of", "segment_of_event"]
+__all__ = ["Roots", "descriptions", "reason_of", "segment_of_event"]
 
 DESCRIPTION_CHARACTERS = 1000
 """How much of a tool's description its spans carry."""
@@ -199,7 +199,7 @@ class Roots:
         if found is None or found[0] is not tools:
             if len(self._described) >= 64:
                 self._described.clear()
-            found = tools, {tool.name: clean(tool.description, DESCRIPTION_CHARACTERS) for tool in tools}
+            found = tools, descriptions(tools)
             self._described[id(tools)] = found
         return found[1]
 
@@ -217,6 +217,11 @@ class Roots:
         for mark in MARKS:
             if mark in attributes:
                 root.attributes[mark] = attributes[mark]
+
+
+def descriptions(tools: Sequence[ToolSpec]) -> dict[str, str]:
+    """The descriptions of tools, by name."""
+    return {tool.name: clean(tool.description, DESCRIPTION_CHARACTERS) for tool in tools}
 
 
 def segment_of_event(event: Event, over: Over | None) -> Segment:

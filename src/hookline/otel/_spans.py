@@ -36,6 +36,7 @@ class OpenSpan:
         child: The operation that this became.
         outcome: Why that ended.
         error_type: What it failed with.
+        left: Of a call of a sub-agent: whether its work has failed, and only the event that tells of it is to come.
     """
 
     __slots__ = (
@@ -47,6 +48,7 @@ class OpenSpan:
         "error_type",
         "key",
         "kind",
+        "left",
         "operation_id",
         "outcome",
         "parent",
@@ -76,6 +78,7 @@ class OpenSpan:
         self.child: str | None = None
         self.outcome: str | None = None
         self.error_type: str | None = None
+        self.left = False
 
 
 class Common:

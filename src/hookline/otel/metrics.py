@@ -53,6 +53,7 @@ class Counted:
         "compact_error",
         "compacting",
         "failed_with",
+        "learns",
         "llm_calls",
         "model",
         "operation_id",
@@ -75,6 +76,8 @@ class Counted:
         self.tool_calls = segment.tool_calls
         self.waiting_since = segment.waiting_since_unix_nano
         self.tools = {tool.name for tool in segment.tools}
+        self.learns = not self.tools
+        """Whether the tools that are offered become known with the model calls: those of another framework do."""
         self.told: Event | None = None
         self.asked: tuple[str, dict[str, str]] | None = None
         """The model that was asked last, and what its metrics say."""
@@ -165,7 +168,11 @@ class MetricsHooks(EnclosingHooks):
     def enter(self, call: Call) -> tuple[Counted, float, Call] | None:
         """Note when a model is asked."""
         counted = self._operations.get(call.operation_id)
-        return (counted, perf_counter(), call) if counted is not None else None
+        if counted is None:
+            return None
+        if counted.learns and isinstance(call, ModelCall):
+            counted.tools.update(tool.name for tool in call.tools)
+        return counted, perf_counter(), call
 
     def leave(self, entered: tuple[Counted, float, Call] | None, result: object, error: BaseException | None) -> None:
         """Measure a model call, unless it was interrupted; note what a compaction came to."""
@@ -177,8 +184,8 @@ class MetricsHooks(EnclosingHooks):
             if isinstance(call, CompactCall):
                 counted.compact_error = None if interrupted else error_type(type(error).__name__)
             elif isinstance(call, ModelCall) and not interrupted:
-                if error is not None:  # it ends the step
-                    counted.failed_with = self._errors(error_type(type(error).__name__))
+                # It ends the step, unless another runtime asks again.
+                counted.failed_with = None if error is None else self._errors(error_type(type(error).__name__))
                 self._model(counted, call, perf_counter() - began, result, error)
         except Exception as problem:
             self._failures.note("leave", problem)

@@ -22,7 +22,7 @@ from hookline.otel import _attributes as names
 from hookline.otel._actions import ACTIONS
 from hookline.otel._chats import begin_chat, end_chat
 from hookline.otel._content import Content, Redact, capture_mode
-from hookline.otel._context import OPERATION, Activation, attach, detach, set_value
+from hookline.otel._context import OPERATION, PLACE, Activation, attach, detach, set_value
 from hookline.otel._failures import Failures
 from hookline.otel._feeds import executions, unregistrations
 from hookline.otel._hook_spans import hook_event, hook_span
@@ -30,7 +30,7 @@ from hookline.otel._instruments import SCOPE, instruments_of
 from hookline.otel._links import traceparent_of
 from hookline.otel._log_events import LogEvents
 from hookline.otel._options import flags, one_of, positive, provider
-from hookline.otel._roots import Roots, reason_of, segment_of_event
+from hookline.otel._roots import Roots, descriptions, reason_of, segment_of_event
 from hookline.otel._segments import Segments, end_open, heard
 from hookline.otel._spans import Common, OpenSpan, OperationSpans
 from hookline.otel._text import error_type
@@ -157,7 +157,8 @@ class TracingHooks(EnclosingHooks):
         try:
             context = set_value(self._common.key, begun.root, set_value(OPERATION, begun.id))
             if not is_hollow(begun):
-                context = set_span_in_context(begun.root.span, context)
+                place = begun.root.span.get_span_context().span_id, None
+                context = set_value(PLACE, place, set_span_in_context(begun.root.span, context))
             begun.token = attach(context)
         except Exception as error:
             self._failures.note("attach", error)
@@ -190,13 +191,19 @@ class TracingHooks(EnclosingHooks):
         """Make the span of a step, a model call, a tool call, a sub-agent call or a compaction current."""
         try:
             spans = self._segments.open.get(call.operation_id)
-            opened = self._span_of(spans, call) if spans is not None else None
-            if spans is None or opened is None:
+            if spans is None:
+                return None
+            if not spans.descriptions and isinstance(call, ModelCall) and call.tools:
+                spans.descriptions = descriptions(call.tools)  # of another framework no more is known before
+            opened = self._span_of(spans, call)
+            if opened is None:
                 return None
             # Hooks may have put something of theirs into the present context.
             context = opened.context = set_span_in_context(opened.span)
             if call.__class__ is SubAgentCall:
                 context = set_value(self._common.key, opened, context)
+            elif isinstance(call, ToolCall):
+                context = set_value(PLACE, (opened.span.get_span_context().span_id, call.tool_call_id), context)
             return opened, attach(context), call
         except Exception as error:
             self._failures.note("enter", error)
@@ -215,9 +222,11 @@ class TracingHooks(EnclosingHooks):
                 spans = self._segments.open.get(call.operation_id)
                 if spans is not None:
                     end_chat(spans, opened, call, result, error, self._content, self._logs)
-            elif isinstance(error, Exception):
+                return
+            opened.left = True
+            if isinstance(error, Exception):
                 opened.error_type = error_type(type(error).__name__)
-            elif error is not None:
+            else:
                 opened.outcome = "interrupted"
         except Exception as problem:
             self._failures.note("leave", problem)

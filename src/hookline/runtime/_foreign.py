@@ -27,7 +27,7 @@ from hookline.calls import (
     ToolResult,
     ToolSpec,
 )
-from hookline.errors import message_of
+from hookline.errors import StaleStateError, message_of
 from hookline.events import (
     AfterCallAgent,
     AfterCompact,
@@ -39,9 +39,11 @@ from hookline.events import (
 from hookline.runtime._calls import answer, call_of, intercepted_job
 from hookline.runtime._control import RunControl, lead
 from hookline.runtime._enclosing import enclosed
+from hookline.runtime._foreign_keeping import storable_messages
 from hookline.runtime._foreign_life import ForeignLife
 from hookline.runtime._foreign_results import AgentDone, ToolDone
 from hookline.runtime._given import new_operation_id
+from hookline.runtime._letting_go import LOST_HERE
 from hookline.runtime._result import Step
 from hookline.runtime._tools import Tool
 
@@ -117,7 +119,8 @@ class ForeignRun(ForeignLife):
             Its answer, or that of a hook; `None` if a hook denied it, which is to end the run.
         """
         run, step = self._opened, self.step
-        run.messages, run.given_specs = list(messages), list(tools)
+        run.messages = list(messages) if run.journal is None else storable_messages(messages)
+        run.given_specs = list(tools)
         model = run.agent.model
         call = ModelCall(
             messages=list(messages),
@@ -187,6 +190,9 @@ class ForeignRun(ForeignLife):
             else:
                 run.count_call(call)
                 await answer(run, step, calling, call, tool, problem)
+        except (*LOST_HERE, StaleStateError) as error:
+            self._lost = error
+            raise
         finally:
             del run.at_hand[calling.tool_call_id]
         return self._tool_done(step, calling, given, raised)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from time import perf_counter_ns, time_ns
 from types import TracebackType
@@ -31,14 +32,16 @@ from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime._agent import Agent
 from hookline.runtime._drives import Drives, check_driven
 from hookline.runtime._enclosing import begin_enclosing, end_enclosing
+from hookline.runtime._foreign_keeping import claim, keep_end
 from hookline.runtime._foreign_segment import Segment, stand_in
 from hookline.runtime._given import check_ids, checked_id
-from hookline.runtime._keeping import save
-from hookline.runtime._letting_go import save_end
+from hookline.runtime._journal import storable
+from hookline.runtime._letting_go import settled
 from hookline.runtime._live import live
 from hookline.runtime._result import Step
 from hookline.runtime._resume import decided, rejection
 from hookline.runtime._run import Run
+from hookline.runtime._running import LAST_SAVE_SECONDS
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, default_store
 from hookline.runtime._telling import after_step, before_step, endings
 
@@ -83,12 +86,13 @@ class ForeignLife:
         self._user_id, self._tenant_id, self._conversation_id = user_id, tenant_id, conversation_id
         self._dispatcher = dispatcher
         self._own_dispatcher: HookDispatcher | None = None
-        self._store = store or default_store()
+        self._store = store or (parent.run.store if parent is not None else default_store())
         self._drain_timeout = drain_timeout
         self._run: Segment | None = None
         self._step: Step | None = None
         self._resumed = False
         self._ended: tuple[CompletionReason, Exception | None] | None = None
+        self._lost: Exception | None = None
 
     # Its life.
 
@@ -129,7 +133,8 @@ class ForeignLife:
             tools: What the model may call.
 
         Raises:
-            OperationExistsError: If an operation of that id is running.
+            OperationExistsError: If the operation id is taken.
+            OperationBusyError: If the store knows that it is running, or somebody else goes on with it.
         """
         dispatcher = self._dispatcher
         if dispatcher is None:
@@ -150,6 +155,8 @@ class ForeignLife:
         self._resumed = state is not None and state.status == "waiting_for_human"
         if self.operation_id in live:
             raise OperationBusyError(self.operation_id) if self._resumed else OperationExistsError(self.operation_id)
+        if state is not None and state.status == "running":
+            raise OperationBusyError(self.operation_id)
         if state is None or not self._resumed:
             parent = self._parent.operation_id if self._parent is not None else None
             state = OperationState(
@@ -179,11 +186,12 @@ class ForeignLife:
             bundles = [entry for entry in self._hooks if isinstance(entry, EnclosingHooks)]
             hooks = begin_enclosing(run, list(dict.fromkeys(bundles))) if bundles else run.hooks
             dispatcher.register(self.operation_id, hooks)
-            if run.journal is not None:
-                await save(run, "running")
+            if self._resumed or run.journal is not None:
+                await claim(run)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await dispatcher.unregister(self.operation_id)
+                await dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
+            end_enclosing(run)
             del live[self.operation_id]
             self._run = None
             raise
@@ -211,27 +219,49 @@ class ForeignLife:
             return
         if error is not None:
             self._undo_done()
-        reason, failure = self._ended or self._outcome(run, error)
+        reason, known = self._ended or self._outcome(run, error)
+        failure = known
+        try:
+            if error is None:
+                failure = await self._end(run, reason, known)
+            else:
+                seconds = math.inf if isinstance(error, Exception) else LAST_SAVE_SECONDS
+                with anyio.CancelScope(shield=True):
+                    await self._end(run, reason, known, save_timeout=seconds)
+        finally:
+            if self._own_dispatcher is not None:
+                await self._own_dispatcher.__aexit__(None, None, None)
+        if failure is not None and failure is not known:
+            raise failure
+
+    async def _end(
+        self, run: Segment, reason: CompletionReason, failure: Exception | None, *, save_timeout: float = math.inf
+    ) -> Exception | None:
+        """Keep the end in the store, announce it, and forget the hooks.
+
+        Returns:
+            Why it failed, be it in the end.
+        """
         try:
             run.finishing = True
             run.ended = perf_counter_ns()
             self.end_step(should_continue=False)
             if reason == "waiting_for_human" or self._resumed or run.journal is not None:
-                await save_end(run, reason, failure)
+                if save_timeout == math.inf:
+                    reason, failure = await keep_end(run, reason, failure)
+                else:
+                    with anyio.move_on_after(save_timeout):
+                        reason, failure = await keep_end(run, reason, failure)
         finally:
             try:
                 for event in endings(run, reason, failure):
                     run.dispatcher.dispatch(event)
+                reason, failure = await settled(run, reason, failure)
             finally:
-                if error is None:
-                    await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
-                else:
-                    with anyio.CancelScope(shield=True):
-                        await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
+                await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
                 end_enclosing(run)
                 del live[self.operation_id]
-                if self._own_dispatcher is not None:
-                    await self._own_dispatcher.__aexit__(None, None, None)
+        return failure
 
     def _undo_done(self) -> None:
         """A run in which something is raised after its last words is not done."""
@@ -266,7 +296,13 @@ class ForeignLife:
 
         Returns:
             Its index, from 0.
+
+        Raises:
+            StoreUnavailableError: If the store was lost in the step before, whatever the framework made of that.
+            StaleStateError: If somebody else goes on with the operation.
         """
+        if self._lost is not None:
+            raise self._lost
         if self._step is not None:
             self.end_step(should_continue=True)
         self._step = step = before_step(self._opened)
@@ -293,7 +329,7 @@ class ForeignLife:
     def answered(self, response: ModelResponse) -> None:
         """Take a model's answer into the step and the totals."""
         step = self.step
-        self._opened.count(step, response)
+        self._opened.count(step, response if self._opened.journal is None else storable(response))
         if response.tool_calls:
             step.calling, step.type = list(response.tool_calls), "call_tool"
         elif step.calling:

@@ -7,7 +7,7 @@ import logging
 from contextvars import ContextVar
 
 from hookline.errors import OperationBusyError, StaleStateError, StateFormatError, StoreUnavailableError
-from hookline.events import CompletionReason
+from hookline.events import CompletionReason, OnError
 from hookline.runtime._keeping import look_up, save
 from hookline.runtime._result import OperationResult
 from hookline.runtime._run import Run
@@ -22,6 +22,7 @@ __all__ = [
     "is_stored",
     "let_go_when_cancelled",
     "save_end",
+    "settled",
     "take_back",
 ]
 
@@ -133,3 +134,17 @@ async def end_somehow(run: Run, unsaved: Exception) -> None:
     except Exception:
         logger.exception("Operation %s cannot be stored at all", run.operation_id)
         await let_go(run)
+
+
+async def settled(
+    run: Run, reason: CompletionReason, error: Exception | None
+) -> tuple[CompletionReason, Exception | None]:
+    """Wait for the deliveries that the operation is for; one that failed is the operation's failure."""
+    failure = await run.critical.settle(run.drain_timeout) if run.critical is not None else None
+    if failure is None or reason == "error":
+        return reason, error
+    logger.error("Operation %s ended with %s, but %s", run.operation_id, reason, failure)
+    for event in endings(run, "error", failure):
+        if isinstance(event, OnError):
+            run.dispatcher.dispatch(event)
+    return "error", failure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 from collections.abc import Coroutine, Sequence
 from time import perf_counter_ns
@@ -19,7 +18,7 @@ from hookline.errors import (
     OperationExistsError,
     StaleStateError,
 )
-from hookline.events import CompletionReason, OnError
+from hookline.events import CompletionReason
 from hookline.runtime._agent_call import run_agent
 from hookline.runtime._calls import INTERRUPTED
 from hookline.runtime._enclosing import begin_enclosing, end_enclosing
@@ -32,6 +31,7 @@ from hookline.runtime._letting_go import (
     is_stored,
     let_go_when_cancelled,
     save_end,
+    settled,
     take_back,
 )
 from hookline.runtime._live import live
@@ -44,8 +44,6 @@ from hookline.runtime._state import Decision
 from hookline.runtime._telling import endings
 
 __all__ = ["exec_run"]
-
-logger = logging.getLogger("hookline")
 
 LAST_SAVE_SECONDS = 5.0
 """How long a store may take to save a run that was cancelled from outside; the cancellation waits for that."""
@@ -214,23 +212,7 @@ async def _finish(
         try:
             for event in endings(run, reason, error):
                 run.dispatcher.dispatch(event)
-            if run.critical is not None:
-                reason, error = await _settled(run, reason, error)
+            reason, error = await settled(run, reason, error)
         finally:
             await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
     return run.result(reason, error)
-
-
-async def _settled(
-    run: Run, reason: CompletionReason, error: Exception | None
-) -> tuple[CompletionReason, Exception | None]:
-    """Wait for the deliveries that the operation is for; one that failed is the operation's failure."""
-    assert run.critical is not None
-    failure = await run.critical.settle(run.drain_timeout)
-    if failure is None or reason == "error":
-        return reason, error
-    logger.error("Operation %s ended with %s, but %s", run.operation_id, reason, failure)
-    for event in endings(run, "error", failure):
-        if isinstance(event, OnError):
-            run.dispatcher.dispatch(event)
-    return "error", failure

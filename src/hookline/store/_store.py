@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
@@ -89,7 +89,8 @@ class SqlStore(DurableStore):
             max_pending=max_pending,
             overflow=overflow,
         )
-        self._opened = self._closing = self._closed = False
+        self._closing = self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._companions: list[Companion] = []
         self._listeners: list[Callable[[], None]] = []
@@ -105,13 +106,11 @@ class SqlStore(DurableStore):
             StoreUnavailableError: If it cannot be reached.
             HookUsageError: If the store was opened before, or the event loop is not that of asyncio.
         """
-        if self._opened:
+        if self._loop is not None:
             raise HookUsageError(f"{self!r} was opened before; make a new one.")
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            raise HookUsageError("A store in a database runs on asyncio; trio cannot talk to its drivers.") from None
-        self._opened = True
+        self._loop = _running_loop()
+        if self._loop is None:
+            raise HookUsageError("A store in a database runs on asyncio; trio cannot talk to its drivers.")
         try:
             self._database.look()
             await self._database.trying(partial(migrate, self._database))
@@ -380,14 +379,22 @@ class SqlStore(DurableStore):
         """Refuse to go on unless the store is open.
 
         Raises:
-            HookUsageError: If it was never opened.
+            HookUsageError: If it was never opened, or another event loop has opened it.
             StoreUnavailableError: If it is closed.
         """
-        if not self._opened:
+        if self._loop is None:
             raise HookUsageError(f"{self!r} is not open; write `async with SqlStore(...) as store:`.")
         if self._closed:
             raise StoreUnavailableError(self._address.name, "it is closed")
+        if _running_loop() is not self._loop:  # what the loop of its tasks wakes would never hear of it
+            raise HookUsageError(f"{self!r} was opened by another event loop; open one in the loop that uses it.")
 
     def _usable(self) -> Database:
         self.check_open()
         return self._database
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    return None

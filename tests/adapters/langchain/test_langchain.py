@@ -11,13 +11,17 @@ import msgspec
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain.agents.structured_output import ToolStrategy
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import tools_condition
 from langgraph.types import Command, interrupt
 from msgspec.structs import replace
+from pydantic import BaseModel
 
 from hookline import (
     AfterCallAgent,
@@ -256,6 +260,27 @@ async def test_a_person_may_edit_a_call_about_which_a_hook_asks() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("amount", [20, 40])
+@pytest.mark.parametrize("first", [True, False])
+async def test_hooks_judge_and_change_what_a_person_has_edited(first: bool, amount: int) -> None:
+    hooks, seen, config = Hooks("limits"), Recorder(), thread()
+    hooks.before(ToolCall)(lambda call: call.with_args(b=call.args["b"] + 1))
+    hooks.guard(ToolCall)(lambda call: Deny("too much") if call.args["a"] > 30 else None)
+    script = Script(turns=[calls("add", a=1, b=2), says("done")])
+    middleware: list[Any] = [HooklineMiddleware(), HumanInTheLoopMiddleware({"add": True}, edit_notice=False)]
+    ordered = middleware if first else middleware[::-1]
+    agent = create_agent(script, [tool_of(add)], middleware=ordered, checkpointer=InMemorySaver())
+    run = hooked(agent, hooks=[hooks, seen.hooks])
+
+    await run.ainvoke(GO, config)
+    edited = {"type": "edit", "edited_action": {"name": "add", "args": {"a": amount, "b": 0}}}
+    result = await run.ainvoke(Command(resume={"decisions": [edited]}), config)
+
+    assert told(result) == (["21"] if amount == 20 else ["too much"])
+    assert [event.args for event in seen.of(BeforeToolCall)] == [{"a": amount, "b": 1}]
+
+
+@pytest.mark.anyio
 async def test_a_call_that_a_person_refused_does_not_run_and_one_beside_it_does() -> None:
     hooks, seen, config = Hooks("asks"), Recorder(), thread()
     hooks.guard(ToolCall)(lambda call: Ask("may I?") if call.args["a"] == 1 else None)
@@ -484,6 +509,47 @@ async def test_a_hook_may_change_what_the_model_is_offered_and_told() -> None:
     assert (asked, shown) == (["be brief\ngo"], [])
 
 
+async def changed(answer: AIMessage, **change: Any) -> AIMessage:
+    """An answer of the model, as it is after a hook has changed it."""
+    hooks = Hooks("changes")
+    hooks.after(ModelCall)(lambda call, given: replace(given, **change))
+    model = GenericFakeChatModel(messages=iter([answer]))
+    agent = create_agent(model, middleware=[HooklineMiddleware()])
+    last: AIMessage = (await hooked(agent, hooks=[hooks]).ainvoke(GO))["messages"][-1]
+    return last
+
+
+@pytest.mark.anyio
+async def test_what_a_hook_leaves_alone_of_an_answer_stays_as_the_model_gave_it() -> None:
+    thought, text = {"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "my secret"}
+    used = UsageMetadata(input_tokens=1, output_tokens=2, total_tokens=3)
+    given: dict[str, Any] = {"id": "m1", "usage_metadata": used, "response_metadata": {"model_name": "m"}}
+
+    plain = await changed(AIMessage("my secret", **given), content="***")
+    assert plain == AIMessage("***", **given)
+    made = await changed(AIMessage([thought, text], **given), content="***")
+    assert made == AIMessage([thought, {"type": "text", "text": "***"}], **given)
+    silent = await changed(AIMessage([thought, text], **given), reasoning="")
+    assert silent == AIMessage([text], **given)
+
+
+class Place(BaseModel):
+    city: str
+
+
+@pytest.mark.anyio
+async def test_a_structured_response_outlives_a_change_of_the_text_beside_it() -> None:
+    hooks = Hooks("changes")
+    hooks.after(ModelCall)(lambda call, given: replace(given, content="***"))
+    script = Script(turns=[replace(calls("Place", city="Bonn"), content="my secret")])
+    agent = create_agent(script, middleware=[HooklineMiddleware()], response_format=ToolStrategy(Place))
+
+    result = await hooked(agent, hooks=[hooks]).ainvoke(GO, {"recursion_limit": 6})
+
+    assert result["structured_response"] == Place(city="Bonn")
+    assert result["messages"][1].text == "***"
+
+
 def test_a_sync_compaction_is_led_through_the_hooks_and_a_denied_one_changes_nothing() -> None:
     hooks, seen = Hooks("guard"), Recorder()
     hooks.guard(CompactCall)(lambda call: Deny("keep it"))
@@ -523,6 +589,18 @@ async def test_a_graph_of_ones_own_has_hooks_in_its_model_and_its_tool_node() ->
 
     assert (told(result), result["messages"][-1].text) == (["42"], "canned")
     assert seen.names() == TWO_STEPS
+
+
+@pytest.mark.anyio
+async def test_an_agent_within_a_graph_of_ones_own_has_hooks() -> None:
+    graph: Any = StateGraph(MessagesState)
+    graph.add_node("agent", sync_agent())
+    graph.add_edge(START, "agent")
+    seen = Recorder()
+
+    result = await hooked(graph.compile(), hooks=[seen.hooks]).ainvoke(GO)
+
+    assert (seen.names(), told(result)) == (TWO_STEPS, ["3"])
 
 
 def test_a_bundle_that_is_in_no_list_is_told_how_to_be_given() -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 from pydantic_ai import Agent, ModelRetry, RunContext
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.exceptions import RunCancelled, ToolFailed, UsageLimitExceeded
+from pydantic_ai.exceptions import RunCancelled, ToolFailed, UnexpectedModelBehavior, UsageLimitExceeded
 from pydantic_ai.messages import (
     BinaryContent,
     ModelMessage,
@@ -303,6 +303,58 @@ async def test_arguments_that_a_hook_changes_are_validated_like_those_of_the_mod
     assert witness.of(BeforeToolCall)[0].args == {"day": "2026-01-03"}
 
 
+async def test_a_validator_of_the_tool_judges_what_a_hook_has_changed() -> None:
+    hooks, witness, agent = Hooks("later"), watch(), agent_that([call("pay", amount=10)], "done")
+    hooks.before(ToolCall)(lambda call: call.with_args(amount=99))
+
+    def small(ctx: RunContext[Any], amount: int) -> None:
+        if amount > 50:
+            raise ModelRetry("too much")
+
+    @agent.tool_plain(args_validator=small)
+    def pay(amount: int) -> str:
+        raise AssertionError
+
+    await agent.run("go", capabilities=[Hookline([hooks, witness.hooks])])
+
+    assert [event.error for event in witness.of(OnToolCallError)] == ["too much"]
+
+
+class Day(BaseModel, strict=True):
+    day: date
+
+
+async def test_arguments_that_came_as_text_are_validated_once_and_by_the_framework() -> None:
+    @dataclass
+    class Later(AbstractCapability[Any]):
+        async def after_tool_validate(self, ctx: Any, *, call: Any, tool_def: Any, args: Any) -> Any:
+            return {**args, "times": args["times"] + 1}
+
+    text = ToolCallPart("book", '{"on": {"day": "2026-01-02"}, "times": 1, "price": NaN}', tool_call_id="t1")
+    witness, agent = watch(), agent_that([text], "done", capabilities=[Later()])
+
+    @agent.tool_plain
+    def book(on: Day, times: int, price: float) -> str:
+        return f"{on.day} {times} {price}"
+
+    await agent.run("go", capabilities=[Hookline([witness.hooks])])
+
+    assert [event.content for event in witness.of(AfterToolCall)] == ["2026-01-02 2 nan"]
+
+
+@pytest.mark.parametrize("text", ['{"a": 1', "[1]"])
+async def test_arguments_that_are_no_object_count_as_a_retry_of_the_framework(text: str) -> None:
+    witness, agent = watch(), agent_that([ToolCallPart("add", text)], [ToolCallPart("add", text)], "done", retries=1)
+
+    @agent.tool_plain
+    def add(a: int) -> int:
+        raise AssertionError
+
+    with pytest.raises(UnexpectedModelBehavior, match="max retries"):
+        await agent.run("go", capabilities=[Hookline([witness.hooks])])
+    assert [(event.args, event.error_type) for event in witness.of(OnToolCallError)] == [({}, "ValidationError")] * 2
+
+
 async def test_a_denied_call_is_a_failed_one_to_the_model() -> None:
     hooks = Hooks("guard")
     hooks.guard(ToolCall)(lambda call: Deny("not that"))
@@ -337,6 +389,14 @@ async def test_a_structured_answer_is_what_the_run_said_last_and_no_tool_call() 
     assert names(witness) == ["beforeStep", "afterStep", "onComplete"]
     assert witness.of(AfterStep)[0].step_type == "call_llm"
     assert witness.of(OnComplete)[0].last_assistant_content == '{"name":"Bonn"}'
+
+
+async def test_a_hook_may_change_a_structured_answer() -> None:
+    hooks = Hooks("move")
+    hooks.after(ModelCall)(lambda call, answer: replace(answer, content=answer.content.replace("Bonn", "Ulm")))
+    agent = agent_that([ThinkingPart("which?"), call("final_result", name="Bonn")], output_type=City)
+
+    assert (await agent.run("go", capabilities=[Hookline([hooks])])).output == City(name="Ulm")
 
 
 async def test_an_error_of_the_framework_is_told_and_raised() -> None:

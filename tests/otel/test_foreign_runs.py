@@ -1,0 +1,217 @@
+"""The span tree of runs of other frameworks: what their adapters lead through a `ForeignRun`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from hookline import AgentResult, BeforeToolCall, Deny, Hooks, Respond, SubAgentCall, ToolSpec
+from hookline.runtime import KINDS, Drives, ForeignRun
+from tests.otel.capture import Sink
+from tests.otel.scenes import Scene, call, error_type, own, says, status
+
+DRIVES = Drives(framework="Tests", calls={SubAgentCall: KINDS})
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with Scene() as found:
+        found.traces = 1
+        yield found
+
+
+def run_of(*hooks: Any, agent_id: str = "tester", **options: Any) -> ForeignRun:
+    return ForeignRun(hooks, DRIVES, agent_id=agent_id, **options)
+
+
+async def call_child(parent: ForeignRun, work: Callable[[ForeignRun], Awaitable[str]]) -> str:
+    """Call the agent `child`, whose own run is under that of the caller."""
+
+    async def child(instruction: str, operation_id: str) -> str:
+        async with run_of(agent_id="child", operation_id=operation_id, parent=parent) as run:
+            run.begin_step()
+            return await work(run)
+        return "interrupted"
+
+    return (await parent.call_agent("child", "go", child)).output
+
+
+async def test_of_two_calls_of_one_agent_the_one_that_fails_ends_its_own_span(scene: Scene) -> None:
+    both, failed = asyncio.Barrier(2), asyncio.Event()
+
+    async def works(run: ForeignRun) -> str:
+        await both.wait()
+        await failed.wait()
+        return "done"
+
+    async def fails(run: ForeignRun) -> str:
+        await both.wait()
+        raise LookupError
+
+    async def calls(parent: ForeignRun) -> None:
+        with pytest.raises(LookupError):
+            await call_child(parent, fails)
+        failed.set()
+
+    async with run_of(scene.tracing()) as run:
+        run.begin_step()
+        await asyncio.gather(call_child(run, works), calls(run))
+
+    assert not scene.measured("hookline.tracer.truncated_spans")
+    assert [
+        (status(span), error_type(span), own(span, "outcome"), own(scene.parent(span), "sub_operation.id"))
+        for span in scene.named("invoke_agent child")
+    ] == [
+        ("UNSET", None, ("done",), own(scene.named("invoke_agent child")[0], "operation.id")),
+        ("ERROR", "LookupError", ("error",), own(scene.named("invoke_agent child")[1], "operation.id")),
+    ]
+    assert [(status(span), error_type(span)) for span in scene.named("call_agent")] == [
+        ("UNSET", None),
+        ("ERROR", "LookupError"),
+    ]
+
+
+async def test_calls_of_one_agent_that_are_cancelled_together_are_interrupted_each_with_its_run(scene: Scene) -> None:
+    began = asyncio.Barrier(3)
+
+    def works(pause: int) -> Callable[[ForeignRun], Awaitable[str]]:
+        async def work(run: ForeignRun) -> str:
+            await began.wait()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                for _ in range(pause):
+                    await asyncio.sleep(0)
+            return ""
+
+        return work
+
+    async def main() -> None:
+        async with run_of(scene.tracing()) as run:
+            run.begin_step()
+            await asyncio.gather(call_child(run, works(9)), call_child(run, works(0)))
+
+    task = asyncio.ensure_future(main())
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.01)
+
+    assert not scene.measured("hookline.tracer.truncated_spans")
+    found = [*scene.named("call_agent"), *scene.named("invoke_agent")]
+    assert {(status(span), *own(span, "outcome")) for span in found} == {("UNSET", "interrupted")}
+
+
+@pytest.mark.parametrize("reason", ["interrupted", "max_steps", "cost_limit", "waiting_for_human"])
+async def test_a_sub_agent_that_stops_without_an_error_makes_none_of_its_call(scene: Scene, reason: Any) -> None:
+    async def stops(run: ForeignRun) -> str:
+        run.finish(reason)
+        raise RuntimeError("as the framework says it")
+
+    async with run_of(scene.tracing()) as run:
+        run.begin_step()
+        with pytest.raises(RuntimeError):
+            await call_child(run, stops)
+
+    call = scene.one("call_agent")
+    assert (status(call), error_type(call), own(call, "outcome")) == ("UNSET", None, (reason,))
+    assert own(call, "sub_operation.id") == own(scene.one("invoke_agent child"), "operation.id")
+
+
+async def test_a_call_that_fails_after_its_sub_agent_was_done_has_failed(scene: Scene) -> None:
+    async def child(instruction: str, operation_id: str) -> str:
+        async with run_of(agent_id="child", operation_id=operation_id, parent=run):
+            pass
+        raise LookupError
+
+    async with run_of(scene.tracing()) as run:
+        run.begin_step()
+        with pytest.raises(LookupError):
+            await run.call_agent("child", "go", child)
+
+    call = scene.one("call_agent")
+    assert (status(call), error_type(call)) == ("ERROR", "LookupError")
+
+
+@pytest.mark.parametrize("answer", [Deny("no"), Respond(AgentResult(output="canned"))])
+async def test_a_call_in_whose_place_a_hook_speaks_while_another_begins_is_the_one_that_ends(
+    scene: Scene, answer: Any
+) -> None:
+    begun, spoken = asyncio.Event(), asyncio.Event()
+    hooks = Hooks("hooks")
+    hooks.before(SubAgentCall, id="speak")(lambda call: answer if call.instruction == "not" else None)
+
+    async def child(instruction: str, operation_id: str) -> str:
+        begun.set()
+        await spoken.wait()
+        async with run_of(agent_id="child", operation_id=operation_id, parent=run):
+            return "done"
+        return "interrupted"
+
+    async def unrun() -> None:
+        await begun.wait()
+        assert not (await run.call_agent("child", "not", child)).ran
+        spoken.set()
+
+    async with run_of(scene.tracing(), hooks) as run:
+        run.begin_step()
+        await asyncio.gather(run.call_agent("child", "go", child), unrun())
+
+    first, second = scene.named("call_agent")
+    assert scene.parent(scene.one("invoke_agent child")) is first
+    assert own(first, "denial.hook_id", "outcome") == (None, "done")
+    denied_by = "speak" if isinstance(answer, Deny) else None
+    assert own(second, "denial.hook_id", "outcome", "sub_operation.id") == (denied_by, None, None)
+
+
+async def test_a_step_whose_model_is_asked_again_after_a_failure_has_not_failed() -> None:
+    sink = Sink()
+    answers = iter([LookupError(), says("done")])
+
+    async def ask(call: Any) -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async with run_of(sink.metrics()) as run:
+        run.begin_step()
+        with pytest.raises(LookupError):
+            await run.ask_model([], ask)
+        await run.ask_model([], ask)
+
+    (point,) = sink.points("hookline.step.duration")
+    assert "error.type" not in point.attributes
+
+
+async def test_tools_that_a_model_is_offered_are_known_by_name_and_description() -> None:
+    sink, hooks = Sink(), Hooks("hooks")
+    hooks.on(BeforeToolCall)(lambda event: event.mock("canned"))
+
+    async def ask(call: Any) -> Any:
+        return says("done")
+
+    async def work(args: Any) -> Any:
+        raise AssertionError
+
+    async with run_of(sink.tracing(), sink.metrics(), hooks) as run:
+        run.begin_step()
+        await run.ask_model([], ask, tools=[ToolSpec(identifier="local", name="add", description="Add numbers.")])
+        for name in ("add", "made_up"):
+            await run.call_tool(call(name, name), work)
+
+    described = {span.name: span.attributes.get("gen_ai.tool.description") for span in sink.named("execute_tool")}
+    assert described == {"execute_tool add": "Add numbers.", "execute_tool made_up": None}
+    points = sink.points("gen_ai.execute_tool.duration")
+    assert sorted(point.attributes["gen_ai.tool.name"] for point in points) == ["_OTHER", "add"]
