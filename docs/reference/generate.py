@@ -1101,7 +1101,7 @@ SPANS: dict[str, tuple[str, str, str, str]] = {
     names.CHAT: (
         "chat {model}",
         "CLIENT",
-        "One model call, with its retries. Only in runs of hookline's own runtime.",
+        "One model call, with its retries. In runs of hookline's own runtime, and of the adapters of agent frameworks.",
         "`agent_step`",
     ),
     names.EXECUTE_TOOL: ("execute_tool {tool}", "INTERNAL", "One tool call.", "`agent_step`"),

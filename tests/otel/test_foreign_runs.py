@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from hookline import AgentResult, BeforeToolCall, Deny, Hooks, Respond, SubAgentCall, ToolSpec
+from hookline import AgentResult, BeforeToolCall, Deny, Hooks, Respond, SubAgentCall, ToolCall, ToolResult, ToolSpec
 from hookline.runtime import KINDS, Drives, ForeignRun
 from tests.otel.capture import Sink
 from tests.otel.scenes import Scene, call, error_type, own, says, status
 
-DRIVES = Drives(framework="Tests", calls={SubAgentCall: KINDS})
+DRIVES = Drives(framework="Tests", calls={SubAgentCall: KINDS, ToolCall: KINDS})
 
 pytestmark = pytest.mark.anyio
 
@@ -215,3 +216,36 @@ async def test_tools_that_a_model_is_offered_are_known_by_name_and_description()
     assert described == {"execute_tool add": "Add numbers.", "execute_tool made_up": None}
     points = sink.points("gen_ai.execute_tool.duration")
     assert sorted(point.attributes["gen_ai.tool.name"] for point in points) == ["_OTHER", "add"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ("done", (None, None)),
+        ("error", ("LookupError", None)),
+        ("interrupted", (None, "interrupted")),
+        ("denied", (None, None)),
+    ],
+)
+async def test_a_step_that_does_not_come_to_its_end_says_why(ends: str, expected: tuple[Any, Any]) -> None:
+    sink, hooks = Sink(), Hooks("hooks")
+    if ends == "denied":
+        hooks.guard(ToolCall)(lambda call: Deny("no", stop=True))
+
+    async def work(args: Any) -> Any:
+        return ToolResult(content="")
+
+    async def play() -> None:
+        async with run_of(sink.tracing(), hooks) as run:
+            run.begin_step()
+            if ends == "error":
+                raise LookupError
+            if ends == "interrupted":
+                raise asyncio.CancelledError
+            await run.call_tool(call("add", "add"), work)
+
+    with contextlib.suppress(LookupError, asyncio.CancelledError):
+        await play()
+
+    (step,) = sink.named("agent_step")
+    assert (error_type(step), step.attributes.get("hookline.outcome")) == expected

@@ -11,6 +11,7 @@ import pytest
 
 from hookline import (
     AfterStep,
+    Agent,
     Ask,
     Hook,
     HookDispatcher,
@@ -21,22 +22,35 @@ from hookline import (
     ModelResponse,
     OnComplete,
     OnError,
+    ScriptedModel,
     ToolCall,
     ToolCalling,
     ToolResult,
+    resume_agent,
 )
 from hookline.delivery import Envelope, InProcess
 from hookline.errors import (
     CriticalDeliveryError,
     OperationBusyError,
     OperationExistsError,
+    OperationMismatchError,
     StoreUnavailableError,
+    ToolResultError,
 )
 from hookline.events import HookType
-from hookline.runtime import KINDS, Approve, Drives, ForeignRun, JournalEntry, OperationState, OperationStore
+from hookline.runtime import (
+    KINDS,
+    Approve,
+    Drives,
+    ForeignRun,
+    JournalEntry,
+    OperationState,
+    OperationStore,
+    recover_agent,
+)
 from hookline.runtime._live import live
 
-from .durable import Disk, DyingStore
+from .durable import Died, Disk, DyingStore
 
 pytestmark = pytest.mark.anyio
 
@@ -272,3 +286,47 @@ async def test_a_delivery_that_it_is_for_fails_it() -> None:
                 await step(run)
     assert ends == ["CriticalDeliveryError"]
     assert not live
+
+
+async def test_only_its_own_framework_goes_on_with_one_that_waits() -> None:
+    disk = Disk()
+    await paused(DyingStore(disk))
+    other = Drives(framework="another loop", events=frozenset(HookType), calls={ToolCall: KINDS})
+
+    with pytest.raises(OperationMismatchError, match="a loop"):
+        await ForeignRun((), other, operation_id="op", store=DyingStore(disk)).open()
+    with pytest.raises(OperationMismatchError, match="agent of a loop"):
+        await resume_agent(Agent(id="agent", model=ScriptedModel([])), "op", [Approve("p1")], store=DyingStore(disk))
+    async with run_of(DyingStore(disk)) as run:
+        run.decided([Approve("p1")])
+
+
+async def test_our_own_runtime_does_not_recover_one_but_can_end_it() -> None:
+    disk, agent = Disk(), Agent(id="agent", model=ScriptedModel([]))
+    gone = DyingStore(disk)
+    run = await run_of(gone).open()
+    run.begin_step()
+    gone.dead = True
+    with InAnotherProcess():
+        with pytest.raises(OperationMismatchError):
+            await recover_agent(agent, "op", store=DyingStore(disk))
+        result = await recover_agent(agent, "op", store=DyingStore(disk), abandon=True)
+    assert result.reason == "interrupted"
+    assert told(disk)[-1] == "onComplete"
+    with pytest.raises(Died):
+        await run.close()
+
+
+async def test_what_a_tool_gives_is_what_its_result_can_be_made_of() -> None:
+    async def gives_a_number(args: Mapping[str, object]) -> object:
+        return 42
+
+    async def gives_an_object(args: Mapping[str, object]) -> object:
+        return object()
+
+    async with run_of(InMemoryStore()) as run:
+        run.begin_step()
+        done = await run.call_tool(PAY, gives_a_number)  # type: ignore[arg-type]
+        assert done.result.content == "42"
+        done = await run.call_tool(PAY, gives_an_object)  # type: ignore[arg-type]
+        assert isinstance(done.error, ToolResultError)

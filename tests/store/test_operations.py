@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 
-from hookline import HookType, Usage
+from hookline import Agent, HookType, ScriptedModel, Usage, exec_agent
 from hookline._webhook import Webhook, delivery_id
 from hookline.errors import HookUsageError, StaleStateError, StateFormatError
 from hookline.events import BeforeToolCall, encode
@@ -38,6 +38,12 @@ async def rows(store: SqlStore, table: Any) -> list[dict[str, Any]]:
     async with store.reading() as connection:
         found = await connection.execute(select(table).order_by(*table.primary_key.columns))
         return [dict(row._mapping) for row in found]
+
+
+async def test_a_run_on_a_store_that_nobody_opened_is_refused_before_it_begins(database_url: str) -> None:
+    agent = Agent(id="agent", model=ScriptedModel([]))
+    with pytest.raises(HookUsageError, match="not open"):
+        await exec_agent(agent, "go", store=SqlStore(database_url))
 
 
 async def test_a_state_is_read_as_it_was_written(store: SqlStore) -> None:

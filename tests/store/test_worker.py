@@ -17,6 +17,7 @@ from hookline import (
     Hooks,
     ModelResponse,
     OnComplete,
+    PendingTool,
     Reject,
     ScriptedModel,
     ToolCall,
@@ -26,6 +27,7 @@ from hookline import (
     tool,
 )
 from hookline.errors import DecisionError, HookUsageError, OperationFinishedError, OperationNotFoundError
+from hookline.runtime import Drives, ForeignRun
 from hookline.store import SqlStore, Worker
 
 pytestmark = pytest.mark.anyio
@@ -281,3 +283,25 @@ async def test_operations_that_wait_for_further_decisions_hide_none_that_can_go_
 
     assert await ready(1) == ["d"]
     assert await ready(10) == ["d", "e"]
+
+
+async def test_a_worker_leaves_the_runs_of_other_frameworks_to_them(
+    store: SqlStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hookline")
+    drives = Drives(framework="a loop")
+    pending = PendingTool(identifier="local", api_name="pay", tool_call_id="t0", args={})
+    async with ForeignRun((), drives, agent_id="payer", operation_id="op", store=store) as run:
+        run.begin_step()
+        run.pause([pending])
+    await store.decide("op", Approve("t0"))
+
+    till = Till()
+    async with Worker(store, [till.agent(1)], poll_seconds=0.01):
+        await until(lambda: "alone for" in caplog.text)
+
+    assert not till.paid
+    assert caplog.text.count("leaves operation op alone") == 1
+    async with ForeignRun((), drives, agent_id="payer", operation_id="op", store=store) as run:
+        run.decided([Approve("t0")])
+    await status_of(store, "op", "done")

@@ -65,7 +65,11 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
             ContractError: If the adapter breaks it.
         """
         if self.driven(stage):
-            return (await self.play(stage)).seen()
+            try:
+                return (await self.play(stage)).seen()
+            except ContractError as error:
+                error.add_note(f"This is the clause {self.name!r} of the contract.")
+                raise
         hooks = Hooks("refused")
         if self.event is not None and self.event not in stage.drives.events:
             hooks.on(EVENTS[self.event])(lambda event: None)

@@ -13,7 +13,7 @@ from hookline.calls import Call, StepCall
 from hookline.hooks import AnyHook
 from hookline.runtime._run import Run
 
-__all__ = ["begin_enclosing", "enclosed", "enclosed_step", "end_enclosing"]
+__all__ = ["begin_enclosing", "enclosed", "enclosed_step", "end_enclosing", "failed_step"]
 
 R = TypeVar("R")
 
@@ -64,6 +64,13 @@ def enclosed(run: Run, call: Call, work: Awaitable[R]) -> Awaitable[R]:
 def enclosed_step(run: Run, step_index: int, work: Awaitable[R]) -> Awaitable[R]:
     """What a step comes to, with the bundles around it."""
     return enclosed(run, StepCall(step_index=step_index, **run.call_ids), work)
+
+
+def failed_step(run: Run, step_index: int, error: BaseException) -> None:
+    """Let the bundles know what ended a step, where they could not stand around it: another framework has made it."""
+    call = StepCall(step_index=step_index, **run.call_ids)
+    for hooks in run.enclosing.get(StepCall, ()):
+        hooks.leave(hooks.enter(call), None, error)
 
 
 async def _by_one(hooks: EnclosingHooks, call: Call, work: Awaitable[R]) -> R:

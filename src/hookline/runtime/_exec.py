@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 from hookline.calls import Message
@@ -12,6 +13,7 @@ from hookline.errors import (
     OperationFinishedError,
     OperationMismatchError,
     OperationNotFoundError,
+    StoreUnavailableError,
 )
 from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime._agent import Agent
@@ -81,11 +83,14 @@ async def exec_agent(
     Raises:
         HookDefinitionError: If a hook cannot work.
         OperationExistsError: If the operation id is taken.
-        HookUsageError: If the prompt is no text and no messages.
+        HookUsageError: If the prompt is no text and no messages, or the store is not open.
     """
     if not isinstance(agent, Agent):
         raise HookUsageError(f"exec_agent runs an Agent; got {agent!r}.")
     check_ids(user_id=user_id, tenant_id=tenant_id)
+    if isinstance(store, DurableStore):
+        with contextlib.suppress(StoreUnavailableError):  # which the run comes to
+            store.check_open()
     state = OperationState(
         operation_id=checked_id(operation_id),
         agent_id=agent.id,
@@ -182,7 +187,7 @@ async def recover_agent(
             f"recover_agent takes an Agent and a store that outlives processes; got {agent!r:.80}, {store!r:.80}."
         )
     batch = [*agent.hooks, *hook_batch(hooks)]
-    state = await _orphan(agent, operation_id, store)
+    state = await _orphan(agent, operation_id, store, abandon=abandon)
     return await _with_dispatcher(
         agent,
         state,
@@ -199,7 +204,7 @@ async def recover_agent(
     )
 
 
-async def _orphan(agent: Agent, operation_id: str, store: DurableStore) -> OperationState:
+async def _orphan(agent: Agent, operation_id: str, store: DurableStore, *, abandon: bool) -> OperationState:
     """The stored state of an operation whose process has died."""
     state = await store.load(operation_id)
     if state is None:
@@ -208,9 +213,15 @@ async def _orphan(agent: Agent, operation_id: str, store: DurableStore) -> Opera
         raise OperationFinishedError(operation_id, state.status)
     if operation_id in live or not await store.orphaned(operation_id):
         raise OperationBusyError(operation_id)
-    if state.agent_id != agent.id:
-        raise OperationMismatchError(operation_id, state.agent_id, agent.id)
+    _check_started_by(agent, state, framework="" if not abandon else state.framework)
     return state
+
+
+def _check_started_by(agent: Agent, state: OperationState, *, framework: str = "") -> None:
+    if state.framework != framework:
+        raise OperationMismatchError(state.operation_id, f"{state.agent_id} of {state.framework}", agent.id)
+    if state.agent_id != agent.id:
+        raise OperationMismatchError(state.operation_id, state.agent_id, agent.id)
 
 
 async def waiting_state(agent: Agent, operation_id: str, store: OperationStore) -> OperationState:
@@ -228,8 +239,7 @@ async def waiting_state(agent: Agent, operation_id: str, store: OperationStore) 
         raise OperationBusyError(operation_id)
     if state.status != "waiting_for_human":
         raise OperationFinishedError(operation_id, state.status)
-    if state.agent_id != agent.id:
-        raise OperationMismatchError(operation_id, state.agent_id, agent.id)
+    _check_started_by(agent, state)
     return state
 
 

@@ -45,7 +45,7 @@ from hookline.runtime._foreign_results import AgentDone, ToolDone
 from hookline.runtime._given import new_operation_id
 from hookline.runtime._letting_go import LOST_HERE
 from hookline.runtime._result import Step
-from hookline.runtime._tools import Tool
+from hookline.runtime._tools import Tool, as_result
 
 __all__ = ["ForeignRun"]
 
@@ -170,7 +170,7 @@ class ForeignRun(ForeignLife):
 
         async def run_it(args: Mapping[str, Any]) -> ToolResult:
             try:
-                given.append(await work(args))
+                given.append(as_result(calling.api_name, await work(args)))
             except Exception as error:
                 raised.append(error)
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from time import perf_counter_ns
@@ -18,7 +19,7 @@ from hookline.runtime._letting_go import end_somehow, is_stored, save_end, take_
 from hookline.runtime._run import Run
 from hookline.runtime._telling import endings
 
-__all__ = ["claim", "keep_end", "storable_messages"]
+__all__ = ["cause_of", "claim", "keep_end", "storable_messages"]
 
 
 async def claim(run: Run) -> None:
@@ -51,6 +52,12 @@ def _cancelled_at_start(run: Run) -> None:
     run.finishing, run.ended = True, perf_counter_ns()
     for event in endings(run, "interrupted", None):
         run.dispatcher.dispatch(event)
+
+
+def cause_of(run: Run, reason: CompletionReason, failure: Exception | None) -> BaseException | None:
+    """What the last step is to be remembered for, if it did not come to its end."""
+    interrupted = reason == "interrupted" and run.denied is None
+    return asyncio.CancelledError() if interrupted else failure if reason == "error" else None
 
 
 async def keep_end(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from time import perf_counter_ns, time_ns
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import anyio
 
@@ -19,7 +19,7 @@ from hookline.calls import (
     ToolSpec,
 )
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import HookUsageError, OperationBusyError, OperationExistsError
+from hookline.errors import HookUsageError, OperationBusyError, OperationExistsError, OperationMismatchError
 from hookline.events import (
     AfterHumanIntervention,
     BeforeHumanIntervention,
@@ -29,11 +29,10 @@ from hookline.events import (
     ToolOutcome,
 )
 from hookline.hooks import AnyHook, Hooks, hook_batch
-from hookline.runtime._agent import Agent
 from hookline.runtime._drives import Drives, check_driven
-from hookline.runtime._enclosing import begin_enclosing, end_enclosing
-from hookline.runtime._foreign_keeping import claim, keep_end
-from hookline.runtime._foreign_segment import Segment, stand_in
+from hookline.runtime._enclosing import begin_enclosing, end_enclosing, failed_step
+from hookline.runtime._foreign_keeping import cause_of, claim, keep_end
+from hookline.runtime._foreign_segment import Segment, no_child, stand_in
 from hookline.runtime._given import check_ids, checked_id
 from hookline.runtime._journal import storable
 from hookline.runtime._letting_go import settled
@@ -135,6 +134,7 @@ class ForeignLife:
         Raises:
             OperationExistsError: If the operation id is taken.
             OperationBusyError: If the store knows that it is running, or somebody else goes on with it.
+            OperationMismatchError: If it waits in another framework.
         """
         dispatcher = self._dispatcher
         if dispatcher is None:
@@ -168,6 +168,8 @@ class ForeignLife:
                 tenant_id=self._tenant_id,
                 conversation_id=self._conversation_id,
             )
+        elif state.framework not in ("", self.drives.framework):
+            raise OperationMismatchError(self.operation_id, state.framework, self.drives.framework)
         run = Segment(
             self._agent,
             state,
@@ -176,11 +178,11 @@ class ForeignLife:
             dispatcher=dispatcher,
             store=self._store,
             drain_timeout=self._drain_timeout,
-            exec_child=_no_child,
+            exec_child=no_child,
             parent=self._parent.run if self._parent is not None else None,
         )
         run.at_hand, run.can_ask, run.given_specs = {}, self.drives.asks, list(tools)
-        run.instructions = instructions
+        run.instructions, run.framework = instructions, self.drives.framework
         self._run = live[self.operation_id] = run
         try:
             bundles = [entry for entry in self._hooks if isinstance(entry, EnclosingHooks)]
@@ -245,6 +247,8 @@ class ForeignLife:
         try:
             run.finishing = True
             run.ended = perf_counter_ns()
+            if self._step is not None and (cause := cause_of(run, reason, failure)) is not None:
+                failed_step(run, self._step.index, cause)
             self.end_step(should_continue=False)
             if reason == "waiting_for_human" or self._resumed or run.journal is not None:
                 if save_timeout == math.inf:
@@ -390,9 +394,3 @@ class ForeignLife:
                             **run.ids, tool_call_id=reject.tool_call_id, rejection_reason=reject.reason or None
                         )
                     )
-
-
-async def _no_child(
-    parent: Run, agent: Agent, instruction: str, operation_id: str, state: OperationState | None
-) -> Any:
-    raise HookUsageError("Sub-agents of another framework are called by that framework.")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from functools import lru_cache
+from typing import Any
 
 from hookline.calls import ModelCall, ModelResponse, ToolCall, ToolCalling, ToolSpec
 from hookline.errors import HookUsageError
 from hookline.runtime._agent import Agent
 from hookline.runtime._run import Run
+from hookline.runtime._state import OperationState
 from hookline.runtime._tools import Tool
 
-__all__ = ["Segment", "stand_in"]
+__all__ = ["Segment", "no_child", "stand_in"]
 
 
 class _Named:
@@ -33,10 +35,11 @@ def stand_in(agent_id: str, model: str, provider: str) -> Agent:
 class Segment(Run):
     """A segment whose tools are the framework's, known by the call that is under way."""
 
-    __slots__ = ("at_hand", "can_ask", "given_specs")
+    __slots__ = ("at_hand", "can_ask", "framework", "given_specs")
 
     at_hand: dict[str, Tool]
     can_ask: bool
+    framework: str
     given_specs: list[ToolSpec]
 
     @property
@@ -54,3 +57,8 @@ class Segment(Run):
         tool = self.at_hand.get(calling.tool_call_id)
         same = tool is not None and (tool.identifier, tool.name) == (calling.identifier, calling.api_name)
         return tool if same else None
+
+
+async def no_child(parent: Run, agent: Agent, instruction: str, operation_id: str, state: OperationState | None) -> Any:
+    """Refuse to run a sub-agent, which the framework does itself."""
+    raise HookUsageError("Sub-agents of another framework are called by that framework.")

@@ -48,6 +48,7 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         taking=list(journal.taking) if journal is not None else [],
         begun=dict(journal.begun) if journal is not None else {},
         open_step=journal.open_step() if journal is not None else None,
+        framework=run.framework,
         events=journal.numbered if journal is not None else 0,
         version=(expected or 0) + 1,
     )

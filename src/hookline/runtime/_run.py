@@ -49,6 +49,7 @@ class Run(Conversation):
     """One segment of an operation: from `exec_agent` or `resume_agent` to its return."""
 
     can_ask = True  # a person, about a tool call
+    framework = ""  # that runs it, if it is another one
 
     # Slots, because a run has more attributes than Python shares the keys of.
     __slots__ = (

@@ -171,6 +171,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         hooks: The hooks that travel with it: those that are data.
         begun: Tools and sub-agents that had begun and not ended when this was written, by tool call id.
         open_step: The step that had been told of and not ended when this was written.
+        framework: The framework that runs it; empty for hookline's own loop.
         events: How many of its events are numbered, where a store keeps them.
         version: Counts the writes; a store refuses one that does not follow on the version that it holds.
         format: Version of this layout.
@@ -203,6 +204,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hooks: list[HookData] = []
     begun: dict[str, BegunCall] = {}
     open_step: OpenStep | None = None
+    framework: str = ""
     events: int = 0
     version: int = 1
     format: int = FORMAT
@@ -251,6 +253,13 @@ class DurableStore(abc.ABC):
     A run on such a store writes its state before and after every tool, with the events since the last write, in one
     transaction; deliveries to the hooks of the state are made in the same transaction.
     """
+
+    def check_open(self) -> None:
+        """Refuse to be used as it is now; most stores always can be.
+
+        Raises:
+            HookUsageError: If it is not open, or not here.
+        """
 
     @abc.abstractmethod
     async def load(self, operation_id: str) -> OperationState | None:

@@ -12,7 +12,13 @@ import anyio
 import anyio.abc
 
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import HookUsageError, OperationError, StoreUnavailableError, message_of
+from hookline.errors import (
+    HookUsageError,
+    OperationError,
+    OperationMismatchError,
+    StoreUnavailableError,
+    message_of,
+)
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import Agent, Approve, OperationResult, Reject, recover_agent, resume_agent
 from hookline.runtime._letting_go import let_go_when_cancelled
@@ -145,6 +151,9 @@ class Worker:
                     logger.warning("Operation %s ended with an error: %s", operation_id, message_of(result.error))
                 if found is not None:
                     await self.store.forget_decisions(operation_id)
+        except OperationMismatchError as error:
+            self._left[operation_id] = monotonic() + LEFT_SECONDS
+            logger.info("A worker leaves operation %s alone for %g s: %s", operation_id, LEFT_SECONDS, error)
         except (OperationError, StoreUnavailableError) as error:
             logger.info("A worker leaves operation %s alone: %s", operation_id, error)  # another one was faster
         except Exception:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
-from hookline.evals.adapter_contract import CONTRACT, Clause
+from hookline.evals.adapter_contract import CONTRACT, Clause, ContractError, Ran, Scene, check_contract
+from hookline.hooks import AnyHook
 
 from .stage import HooklineStage
 
@@ -13,3 +17,14 @@ from .stage import HooklineStage
 @pytest.mark.parametrize("clause", CONTRACT, ids=str)
 async def test_the_runtime_keeps_the_contract(clause: Clause) -> None:
     await clause.check(HooklineStage())
+
+
+@pytest.mark.anyio
+async def test_what_breaks_the_contract_is_told_with_its_clause() -> None:
+    class Silent(HooklineStage):
+        async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
+            return await super().play(scene, (), **attach)
+
+    with pytest.raises(ContractError) as broken:
+        await check_contract(Silent())
+    assert "This is the clause" in broken.value.__notes__[0]
