@@ -89,9 +89,21 @@ def _streamed(seat: Seat, call_next: Next) -> ResponseStream[AgentResponseUpdate
                 await task
             finally:
                 task.cancel()
-                await asyncio.wait([task])
+                await _over(task)
 
     return ResponseStream(updates(), finalizer=lambda _: final[0])
+
+
+async def _over(task: asyncio.Task[None]) -> None:
+    """Wait until a run that was cancelled has ended; the framework cancels a tool call twice, and would leave it."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 async def _run(seat: Seat, call_next: Next, tell: Tell | None) -> AgentResponse[Any]:
@@ -130,9 +142,14 @@ async def _through(context: AgentContext, call_next: Next, tell: Tell | None) ->
         await call_next()
     result: Any = context.result
     if isinstance(result, ResponseStream):
-        async for update in result:
-            if tell is not None:
-                await tell(update)
+        try:
+            async for update in result:
+                if tell is not None:
+                    await tell(update)
+        except BaseException:
+            with suppress(Exception):
+                await result.close()  # else its model call would end after the run
+            raise
         result = await result.get_final_response()
     return result if result is not None else AgentResponse(messages=[])
 
@@ -152,7 +169,7 @@ async def _led(seat: Seat, call_next: Next, tell: Tell | None) -> AgentResponse[
         own = await _through(context, call_next, hold if tell is not None and holds(run, AgentCall) else tell)
         return _conclude(seat, own)
 
-    instructions = str((getattr(context.agent, "default_options", None) or {}).get("instructions") or "")
+    instructions = str(_option(context, "instructions") or "")
     for _ in range(1 + run.run.agent.max_continues):
         known = [(each, words.heard(each, {})) for each in context.messages]
         messages: list[Message] = [ours for _, each in known for ours in each]
@@ -164,13 +181,18 @@ async def _led(seat: Seat, call_next: Next, tell: Tell | None) -> AgentResponse[
         earlier = [] if context.session is not None else [*context.messages, *own.messages]
         context.messages = [*earlier, Theirs("user", ["\n\n".join(done.continues)])]
     if done.changed:
-        last = Theirs("assistant", [done.output])
-        own = AgentResponse(messages=[*own.messages[:-1], last], usage_details=own.usage_details)
-        held = [AgentResponseUpdate(role="assistant", contents=last.contents)]
+        own = words.said_instead(own, done.output, _option(context, "response_format"))
+        held = [AgentResponseUpdate(role="assistant", contents=own.messages[-1].contents)]
     if tell is not None:
         for update in held:
             await tell(update)
     return own
+
+
+def _option(context: AgentContext, name: str) -> Any:
+    """An option of the run, else of its agent."""
+    own = (context.options or {}).get(name)
+    return own if own is not None else (getattr(context.agent, "default_options", None) or {}).get(name)
 
 
 def _conclude(seat: Seat, response: AgentResponse[Any]) -> str:

@@ -28,6 +28,7 @@ __all__ = [
     "rejection",
     "request",
     "said",
+    "said_instead",
     "server_of",
     "specs",
     "text_of",
@@ -187,6 +188,33 @@ def chat_response(response: ModelResponse) -> ChatResponse[Any]:
         "total_token_count": sum(tokens),
     }
     return ChatResponse(messages=[message], usage_details=usage, model=response.model or None, finish_reason="stop")
+
+
+def said_instead(response: AgentResponse[Any], output: str, response_format: Any) -> AgentResponse[Any]:
+    """A run's response in which a hook has written what was said last.
+
+    Args:
+        response: What the run gave; its raw representation, which holds what was said before, is left out.
+        output: What the hook has written.
+        response_format: What the text is to be read as, when somebody asks for its `value`.
+    """
+    before = response.messages[-1] if response.messages else None
+    last = Theirs(
+        "assistant",
+        [output],
+        author_name=before.author_name if before is not None else None,
+        message_id=before.message_id if before is not None else None,
+    )
+    return AgentResponse(
+        messages=[*response.messages[:-1], last],
+        response_id=response.response_id,
+        agent_id=response.agent_id,
+        created_at=response.created_at,
+        finish_reason=response.finish_reason,
+        usage_details=response.usage_details,
+        additional_properties=response.additional_properties,
+        response_format=response_format,
+    )
 
 
 # People.

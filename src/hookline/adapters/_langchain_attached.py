@@ -15,9 +15,8 @@ from langchain_core.messages import AIMessage, SystemMessage
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
+from hookline.adapters._langchain_answers import answer_of, answered, kept, model_of
 from hookline.adapters._langchain_messages import (
-    answer_of,
-    answered,
     changed_request,
     message_of,
     messages_of,
@@ -25,13 +24,16 @@ from hookline.adapters._langchain_messages import (
     pending_of,
     put,
     result_of,
+    said_last,
     specs_of,
     tool_message,
+    unknown,
     with_args,
 )
+from hookline.adapters._langchain_streams import held
 from hookline.calls import AgentCall, CompactCall, Message, ModelCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
 from hookline.calls import ModelResponse as Answer
-from hookline.errors import HooklineError, HookUsageError
+from hookline.errors import HooklineError, HookUsageError, UnknownToolError
 from hookline.errors import message_of as error_message
 from hookline.events import PendingTool
 from hookline.runtime import KINDS, Drives, ForeignRun, Reject
@@ -63,6 +65,7 @@ class Attached:
         self.instructions: str | None = None
         """The system message, where hooks have changed it."""
         self._owner: Any = None
+        self._unnamed = not getattr(run.run.agent.model, "name", "")
         self._begun = False
 
     def serves(self, middleware: Any) -> bool:
@@ -106,11 +109,14 @@ class Attached:
             run.asked_model(answer_of(response.result, named))
             self._begun = False
             return response
+        if self._unnamed:
+            run.name_model(model_of(request))
         given, specs = messages_of(request, named), specs_of(request.tools, named)
         own: list[tuple[Any, Answer]] = []
 
         async def ask(call: ModelCall) -> Answer:
-            response = await handler(changed_request(request, call, given, specs, named))
+            with held(run, ModelCall):
+                response = await handler(changed_request(request, call, given, specs, named))
             own.append((response, answer_of(response.result, named)))
             return own[-1][1]
 
@@ -122,7 +128,7 @@ class Attached:
         if own and own[-1][1] == answer:
             return own[-1][0]
         names = names_of(request.tools, named)
-        return _kept(*own[-1], answer, names) if own else ModelResponse(result=[answered(answer, names)])
+        return kept(*own[-1], answer, names) if own else ModelResponse(result=[answered(answer, names)])
 
     async def call(self, request: ToolCallRequest, handler: CallTool, identifier: str, name: str) -> Any:
         """A tool is called; one that runs unchanged gives what it gives, or raises what it raises."""
@@ -146,13 +152,15 @@ class Attached:
             except asyncio.CancelledError as error:
                 cancelled.append(error)
                 raise
+            if unknown(request, own[0]):
+                raise UnknownToolError(name, sorted(tool.name for tool in request.runtime.tools))
             return result_of(own[0])
 
         calling = ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=call["id"] or "")
         done = await run.call_tool(calling, work, approved=approved)
         if done.asked is not None:
             self._person(request, done.asked)
-        if done.error is not None:
+        if done.error is not None and not own:
             raise done.error
         if cancelled and done.result.content == f"{type(cancelled[0]).__name__}: {error_message(cancelled[0])}":
             raise cancelled[0]  # the tool's own: what a graph makes of that is its affair
@@ -218,7 +226,8 @@ class Attached:
             left = list(zip(shown, messages, strict=True))
             own = [next((theirs for each, theirs in left if each == one), None) or put(one, {}) for one in given]
             try:
-                return await summarize(own)
+                with held(self.run, CompactCall):
+                    return await summarize(own)
             except Exception as error:
                 failures.append(error)
                 raise
@@ -227,6 +236,13 @@ class Attached:
         if failures:
             raise failures[0]
         return summary
+
+    def said(self, result: Any) -> str:
+        """What was said last; a structured response may have been given by a call."""
+        if not isinstance(result, Mapping):
+            return self.run.run.last_content
+        structured = result.get("structured_response") is not None
+        return said_last(result) or (self.run.run.last_content if structured else "")
 
     @contextmanager
     def standing(self) -> Iterator[None]:
@@ -255,32 +271,6 @@ async def whole(work: Awaitable[T]) -> T:
             task.exception()  # seen, or asyncio would complain
         raise
     return task.result()
-
-
-def _kept(response: Any, before: Answer, answer: Answer, names: Mapping[tuple[str, str], str]) -> ModelResponse[Any]:
-    """An answer that hooks have changed; what they left alone stays as the model gave it."""
-    was = next((each for each in response.result if isinstance(each, AIMessage)), AIMessage(""))
-    if answer.tool_calls != before.tool_calls:  # which every provider also names in the content, in its own way
-        kept = {"id": was.id, "usage_metadata": was.usage_metadata, "response_metadata": was.response_metadata}
-        return ModelResponse(result=[answered(answer, names).model_copy(update=kept)])
-    others = [each for each in response.result if each is not was]
-    structured = response.structured_response if others or answer.content == before.content else None
-    told = was.model_copy(update={"content": _content(was.content, before, answer)})
-    return ModelResponse(result=[told, *others], structured_response=structured)
-
-
-def _content(was: str | list[Any], before: Answer, answer: Answer) -> str | list[Any]:
-    """The text of an answer as hooks have left it, among what else it was made of."""
-    if isinstance(was, str):
-        return answer.content
-    gone = set() if answer.reasoning == before.reasoning else {"reasoning", "thinking", "reasoning_content"}
-    left = [each for each in was if isinstance(each, str) or each.get("type") not in gone]
-    if answer.content == before.content:
-        return left
-    said = [isinstance(each, str) or each.get("type") == "text" for each in left]
-    at = said.index(True) if True in said else len(left)
-    others = [each for each, text in zip(left, said, strict=True) if not text]
-    return [*others[:at], *([{"type": "text", "text": answer.content}] if answer.content else []), *others[at:]]
 
 
 def local(name: str) -> tuple[str, str]:

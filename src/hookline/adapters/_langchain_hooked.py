@@ -16,7 +16,8 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
 from hookline.adapters._langchain_attached import DRIVES, Attached, RunStopped, local, present, whole
-from hookline.adapters._langchain_messages import decisions_of, message_of, pending_of, put, said_last, shown
+from hookline.adapters._langchain_messages import decisions_of, message_of, pending_of, put, shown
+from hookline.adapters._langchain_streams import without_held
 from hookline.calls import AgentCall
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook, hook_batch
@@ -135,7 +136,8 @@ class HookedAgent:
 
     def astream_events(self, input: Any, config: Any = None, **options: Any) -> AsyncIterator[Any]:  # noqa: A002
         """Run it and stream LangChain's events; see `astream_events` of the agent, and `astream` here."""
-        return self._streamed(input, config, lambda put, config: self._agent.astream_events(put, config, **options))
+        begin = self._agent.astream_events
+        return self._streamed(input, config, lambda put, config: without_held(begin(put, config, **options)))
 
     async def _streamed(self, given: Any, config: Any, start: Callable[[Any, Any], Any]) -> AsyncIterator[Any]:
         chunks: asyncio.Queue[Any] = asyncio.Queue(1)
@@ -260,7 +262,7 @@ class HookedAgent:
         elif run.denied is not None:
             run.finish("interrupted")
         else:
-            run.finish("done", said_last(result) if isinstance(result, Mapping) else None)
+            run.finish("done", attached.said(result))
         return result
 
     async def _led(
@@ -280,7 +282,7 @@ class HookedAgent:
                 final = {**given, "messages": changed}
             attached.instructions = call.instructions or None
             results.append(await self._played(attached, final, config, play, get_state))
-            return said_last(results[-1]) if isinstance(results[-1], Mapping) else run.run.last_content
+            return attached.said(results[-1])
 
         done = await run.lead_run(prompt, work)
         while done.continues and results[-1] is not None and run.run.continues < run.run.agent.max_continues:

@@ -15,16 +15,16 @@ from langchain_core.messages import (
     ToolMessage,
     convert_to_messages,
 )
+from langgraph.prebuilt.tool_node import INVALID_TOOL_NAME_ERROR_TEMPLATE
 from langgraph.types import Command, Interrupt
 
-from hookline.calls import Message, ModelCall, ToolCalling, ToolResult, ToolSpec, Usage
-from hookline.calls import ModelResponse as Answer
+from hookline.calls import Message, ModelCall, ToolCalling, ToolResult, ToolSpec
 from hookline.events import PendingTool
 from hookline.runtime import Approve, Reject
 
 __all__ = [
-    "answer_of",
-    "answered",
+    "call_of",
+    "callings_of",
     "changed_request",
     "decisions_of",
     "message_of",
@@ -38,6 +38,7 @@ __all__ = [
     "shown",
     "specs_of",
     "tool_message",
+    "unknown",
     "with_args",
 ]
 
@@ -66,7 +67,8 @@ def said_last(state: object) -> str:
     return str(last.text) if last is not None else ""
 
 
-def _callings(message: AIMessage, named: Named) -> list[ToolCalling]:
+def callings_of(message: AIMessage, named: Named) -> list[ToolCalling]:
+    """The calls for which a model asks."""
     callings = []
     for each in message.tool_calls:
         identifier, name = named(each["name"])
@@ -80,7 +82,7 @@ def message_of(message: BaseMessage, named: Named) -> Message:
     """A message in the words of hookline; LangChain's own kind of text is no plain `str`, which nobody could encode."""
     role = ROLES.get(message.type, "user")
     if isinstance(message, AIMessage):
-        return Message(role="assistant", content=str(message.text), tool_calls=_callings(message, named))
+        return Message(role="assistant", content=str(message.text), tool_calls=callings_of(message, named))
     call = message.tool_call_id if isinstance(message, ToolMessage) else None
     return Message(role=role, content=str(message.text), tool_call_id=call)
 
@@ -104,10 +106,11 @@ def put(message: Message, names: Mapping[tuple[str, str], str]) -> BaseMessage:
         return SystemMessage(message.content)
     if message.role == "tool":
         return ToolMessage(message.content, tool_call_id=message.tool_call_id or "")
-    return AIMessage(message.content, tool_calls=[_call(each, names) for each in message.tool_calls])
+    return AIMessage(message.content, tool_calls=[call_of(each, names) for each in message.tool_calls])
 
 
-def _call(calling: ToolCalling, names: Mapping[tuple[str, str], str]) -> Any:
+def call_of(calling: ToolCalling, names: Mapping[tuple[str, str], str]) -> Any:
+    """A call in the words of LangChain."""
     args = calling.args if not isinstance(calling.args, str) else json.loads(calling.args)
     name = names.get((calling.identifier, calling.api_name), calling.api_name)
     return {"name": name, "args": dict(args), "id": calling.tool_call_id}
@@ -160,31 +163,6 @@ def specs_of(tools: Iterable[Any], named: Named) -> list[ToolSpec]:
     return specs
 
 
-def answer_of(messages: Sequence[BaseMessage], named: Named) -> Answer:
-    """A model's answer in the words of hookline."""
-    message = next((each for each in messages if isinstance(each, AIMessage)), None) or AIMessage("")
-    usage, told = message.usage_metadata, message.response_metadata
-    return Answer(
-        content=str(message.text),
-        tool_calls=_callings(message, named),
-        reasoning="" if isinstance(message.content, str) else _reasoning(message),
-        usage=Usage(input_tokens=usage["input_tokens"], output_tokens=usage["output_tokens"]) if usage else Usage(),
-        finish_reason=str(told.get("finish_reason") or told.get("stop_reason") or "stop"),
-        model=str(told.get("model_name") or told.get("model") or ""),
-        response_id=message.id or "",
-    )
-
-
-def _reasoning(message: AIMessage) -> str:
-    blocks: list[Any] = list(message.content_blocks)
-    return "".join(str(block.get("reasoning", "")) for block in blocks if block.get("type") == "reasoning")
-
-
-def answered(answer: Answer, names: Mapping[tuple[str, str], str]) -> AIMessage:
-    """An answer that a hook gave or changed."""
-    return AIMessage(answer.content, tool_calls=[_call(each, names) for each in answer.tool_calls])
-
-
 def result_of(given: Any) -> ToolResult:
     """What a tool gave: a message, a command, or several of them."""
     told = _told(given)
@@ -201,6 +179,13 @@ def _told(given: Any) -> ToolMessage | None:
     if isinstance(given, list | tuple):
         return next((found for each in given if (found := _told(each)) is not None), None)
     return None
+
+
+def unknown(request: ToolCallRequest, given: Any) -> bool:
+    """Whether the model was told that it has made a tool up; a middleware may well run one that the graph lacks."""
+    told, name = _told(given), request.tool_call["name"]
+    words = INVALID_TOOL_NAME_ERROR_TEMPLATE.partition(",")[0].format(requested_tool=name)
+    return request.tool is None and told is not None and told.text.startswith(words)
 
 
 def tool_message(call: Mapping[str, Any], content: str, *, success: bool) -> ToolMessage:

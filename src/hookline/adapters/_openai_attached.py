@@ -10,9 +10,10 @@ from contextvars import ContextVar
 from typing import Any
 
 import anyio
-from agents import Agent, AgentsException, RunResultStreaming, ToolApprovalItem
+from agents import Agent, AgentsException, RunConfig, RunResultStreaming, RunState, ToolApprovalItem
 
 from hookline.adapters._openai_items import call_id_of, parsed, pending_of, told
+from hookline.adapters._openai_outputs import said_last
 from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
 from hookline.errors import HooklineError, message_of
 from hookline.events import PendingTool
@@ -43,13 +44,6 @@ class RunStopped(HooklineError, AgentsException):
         return type(self), (self.reason, self.hook_id)
 
 
-class Waits(Exception):
-    """A sub-agent waits for a person, so that it is not over."""
-
-    def __str__(self) -> str:
-        return "The agent waits for a person; its work is not done."
-
-
 class Attached:
     """Stands between the twins of a run and its hooks. After a handoff `run` is that of the agent that took over."""
 
@@ -61,6 +55,7 @@ class Attached:
         self.undecided: list[ToolApprovalItem] = []
         self.nested = awaited is not None
         self._awaited = awaited
+        self.config: RunConfig | None = None
         self.asking = False
         self.handed: list[tuple[ForeignRun, asyncio.Future[str], asyncio.Task[AgentDone]]] = []
         self._under_way: set[asyncio.Task[Any]] = set()
@@ -75,6 +70,12 @@ class Attached:
         """The agent whose run this stands for, if that is the next one to begin."""
         awaited, self._awaited = self._awaited, None
         return awaited
+
+    def go_on(self, state: RunState[Any]) -> None:
+        """The run begins where it has paused."""
+        self.undecided = state.get_interruptions()
+        self.run.begin_step()
+        self.run.step.type = "call_tool"
 
     # What the twins call.
 
@@ -113,7 +114,7 @@ class Attached:
 
         approved = changeable and ctx.is_tool_approved(ctx.tool_name, ctx.tool_call_id) is True
         calling = ToolCalling(identifier=identifier, api_name=name, args=shown, tool_call_id=ctx.tool_call_id)
-        with self._busy():
+        with self.busy():
             done = await run.call_tool(calling, work, approved=approved)
         _heed_cancellation()
         if done.asked is not None:
@@ -125,81 +126,10 @@ class Attached:
             raise cancelled[0]  # the tool's own: what the SDK makes of that is its affair
         return own[0] if own and not done.changed else done.result.content
 
-    async def call_agent(
-        self, name: str, callee: Agent[Any], invoke: Callable[..., Awaitable[Any]], ctx: Any, text: str
-    ) -> Any:
-        """An agent is called as a tool."""
-        parent, own = self.run, list[Any]()
-        given = parsed(text)
-        asked = given.get("input") if isinstance(given, dict) else None
-        asked = asked if isinstance(asked, str) else text
-
-        async def work(instruction: str, child: str) -> str:
-            final = text
-            if instruction != asked:
-                final = json.dumps({**given, "input": instruction}) if isinstance(given, dict) else instruction
-            async with ForeignRun((), DRIVES, agent_id=name, operation_id=child, parent=parent) as run:
-                attached = Attached(run, awaited=callee)
-                try:
-                    with attached.standing():
-                        own.append(await invoke(ctx, final))
-                except BaseException:
-                    await attached.rest()
-                    raise
-                attached.ended(attached.streamed)
-            if attached.waits:
-                raise Waits
-            return told(own[0])
-
-        try:
-            with self._busy():
-                done = await parent.call_agent(name, asked, work)
-        except Waits:
-            return own[0]
-        return own[0] if own and not done.changed else done.output
-
-    async def hand_over(self, agent: Agent[Any], text: str) -> None:
-        """Another agent takes over; it is a sub-agent whose work ends when the whole run ends.
-
-        Raises:
-            RunStopped: If a hook stands in the way; the SDK has no words to tell a model so.
-        """
-        parent, taken = self.run, self.loop.create_future()
-        over: asyncio.Future[str] = self.loop.create_future()
-
-        async def work(instruction: str, child: str) -> str:
-            run = await ForeignRun((), DRIVES, agent_id=agent.name, operation_id=child, parent=parent).open()
-            self.run = run
-            taken.set_result(None)
-            try:
-                output = await over
-            except BaseException as error:
-                if isinstance(error, RunStopped):
-                    run.finish("interrupted")
-                await run.close(None if isinstance(error, Waits) else error)
-                raise
-            run.finish("done", output)
-            await run.close()
-            return output
-
-        task = asyncio.ensure_future(parent.call_agent(agent.name, text or "", work))
-        try:
-            await asyncio.wait([task, taken], return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            task.cancel()
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait([task])
-            self.run = parent
-            raise
-        if not taken.done():
-            done = task.result()
-            raise RunStopped(done.output, done.denied.hook_id if done.denied is not None else None)
-        self.handed.append((parent, over, task))
-
     # Its end.
 
     @contextmanager
-    def _busy(self) -> Iterator[None]:
+    def busy(self) -> Iterator[None]:
         """Note that the present task has begun something of the run."""
         task = asyncio.current_task()
         if task is None or task in self._under_way:
@@ -230,29 +160,6 @@ class Attached:
             self.run.end_step(should_continue=False)
         else:
             self.run.finish("done", said_last(result))
-
-    async def settle(self, output: str, error: BaseException | None = None) -> None:
-        """End the runs of those that have taken over, the last of them first."""
-        if not self.handed:
-            return
-        failure = Waits() if self.waits else error
-        with anyio.CancelScope(shield=True):
-            while self.handed:
-                parent, over, task = self.handed.pop()
-                if failure is None:
-                    over.set_result(output)
-                elif isinstance(failure, Exception):
-                    over.set_exception(failure)
-                else:
-                    task.cancel()
-                await asyncio.wait([task])
-                if not task.cancelled() and task.exception() is None:
-                    output = task.result().output
-                self.run = parent
-                if self.waits:
-                    parent.pause(self.waits)
-                elif failure is None:
-                    parent.finish("done", output)
 
     def heed_stop(self) -> None:
         """End the SDK's run, if a hook has; what a tool raises would only be told to the model.
@@ -286,11 +193,6 @@ def masked() -> Iterator[None]:
         yield
     finally:
         present.reset(token)
-
-
-def said_last(result: Any) -> str:
-    """What a run of the SDK gave, as text."""
-    return told(result.final_output) if result.final_output is not None else ""
 
 
 def _heed_cancellation() -> None:

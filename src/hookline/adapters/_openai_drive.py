@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio
 from agents import (
     Agent,
-    MaxTurnsExceeded,
     ModelProvider,
     RunConfig,
     RunContextWrapper,
     RunResult,
+    RunResultStreaming,
     RunState,
 )
 
-from hookline.adapters._openai_attached import Attached, RunStopped, present, said_last
+from hookline.adapters._openai_attached import Attached, present
 from hookline.adapters._openai_items import input_of, spoken
 from hookline.adapters._openai_models import TwinProvider, alike, twin_model
+from hookline.adapters._openai_outputs import retyped, said_last
 from hookline.adapters._openai_sessions import twin_session
+from hookline.adapters._openai_sub_agents import end_early, settle
 from hookline.adapters._openai_twins import current, twin
 from hookline.calls import AgentCall
 from hookline.errors import HookUsageError
 from hookline.runtime import ForeignRun
 
-__all__ = ["Input", "Start", "drive", "hooked_options", "unhooked_stream"]
+__all__ = ["Input", "Start", "drive", "hooked_options", "stream_ended", "unhooked_stream"]
 
 Input = str | list[Any] | RunState[Any]
 Start = Callable[..., Awaitable[Any]]
@@ -35,13 +39,12 @@ async def drive(attached: Attached, agent: Agent[Any], given: Input, options: di
     """Run an agent in the SDK, through the hooks of the whole run."""
     run, results = attached.run, list[Any]()
     options, owned = hooked_options(options)
+    attached.config = options["run_config"]
     root = twin(agent)
     if isinstance(given, RunState):
         if not attached.nested:  # else it was restored along with that of the caller
             given = await _restored(root, given)
-        attached.undecided = given.get_interruptions()
-        run.begin_step()
-        run.step.type = "call_tool"
+        attached.go_on(given)
 
     async def play(agent: Agent[Any], put: Input) -> str:
         try:
@@ -51,16 +54,14 @@ async def drive(attached: Attached, agent: Agent[Any], given: Input, options: di
             finally:
                 present.reset(token)
         except BaseException as error:
-            if isinstance(error, MaxTurnsExceeded | RunStopped):
-                run.finish("max_steps" if isinstance(error, MaxTurnsExceeded) else "interrupted")
+            end_early(run, error)
             await attached.rest()
-            await attached.settle("", error)
+            await settle(attached, "", error)
             raise
         results.append(result)
         attached.ended(result)
         output = said_last(result)
-        if attached.handed:
-            await attached.settle(output)
+        await settle(attached, output)
         return output
 
     try:
@@ -70,10 +71,11 @@ async def drive(attached: Attached, agent: Agent[Any], given: Input, options: di
             changed = await _led(run, root, given, results, play)
             attached.heed_stop()
             if changed is not None and results:
-                results[-1].final_output = changed
+                results[-1].final_output = retyped(results[-1].last_agent, changed)
             elif changed is not None:
+                result = _answered(root, given, options, retyped(root, changed))
                 run.finish("done", changed)
-                return _answered(root, given, options, changed)
+                return result
     finally:
         if owned is not None:
             await owned.aclose()
@@ -131,6 +133,25 @@ def hooked_options(options: dict[str, Any]) -> tuple[dict[str, Any], ModelProvid
     return options, provider if ours else None
 
 
+async def stream_ended(result: RunResultStreaming) -> bool:
+    """See to it that a streamed run is over, and raise what it raised.
+
+    Returns:
+        Whether it was not.
+    """
+    early, task = not result.is_complete, result.run_loop_task
+    if early:
+        result.cancel()
+    if task is not None:
+        with anyio.CancelScope(shield=True):  # it ends soon: who is interrupted here has cancelled it
+            await asyncio.wait([task])
+        early = early or task.cancelled()
+    result._check_errors()  # type: ignore[no-untyped-call]  # too many turns fail the stream, not its task
+    if result._stored_exception is not None:
+        raise result._stored_exception
+    return early or (result._cancel_mode != "none" and result.final_output is None and not result.interruptions)
+
+
 def unhooked_stream() -> HookUsageError:
     """What is raised for a stream that no block ends, so that its hooks would never be called."""
     return HookUsageError(
@@ -153,7 +174,7 @@ async def _restored(root: Agent[Any], state: RunState[Any]) -> RunState[Any]:
     return found
 
 
-def _answered(agent: Agent[Any], given: Input, options: dict[str, Any], output: str) -> RunResult:
+def _answered(agent: Agent[Any], given: Input, options: dict[str, Any], output: object) -> RunResult:
     """What a run gives for which a hook answered."""
     nothing: dict[str, Any] = {name: [] for name in _RESULTS}
     context = RunContextWrapper(options.get("context"))

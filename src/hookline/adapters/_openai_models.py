@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agents import Model, ModelProvider, ModelResponse, Usage
+from agents import Agent, Model, ModelProvider, ModelResponse, RunConfig, Usage
 from openai.types.responses import ResponseCompletedEvent, ResponseOutputItemDoneEvent
 
 from hookline.adapters._openai_attached import Attached, present
@@ -25,7 +25,7 @@ from hookline.calls import ModelCall
 from hookline.calls import ModelResponse as Answer
 from hookline.runtime import ForeignRun
 
-__all__ = ["TwinProvider", "alike", "twin_model"]
+__all__ = ["TwinProvider", "alike", "model_name", "twin_model"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,14 @@ def alike(given: Any, kind: type[Any] | None = None) -> Any:
 def twin_model(model: Any) -> Any:
     """The twin of a model; a name stays a name."""
     return TwinModel(model) if isinstance(model, Model) and not isinstance(model, TwinModel) else model
+
+
+def model_name(agent: Agent[Any], config: RunConfig | dict[str, Any] | None) -> str:
+    """The name of the model that an agent asks; one of the run is before its own."""
+    given = config.get("model") if isinstance(config, dict) else getattr(config, "model", None)
+    model = agent.model if given is None else given
+    name = model if isinstance(model, str) else getattr(model, "model", "")
+    return name if isinstance(name, str) else ""
 
 
 class TwinProvider(ModelProvider):

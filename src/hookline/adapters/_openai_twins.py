@@ -15,6 +15,7 @@ from agents import Agent, FunctionTool, Handoff, RunContextWrapper, handoff
 from hookline.adapters._openai_attached import present
 from hookline.adapters._openai_items import named
 from hookline.adapters._openai_models import alike, twin_model
+from hookline.adapters._openai_sub_agents import call_agent, hand_over
 
 __all__ = ["current", "twin"]
 
@@ -68,7 +69,11 @@ def twin(agent: Agent[Any], known: dict[int, Agent[Any]] | None = None) -> Agent
 
 
 def _parts(agent: Agent[Any]) -> list[Any]:
-    return [*vars(agent).values(), *agent.tools, *agent.handoffs]
+    found = [*vars(agent).values(), *agent.tools, *agent.handoffs]
+    for each in (*agent.tools, *agent.handoffs):
+        if isinstance(each, FunctionTool | Handoff):  # of these the twin is a copy
+            found.extend(vars(each).values())
+    return found
 
 
 def current(agent: Any, seen: set[int] | None = None) -> bool:
@@ -100,7 +105,7 @@ def _twin_handoff(given: Agent[Any] | Handoff[Any, Any], known: dict[int, Agent[
         agent = twin(await invoke(ctx, text), known)
         attached = present.get()
         if attached is not None:
-            await attached.hand_over(agent, text)
+            await hand_over(attached, agent, text)
         return agent
 
     found.on_invoke_handoff = hooked
@@ -133,7 +138,7 @@ def _hooked(identifier: str, name: str, callee: Agent[Any] | None, invoke: Invok
         if attached is None:
             return await invoke(ctx, text)
         if callee is not None:
-            return await attached.call_agent(name, callee, invoke, ctx, text)
+            return await call_agent(attached, name, callee, invoke, ctx, text)
         return await attached.call(identifier, name, invoke, ctx, text)
 
     # The SDK notes there how it parses arguments.

@@ -3,79 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
+from msgspec.structs import replace as replaced
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, ToolDefinition
 
+from hookline.adapters import _pydantic_ai_arguments as arguments
 from hookline.adapters import _pydantic_ai_words as words
 from hookline.adapters._pydantic_ai_compaction import CompactingModel, can_compact
+from hookline.adapters._pydantic_ai_conversation import Conversation
+from hookline.adapters._pydantic_ai_streams import Held
+from hookline.adapters._pydantic_ai_under_way import Caller, Scope, UnderWay, present_caller
+from hookline.adapters._relay import holds
 from hookline.calls import Message, ModelCall, ToolCalling, ToolResult
 from hookline.errors import HookDenied
 from hookline.runtime import ForeignRun, ToolDone
 
-__all__ = ["CALLEE", "Calls", "Scope", "present_caller"]
+__all__ = ["CALLEE", "Calls"]
 
 CALLEE = "hookline.callee"
 """Key of a tool's metadata: the agent that it calls."""
-
-
-class Scope:
-    """Ends the run in the framework's way when somebody interrupts the operation.
-
-    Attributes:
-        cancel_called: Whether its end has been asked for.
-        over: Whether the operation has ended.
-    """
-
-    def __init__(self, ctx: RunContext[Any]) -> None:
-        self._ctx, self.cancel_called, self.over = ctx, False, False
-
-    def cancel(self) -> None:
-        """End it."""
-        self.cancel_called = True
-        self._ctx.cancel()
-
-
-@dataclass
-class Caller:
-    """The run whose tool is running, and the operation that the agent which it calls is to be."""
-
-    run: ForeignRun
-    scope: Scope
-    child: str | None = None
-
-
-present_caller: ContextVar[Caller | None] = ContextVar("hookline_pydantic_ai_caller", default=None)
-
-
-class UnderWay:
-    """A call that is under way in the present task.
-
-    Attributes:
-        over: Set at its end, if somebody waits for that.
-    """
-
-    def __init__(self, calls: dict[asyncio.Task[Any], UnderWay]) -> None:
-        self._calls = calls
-        self.over: asyncio.Event | None = None
-
-    def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._calls[task] = self
-
-    def __exit__(self, *raised: object) -> None:
-        del self._calls[self._task]
-        if self.over is not None:
-            self.over.set()
 
 
 class Calls:
@@ -111,7 +63,16 @@ class Calls:
                 response = await handler(request)
             run.asked_model(words.answer_of(response, self._source))
             return response
-        talk = words.Conversation(request, self._source)
+        if request.streaming and holds(run, ModelCall):
+            async with Held(handler, self._calls) as held:
+                return await held.give(await self._judged(request, held.ask))
+        return await self._judged(request, handler)
+
+    async def _judged(
+        self, request: ModelRequestContext, handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]]
+    ) -> ModelResponse:
+        """What the model answers, as hooks leave it."""
+        run, talk = self._run, Conversation(request, self._source)
         gave: list[tuple[ModelResponse, Any]] = []
 
         async def ask(call: ModelCall) -> Any:
@@ -130,7 +91,7 @@ class Calls:
         return response if answer == own else words.changed_response(answer, own, response, self._source)
 
     def _shown(self, context: ModelRequestContext) -> list[Message]:
-        return words.Conversation(context, self._source).messages
+        return Conversation(context, self._source).messages
 
     def _look(self, ctx: RunContext[Any]) -> None:
         """Remember the tools of this step."""
@@ -168,12 +129,17 @@ class Calls:
         given: list[Any] = []
         raised: list[Exception] = []
         calling = self._calling(call)
+        tool = self._tools.get(tool_def.name)
+        if tool is not None and arguments.may_change(ctx):
+            calling = replaced(calling, args=arguments.as_it_will_run(ctx, tool, call, args))
 
         async def work(final: Mapping[str, Any]) -> ToolResult:
             present = present_caller.set(Caller(run, self._scope))
             try:
                 same = final == calling.args
-                value = await handler(args if same else await self._validated(ctx, tool_def.name, final))
+                value = await handler(
+                    args if same else await arguments.validated(ctx, self._tools[tool_def.name], final)
+                )
                 told = words.result_of(call.tool_name, value)
             except asyncio.CancelledError:
                 self._scope.cancel_called |= _cancelled()
@@ -193,8 +159,8 @@ class Calls:
             raise ApprovalRequired()
         if done.stop is not None:
             raise HookDenied(done.stop.hook_id, done.stop.reason)
-        if done.error is not None:
-            raise raised[0]
+        if done.error is not None or (raised and isinstance(raised[0], ApprovalRequired | CallDeferred)):
+            raise raised[0]  # a call that waits goes on waiting, whatever hooks make of it
         if not done.changed:
             return given[0]
         if not done.result.success:
@@ -238,16 +204,6 @@ class Calls:
             identifier=self._source(part.tool_name), api_name=part.tool_name, args=args, tool_call_id=part.tool_call_id
         )
 
-    async def _validated(self, ctx: RunContext[Any], name: str, final: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments that a hook has changed, as the tool takes them."""
-        tool = self._tools[name]
-        validated: dict[str, Any] = tool.args_validator.validate_python(_plain(final), context=ctx.validation_context)
-        if tool.args_validator_func is not None:
-            judged = tool.args_validator_func(ctx, **validated)
-            if inspect.isawaitable(judged):
-                await judged
-        return validated
-
     async def _call_agent(
         self, tool_def: ToolDefinition, args: dict[str, Any], handler: Callable[[dict[str, Any]], Awaitable[Any]]
     ) -> Any:
@@ -275,10 +231,3 @@ def _cancelled() -> bool:
     """Whether somebody has cancelled the present task."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _plain(value: Any) -> Any:
-    """Arguments as their own, with lists and objects that may be changed."""
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

@@ -9,14 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
-from pydantic_ai import CallToolsNode, UserPromptNode
+from pydantic_ai import CallToolsNode, ModelRequestNode, UserPromptNode
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import DeferredToolRequests, RunContext, ToolApproved, ToolDenied
 
 from hookline.adapters import _pydantic_ai_words as words
-from hookline.adapters._pydantic_ai_calls import Calls, Scope, present_caller
+from hookline.adapters._pydantic_ai_calls import Calls
 from hookline.adapters._pydantic_ai_people import RunRejected, Stop
+from hookline.adapters._pydantic_ai_under_way import Scope, present_caller
 from hookline.calls import AgentCall, Message
 from hookline.errors import HookDenied, HookUsageError, UnknownToolError
 from hookline.events import PendingTool
@@ -41,6 +42,7 @@ class Led(Calls):
         self.hooks, self.drives, self.options = hooks, drives, options
         super().__init__()
         self._node: object = None
+        self._handed_out = False
         self._prompt: str | None = None
 
     async def run(self, ctx: RunContext[Any], handler: Callable[[], Awaitable[Any]]) -> Any:
@@ -119,6 +121,11 @@ class Led(Calls):
             raise HookDenied(done.denied.hook_id, done.denied.reason)
         if done.continues:
             logger.warning("A run of Pydantic AI cannot go on after its end: %r is not asked.", done.continues)
+        if done.changed and self._handed_out:
+            raise HookUsageError(
+                "A hook of AgentCall changed the output of a run that `run_stream` had handed out already. Change the "
+                "model's answer with a hook of ModelCall, or use `run` or `run_stream_events`."
+            )
         return _result(results, done.output, changed=done.changed)
 
     def _ended(self, run: ForeignRun, output: Any) -> str:
@@ -139,6 +146,7 @@ class Led(Calls):
         if node is self._node:  # the capability was given twice
             return node
         self._node = node
+        self._handed_out = not isinstance(node, UserPromptNode | ModelRequestNode | CallToolsNode)
         if isinstance(node, UserPromptNode) and self._prompt is not None:
             return replace(node, user_prompt=self._prompt)
         if isinstance(node, CallToolsNode):

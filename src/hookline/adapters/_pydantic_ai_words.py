@@ -5,39 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from pydantic_ai.exceptions import ModelRetry, ToolFailed, ToolFailedError, ToolRetryError
 from pydantic_ai.messages import (
     CompactionPart,
-    InstructionPart,
     ModelMessage,
-    ModelRequest,
-    ModelRequestPart,
     ModelResponse,
-    RetryPromptPart,
-    SystemPromptPart,
+    TextContent,
     TextPart,
     ThinkingPart,
     ToolCallPart,
     ToolReturn,
     ToolReturnPart,
-    UserPromptPart,
 )
-from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.toolsets import WrapperToolset
 from pydantic_core import to_json
 
 from hookline import calls
-from hookline.calls import Message, ToolCalling, ToolSpec, Usage
+from hookline.calls import ToolCalling, Usage
 
 __all__ = [
-    "Conversation",
+    "Naming",
     "answer_of",
     "calling_of",
     "cause_of",
     "changed_response",
+    "is_text",
     "response_of",
     "result_of",
     "source_of",
@@ -49,12 +44,17 @@ __all__ = [
 Naming = Callable[[str], str]  # says where a tool comes from
 
 
+def is_text(content: object) -> bool:
+    """Whether a piece of a prompt is text."""
+    return isinstance(content, str | TextContent)
+
+
 def text_of(content: object) -> str:
     """The text of a prompt, or of anything else as JSON."""
     if content is None or isinstance(content, str):
         return content or ""
-    if isinstance(content, list | tuple) and any(isinstance(each, str) for each in content):
-        return "\n".join(each for each in content if isinstance(each, str))
+    if isinstance(content, list | tuple) and any(is_text(each) for each in content):
+        return "\n".join(each if isinstance(each, str) else each.content for each in content if is_text(each))
     return to_json(content, fallback=str).decode()
 
 
@@ -103,112 +103,6 @@ def summary_of(response: ModelResponse) -> str:
 def tokens_of(messages: Sequence[ModelMessage]) -> int:
     """The input tokens of the last answer."""
     return next((each.usage.input_tokens for each in reversed(messages) if isinstance(each, ModelResponse)), 0)
-
-
-class Conversation:
-    """The messages of a model request, as hookline shows them, with what each of them was.
-
-    Args:
-        context: The request.
-        naming: Says where a tool comes from.
-    """
-
-    def __init__(self, context: ModelRequestContext, naming: Naming) -> None:
-        self.messages: list[Message] = []
-        self.tools = [
-            ToolSpec(
-                identifier=naming(tool.name),
-                name=tool.name,
-                description=tool.description or "",
-                schema=tool.parameters_json_schema,
-            )
-            for tool in context.model_request_parameters.function_tools
-        ]
-        self._context = context
-        self._was: dict[int, tuple[ModelMessage, ModelRequestPart | None]] = {}
-        parts = context.model_request_parameters.instruction_parts or []
-        self._instructions = "\n\n".join(part.content for part in parts)
-        if self._instructions:
-            self.messages.append(Message(role="system", content=self._instructions))
-        for message in context.messages:
-            if isinstance(message, ModelResponse):
-                answer = answer_of(message, naming)
-                shown = Message(role="assistant", content=answer.content, tool_calls=answer.tool_calls)
-                self._add(shown, message, None)
-            else:
-                for part in message.parts:
-                    self._add(_shown(part), message, part)
-
-    def _add(self, shown: Message, message: ModelMessage, part: ModelRequestPart | None) -> None:
-        self.messages.append(shown)
-        self._was[id(shown)] = message, part
-
-    def request(self, call: calls.ModelCall) -> ModelRequestContext:
-        """The request, as hooks have left it; the very same if they changed nothing.
-
-        Args:
-            call: The call at its last.
-        """
-        context, settings = self._context, dict(call.settings)
-        if settings != dict(context.model_settings or {}):
-            context = replace(context, model_settings=cast(Any, settings))
-        offered, parameters = {spec.name for spec in call.tools}, context.model_request_parameters
-        if any(tool.name not in offered for tool in parameters.function_tools):
-            left = [tool for tool in parameters.function_tools if tool.name in offered]
-            context = replace(context, model_request_parameters=replace(parameters, function_tools=left))
-        if list(call.messages) == self.messages:
-            return context
-        messages = list(call.messages)
-        first = messages[0] if messages and id(messages[0]) not in self._was else None
-        if first is not None and first.role == "system":
-            del messages[0]
-            if first.content != self._instructions:
-                parameters = replace(
-                    context.model_request_parameters, instruction_parts=[InstructionPart(content=first.content)]
-                )
-                context = replace(context, model_request_parameters=parameters)
-        return replace(context, messages=self._history(messages))
-
-    def _history(self, messages: Sequence[Message]) -> list[ModelMessage]:
-        history: list[ModelMessage] = []
-        open_request: ModelMessage | None = None
-        for message in messages:
-            was, part = self._was.get(id(message), (None, None))
-            if message.role == "assistant":
-                answer = calls.ModelResponse(content=message.content, tool_calls=list(message.tool_calls))
-                history.append(was if was is not None else response_of(answer))
-                open_request = None
-                continue
-            last = history[-1] if history else None
-            part = part or _part(message)
-            if isinstance(last, ModelRequest) and (was is None or was is open_request):
-                history[-1] = replace(last, parts=[*last.parts, part])
-            else:
-                history.append(replace(was, parts=[part]) if isinstance(was, ModelRequest) else ModelRequest([part]))
-                open_request = was
-        return history
-
-
-def _shown(part: ModelRequestPart) -> Message:
-    match part:
-        case SystemPromptPart():
-            return Message(role="system", content=part.content)
-        case ToolReturnPart():
-            return Message(role="tool", content=part.model_response_str(), tool_call_id=part.tool_call_id)
-        case RetryPromptPart(tool_name=str()):
-            return Message(role="tool", content=part.model_response(), tool_call_id=part.tool_call_id)
-        case RetryPromptPart():
-            return Message(role="user", content=part.model_response())
-        case _:
-            return Message(role="user", content=text_of(getattr(part, "content", None)))
-
-
-def _part(message: Message) -> ModelRequestPart:
-    if message.role == "system":
-        return SystemPromptPart(message.content)
-    if message.role == "tool":
-        return ToolReturnPart("", message.content, tool_call_id=message.tool_call_id or "")
-    return UserPromptPart(message.content)
 
 
 def answer_of(response: ModelResponse, naming: Naming) -> calls.ModelResponse:

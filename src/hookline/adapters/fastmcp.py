@@ -15,14 +15,14 @@ import msgspec
 
 from hookline._frozen import writable
 from hookline.calls import Denial, ToolCall, ToolCalling, ToolResult
-from hookline.errors import MissingExtraError
+from hookline.errors import MissingExtraError, UnknownToolError
 from hookline.events import HookType
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import KINDS, Drives, ForeignRun, ToolDone
 
 try:
     import jsonschema
-    from fastmcp.exceptions import ToolError
+    from fastmcp.exceptions import NotFoundError, ToolError
     from fastmcp.server.dependencies import get_access_token
     from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
     from fastmcp.tools.base import ToolResult as Answer
@@ -83,7 +83,7 @@ class HooklineMiddleware(Middleware):
             run = self._run(here)
             await run.open()
             try:
-                return await _call(run, context, call_next)
+                return await _call(_Client(run), run, context, call_next)
             finally:
                 await run.close()
         # One middleware may stand on several servers that serve a connection together, and several on one.
@@ -98,7 +98,7 @@ class HooklineMiddleware(Middleware):
                     await run.open()
                     connection.exit_stack.push_async_callback(run.close)
                     client.run = run
-        return await _call(client.run, context, call_next)
+        return await _call(client, client.run, context, call_next)
 
     def _run(self, here: Any) -> ForeignRun:
         token = get_access_token()
@@ -112,14 +112,16 @@ class HooklineMiddleware(Middleware):
 
 
 class _Client:
-    """A connection and its operation."""
+    """A connection, its operation, and how many of its calls are under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: ForeignRun | None = None) -> None:
         self.opening = anyio.Lock(fast_acquire=True)
-        self.run: ForeignRun | None = None
+        self.run = run
+        self.calls = 0
 
 
 async def _call(
+    client: _Client,
     run: ForeignRun,
     context: MiddlewareContext[CallToolRequestParams],
     call_next: CallNext[CallToolRequestParams, Answer],
@@ -140,19 +142,21 @@ async def _call(
             answers.append(await call_next(asked))
         except Exception as error:
             failures.append(error)
-        if failures:  # FastMCP wraps what a tool has raised
-            wrapped = failures[0].__cause__ if type(failures[0]) is ToolError else None
-            raise wrapped if isinstance(wrapped, Exception) else failures[0]
+        if failures:
+            raise await _raised(failures[0], message.name, here)
         return _told(answers[0])
 
-    run.begin_step()
+    if not client.calls:  # calls that overlap share a step, which must not end before them
+        run.begin_step()
+    client.calls += 1
     try:
         done = await run.call_tool(calling, work)
     finally:
+        client.calls -= 1
         run.run.outcomes.clear()  # a connection may live long, and nobody asks for them again
     if failures and not done.changed:
         raise failures[0]
-    if answers and not done.changed:
+    if answers and not done.changed and done.result.success is not getattr(answers[0], "is_error", False):
         return answers[0]
     return await _answer(done, message.name, here)
 
@@ -162,6 +166,14 @@ def _call_id(here: Any) -> str:
     if request is None:
         return ""
     return str((request.meta or {}).get(CALL_ID) or request.request_id)
+
+
+async def _raised(failure: Exception, name: str, here: Any) -> Exception:
+    """What was raised in the words of hookline; FastMCP wraps what a tool has raised."""
+    if isinstance(failure, NotFoundError) and here is not None and await here.fastmcp.get_tool(name) is None:
+        return UnknownToolError(name, sorted({tool.name for tool in await here.fastmcp.list_tools()}))
+    wrapped = failure.__cause__ if type(failure) is ToolError else None
+    return wrapped if isinstance(wrapped, Exception) else failure
 
 
 def _told(answer: Any) -> ToolResult:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import Context, copy_context
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -154,17 +153,10 @@ def _with_signature(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _other(handler: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
-    """What a sync run does next, for the loop that its hooks are in: in a thread, with the context that it had."""
-    context: Context = copy_context()
+    """What a sync run does next, for the loop that its hooks are in: in a thread, inside of what they have begun."""
 
     async def call(request: Any) -> Any:
-        inside = present.get()
-
-        def work() -> Any:
-            present.set(inside)
-            return handler(request)
-
-        return await anyio.to_thread.run_sync(context.copy().run, work)
+        return await anyio.to_thread.run_sync(handler, request)
 
     return call
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Unpack
-
-import anyio
 
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError, MissingExtraError
@@ -23,8 +21,9 @@ try:
     from agents.run import AgentRunner, RunOptions, get_default_agent_runner, set_default_agent_runner
 
     from hookline.adapters._openai_attached import DRIVES, Attached, RunStopped, masked, present
-    from hookline.adapters._openai_drive import Input, Start, drive, hooked_options, unhooked_stream
+    from hookline.adapters._openai_drive import Input, Start, drive, hooked_options, stream_ended, unhooked_stream
     from hookline.adapters._openai_items import call_id_of
+    from hookline.adapters._openai_models import model_name
 except ImportError as error:
     raise MissingExtraError("openai-agents", "The adapter of the OpenAI Agents SDK") from error
 
@@ -124,7 +123,7 @@ class HooklineRunner(AgentRunner):
         ends = [each for each in decisions if isinstance(each, Reject) and not each.and_continue]
         if not ends:
             return await self.run(starting_agent, state, **options)
-        async with self._foreign(starting_agent) as run:
+        async with self._foreign(starting_agent, options) as run:
             run.begin_step()
             run.decided(decisions)
             run.finish("interrupted")
@@ -160,7 +159,7 @@ class HooklineRunner(AgentRunner):
             try:
                 await left.wait()
             finally:
-                early = await _ended(result)
+                early = await stream_ended(result)
             if early:
                 raise LeftEarly("The stream was left before its end.")
             return result
@@ -198,14 +197,13 @@ class HooklineRunner(AgentRunner):
         """
         raise unhooked_stream()
 
-    def _foreign(self, agent: Agent[Any]) -> ForeignRun:
+    def _foreign(self, agent: Agent[Any], options: Mapping[str, Any]) -> ForeignRun:
         outer = present.get()
-        model = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", "")
         return ForeignRun(
             self._hooks,
             DRIVES,
             agent_id=agent.name,
-            model=model if isinstance(model, str) else "",
+            model=model_name(agent, options.get("run_config")),
             parent=outer.run if outer is not None else None,
             **self._given,
         )
@@ -220,7 +218,7 @@ class HooklineRunner(AgentRunner):
     ) -> Any:
         if not isinstance(get_default_agent_runner(), _NestedRunner):
             set_default_agent_runner(_NestedRunner(get_default_agent_runner()))
-        async with self._foreign(agent) as run:
+        async with self._foreign(agent, options) as run:
             result = await drive(Attached(run), agent, given, options, start)
             if stream is not None and not stream.done():
                 raise HookUsageError("A hook answered in place of the run, and an answer is no stream; use `run`.")
@@ -236,24 +234,6 @@ def _seen(work: asyncio.Future[Any]) -> None:
     """Look at what it raised, or asyncio would complain where the block raises something else."""
     if not work.cancelled():
         work.exception()
-
-
-async def _ended(result: RunResultStreaming) -> bool:
-    """See to it that a streamed run is over, and raise what it raised.
-
-    Returns:
-        Whether it was not.
-    """
-    early, task = not result.is_complete, result.run_loop_task
-    if early:
-        result.cancel()
-    if task is not None:
-        with anyio.CancelScope(shield=True):  # it ends soon: who is interrupted here has cancelled it
-            await asyncio.wait([task])
-        early = early or task.cancelled()
-    if result.run_loop_exception is not None:
-        raise result.run_loop_exception
-    return early or (result._cancel_mode != "none" and result.final_output is None and not result.interruptions)
 
 
 class _NestedRunner(AgentRunner):
@@ -292,6 +272,9 @@ class _NestedRunner(AgentRunner):
                 raise unhooked_stream()
             with masked():  # the task of the streamed run takes the context along as it is now
                 return self._inner.run_streamed(starting_agent, input, **options)
+        if isinstance(input, RunState):
+            outer.go_on(input)
         hooked, _ = hooked_options(dict(options))
+        outer.config = hooked["run_config"]
         outer.streamed = self._inner.run_streamed(agent, input, **hooked)
         return outer.streamed

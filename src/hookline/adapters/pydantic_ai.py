@@ -21,7 +21,7 @@ try:
     from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
     from pydantic_ai.capabilities.abstract import WrapModelRequestHandler, WrapRunHandler, WrapToolExecuteHandler
     from pydantic_ai.messages import ModelResponse, ToolCallPart
-    from pydantic_ai.models import ModelRequestContext
+    from pydantic_ai.models import Model, ModelRequestContext
     from pydantic_ai.tools import RunContext, ToolDefinition
 except ImportError as error:
     raise MissingExtraError("pydantic-ai", "hookline.adapters.pydantic_ai") from error
@@ -29,6 +29,7 @@ except ImportError as error:
 from hookline.adapters._pydantic_ai_calls import CALLEE
 from hookline.adapters._pydantic_ai_people import RunRejected, deferred_results
 from hookline.adapters._pydantic_ai_run import Led
+from hookline.adapters._pydantic_ai_streams import holding
 
 __all__ = ["DRIVES", "Hookline", "RunRejected", "agent_tool", "deferred_results"]
 
@@ -119,6 +120,10 @@ class Hookline(AbstractCapability[Any]):
         if led is None:
             return await handler(request_context)
         return await led.model_request(ctx, request_context, handler)
+
+    def get_wrapper_model(self, model: Model) -> Model | None:
+        """Hold back the stream of a model that answers instead of another one, where hooks are to judge it."""
+        return holding(model)
 
     async def wrap_tool_execute(
         self,

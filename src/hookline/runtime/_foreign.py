@@ -42,6 +42,7 @@ from hookline.runtime._enclosing import enclosed
 from hookline.runtime._foreign_keeping import storable_messages
 from hookline.runtime._foreign_life import ForeignLife
 from hookline.runtime._foreign_results import AgentDone, ToolDone
+from hookline.runtime._foreign_segment import stand_in
 from hookline.runtime._given import new_operation_id
 from hookline.runtime._letting_go import LOST_HERE
 from hookline.runtime._result import Step
@@ -147,6 +148,11 @@ class ForeignRun(ForeignLife):
             response = passage.result
         self.answered(response)
         return response
+
+    def name_model(self, name: str) -> None:
+        """Name the model that is asked, where that was not known at the beginning."""
+        run = self._opened
+        run.agent = stand_in(run.agent.id, name, getattr(run.agent.model, "provider", ""))
 
     # Tools.
 

@@ -254,7 +254,7 @@ class DurableStore(abc.ABC):
     transaction; deliveries to the hooks of the state are made in the same transaction.
     """
 
-    def check_open(self) -> None:
+    def check_open(self) -> None:  # noqa: B027 - most have nothing to open
         """Refuse to be used as it is now; most stores always can be.
 
         Raises:

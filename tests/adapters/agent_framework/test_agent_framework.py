@@ -247,6 +247,44 @@ async def test_an_interrupt_ends_it() -> None:
     assert seen[-1].reason == "interrupted"
 
 
+@pytest.mark.parametrize("how", ["cancelled", "interrupted"])
+async def test_a_sub_agent_is_over_before_the_run_that_called_it_and_is_broken_off(how: str) -> None:
+    hooks, seen = listening(inherit=True)
+    begun, both = list[int](), asyncio.Event()
+
+    async def slow() -> None:
+        """Take long."""
+        begun.append(1)
+        if len(begun) == 2:
+            both.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            for _ in range(20):  # what it has begun is undone
+                await asyncio.sleep(0)
+
+    child = Scene(turns=[calls("slow"), DONE], tools={"slow": slow})
+    asked = ToolCalling(identifier="agent", api_name="helper", args={"instruction": "help"}, tool_call_id="t2")
+    turns = [ModelResponse(tool_calls=[asked, ToolCalling(api_name="slow", args={}, tool_call_id="t1")])]
+    agent = agent_of("a", Scene(turns=turns, tools={"slow": slow}, agents={"helper": child}), [])
+
+    async def play() -> Any:
+        return await agent.run("go", middleware=[HookMiddleware([hooks], operation_id="op")])
+
+    run = asyncio.create_task(play())
+    await both.wait()
+    if how == "cancelled":
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+    else:
+        assert interrupt("op")
+        assert (await run).messages == []
+
+    ends = [(event.operation_id == "op", event.reason) for event in seen if isinstance(event, OnComplete)]
+    assert ends == [(False, "interrupted"), (True, "interrupted")]
+
+
 async def test_hooks_of_steps_are_refused_before_anything_runs() -> None:
     hooks, asked = Hooks("steps"), list[str]()
     hooks.before(StepCall)(lambda call: None)

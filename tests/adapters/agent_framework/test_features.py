@@ -21,12 +21,16 @@ from agent_framework import (
     SummarizationStrategy,
     tool,
 )
+from msgspec.structs import replace
+from pydantic import BaseModel
 
-from hookline import Hooks, ModelCall
+from hookline import AgentCall, Hooks, ModelCall, Respond
 from hookline.adapters.agent_framework import HookMiddleware
-from hookline.calls import ModelResponse
+from hookline.calls import AgentResult, ModelResponse
 from hookline.evals.adapter_contract import Scene
 from hookline.events import AfterCallAgent, AfterStep, AfterToolCall, OnComplete
+from tests.otel.scenes import Scene as Traced
+from tests.otel.scenes import attributes
 
 from .stage import Scripted, agent_of
 from .test_agent_framework import DONE, EVENTS_OF_PLAIN, PLAIN, add, calls, listening, names, told
@@ -37,6 +41,9 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+TWO_PARTS = replace(calls("add", a=1, b=2), content="first")
 
 
 def passing() -> Hooks:
@@ -205,3 +212,89 @@ async def test_what_was_summarized_is_not_summarized_again(*, stream: bool, led:
 
     assert len(bare) == 2
     assert summaries == bare
+
+
+class Answers(AgentMiddleware):
+    async def process(self, context: Any, call_next: Any) -> None:
+        message = Message("assistant", ["the secret"], author_name="a", message_id="m1")
+        given: Any = {
+            "response_id": "r1",
+            "additional_properties": {"region": "eu"},
+            "raw_representation": "the secret",
+        }
+        context.result = AgentResponse(messages=[message], usage_details={"input_token_count": 3}, **given)
+
+
+async def test_a_response_keeps_what_a_hook_that_writes_its_text_does_not_know() -> None:
+    hooks = Hooks("redact")
+    hooks.after(AgentCall)(lambda call, result: replace(result, output="the ***"))
+
+    response = await agent_of("a", PLAIN, []).run("go", middleware=[HookMiddleware([hooks]), Answers()])
+
+    (message,) = response.messages
+    assert (message.text, message.author_name, message.message_id) == ("the ***", "a", "m1")
+    assert (response.response_id, response.additional_properties) == ("r1", {"region": "eu"})
+    assert response.usage_details == {"input_token_count": 3}
+    assert "secret" not in response.to_json() + str(response.raw_representation)
+
+
+class Sum(BaseModel):
+    value: int
+
+
+@pytest.mark.parametrize("where", ["run", "agent"])
+@pytest.mark.parametrize("kind", ["before", "after"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_value_of_a_response_is_read_from_what_a_hook_wrote(*, stream: bool, kind: str, where: str) -> None:
+    hooks = Hooks("rewrites")
+    if kind == "before":
+        hooks.before(AgentCall)(lambda call: Respond(AgentResult(output='{"value": 2}')))
+    else:
+        hooks.after(AgentCall)(lambda call, result: replace(result, output='{"value": 2}'))
+    options: Any = {"response_format": Sum}
+    client = Scripted([ModelResponse(content='{"value": 1}')])
+    agent: Agent[Any] = Agent(client=client, default_options=options if where == "agent" else None)
+
+    given: Any = {"middleware": [HookMiddleware([hooks])], "options": options if where == "run" else None}
+    response = await (
+        agent.run("go", stream=True, **given).get_final_response() if stream else agent.run("go", **given)
+    )
+
+    assert response.value == Sum(value=2)
+
+
+async def test_the_model_call_of_a_stream_that_is_left_ends_before_its_run() -> None:
+    order: list[str] = []
+
+    class Told(Scripted):
+        def _inner_get_response(self, **given: Any) -> Any:
+            async def parts() -> AsyncGenerator[Any, None]:
+                try:
+                    async for update in stream:
+                        yield update
+                finally:
+                    order.append("model")
+
+            stream = super()._inner_get_response(**given)
+            return ResponseStream(parts(), finalizer=ChatResponse.from_updates)
+
+    hooks = Hooks("watch")
+    hooks.on(OnComplete)(lambda event: order.append(event.reason))
+    stream = Agent(client=Told([TWO_PARTS])).run("go", stream=True, middleware=[HookMiddleware([hooks])])
+    async for _ in stream:
+        break
+    await stream.close()
+
+    assert order == ["model", "interrupted"]
+
+
+async def test_the_span_of_a_model_call_whose_stream_is_left_ends_as_interrupted() -> None:
+    with Traced() as traced:
+        middleware = [HookMiddleware([traced.tracing()])]
+        stream = Agent(client=Scripted([TWO_PARTS]), name="a").run("go", stream=True, middleware=middleware)
+        async for _ in stream:
+            break
+        await stream.close()
+
+        assert traced.tree() == ("invoke_agent a", ("agent_step", ("chat scripted",)))
+        assert attributes(traced.one("chat scripted"))["hookline.outcome"] == "interrupted"

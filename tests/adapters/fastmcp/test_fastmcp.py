@@ -10,13 +10,15 @@ import pytest
 pytest.importorskip("fastmcp")
 
 from fastmcp import Client, Context, FastMCP
-from fastmcp.exceptions import ToolError
+from fastmcp.exceptions import NotFoundError, ToolError
 from fastmcp.server.middleware import Middleware
+from fastmcp.tools.base import ToolResult as Answer
+from msgspec.structs import replace
 
 from hookline import AfterStep, Ask, Deny, Hooks, ModelCall, ToolCall
 from hookline.adapters.fastmcp import HooklineMiddleware
 from hookline.errors import HookDefinitionError, UnsupportedHookError
-from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError
+from hookline.events import AfterToolCall, BeforeStep, BeforeToolCall, OnToolCallError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -133,6 +135,74 @@ async def test_calls_are_counted_for_each_session() -> None:
 
     assert [event.call_index for event in events] == [1, 2, 3, 1, 2, 3]
     assert len({event.operation_id for event in events}) == 2
+
+
+async def test_calls_that_overlap_are_one_step_that_ends_after_them() -> None:
+    hooks, events = watching(BeforeStep, AfterStep, BeforeToolCall, AfterToolCall, OnToolCallError)
+    server = server_with(hooks, best_effort=True)
+
+    @server.tool
+    async def nested() -> str:
+        await asyncio.gather(*(server.call_tool(name, {}) for name in ("fail", "fail")), return_exceptions=True)
+        return "done"
+
+    async with Client(server, mode="legacy") as client:
+        await client.call_tool("nested")
+        await client.call_tool("greet", {"name": "Ann"})
+
+    alone = ["beforeStep", "beforeToolCall", "afterToolCall", "afterStep"]
+    together = ["beforeToolCall"] * 2 + ["onToolCallError"] * 2
+    assert [str(event.hook_type) for event in events] == [*alone[:2], *together, *alone[2:], *alone]
+
+
+async def test_a_tool_that_does_not_exist_is_unknown_to_hooks_and_the_client_is_told_as_without_them() -> None:
+    hooks, events = watching(OnToolCallError)
+    told = []
+
+    for server in (server_with(), server_with(hooks)):
+        with pytest.raises(ToolError) as raised:
+            await ask(server, "nothing")
+        told.append(str(raised.value))
+
+    assert told[0] == told[1]
+    assert [(event.error_type, event.api_name) for event in events] == [("UnknownToolError", "nothing")]
+    assert "Tools: add, fail, greet, weather." in events[0].error
+
+
+async def test_a_tool_that_finds_something_missing_is_not_itself_unknown() -> None:
+    hooks, events = watching(OnToolCallError)
+    server = server_with(hooks)
+
+    @server.tool
+    def find() -> str:
+        raise NotFoundError("no such page")
+
+    with pytest.raises(ToolError, match="no such page"):
+        await ask(server, "find")
+    assert [event.error_type for event in events] == ["NotFoundError"]
+
+
+async def test_a_hook_that_changes_what_a_tool_said_leaves_nothing_of_its_structured_content() -> None:
+    hooks = Hooks("redact")
+    hooks.after(ToolCall)(lambda call, result: replace(result, content=result.content.replace("secret", "***")))
+    server = server_with(hooks)
+
+    @server.tool(output_schema=None)
+    def told() -> Answer:
+        return Answer(content="the secret", structured_content={"more": "secret"}, meta={"more": "secret"})
+
+    result = await ask(server, "told")
+
+    assert (result.content[0].text, result.structured_content) == ("the ***", None)
+    assert "secret" not in str(result.meta)
+
+
+async def test_a_hook_may_say_that_a_call_has_failed_and_leave_what_was_said() -> None:
+    hooks = Hooks("strict")
+    hooks.after(ToolCall)(lambda call, result: replace(result, success=False))
+
+    with pytest.raises(ToolError, match="Hello Ann"):
+        await ask(server_with(hooks), "greet", name="Ann")
 
 
 async def test_hooks_and_names_may_be_those_of_the_client() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -260,6 +261,10 @@ async def test_a_person_may_edit_a_call_about_which_a_hook_asks() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.skipif(
+    "edit_notice" not in inspect.signature(HumanInTheLoopMiddleware).parameters,
+    reason="this version of LangChain puts edits in place before the call",
+)
 @pytest.mark.parametrize("amount", [20, 40])
 @pytest.mark.parametrize("first", [True, False])
 async def test_hooks_judge_and_change_what_a_person_has_edited(first: bool, amount: int) -> None:

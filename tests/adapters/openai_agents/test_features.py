@@ -147,6 +147,27 @@ async def test_an_agent_that_was_changed_while_it_waited_goes_on_as_it_is_now(wh
     assert "changed" in [result.final_output, *outputs]
 
 
+async def test_a_tool_that_was_changed_while_it_waited_runs_as_it_is_now() -> None:
+    @function_tool(needs_approval=True, name_override="pay")
+    async def asked(amount: int) -> str:
+        return "old"
+
+    @function_tool(name_override="pay")
+    async def other(amount: int) -> str:
+        return "new"
+
+    agent = Agent(name="payer", model=Script([calls("pay", "p1", amount=1), says("done")]), tools=[asked])
+    runner = HooklineRunner([])
+
+    result = await runner.run(agent, "go", run_config=QUIET)
+    state = result.to_state()
+    state.approve(result.interruptions[0])
+    asked.on_invoke_tool = other.on_invoke_tool
+    result = await runner.run(agent, state, run_config=QUIET)
+
+    assert [item.output for item in result.new_items if isinstance(item, ToolCallOutputItem)] == ["new"]
+
+
 async def test_a_run_that_was_handed_over_tells_that_it_waits() -> None:
     seen = Recorder()
     triage = Agent(name="triage", model=Script([calls("transfer_to_payer")]), handoffs=[payer()])
@@ -162,6 +183,22 @@ async def test_a_run_that_was_handed_over_tells_that_it_waits() -> None:
     assert asked == ["p1", "p2"]
     assert [event.tool_call_id for event in seen.of(AfterHumanIntervention)] == ["p1"]
     assert [event.reason for event in seen.of(OnComplete)] == ["waiting_for_human", "waiting_for_human"]
+
+
+async def test_a_streaming_tool_tells_what_was_decided_about_its_agent() -> None:
+    async def shown(event: Any) -> None:
+        pass
+
+    seen = Recorder(inherit=True)
+    turns = [calls("ask", "a1", "agent", instruction="pay"), says("over")]
+    agent = Agent(name="boss", model=Script(turns), tools=[payer().as_tool("ask", "Ask.", on_stream=shown)])
+    runner = HooklineRunner([seen.hooks], operation_id="streaming tool")
+
+    result = await runner.run(agent, "go", run_config=QUIET)
+    await runner.resume(agent, result.to_state(), [Approve("p1")], run_config=QUIET)
+
+    told = [(event.agent_id, event.action, event.tool_call_id) for event in seen.of(AfterHumanIntervention)]
+    assert told == [("payer", "approve", "p1")]
 
 
 async def test_a_stop_is_heeded_by_the_agent_that_takes_over() -> None:
