@@ -14,7 +14,7 @@ import sys
 import anyio
 import pytest
 
-from .markdown import PAGES, Block, blocks, title
+from .markdown import PAGES, ROOT, Block, blocks, title
 
 NEEDS = {
     "agent-framework": "agent_framework",
@@ -85,7 +85,7 @@ def _lines(text: str) -> list[str]:
 
 
 def forget_modules_of(folder: pathlib.Path) -> None:
-    """A module of the page would hide another one of the same name from later tests."""
+    """A module of a page, or of an example, would hide another one of the same name from later tests."""
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
             del sys.modules[name]
@@ -123,6 +123,7 @@ def test_every_python_block_runs_and_prints_what_the_page_shows(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(anyio, "run", functools.partial(anyio.run, backend=backend))
     page = Page(path, backend)
+    forget_modules_of(ROOT / "docs" / "examples")
 
     try:
         for block in blocks(path.read_text()):
