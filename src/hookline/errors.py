@@ -26,6 +26,7 @@ HooklineError
 │   └── CriticalDeliveryError               and the operation was for that
 ├── StoreUnavailableError (OSError)         a database that cannot be reached, or is full
 │   └── StoreOverloadedError                more waits to be written than may
+├── RunFailedError                          a run that failed in another process
 └── OperationError                          the operation cannot be run or resumed like this
     ├── OperationExistsError                its id is taken
     ├── OperationNotFoundError              nobody knows its id
@@ -89,6 +90,7 @@ __all__ = [
     "OperationMismatchError",
     "OperationNotFoundError",
     "PhaseTransitionError",
+    "RunFailedError",
     "StaleStateError",
     "StateFormatError",
     "StoreOverloadedError",
@@ -298,6 +300,23 @@ class ModelAnswerError(ModelError, TypeError):
 
     def __str__(self) -> str:
         return f"Model {self.model!r} did not answer with a proper ModelResponse: {self.problem}."
+
+
+class RunFailedError(HooklineError):
+    """A run ended with an error whose exception is not here, because it was raised in another process.
+
+    Attributes:
+        error_type: The exception's class name.
+        message: What the exception said.
+    """
+
+    def __init__(self, error_type: str, message: str) -> None:
+        super().__init__(error_type, message)
+        self.error_type, self.message = error_type, message
+
+    def __str__(self) -> str:
+        said = f"{self.error_type or 'an error that is not known'}{f': {self.message}' if self.message else ''}"
+        return f"The run failed in another process with {said}. The log of that process has the traceback."
 
 
 class PhaseTransitionError(HooklineError, ValueError):

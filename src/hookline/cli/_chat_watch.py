@@ -59,7 +59,9 @@ class _Warnings(logging.Handler):
         self._screen, self._later = screen, later
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show one record."""
+        """Show one record; that a run failed is shown by the chat itself."""
+        if hasattr(record, "failed_operation_id"):
+            return
         try:
             said = record.getMessage()
         except Exception:

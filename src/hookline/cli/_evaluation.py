@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -107,6 +108,21 @@ def found_cases(targets: Iterable[str], tasks: Sequence[str]) -> list[Case]:
         return cases_of([suite for target in targets for suite in find_suites(target)], tasks)
 
 
+@contextlib.contextmanager
+def _without_failed_runs() -> Iterator[None]:
+    """Keep runs that end in error out of the log, since the table of results shows them."""
+    logger = logging.getLogger("hookline")
+
+    def keep(record: logging.LogRecord) -> bool:
+        return not hasattr(record, "failed_operation_id")
+
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
+
+
 def evaluate(
     console: Console,
     targets: list[str],
@@ -142,7 +158,7 @@ def evaluate(
     """
     runs: list[SuiteRun] = []
     runner = partial(SuiteRunner, cases, faults=faults, seed=seed, concurrency=concurrency)
-    with _progress(console) as progress:
+    with _progress(console) as progress, _without_failed_runs():
         bar = progress.add_task(NAMES[mode], total=len(cases), last="")
         first = runner(
             mode=mode,

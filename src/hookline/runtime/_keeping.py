@@ -39,6 +39,8 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         call_indices=dict(run.call_indices),
         last_input_tokens=run.last_input_tokens,
         last_content=run.last_content,
+        error_type=run.failure[0] if run.failure is not None else None,
+        error_message=run.failure[1] if run.failure is not None else None,
         steering=steering(run) if run.steered else None,
         conversation_id=run.conversation_id,
         traceparents=list(run.traceparents),

@@ -6,8 +6,9 @@ import contextlib
 import logging
 from contextvars import ContextVar
 
-from hookline.errors import OperationBusyError, StaleStateError, StateFormatError, StoreUnavailableError
+from hookline.errors import OperationBusyError, StaleStateError, StateFormatError, StoreUnavailableError, message_of
 from hookline.events import CompletionReason, OnError
+from hookline.runtime._journal import storable_text
 from hookline.runtime._keeping import look_up, save
 from hookline.runtime._result import OperationResult
 from hookline.runtime._run import Run
@@ -38,6 +39,8 @@ let_go_when_cancelled: ContextVar[bool] = ContextVar("let_go_when_cancelled", de
 async def save_end(run: Run, reason: CompletionReason, error: Exception | None) -> None:
     """Store how the segment ended; on a store that keeps what happened, together with the events that tell of it."""
     journal = run.journal
+    if reason == "error" and error is not None:
+        run.failure = type(error).__name__, storable_text(message_of(error))
     if journal is None:
         await save(run, reason)
         return
@@ -63,7 +66,9 @@ def is_lost(run: Run | None) -> bool:
 async def given_up(run: Run, reason: CompletionReason, error: Exception | None) -> OperationResult:
     """The run cannot go on here. That is no end of the operation: whoever reaches the store goes on with it."""
     if error is not None:
-        logger.error("Operation %s cannot go on here, and is left to others: %s", run.operation_id, error)
+        logger.error(
+            "Operation %s cannot go on here, and is left to others: %s", run.operation_id, error, exc_info=error
+        )
     try:
         await let_go(run)
         for event in endings(run, reason, error):
@@ -143,7 +148,6 @@ async def settled(
     failure = await run.critical.settle(run.drain_timeout) if run.critical is not None else None
     if failure is None or reason == "error":
         return reason, error
-    logger.error("Operation %s ended with %s, but %s", run.operation_id, reason, failure)
     for event in endings(run, "error", failure):
         if isinstance(event, OnError):
             run.dispatcher.dispatch(event)

@@ -7,6 +7,7 @@ from time import perf_counter_ns
 import msgspec
 
 from hookline.calls import Denial, Message, ToolCalling, Usage
+from hookline.errors import RunFailedError
 from hookline.events import CompletionReason, PendingTool, StepType, ToolOutcome
 
 __all__ = ["OperationResult", "Step", "tool_message"]
@@ -38,6 +39,20 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     pending: list[PendingTool] = []
     error: BaseException | None = None
     denied: Denial | None = None
+
+    def raise_for_error(self) -> OperationResult:
+        """Raise what a failed run raised; every other end is returned as it is.
+
+        Returns:
+            The result itself, for `(await exec_agent(...)).raise_for_error().output`.
+
+        Raises:
+            BaseException: The run's `error`, if its `reason` is `"error"`; a `RunFailedError` where the exception
+                itself is not in this process.
+        """
+        if self.reason != "error":
+            return self
+        raise self.error or RunFailedError("", "")
 
 
 class Step:

@@ -73,6 +73,7 @@ class Run(Conversation):
         "enclosing",
         "ended",
         "exec_child",
+        "failure",
         "finishing",
         "hooks",
         "ids",
@@ -157,6 +158,8 @@ class Run(Conversation):
         """Whether somebody asked for its end; the scope may hear of it a moment later."""
         self.claimed = False
         self.finishing = False
+        self.failure: tuple[str, str] | None = None
+        """Class and message of the exception with which it ends; not the exception, whose frames refer to the run."""
         on_asyncio = runs_on_asyncio()
         self.scope = new_scope(on_asyncio=on_asyncio)
         self.task = asyncio.current_task() if on_asyncio else None

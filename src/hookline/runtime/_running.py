@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Coroutine, Sequence
 from time import perf_counter_ns
@@ -17,6 +18,7 @@ from hookline.errors import (
     OperationBusyError,
     OperationExistsError,
     StaleStateError,
+    message_of,
 )
 from hookline.events import CompletionReason
 from hookline.runtime._agent_call import run_agent
@@ -44,6 +46,8 @@ from hookline.runtime._state import Decision
 from hookline.runtime._telling import endings
 
 __all__ = ["exec_run"]
+
+logger = logging.getLogger("hookline")
 
 LAST_SAVE_SECONDS = 5.0
 """How long a store may take to save a run that was cancelled from outside; the cancellation waits for that."""
@@ -215,4 +219,14 @@ async def _finish(
             reason, error = await settled(run, reason, error)
         finally:
             await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
+    if reason == "error" and error is not None:
+        logger.error(
+            "Operation %s of agent %r ended with an error: %s: %s",
+            run.operation_id,
+            run.agent.id,
+            type(error).__name__,
+            message_of(error),
+            exc_info=error,
+            extra={"failed_operation_id": run.operation_id},
+        )
     return run.result(reason, error)

@@ -10,7 +10,13 @@ import anyio
 
 from hookline._tool_events import LOST, LOST_TYPE
 from hookline.calls import AgentResult, StepCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
-from hookline.errors import OperationBusyError, OperationExistsError, StoreUnavailableError, UnknownToolError
+from hookline.errors import (
+    OperationBusyError,
+    OperationExistsError,
+    RunFailedError,
+    StoreUnavailableError,
+    UnknownToolError,
+)
 from hookline.events import CompletionReason, ToolOutcome
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._calls import Job, tell_result
@@ -197,7 +203,7 @@ async def answer_of_child(run: Run, call: SubAgentCall, begun: BegunCall) -> Age
         error: BaseException = UnknownToolError(f"{AGENT_IDENTIFIER}/{call.callee_id}", [])
     else:
         outcome = await outcome_of_child(run, agent, call.instruction, child_id)
-        error = outcome.error or RuntimeError("It failed in a process that died later.")
+        error = outcome.error or RunFailedError("", "")
         if isinstance(error, StoreUnavailableError):
             raise error
     told, name = begun.ended, begun.call.tool_call_id
@@ -235,4 +241,5 @@ def outcome_of(state: OperationState, reason: CompletionReason) -> OperationResu
         usage=state.usage,
         tool_calls=state.tool_calls,
         pending=[each for each in state.pending if each.tool_call_id not in state.decisions],
+        error=RunFailedError(state.error_type or "", state.error_message or "") if reason == "error" else None,
     )

@@ -39,12 +39,13 @@ class Approve(msgspec.Struct, frozen=True, tag="approve", rename="camel"):
 
 
 class Reject(msgspec.Struct, frozen=True, tag="reject", rename="camel"):
-    """A person refuses a pending tool call.
+    """A person refuses a pending tool call: reject and stop, or, with `and_continue`, reject and continue.
 
     Attributes:
         tool_call_id: The call.
-        reason: Why; the model is told.
-        and_continue: Whether the run goes on; otherwise it stops with reason `"interrupted"`.
+        reason: Why. The model reads it, if the run continues.
+        and_continue: `False` to reject and stop: the run ends with reason `"interrupted"`. `True` to reject and
+            continue: the model is told, and the run goes on.
     """
 
     tool_call_id: str
@@ -163,6 +164,8 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         call_indices: Calls so far by `identifier/api_name`.
         last_input_tokens: Input tokens of the last model call.
         last_content: What the model said last.
+        error_type: The class of the exception with which it ended, if it did.
+        error_message: What that exception said.
         steering: What hooks have made of it, where they have.
         conversation_id: The session that it is a task of.
         traceparents: W3C `traceparent` of its first and its latest segment, where they were traced.
@@ -196,6 +199,8 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     call_indices: dict[str, int] = {}
     last_input_tokens: int = 0
     last_content: str = ""
+    error_type: str | None = None
+    error_message: str | None = None
     steering: Steering | None = None
     conversation_id: str | None = None
     traceparents: list[str] = []

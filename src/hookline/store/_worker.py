@@ -17,7 +17,6 @@ from hookline.errors import (
     OperationError,
     OperationMismatchError,
     StoreUnavailableError,
-    message_of,
 )
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import Agent, Approve, OperationResult, Reject, recover_agent, resume_agent
@@ -148,7 +147,6 @@ class Worker:
                 result = await self._segment(agent, operation_id, found)
                 if result.error is not None:
                     self._left[operation_id] = monotonic() + LEFT_SECONDS  # it may not have ended in the store
-                    logger.warning("Operation %s ended with an error: %s", operation_id, message_of(result.error))
                 if found is not None:
                     await self.store.forget_decisions(operation_id)
         except OperationMismatchError as error:
