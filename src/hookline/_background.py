@@ -20,7 +20,7 @@ from hookline._deadline import (
 from hookline._passages import HookInChain, Passage
 from hookline._records import described, report_failure
 from hookline.errors import HookTimeoutError
-from hookline.execution import refuse_awaitable
+from hookline.execution import refuse_return
 from hookline.signals import ExecutionStatus
 
 __all__ = ["run_beside"]
@@ -73,11 +73,10 @@ async def run_unwaited(passage: Passage, hook: HookInChain, args: tuple[Any, ...
     try:
         value = hook.handler(*args)
         if hook.is_async:
-            await bounded_for_this_backend()(value, hook.timeout, None)
-        else:
-            refuse_awaitable(value)
-            if perf_counter() - started > hook.timeout:
-                raise HandlerTimeoutError
+            value = await bounded_for_this_backend()(value, hook.timeout, None)
+        elif perf_counter() - started > hook.timeout:
+            raise HandlerTimeoutError
+        refuse_return(value)
     except asyncio.CancelledError as raised:
         if not own_cancellation():
             passage.note(hook, "dropped", "cancelled", duration_ms=(perf_counter() - started) * 1e3)

@@ -1,28 +1,32 @@
 """What is refused when a hook is registered, each with what is wrong and how to fix it."""
 
 import fnmatch
+import functools
 import inspect
-import logging
 import math
 import re
-from collections.abc import Callable
+import types
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
+from typing import Annotated, Any, Union, get_args, get_origin
 
+from hookline.calls import DECISIONS
 from hookline.errors import HookDefinitionError
 
 __all__ = [
+    "check_decides_nothing",
     "check_id",
     "check_priority",
     "check_signature",
     "check_tenant",
     "check_timeout",
     "check_tool",
+    "has_wildcard",
     "name_of",
     "shown",
     "tool_matcher",
+    "tool_test",
 ]
-
-logger = logging.getLogger("hookline")
 
 
 def shown(value: object) -> str:
@@ -72,18 +76,38 @@ def check_timeout(timeout: object, where: str) -> None:
         )
 
 
-@lru_cache(1000)
 def tool_matcher(pattern: str | None) -> Callable[[str], object] | None:
-    """A test on `identifier/api_name` for a glob; `None` when every tool matches."""
-    if pattern is None or pattern == "*":
-        return None
-    if not any(char in pattern for char in "*?["):
+    """Return a test on `identifier/api_name` for a tool pattern; `None` when every tool matches."""
+    return None if pattern is None or pattern == "*" else tool_test(pattern)
+
+
+@lru_cache(1000)
+def tool_test(pattern: str) -> Callable[[str], object]:
+    """Return the test that a tool pattern stands for. Every filter of tools in hookline is decided here.
+
+    Args:
+        pattern: A glob over `identifier/api_name`, in which `*` also matches `/`. One without a `/` means
+            `*/<pattern>`: that tool, wherever it comes from. A sub-agent is `agent/<id>`.
+
+    Returns:
+        `(path) -> object`, true where the tool of that path is meant.
+    """
+    anywhere = "/" not in pattern
+    if has_wildcard(pattern):
+        return re.compile(fnmatch.translate(f"*/{pattern}" if anywhere else pattern)).match
+    if not anywhere:
         return pattern.__eq__
-    return re.compile(fnmatch.translate(pattern)).match
+    suffix = f"/{pattern}"
+    return lambda path: path.endswith(suffix)
+
+
+def has_wildcard(pattern: str) -> bool:
+    """Return whether a tool pattern may mean several names."""
+    return any(char in pattern for char in "*?[")
 
 
 def check_tool(tool: object, name: str, *, has_tool: bool, where: str) -> None:
-    """Refuse a filter that could never match.
+    """Refuse a tool pattern that could never match.
 
     Args:
         tool: The glob.
@@ -92,16 +116,9 @@ def check_tool(tool: object, name: str, *, has_tool: bool, where: str) -> None:
         where: How the error names the hook.
     """
     if not isinstance(tool, str) or not tool:
-        raise HookDefinitionError(where, f"`tool` is a glob over 'identifier/api_name'; got {tool!r}")
+        raise HookDefinitionError(where, f"`tool` is a glob over 'identifier/api_name', or over a name; got {tool!r}")
     if not has_tool:
         raise HookDefinitionError(where, f"{name} has no tool, so `tool={tool!r}` could never match; leave it out")
-    if "/" not in tool and not any(char in tool for char in "*?["):
-        logger.warning(
-            "%s: tool=%r matches no tool, since it is compared with 'identifier/api_name'; did you mean '*/%s'?",
-            where,
-            tool,
-            tool,
-        )
 
 
 def check_signature(handler: object, arguments: str, where: str) -> None:
@@ -129,6 +146,60 @@ def check_signature(handler: object, arguments: str, where: str) -> None:
         signature.bind(*arguments.split(" and "))
     except TypeError as error:
         raise HookDefinitionError(where, f"`handler` is called with {arguments}, but {error}") from None
+
+
+def check_decides_nothing(handler: object, what: str, where: str) -> None:
+    """Refuse a handler whose return annotation promises a decision, where nobody asks for one.
+
+    Args:
+        handler: The handler; an annotation that cannot be resolved is left to the check of what it returns.
+        what: What the hook is, for the error: `"an observer"`.
+        where: How the error names the hook.
+
+    Raises:
+        HookDefinitionError: If the annotation names a decision, in a union or under `Awaitable` too.
+    """
+    promised = _decision_in(_return_annotation(handler))
+    if promised is not None:
+        raise HookDefinitionError(
+            where,
+            f"its handler is annotated to return {promised.__name__}, but {what} decides nothing by what it returns. "
+            "To refuse a tool call, or to have a person asked, register it with hooks.guard(ToolCall); to answer in "
+            "the tool's place, call event.mock(...) on a BeforeToolCall and return None",
+        )
+
+
+def _return_annotation(handler: object) -> object:
+    """Return what a handler is annotated to return, resolved; `None` where that cannot be known."""
+    inner: Any = inspect.unwrap(handler) if callable(handler) else handler
+    while isinstance(inner, functools.partial):
+        inner = inspect.unwrap(inner.func)
+    function: Any = inner if hasattr(inner, "__code__") else type(inner).__call__
+    function = getattr(function, "__func__", function)
+    annotation = getattr(function, "__annotations__", {}).get("return")
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+        enclosed = {name: cell.cell_contents for name, cell in cells}
+        return eval(annotation, function.__globals__, enclosed)  # the annotation is the caller's own code
+    except Exception:
+        return None
+
+
+def _decision_in(annotation: object) -> type | None:
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation if issubclass(annotation, DECISIONS) else None
+    if hasattr(annotation, "__value__"):  # `type X = ...` of Python 3.12
+        return _decision_in(annotation.__value__)
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        parts = parts[:1]
+    elif isinstance(origin, type) and issubclass(origin, Coroutine):
+        parts = parts[2:]
+    elif origin not in (Union, types.UnionType) and not (isinstance(origin, type) and issubclass(origin, Awaitable)):
+        return None
+    return next((found for part in parts if (found := _decision_in(part)) is not None), None)
 
 
 def name_of(handler: object) -> str:

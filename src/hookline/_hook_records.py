@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from hookline._hook_checks import (
+    check_decides_nothing,
     check_id,
     check_priority,
     check_signature,
@@ -50,8 +51,10 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: Name of the hook in logs and records; need not be unique.
         type: The event: its class, or its wire name.
-        handler: `(event) -> None`, plain or async. Its return value is ignored.
-        tool: Glob over `identifier/api_name` (`"*/search"`); `None` for every tool. Tool events only.
+        handler: `(event) -> None`, plain or async. It decides nothing by what it returns; a decision that it returns is
+            an error, and denies the call of a `BeforeToolCall`.
+        tool: Glob over `identifier/api_name`; one without a `/` means `*/<glob>` (`"search"`). `None` for every tool.
+            Tool events only.
         timeout: Seconds an async handler may take; `None` for the dispatcher's `hook_timeout`, `math.inf` for no limit.
         webhook: Where to deliver the event, to another process: a `Webhook`, or a mapping with its fields. A hook may
             have a handler, a webhook, or both.
@@ -99,7 +102,8 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
         kind: `"before"`, `"guard"`, `"after"` or `"around"`.
         handler: `(call)`, `(call, result)` for `"after"`, `(call, call_next)` for `"around"`; plain or async.
         priority: From 0, outermost, to 1000.
-        tool: Glob over `identifier/api_name` (`"*/search"`); `None` for every tool. `ToolCall` only.
+        tool: Glob over `identifier/api_name`; one without a `/` means `*/<glob>` (`"search"`). `None` for every tool.
+            `ToolCall` only.
         timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
         on_error: What becomes of the call when the hook fails: `"closed"` denies it, `"open"` goes on without the hook.
         wait: Whether the call waits for it; `False` for `"before"` and `"after"` only.
@@ -149,6 +153,7 @@ def check_hook(hook: Hook, where: str) -> None:
         )
     if hook.handler is not None:
         check_signature(hook.handler, "the event", where)
+        check_decides_nothing(hook.handler, "an observer", where)
     check_timeout(hook.timeout, where)
     if hook.tool is not None:
         check_tool(hook.tool, hook.event.__name__, has_tool=hook.event in TOOL_EVENTS, where=where)
@@ -174,6 +179,8 @@ def check_interceptor(hook: Interceptor, where: str) -> None:
             where, f"`wait` is True, or for before and after False; got {shown(hook.wait)} for {shown(hook.kind)}"
         )
     check_signature(hook.handler, _ARGUMENTS[hook.kind], where)
+    if not hook.wait:
+        check_decides_nothing(hook.handler, "a hook with wait=False", where)
     check_priority(hook.priority, where)
     check_tenant(hook.tenant_id, where)
     check_timeout(hook.timeout, where)
@@ -192,6 +199,7 @@ def check_phase_handler(hook: PhaseHandler, where: str) -> None:
         if phase is not None and not isinstance(phase, Phase):
             raise HookDefinitionError(where, f"`{name}` is a Phase, or None for any; got {phase!r}")
     check_signature(hook.handler, "the transition", where)
+    check_decides_nothing(hook.handler, "a phase hook", where)
     check_timeout(hook.timeout, where)
 
 

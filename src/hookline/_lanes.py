@@ -21,9 +21,9 @@ import anyio.abc
 
 from hookline._deadline import Alarm, Bounded, bounded_anyio, bounded_asyncio, runs_on_asyncio
 from hookline._observers import Observer
-from hookline._records import logger, record_dropped
+from hookline._records import logger, record_dropped, report
 from hookline.events import Event
-from hookline.execution import blame, finish_queued, run_queued
+from hookline.execution import blame, finish_queued, refuse_decision, run_queued
 from hookline.signals import hook_executed
 
 __all__ = ["LaneHost"]
@@ -78,8 +78,10 @@ class Lane:
                         try:
                             coroutine = observer.handler(event)
                             waits_for = context.run(coroutine.send, None)
-                        except StopIteration:
-                            continue  # most handlers end with their first step
+                        except StopIteration as stop:  # most handlers end with their first step
+                            if stop.value is not None:
+                                self.refuse(observer, event, stop.value)
+                            continue
                         except BaseException as error:
                             self.unfinished = observers[-1 - length_hint(rest) :]
                             blame(observer, event, error)
@@ -99,8 +101,12 @@ class Lane:
                             return
                 self.delivered += 1
             self.running = None
-        except (anyio.get_cancelled_exc_class(), GeneratorExit):
+        except anyio.get_cancelled_exc_class():
             raise
+        except GeneratorExit as error:
+            if not self.is_running():  # nobody's failure: an event loop that has ended closes what is left
+                raise
+            self.fail(error)
         except BaseException as error:
             self.fail(error)
         finally:
@@ -109,6 +115,13 @@ class Lane:
             if self.running is not None:
                 self.give_up("its lane was cancelled")
             host.lane_ended(self)
+
+    def refuse(self, observer: Observer, event: Event, outcome: object) -> None:
+        """Log what a handler returned, where that is a decision."""
+        try:
+            refuse_decision(outcome)
+        except Exception as error:
+            report(observer, event, error)
 
     def fail(self, error: BaseException) -> None:
         """A handler's `BaseException` ends the dispatcher, unless it is only what its cancellation left behind."""
@@ -156,6 +169,13 @@ class Lane:
         if isinstance(self.task, asyncio.Task):
             return asyncio.current_task() is self.task
         return anyio.get_current_task().id == self.task_id
+
+    def is_running(self) -> bool:
+        """Whether an event loop runs this lane right now."""
+        try:
+            return self.is_current()
+        except RuntimeError:  # no event loop runs
+            return False
 
     async def wait(self) -> None:
         """Until the lane has ended."""

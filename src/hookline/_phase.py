@@ -5,7 +5,7 @@ import enum
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -113,7 +113,7 @@ class PhaseHandler(msgspec.Struct, frozen=True, kw_only=True):
         id: Name of the hook in logs and records; need not be unique.
         source: The phase that is left; `None` for any.
         target: The phase that is entered; `None` for any.
-        handler: `(transition) -> None`, plain or async. Its return value is ignored.
+        handler: `(transition) -> None`, plain or async. It decides nothing by what it returns.
         timeout: Seconds an async handler may take; `None` for 30, `math.inf` for no limit.
     """
 
@@ -127,15 +127,31 @@ class PhaseHandler(msgspec.Struct, frozen=True, kw_only=True):
 class PhaseHook(abc.ABC):
     """A phase hook as a class: two phases, and what to do when an agent moves from the one to the other.
 
+    A subclass that lacks one of the two phases or `execute` cannot be instantiated. Class attributes are the usual way
+    to give the phases: `source_phase = None`, `target_phase = Phase.IDLE`.
+
     Attributes:
         source_phase: The phase that is left; `None` for any.
         target_phase: The phase that is entered; `None` for any.
         timeout: Seconds it may take; `None` for 30, `math.inf` for no limit.
     """
 
-    source_phase: Phase | None
-    target_phase: Phase | None
     timeout: float | None = None
+
+    if TYPE_CHECKING:  # checkers let a subclass override an attribute with one, but not a property
+        source_phase: Phase | None
+        target_phase: Phase | None
+    else:
+
+        @property
+        @abc.abstractmethod
+        def source_phase(self) -> Phase | None:
+            """The phase that is left; `None` for any."""
+
+        @property
+        @abc.abstractmethod
+        def target_phase(self) -> Phase | None:
+            """The phase that is entered; `None` for any."""
 
     @abc.abstractmethod
     async def execute(self, context: PhaseTransition) -> None:

@@ -134,11 +134,14 @@ def record(
     failure: Exception | None,
     *,
     mocked: bool = False,
+    denied: bool = False,
 ) -> None:
     """Tell whoever listens how a handler run that began at `started` (`perf_counter_ns`) has ended."""
     duration_ns = perf_counter_ns() - started
     status: ExecutionStatus = "mocked" if mocked else "ok"
-    if isinstance(failure, HandlerTimeoutError):
+    if denied:
+        status = "denied"
+    elif isinstance(failure, HandlerTimeoutError):
         status = "timeout"
     elif failure is not None and not mocked:
         status = "error"

@@ -62,7 +62,8 @@ class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeTool
 
     # The answer is no field: it must not travel with the event, and it lives for one dispatch only. It sits in the
     # instance's __dict__ as `answer` (a ToolResult) and `sealed` (the dispatch is over). `standing` says beforehand
-    # that no answer will be taken, because an interceptor has answered or refused already.
+    # that no mock will be taken, because an interceptor has answered or refused already. `denial` (a ToolResult) and
+    # `denied_by` are what an observer did that returned a decision: they beat every answer.
     hook_type: ClassVar[HookType] = HookType.BEFORE_TOOL_CALL
 
     def mock(self, answer: object) -> bool:
@@ -95,8 +96,9 @@ class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeTool
 
     @property
     def answered_by(self) -> str | None:
-        """Id of the hook whose answer was taken, known once that hook has returned."""
-        return self.__dict__.get("answered_by")
+        """Id of the hook that denied the call, else of the one that mocked it, known once that hook has returned."""
+        state = self.__dict__
+        return state.get("denied_by") or state.get("answered_by")
 
 
 class AfterToolCall(ToolEventFields, frozen=True, kw_only=True, tag="afterToolCall"):

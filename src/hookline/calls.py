@@ -19,6 +19,7 @@ from hookline._tool_result import ToolResult, as_tool_result, tool_failure
 
 __all__ = [
     "CALLS",
+    "DECISIONS",
     "AgentCall",
     "AgentResult",
     "Ask",
@@ -366,6 +367,10 @@ class Continue(msgspec.Struct, frozen=True):
     """
 
     input: str
+
+
+DECISIONS = (Deny, Ask, Respond, Continue, ToolResult)
+"""What only interceptors may return: from an observer, a phase hook or a hook with `wait=False` it is an error."""
 
 
 class Denial(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from hookline._webhook import Delivery
 from hookline.calls import ToolResult
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import EVENTS, BeforeToolCall, Event, HookType
-from hookline.execution import Askable, ask, refuse_awaitable
+from hookline.execution import Askable, ask, refuse_return
 from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.signals import announce, hook_executed, operation_registered, operation_unregistered
 
@@ -278,7 +278,7 @@ class HookDispatcher:
         try:  # as `compile_inline` does; here because one frame more is a third of what all this costs
             outcome = handler(event)
             if outcome is not None:
-                refuse_awaitable(outcome)
+                refuse_return(outcome)
         except Exception as error:
             report(observer, event, error)
 

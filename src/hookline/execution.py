@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from math import inf as _NEVER  # noqa: N812  a global of its own is found faster than an attribute
 from time import perf_counter_ns
@@ -22,9 +22,11 @@ from hookline._deadline import (
     finish_asyncio,
     own_cancellation,
 )
+from hookline._hook_checks import shown
 from hookline._observers import Observer
 from hookline._records import record, report
-from hookline.calls import ToolResult
+from hookline.calls import DECISIONS, Deny, ToolResult
+from hookline.errors import HookUsageError, message_of
 from hookline.events import BeforeToolCall, Event
 from hookline.signals import hook_executed
 
@@ -35,6 +37,8 @@ __all__ = [
     "compile_inline",
     "finish_queued",
     "refuse_awaitable",
+    "refuse_decision",
+    "refuse_return",
     "run_queued",
 ]
 
@@ -66,7 +70,7 @@ def compile_inline(observers: Sequence[Observer]) -> Inline:
             try:
                 outcome = handler(event)
                 if outcome is not None:
-                    refuse_awaitable(outcome)
+                    refuse_return(outcome)
             except Exception as error:
                 report(owners[id(handler)], event, error)
 
@@ -100,7 +104,9 @@ async def finish_queued(
     """asyncio: the rest of an async observer whose first step has suspended on `waits_for`."""
     timeout = hook_timeout if observer.timeout is None else observer.timeout
     try:
-        await finish_asyncio(coroutine, waits_for, timeout, context, alarm)
+        outcome = await finish_asyncio(coroutine, waits_for, timeout, context, alarm)
+        if outcome is not None:
+            refuse_decision(outcome)
     except Exception as error:
         report(observer, event, error, timeout)
 
@@ -113,7 +119,9 @@ async def run_queued(
     started = perf_counter_ns()
     failure: Exception | None = None
     try:
-        await bounded(observer.handler(event), timeout, context)
+        outcome = await bounded(observer.handler(event), timeout, context)
+        if outcome is not None:
+            refuse_decision(outcome)
     except Exception as error:
         failure = error
         report(observer, event, error, timeout)
@@ -130,7 +138,10 @@ def compile_askable(observer: Observer) -> Askable:
 async def ask(
     askable: Sequence[Askable], event: BeforeToolCall, bounded: Bounded, hook_timeout: float, sender: object
 ) -> ToolResult | None:
-    """Await every observer of a tool call in order, in the agent's own task; each may answer with `event.mock`."""
+    """Await every observer of a tool call in order, in the agent's own task; each may answer with `event.mock`.
+
+    An observer that returns a decision, or an answer that it should have given to `mock`, denies the call.
+    """
     state = event.__dict__
     if state:
         standing = "standing" in state
@@ -145,31 +156,33 @@ async def ask(
             else:
                 try:
                     if timeout == _NEVER:
-                        await handler(event)
+                        outcome = await handler(event)
                     else:
                         coroutine = handler(event)
                         try:
                             waits_for = coroutine.send(None)
-                        except StopIteration:
-                            pass
+                        except StopIteration as stop:
+                            outcome = stop.value
                         else:
-                            await _finish_asked(coroutine, waits_for, timeout or hook_timeout)
+                            outcome = await _finish_asked(coroutine, waits_for, timeout or hook_timeout)
+                    if outcome is not None and (refusal := deny_by_return(observer, event, outcome)) is not None:
+                        report(observer, event, refusal)
                 except HandlerTimeoutError as error:
                     report(observer, event, error, timeout or hook_timeout)
                 except BaseException as error:
                     blame(observer, event, error)
-            if state and "answered_by" not in state:
+            if state and "answer" in state and "answered_by" not in state:
                 state["answered_by"] = observer.id
     finally:
-        answer: ToolResult | None = state.get("answer") if state else None
+        answer: ToolResult | None = (state.get("denial") or state.get("answer")) if state else None
         state["sealed"] = True
     return answer
 
 
-async def _finish_asked(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: float) -> None:
+async def _finish_asked(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: float) -> object:
     alarm = Alarm()
     try:
-        await finish_asyncio(coroutine, waits_for, timeout, None, alarm)
+        return await finish_asyncio(coroutine, waits_for, timeout, None, alarm)
     finally:
         alarm.close()
 
@@ -182,16 +195,39 @@ async def _ask_one(
     started, mocked = perf_counter_ns(), event.mocked
     timeout = hook_timeout if observer.timeout is None else observer.timeout
     failure: Exception | None = None
+    denied = False
     try:
         if observer.is_async:
-            await bounded(observer.handler(event), timeout, None)
+            outcome = await bounded(observer.handler(event), timeout, None)
         elif (outcome := observer.handler(event)) is not None:
             refuse_awaitable(outcome)
+        if outcome is not None and (failure := deny_by_return(observer, event, outcome)) is not None:
+            denied = True
+            report(observer, event, failure)
     except Exception as error:
         failure = error
         report(observer, event, error, timeout)
     if hook_executed.receivers and observer.recorded:
-        record(observer, event, sender, started, failure, mocked=event.mocked and not mocked)
+        record(observer, event, sender, started, failure, mocked=event.mocked and not mocked, denied=denied)
+
+
+def deny_by_return(observer: Observer, event: BeforeToolCall, outcome: object) -> HookUsageError | None:
+    """Deny a tool call because an observer returned a decision or an answer instead of `None`.
+
+    Whoever returns a refusal or an answer there means it, so the tool does not run. The first denial stands.
+
+    Returns:
+        What the handler did wrong, to be logged; `None` where the value means nothing.
+    """
+    if not isinstance(outcome, _REFUSALS):
+        return None
+    refusal = _decided_nothing(outcome)
+    state = event.__dict__
+    if "denial" not in state:
+        reason = outcome.reason if isinstance(outcome, Deny) else message_of(refusal)
+        state["denial"] = ToolResult(content=reason, success=False)
+        state["denied_by"] = observer.id
+    return refusal
 
 
 def _run_sync(observer: Observer, event: Event, sender: object) -> None:
@@ -199,7 +235,7 @@ def _run_sync(observer: Observer, event: Event, sender: object) -> None:
     failure: Exception | None = None
     try:
         if (outcome := observer.handler(event)) is not None:
-            refuse_awaitable(outcome)
+            refuse_return(outcome)
     except Exception as error:
         failure = error
         report(observer, event, error)
@@ -207,8 +243,45 @@ def _run_sync(observer: Observer, event: Event, sender: object) -> None:
         record(observer, event, sender, started, failure)
 
 
+_REFUSALS = (*DECISIONS, str, Mapping, Exception)
+"""What denies a tool call when an observer returns it: a decision, or what `event.mock` would take."""
+
+
+def refuse_return(outcome: object) -> None:
+    """Refuse a value other than `None` that a sync observer returned, where it means something.
+
+    Raises:
+        HookUsageError: If it is a decision.
+        TypeError: If it is an awaitable, which nobody would await.
+    """
+    refuse_awaitable(outcome)
+    refuse_decision(outcome)
+
+
+def refuse_decision(outcome: object) -> None:
+    """Refuse a decision that an observer, a phase hook or a hook with `wait=False` returned.
+
+    Raises:
+        HookUsageError: If it is one. Every other value means nothing.
+    """
+    if isinstance(outcome, DECISIONS):
+        raise _decided_nothing(outcome)
+
+
+def _decided_nothing(outcome: object) -> HookUsageError:
+    return HookUsageError(
+        f"this hook decides nothing by what it returns, but it returned {shown(outcome)}. To refuse a tool call, or to "
+        "have a person asked, register the handler with hooks.guard(ToolCall); to answer in the tool's place, call "
+        "event.mock(...) on a BeforeToolCall."
+    )
+
+
 def refuse_awaitable(outcome: object) -> None:
-    """A sync handler returned something: an awaitable nobody would await is a mistake, anything else is ignored."""
+    """Refuse an awaitable that a sync handler returned, since nobody would await it.
+
+    Raises:
+        TypeError: If it is one.
+    """
     if inspect.iscoroutine(outcome):
         outcome.close()
     if inspect.isawaitable(outcome):

@@ -1,6 +1,6 @@
 """What a user registers: `Hooks`, the named bundle with its decorators; `Hook` and `Interceptor`, the plain records."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -18,7 +18,20 @@ from hookline._hook_records import (
     phase_handler,
 )
 from hookline._phase import Phase, PhaseHandler, PhaseHook, PhaseTransition
-from hookline.calls import Call
+from hookline.calls import (
+    AgentResult,
+    Ask,
+    Call,
+    CompactResult,
+    Continue,
+    Deny,
+    MemoryResult,
+    ModelResponse,
+    RequestResult,
+    Respond,
+    StepResult,
+    ToolResult,
+)
 from hookline.errors import HookDefinitionError
 from hookline.events import Event
 
@@ -26,7 +39,17 @@ __all__ = ["AnyHook", "Hook", "Hooks", "Interceptor", "hook_batch"]
 
 E = TypeVar("E", bound=Event)
 C = TypeVar("C", bound=Call)
-R = TypeVar("R")
+
+Decision: TypeAlias = Respond | Deny | Ask
+Result: TypeAlias = AgentResult | StepResult | ModelResponse | ToolResult | CompactResult | RequestResult | MemoryResult
+
+# What a handler may return, plain or async, so that type checkers refuse all else. Bounds, since they keep the type of
+# the decorated function as it is.
+Nothing = TypeVar("Nothing", bound=Awaitable[None] | None)
+Onward = TypeVar("Onward", bound=Awaitable[Call | Decision | None] | Call | Decision | None)
+Verdict = TypeVar("Verdict", bound=Awaitable[Deny | Ask | None] | Deny | Ask | None)
+Outcome = TypeVar("Outcome", bound=Awaitable[Result | Deny | Continue | None] | Result | Deny | Continue | None)
+Answer = TypeVar("Answer", bound=Awaitable[Result | Decision | None] | Result | Decision | None)
 
 AnyHook: TypeAlias = "Hooks | Hook | Interceptor | PhaseHook"
 """What `hooks=[...]` may hold."""
@@ -83,15 +106,17 @@ class Hooks:
         tool: str | None = None,
         timeout: float | None = None,
         id: str | None = None,  # noqa: A002
-    ) -> Callable[[Callable[[E], R]], Callable[[E], R]]:
+    ) -> Callable[[Callable[[E], Nothing]], Callable[[E], Nothing]]:
         """Call the decorated function whenever an event of this class happens.
 
         A plain function runs at once, inside the agent's step, and must be quick. An async one is queued, and the
-        agent never waits for it.
+        agent never waits for it. It returns `None`: an observer decides nothing by what it returns. A decision that it
+        returns is logged as its error; returned before a tool call, it also denies the call.
 
         Args:
             event: One of the sixteen event classes.
-            tool: Glob over `identifier/api_name`, for tool events only; `*` also matches `/`.
+            tool: Glob over `identifier/api_name`, for tool events only; `*` also matches `/`, and one without a `/`
+                means `*/<glob>`.
             timeout: Seconds an async handler may take; `None` for the dispatcher's `hook_timeout`, `math.inf` for
                 no limit.
             id: The hook's id; `"<bundle>.<function>"` unless given.
@@ -103,7 +128,7 @@ class Hooks:
             HookDefinitionError: If the event, the filter, the timeout or the function cannot work.
         """
 
-        def register(handler: Callable[[E], R]) -> Callable[[E], R]:
+        def register(handler: Callable[[E], Nothing]) -> Callable[[E], Nothing]:
             name = id if id is not None else f"{self.id}.{name_of(handler)}"
             hook = Hook(id=name, type=cast(EventClass, event), handler=handler, tool=tool, timeout=timeout)
             check_hook(hook, f"Hook {name!r} of {self.id!r}")
@@ -123,7 +148,7 @@ class Hooks:
         on_error: OnError = "closed",
         wait: bool = True,
         id: str | None = None,  # noqa: A002
-    ) -> Callable[[Callable[[C], R]], Callable[[C], R]]:
+    ) -> Callable[[Callable[[C], Onward]], Callable[[C], Onward]]:
         """Call the decorated function before a call happens: `(call)`.
 
         What must hold even after a person has approved the call is for a `guard`: an approved call does not meet
@@ -135,12 +160,13 @@ class Hooks:
             call: The class of the calls: `AgentCall`, `StepCall`, `ModelCall`, `ToolCall`, `CompactCall`,
                 `SubAgentCall`, `RequestCall` or `MemoryCall`.
             priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`.
+            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
+                means `*/<glob>`.
             timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
             on_error: What becomes of the call when the hook raises, takes too long or returns something else:
                 `"closed"` denies it, `"open"` goes on as if the hook were absent.
-            wait: `False` to run it in the background, after all hooks that are waited for; what it returns is then
-                ignored.
+            wait: `False` to run it in the background, after all hooks that are waited for. It then decides nothing: a
+                decision that it returns is logged as its error.
             id: The hook's id; `"<bundle>.<function>"` unless given.
 
         Raises:
@@ -159,7 +185,7 @@ class Hooks:
         on_error: OnError = "closed",
         wait: bool = True,
         id: str | None = None,  # noqa: A002
-    ) -> Callable[[Callable[[C], R]], Callable[[C], R]]:
+    ) -> Callable[[Callable[[C], Verdict]], Callable[[C], Verdict]]:
         """Call the decorated function to judge a call as it will really run: `(call)`.
 
         Guards come after every hook that may change the call. One returns `None`, `Deny(reason)` or `Ask(prompt)`.
@@ -167,7 +193,8 @@ class Hooks:
         Args:
             call: The class of the calls, as for `before`.
             priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`.
+            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
+                means `*/<glob>`.
             timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
             on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
             wait: A guard is always waited for; `False` is refused.
@@ -189,7 +216,7 @@ class Hooks:
         on_error: OnError = "closed",
         wait: bool = True,
         id: str | None = None,  # noqa: A002
-    ) -> Callable[[Callable[[C, Any], R]], Callable[[C, Any], R]]:
+    ) -> Callable[[Callable[[C, Any], Outcome]], Callable[[C, Any], Outcome]]:
         """Call the decorated function after a call has happened: `(call, result)`.
 
         It returns `None`, a changed result, `Deny(reason)` or, for an `AgentCall`, `Continue(input)`. The hooks run in
@@ -198,10 +225,12 @@ class Hooks:
         Args:
             call: The class of the calls, as for `before`.
             priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`.
+            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
+                means `*/<glob>`.
             timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
             on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
-            wait: `False` to run it in the background, with the final result; what it returns is ignored then.
+            wait: `False` to run it in the background, with the final result. It then decides nothing: a decision that
+                it returns is logged as its error.
             id: The hook's id; `"<bundle>.<function>"` unless given.
 
         Raises:
@@ -220,7 +249,7 @@ class Hooks:
         on_error: OnError = "closed",
         wait: bool = True,
         id: str | None = None,  # noqa: A002
-    ) -> Callable[[Callable[[C, Any], R]], Callable[[C, Any], R]]:
+    ) -> Callable[[Callable[[C, Any], Answer]], Callable[[C, Any], Answer]]:
         """Call the decorated function instead of a call: `(call, call_next)`.
 
         `await call_next(call)` lets it happen, at most once, and gives its result. The function returns that, another
@@ -229,7 +258,8 @@ class Hooks:
         Args:
             call: The class of the calls, as for `before`.
             priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`.
+            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
+                means `*/<glob>`.
             timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
             on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
             wait: An `around` is always waited for; `False` is refused.
@@ -248,7 +278,7 @@ class Hooks:
         *,
         timeout: float | None = None,
         id: str | None = None,  # noqa: A002
-    ) -> Callable[[Callable[[PhaseTransition], R]], Callable[[PhaseTransition], R]]:
+    ) -> Callable[[Callable[[PhaseTransition], Nothing]], Callable[[PhaseTransition], Nothing]]:
         """Call the decorated function when a session's agent moves from one phase to another: `(transition)`.
 
         Args:
@@ -261,7 +291,7 @@ class Hooks:
             HookDefinitionError: If an argument cannot work.
         """
 
-        def register(handler: Callable[[PhaseTransition], R]) -> Callable[[PhaseTransition], R]:
+        def register(handler: Callable[[PhaseTransition], Nothing]) -> Callable[[PhaseTransition], Nothing]:
             name = id if id is not None else f"{self.id}.{name_of(handler)}"
             hook = PhaseHandler(id=name, source=source, target=target, handler=handler, timeout=timeout)
             check_phase_handler(hook, f"Phase hook {name!r} of {self.id!r}")

@@ -26,7 +26,7 @@ from hookline._observers import Observer, awaiting, is_async_handler
 from hookline._phase import TRANSITIONS, Phase, PhaseHandler, PhaseHook, PhaseTransition
 from hookline._records import described, logger, record
 from hookline.errors import HookUsageError, PhaseTransitionError
-from hookline.execution import refuse_awaitable
+from hookline.execution import refuse_decision, refuse_return
 from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.signals import announce, hook_executed, phase_changed
 
@@ -154,9 +154,11 @@ class PhaseMachine:
             try:
                 if hook.is_async:
                     bounded = bounded or bounded_for_this_backend()
-                    await bounded(hook.handler(transition), timeout, None)
+                    outcome = await bounded(hook.handler(transition), timeout, None)
+                    if outcome is not None:
+                        refuse_decision(outcome)
                 elif (outcome := hook.handler(transition)) is not None:
-                    refuse_awaitable(outcome)
+                    refuse_return(outcome)
             except BaseException as error:
                 failure = _own_failure(error)
                 if hook_executed.receivers:

@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from hookline import BeforeCompact, BeforeStep, BeforeToolCall, Hook, HookDispatcher, Hooks
+from hookline import BeforeCompact, BeforeStep, BeforeToolCall, Deny, Hook, HookDispatcher, Hooks
 
 from .samples import asked, for_ever, soon, step, turns, until
 
@@ -135,9 +135,9 @@ class Junk:
     __bool__ = __eq__ = __hash__ = __str__ = __repr__ = __len__ = __iter__ = __call__ = _no  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("value", [0, False, "", "text", object(), [], Junk(), NotImplemented, ValueError("returned"), (n for n in "x")], ids=lambda value: type(value).__name__)  # fmt: skip
+@pytest.mark.parametrize("value", [0, 7, 1.5, False, True, object(), [], b"text", {1}, Junk(), NotImplemented, Deny, (n for n in "x")], ids=lambda value: type(value).__name__)  # fmt: skip
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-async def test_what_a_handler_returns_is_ignored(
+async def test_a_value_that_a_handler_returns_means_nothing(
     value: object, caplog: pytest.LogCaptureFixture, *, is_async: bool
 ) -> None:
     def at_once(event: object) -> object:
@@ -538,7 +538,7 @@ async def test_a_base_exception_of_a_plain_handler_reaches_the_caller(error: Bas
         assert list(dispatcher.operations) == ["op"]
 
 
-@pytest.mark.parametrize("error", [Fatal("x"), KeyboardInterrupt(), SystemExit(3)], ids=lambda error: type(error).__name__)  # fmt: skip
+@pytest.mark.parametrize("error", [Fatal("x"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()], ids=lambda error: type(error).__name__)  # fmt: skip
 @pytest.mark.parametrize("suspends", [0, 1])
 async def test_a_base_exception_of_an_async_handler_of_a_tool_call_reaches_the_caller(
     error: BaseException, suspends: int
@@ -550,7 +550,7 @@ async def test_a_base_exception_of_an_async_handler_of_a_tool_call_reaches_the_c
             await dispatcher.dispatch_before_tool_call(asked())
 
 
-@pytest.mark.parametrize("error", [Fatal("x"), KeyboardInterrupt(), SystemExit(3)], ids=lambda error: type(error).__name__)  # fmt: skip
+@pytest.mark.parametrize("error", [Fatal("x"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()], ids=lambda error: type(error).__name__)  # fmt: skip
 @pytest.mark.parametrize("suspends", [0, 1])
 async def test_a_base_exception_in_a_lane_ends_the_dispatchers_async_with(error: BaseException, suspends: int) -> None:
     log: list[str] = []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import gc
-import logging
 import math
 import sys
 import weakref
@@ -30,8 +30,11 @@ from hookline import (
     OnComplete,
     OnToolCallError,
 )
+from hookline._hook_checks import tool_test
 from hookline.delivery import Webhook
 from hookline.errors import HookDefinitionError, HookUsageError
+from hookline.evals import match
+from hookline.ready._globs import Globs
 
 from .samples import answered, asked, failed, soon, step, turns
 
@@ -533,12 +536,20 @@ def test_removing_is_as_if_it_had_never_been_registered(
         ("local/*", "local/search", True),
         ("local/*", "local/deep/search", True),
         ("local/*", "remote/search", False),
-        ("l*h", "local/search", True),
+        ("search", "local/search", True),
+        ("search", "a/b/search", True),
+        ("search", "local/research", False),
+        ("search", "search/local", False),
+        ("s*h", "local/search", True),
+        ("l*h", "local/search", False),
+        ("bank*", "bank/send", False),
+        ("bank*", "agent/bank", True),
         ("local/search", "local/search", True),
         ("local/search", "local/search2", False),
         ("local/search", "xlocal/search", False),
         ("local/s?arch", "local/search", True),
-        ("local?search", "local/search", True),
+        ("local?search", "local/search", False),
+        ("[st]earch", "local/search", True),
         ("local/[st]earch", "local/search", True),
         ("local/[!st]earch", "local/search", False),
         ("*/Search", "local/search", False),
@@ -582,11 +593,17 @@ async def test_a_tool_filter_is_a_glob_over_identifier_and_name(
     assert report.delivered == (2 if matches and is_async else 0)
 
 
-async def test_a_tool_filter_that_can_match_no_tool_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "hookline"):
-        Hooks("bundle").on(AfterToolCall, tool="search")(accept)
+@given(
+    pattern=st.text("ab*?[]!-/", min_size=1, max_size=6), path=st.from_regex(r"[ab]{0,3}/[ab/]{1,4}", fullmatch=True)
+)
+def test_a_tool_pattern_without_a_slash_means_that_tool_wherever_it_comes_from(pattern: str, path: str) -> None:
+    whole = pattern if "/" in pattern else f"*/{pattern}"
 
-    assert "*/search" in caplog.text
+    expected = fnmatch.fnmatchcase(path, whole)
+
+    assert bool(tool_test(pattern)(path)) is expected
+    assert match.tool(pattern).may_match(path) is expected
+    assert (Globs("here", (pattern,)).match(*path.split("/", 1)) is not None) is expected
 
 
 @pytest.mark.parametrize("kind", [BeforeStep, AfterStep, OnComplete])

@@ -470,7 +470,7 @@ async def test_concurrent_dispatches_of_different_events_do_not_mix() -> None:
     assert set(seen.values()) == {1}
 
 
-@pytest.mark.parametrize("pattern", ["*/pay", "remote/*", "search"])
+@pytest.mark.parametrize("pattern", ["*/pay", "remote/*", "local", "sear"])
 async def test_a_filter_that_does_not_match_is_not_asked(pattern: str) -> None:
     async with HookDispatcher() as dispatcher:
         dispatcher.register("op", [hook(mocking("no"), tool=pattern), hook(mocking("yes"), tool="*/search", id="yes")])

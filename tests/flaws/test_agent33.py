@@ -301,7 +301,7 @@ async def test_concurrent_hooks_share_nothing_decide_nothing_and_are_not_recorde
         result = await exec_agent(agent, "go", hooks=[one, two, three], drain_timeout=0.05)
 
     assert (paid, tool_texts(result)) == ([5], ["paid 5"])
-    assert {(r.hook_id, r.status) for r in records} == {("edits", "error"), ("denies", "ok"), ("hangs", "dropped")}
+    assert {(r.hook_id, r.status) for r in records} == {("edits", "error"), ("denies", "error"), ("hangs", "dropped")}
 
 
 # Registry and HTTP interface: what of it there is here.

@@ -55,6 +55,9 @@ def noting(log: list[Any], note: object = None, *, is_async: bool = False) -> An
 class PhaseHookOf(PhaseHook):
     """A hook as a class that awaits one function."""
 
+    source_phase: Phase | None = None
+    target_phase: Phase | None = None
+
     def __init__(
         self, source: Phase | None, target: Phase | None, then: Callable[[PhaseTransition], Awaitable[None]]
     ) -> None:

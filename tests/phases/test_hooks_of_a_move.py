@@ -20,7 +20,7 @@ from dispatch.samples import connected, for_ever, keep_busy, recorded, soon, tur
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline import BeforeStep, Hook, Hooks, ToolCall
+from hookline import Ask, BeforeStep, Deny, Hook, Hooks, Respond, ToolCall, ToolResult
 from hookline.errors import HookDefinitionError, PhaseTransitionError
 from hookline.phases import TRANSITIONS, Phase, PhaseHook, PhaseMachine, PhaseTransition
 from hookline.signals import hook_executed
@@ -278,17 +278,28 @@ class Raising(PhaseHook):
         raise AssertionError
 
 
-class Phaseless(PhaseHook):
+class Misspelt(PhaseHook):
+    source_phase = "idel"  # type: ignore[assignment]
+    target_phase = None
+
     async def execute(self, context: PhaseTransition) -> None:
         raise AssertionError
 
 
-class Misspelt(Phaseless):
-    source_phase = "idel"  # type: ignore[assignment]
-    target_phase = None
+PARTS: dict[str, Any] = {"source_phase": None, "target_phase": Phase.IDLE, "execute": Misspelt.execute}
 
 
-@pytest.mark.parametrize("hook", [Raising(), Phaseless(), Misspelt()], ids=lambda hook: type(hook).__name__)
+@pytest.mark.parametrize("missing", PARTS)
+def test_a_phase_hook_that_lacks_a_part_cannot_be_instantiated(missing: str) -> None:
+    parts = {name: part for name, part in PARTS.items() if name != missing}
+    incomplete: Any = type("Incomplete", (PhaseHook,), parts)
+
+    with pytest.raises(TypeError, match=missing):
+        incomplete()
+    type("Complete", (incomplete,), {missing: PARTS[missing]})()
+
+
+@pytest.mark.parametrize("hook", [Raising(), Misspelt()], ids=lambda hook: type(hook).__name__)
 async def test_a_phase_hook_whose_phases_cannot_be_read_is_refused_at_registration(hook: PhaseHook) -> None:
     log: list[str] = []
     machine = PhaseMachine("agent", [bundle(noting(log, "present"))])
@@ -619,15 +630,56 @@ async def test_a_plain_hook_that_returns_a_coroutine_is_told_so(caplog: pytest.L
 
 
 @BOTH
-async def test_what_a_hook_returns_is_ignored(caplog: pytest.LogCaptureFixture, *, is_async: bool) -> None:
-    async def answer(transition: PhaseTransition) -> str:
-        return "nobody asked"
+@pytest.mark.parametrize("value", [42, "nobody asked", {"content": "x"}, ValueError("returned")], ids=repr)
+async def test_a_value_that_a_hook_returns_means_nothing(
+    value: object, caplog: pytest.LogCaptureFixture, *, is_async: bool
+) -> None:
+    async def answer(transition: PhaseTransition) -> Any:
+        return value
 
-    machine = PhaseMachine("agent", [bundle(answer if is_async else lambda transition: 42)])
+    machine = PhaseMachine("agent", [bundle(answer if is_async else lambda transition: value)])
 
     assert await machine.move(Phase.BOOTSTRAPPING) is None  # type: ignore[func-returns-value]
 
     assert caplog.records == []
+
+
+@BOTH
+@pytest.mark.parametrize("decision", [Deny("no"), Ask("may I?"), Respond("x"), ToolResult(content="x")], ids=repr)
+async def test_a_decision_that_a_hook_returns_is_an_error_of_that_hook(
+    decision: object, caplog: pytest.LogCaptureFixture, *, is_async: bool
+) -> None:
+    log: list[str] = []
+
+    async def decide(transition: PhaseTransition) -> Any:
+        return decision
+
+    machine = PhaseMachine("agent", [bundle(decide if is_async else lambda transition: decision, noting(log, "next"))])
+
+    with recorded(machine) as records:
+        await machine.move(Phase.BOOTSTRAPPING)
+
+    assert machine.phase is Phase.BOOTSTRAPPING
+    assert [record.status for record in records] == ["error", "ok"]
+    assert log == ["next"]
+    assert "hooks.guard(ToolCall)" in caplog.text
+
+
+async def decide_moves(transition: PhaseTransition) -> Deny | None:
+    return None
+
+
+def test_a_phase_hook_that_is_annotated_to_decide_is_refused() -> None:
+    class Deciding(PhaseHook):
+        source_phase = target_phase = None
+
+        async def execute(self, context: PhaseTransition) -> Deny | None:  # type: ignore[override]
+            return None
+
+    with pytest.raises(HookDefinitionError, match=r"Deny.*hooks\.guard\(ToolCall\)"):
+        Hooks("deciding").on_phase(None, None)(decide_moves)  # type: ignore[arg-type, type-var]
+    with pytest.raises(HookDefinitionError, match=r"Deny.*hooks\.guard\(ToolCall\)"):
+        PhaseMachine("agent", [Deciding()])
 
 
 @BOTH

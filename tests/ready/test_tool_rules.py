@@ -47,7 +47,7 @@ async def test_only_allowed_tools_run() -> None:
         ("search", "local/search", True),
         ("search", "github/search", True),
         ("search", "local/research", False),
-        ("search", "x/evil/search", False),
+        ("search", "x/group/search", True),
         ("sea*", "github/search", True),
         ("github/*", "github/search", True),
         ("github/*", "local/search", False),
@@ -57,7 +57,7 @@ async def test_only_allowed_tools_run() -> None:
         ("Search", "local/search", False),
     ],
 )
-def test_a_glob_without_a_slash_is_about_the_name_alone(glob: str, name: str, matches: bool) -> None:
+def test_a_glob_without_a_slash_is_about_that_tool_wherever_it_comes_from(glob: str, name: str, matches: bool) -> None:
     identifier, _, api_name = name.partition("/")
 
     assert (Globs("test", (glob,)).match(identifier, api_name) == glob) is matches

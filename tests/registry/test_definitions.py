@@ -46,7 +46,6 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"point": "afterStep", "onError": "open"}, "invalid", "$.onError"),
     ({"point": "afterStep", "tool": "*/x"}, "invalid", "$.tool"),
     ({"point": "ModelCall.guard", "tool": "*/x"}, "invalid", "$.tool"),
-    ({"tool": "bash"}, "invalid", "$.tool"),
     ({"on_eror": "open"}, "invalid", "$.onEror"),
     ({"tags": ["a", 1]}, "invalid", "$.tags[1]"),
     ({"tags": [""]}, "invalid", "$.tags[0]"),

@@ -644,3 +644,32 @@ async def test_agents_are_run_with_the_hooks_that_are_enabled_then(registry: Reg
     await run("acme")
     await run("other")
     assert seen == ["paid 3"] * 2
+
+
+@pytest.mark.parametrize("tool", ["bank*", "?ay", "[ab]ash"])
+async def test_a_glob_without_a_slash_is_told_of_once_with_both_meanings(
+    registry: Registry, caplog: pytest.LogCaptureFixture, tool: str
+) -> None:
+    stored = await registry.create(definition(tool=tool))
+    await registry.update(stored.id, {"name": "renamed"})
+
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert f"'*/{tool}'" in record.getMessage()
+    assert f"'{tool}/*'" in record.getMessage()
+    assert stored.id in record.getMessage()
+
+
+@pytest.mark.parametrize("tool", ["*", "bash", "bank/*", None])
+async def test_a_filter_that_can_mean_one_thing_only_is_not_told_of(
+    registry: Registry, caplog: pytest.LogCaptureFixture, tool: str | None
+) -> None:
+    await registry.create(definition(tool=tool))
+
+    assert caplog.records == []
+
+
+async def test_a_stored_guard_is_about_a_tool_wherever_it_comes_from(registry: Registry) -> None:
+    await registry.create(definition(tool="pay"))
+
+    assert (await pay(registry.hooks())).denied is not None
+    assert (await pay(registry.hooks(), ToolCall(identifier="pay", api_name="list", args={}))).denied is None

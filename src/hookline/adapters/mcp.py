@@ -10,11 +10,10 @@ import functools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from hookline._hook_checks import shown
+from hookline._hook_checks import shown, tool_test
 from hookline.adapters._mcp_errors import McpServerError, McpStartError, McpToolsError
 from hookline.adapters._mcp_settings import Settings, checked_settings
 from hookline.calls import ToolCall
@@ -181,7 +180,9 @@ class McpServer:
         """The tools as an agent is offered them."""
         names = [tool.name for tool in listed]
         self._check(names)
-        return [self._tool(link, tool) for tool in listed if self._globs is None or _matches(self._globs, tool.name)]
+        return [
+            self._tool(link, tool) for tool in listed if self._globs is None or self._matches(self._globs, tool.name)
+        ]
 
     def _check(self, names: list[str]) -> None:
         if not names:
@@ -197,10 +198,13 @@ class McpServer:
         approved = [] if isinstance(asked, bool | str) or callable(asked) else asked
         for title, globs in (("tools", self._globs or ()), ("needs_approval", approved)):
             for glob in globs:
-                if not any(fnmatchcase(name, glob) for name in names):
+                if not any(tool_test(glob)(f"{self.identifier}/{name}") for name in names):
                     raise McpToolsError(
                         self.identifier, f"has no tool that {glob!r} in `{title}` matches. It has {shown(names)}."
                     )
+
+    def _matches(self, globs: Sequence[str], name: str) -> bool:
+        return any(tool_test(glob)(f"{self.identifier}/{name}") for glob in globs)
 
     def _tool(self, link: Link, listed: ListedTool) -> McpTool:
         hints = listed.annotations
@@ -211,7 +215,7 @@ class McpServer:
         if asked == "destructive":
             asked = destructive
         elif not isinstance(asked, bool) and not callable(asked):
-            asked = _matches(asked, listed.name)
+            asked = self._matches(asked, listed.name)
         return McpTool(
             identifier=self.identifier,
             name=listed.name,
@@ -225,10 +229,6 @@ class McpServer:
             idempotent=idempotent,
             open_world=not (hints is not None and hints.open_world_hint is False),
         )
-
-
-def _matches(globs: Sequence[str], name: str) -> bool:
-    return any(fnmatchcase(name, glob) for glob in globs)
 
 
 def _check_globs(where: str, title: str, globs: object) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import TypeVar
 
+from hookline._hook_checks import tool_test
 from hookline.errors import HookUsageError
-from hookline.evals._call_shapes import argument_differences, path_of, shown, tool_test
+from hookline.evals._call_shapes import argument_differences, path_of, shown
 from hookline.evals._matcher import SeenCall
 
 __all__ = [

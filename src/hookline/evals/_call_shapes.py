@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
-from fnmatch import translate
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-__all__ = ["Named", "argument_differences", "path_of", "shown", "tool_test"]
+__all__ = ["Named", "argument_differences", "path_of", "shown"]
 
 VALUE_CHARACTERS = 60
 """How much of one value a message shows."""
@@ -40,21 +38,6 @@ class Named(Protocol):
 def path_of(call: Named) -> str:
     """The tool of a call as patterns name it: `identifier/api_name`."""
     return f"{call.identifier}/{call.api_name}"
-
-
-def tool_test(pattern: str) -> Callable[[str], bool]:
-    """A test on `identifier/api_name`.
-
-    Args:
-        pattern: The path itself; a bare name, which fits that tool of any identifier; or, with `*`, `?` or `[`, a glob
-            over the path, in which `*` also matches `/`.
-    """
-    if any(char in pattern for char in "*?["):
-        fits = re.compile(translate(pattern)).match
-        return lambda path: fits(path) is not None
-    if "/" in pattern:
-        return pattern.__eq__
-    return lambda path: path.rpartition("/")[2] == pattern
 
 
 def shown(value: object, limit: int = VALUE_CHARACTERS) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from hookline._hook_checks import has_wildcard, tool_test
 from hookline._observers import is_async_handler
 from hookline.errors import HookUsageError, MissingExtraError
 from hookline.evals._arguments import MISSING, at, contained, difference, without
-from hookline.evals._call_shapes import tool_test
 from hookline.evals._matcher import ANY, Matcher, SeenCall, Specificity
 
 __all__ = ["ArgumentMode", "ArgumentsAre", "FieldsAre", "Fits", "PlaceIs", "RunIs", "ToolIs", "Where"]
@@ -29,8 +29,8 @@ class ToolIs(Matcher):
     """Calls of some tools.
 
     Attributes:
-        pattern: `identifier/api_name`, a name alone (whatever its origin), a glob over `identifier/api_name`, a
-            compiled regular expression that the whole path must match, or a predicate on the path.
+        pattern: A glob over `identifier/api_name`, of which one without a `/` means that tool wherever it comes from;
+            a compiled regular expression that the whole path must match; or a predicate on the path.
     """
 
     pattern: str | re.Pattern[str] | Callable[[str], object]
@@ -307,7 +307,7 @@ def _tool_test(pattern: object) -> tuple[int, Callable[[str], object]]:
         )
     if pattern == "*":
         return ANY, lambda path: True
-    rank = GLOB if any(char in pattern for char in GLOB_CHARS) else EXACT if "/" in pattern else NAME
+    rank = GLOB if has_wildcard(pattern) else EXACT if "/" in pattern else NAME
     return rank, tool_test(pattern)
 
 

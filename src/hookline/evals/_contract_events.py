@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -105,7 +106,7 @@ async def model_error(stage: Stage) -> Witness:
 async def mock(stage: Stage) -> Witness:
     """An observer that mocks answers in the tool's place, and the model is told that."""
     witness, hooks = Witness(stage), Hooks("mocks")
-    hooks.on(BeforeToolCall, id="canned")(lambda event: event.mock("42"))
+    hooks.on(BeforeToolCall, id="canned")(_mock_with("42"))
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
 
     witness.heard(plain_events(tool_pair(identifier_of(stage), content="42", mocked=True, answered_by="canned")))
@@ -116,7 +117,7 @@ async def mock(stage: Stage) -> Witness:
 async def mocked_error(stage: Stage) -> Witness:
     """A mock that raises counts as a tool that raised, and the model is told."""
     witness, hooks = Witness(stage), Hooks("mocks")
-    hooks.on(BeforeToolCall)(lambda event: event.mock(OSError("no disk")))
+    hooks.on(BeforeToolCall)(_mock_with(OSError("no disk")))
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
 
     pair = tool_pair(identifier_of(stage), error="no disk", error_type="OSError", mocked=True)
@@ -207,3 +208,10 @@ def _compacting(stage: Stage, *, summary: str | None) -> list[Any]:
         *step(1, *compacted(summary=summary), last=True, content="done"),
         complete(steps=2, llm_calls=2, tool_calls=1, last_assistant_content="done"),
     ]
+
+
+def _mock_with(answer: object) -> Callable[[BeforeToolCall], None]:
+    def mock(event: BeforeToolCall) -> None:
+        event.mock(answer)
+
+    return mock

@@ -7,8 +7,9 @@ from typing import Generic, TypeVar, cast
 
 import anyio
 
+from hookline._hook_checks import tool_test
 from hookline.errors import HookUsageError
-from hookline.evals._call_shapes import path_of, shown, tool_test
+from hookline.evals._call_shapes import path_of, shown
 from hookline.events import EVENTS, TOOL_EVENTS, AfterToolCall, BeforeToolCall, Event, OnToolCallError
 
 __all__ = ["EventQuery", "EventWait", "told"]

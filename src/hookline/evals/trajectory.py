@@ -7,11 +7,12 @@ from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
 
 import msgspec
 
+from hookline._hook_checks import tool_test
 from hookline.calls import ToolCalling
 from hookline.errors import HookUsageError
 from hookline.evals._alignment import FULL, Pairs, in_any_order, in_order
 from hookline.evals._argument_rules import ArgumentMode, ArgumentRule, ArgumentRules, ToolRule
-from hookline.evals._call_shapes import path_of, shown, tool_test
+from hookline.evals._call_shapes import path_of, shown
 from hookline.evals._canonical import canonical
 from hookline.evals.matching import match
 from hookline.evals.mocked_calls import MockedCall
@@ -256,7 +257,7 @@ class _Comparison:
         paths = self.actual_paths[actual], self.expected_paths[expected]
         same = self._same_tool.get(paths)
         if same is None:
-            same = self._same_tool[paths] = paths[0] == paths[1] or tool_test(paths[1])(paths[0])
+            same = self._same_tool[paths] = paths[0] == paths[1] or bool(tool_test(paths[1])(paths[0]))
         if not same:
             return 0
         rule = self.rules.of(paths[0])

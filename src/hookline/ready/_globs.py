@@ -1,8 +1,6 @@
 """Which tools a ready-made hook is about."""
 
-import re
-from fnmatch import translate
-
+from hookline._hook_checks import tool_test
 from hookline.calls import SubAgentCall, ToolCall
 from hookline.errors import HookDefinitionError
 
@@ -10,7 +8,7 @@ __all__ = ["Globs", "name_of"]
 
 
 class Globs:
-    """Tools by glob: over `identifier/api_name`, or over the tool's name alone where the glob has no `/`.
+    """Tools by patterns: globs over `identifier/api_name`; one without a `/` means `*/<glob>`.
 
     Args:
         where: How errors name the hook.
@@ -28,7 +26,7 @@ class Globs:
                     "name tools by globs: 'search' (that tool, wherever it comes from), 'github/*', 'agent/<id>', or "
                     f"'*' for every tool; got {', '.join(map(repr, globs)) or 'none'}",
                 )
-        self._tests = [(glob, "/" in glob, re.compile(translate(glob)).match) for glob in globs]
+        self._tests = [(glob, tool_test(glob)) for glob in globs]
 
     def __str__(self) -> str:
         return ", ".join(glob for glob, *_ in self._tests)
@@ -36,7 +34,7 @@ class Globs:
     def match(self, identifier: str, api_name: str) -> str | None:
         """The first glob that means this tool; `None` if none does."""
         name = f"{identifier}/{api_name}"
-        return next((glob for glob, whole, test in self._tests if test(name if whole else api_name)), None)
+        return next((glob for glob, test in self._tests if test(name)), None)
 
 
 def name_of(call: ToolCall | SubAgentCall) -> tuple[str, str]:

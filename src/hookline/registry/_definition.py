@@ -90,7 +90,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         handler: Name of an installed handler, or `module:attribute` in one of the configured modules.
         webhook: Where to deliver the event instead. Of `beforeToolCall`, a control decides about the call.
         script: A file in the folder of scripts to run instead.
-        tool: Glob over `identifier/api_name`; tool calls and tool events only.
+        tool: Glob over `identifier/api_name`; one without a `/` means `*/<glob>`. Tool calls and tool events only.
         timeout: Seconds that it may take; `None` for what is usual.
         enabled: Whether it takes part in the next run.
         tenant_id: Whose runs it is for; `""` for those of every tenant: a system hook.
@@ -245,13 +245,6 @@ def _check_tool(definition: HookDefinition, point: Point) -> None:
         return
     if not point.has_tool:
         raise DefinitionError("invalid", "$.tool", f"{point.name} is not about a tool; leave `tool` out")
-    if "/" not in definition.tool and not any(character in definition.tool for character in "*?["):
-        raise DefinitionError(
-            "invalid",
-            "$.tool",
-            f"{definition.tool!r} matches no tool, since it is compared with 'identifier/api_name'; did you mean "
-            f"'*/{definition.tool}'?",
-        )
 
 
 def _is_deep(value: object, left: int) -> bool:

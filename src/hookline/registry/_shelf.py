@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_right
 from collections.abc import Iterable, KeysView, Mapping
@@ -10,6 +11,7 @@ from itertools import islice
 
 import msgspec
 
+from hookline._hook_checks import has_wildcard
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry._building import Builder
@@ -18,6 +20,8 @@ from hookline.registry._stored import Changed, Key, Switch
 from hookline.store import Page
 
 __all__ = ["Shelf"]
+
+logger = logging.getLogger("hookline")
 
 LONGEST_PAGE = 1000
 Place = tuple[str, float, str]
@@ -43,6 +47,7 @@ class Shelf:
         self._owners: dict[str, set[str]] = {}
         self._hooks: dict[str, list[AnyHook]] = {}
         self._lists: dict[str | None, tuple[list[Place], list[HookDefinition]]] = {}
+        self._warned: set[tuple[str, str, str]] = set()
 
     @property
     def stored(self) -> KeysView[Key]:
@@ -75,6 +80,7 @@ class Shelf:
             if definition is not None:
                 own[id] = definition
                 owners.add(tenant_id)
+                self._warn_of_glob(definition)
             else:
                 owners.discard(tenant_id)
             if old is not None:
@@ -92,6 +98,22 @@ class Shelf:
         for tenant_id in tenants:
             self._hooks.pop(tenant_id, None)
             self._lists.pop(tenant_id, None)
+
+    def _warn_of_glob(self, definition: HookDefinition) -> None:
+        """Log, once for each definition and glob, that a glob without a `/` is one over names."""
+        pattern = definition.tool or ""
+        named = (definition.tenant_id, definition.id, pattern)
+        if "/" in pattern or not pattern.strip("*") or not has_wildcard(pattern) or named in self._warned:
+            return
+        self._warned.add(named)
+        logger.warning(
+            "Hook definition %r: tool=%r has no '/', so it is compared with the names of tools, as '*/%s' would be, "
+            "and not with 'identifier/api_name', as '%s/*' would be. Write the one that you mean.",
+            definition.id,
+            pattern,
+            pattern,
+            pattern,
+        )
 
     def _effective(self, key: Key) -> HookDefinition | None:
         """What holds: what a file says, but for its switch; or what is stored."""

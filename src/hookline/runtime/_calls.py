@@ -275,18 +275,22 @@ async def tell_unrun(run: Run, step: Step, call: ToolCall, passage: Passage) -> 
     await run.executing(step)
     started = perf_counter_ns()
     answer: ToolResult = passage.answer
+    result: ToolResult = passage.result
     answered_by = passage.answered_by
+    mocked = passage.denied is None
     if passage.denied is not None:
-        answer = ToolResult(content=passage.denied.reason, success=False)
+        answer = result = ToolResult(content=passage.denied.reason, success=False)
         answered_by = passage.denied.hook_id
     try:
         if run.hooked(BeforeToolCall):
             event = BeforeToolCall(**run.ids, **_of(call))
-            event.__dict__["standing"] = True  # observers see the call, but the interceptor's word stands
-            await run.ask_observers(event)
+            event.__dict__["standing"] = True  # observers see the call; their mocks come too late
+            denial = await run.ask_observers(event)
+            if denial is not None and passage.denied is None:
+                answer = result = denial
+                answered_by, mocked = event.answered_by, False
     finally:
-        tell_result(run, call, answer, started, answered_by=answered_by, mocked=passage.denied is None)
-    result: ToolResult = answer if passage.denied is not None else passage.result
+        tell_result(run, call, answer, started, answered_by=answered_by, mocked=mocked)
     return result
 
 
@@ -332,7 +336,7 @@ async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, pro
         tell_result(run, call, interrupted if cancelled else tool_failure(error), started)
         raise
     answered_by = event.answered_by if event is not None else None
-    tell_result(run, call, result, started, answered_by=answered_by, mocked=event is not None)
+    tell_result(run, call, result, started, answered_by=answered_by, mocked=event is not None and event.mocked)
     return result
 
 

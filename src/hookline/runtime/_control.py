@@ -12,7 +12,7 @@ import msgspec
 from hookline._observers import Observer
 from hookline._passages import HookInChain, Passage, Terminal
 from hookline.calls import Ask, Call
-from hookline.execution import refuse_awaitable
+from hookline.execution import refuse_return
 from hookline.runtime._run import Run
 
 __all__ = ["RunControl", "lead"]
@@ -112,6 +112,5 @@ class _Unwaited(msgspec.Struct, frozen=True, kw_only=True):
 async def _run_unwaited(item: _Unwaited) -> None:
     value = item.hook.handler(*item.args)
     if item.hook.is_async:
-        await value
-    else:
-        refuse_awaitable(value)
+        value = await value
+    refuse_return(value)
