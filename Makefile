@@ -13,13 +13,16 @@ SOAK_PHOENIX ?= $(SOAK_VENV)/bin/phoenix
 # Frameworks that install together with all the rest; `make adapters` has an environment for each of them, and the others.
 FRAMEWORKS := pydantic-ai,openai-agents,langchain,agent-framework,fastmcp
 
+# How many times as many examples as in `make test` Hypothesis tries in `make soak`.
+EXAMPLES ?= 20
+
 # Half as many again as there are processors, as tests wait for a third of their time.
 WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); n=$$((n + (n + 1) / 2)); echo $$((n < 8 ? n : 8)))
 
 # Where it is set, every process that the tests start would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check bench soak adapters docs clean
+.PHONY: demo test check bench soak mutants adapters docs clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/hookline demo
@@ -37,8 +40,12 @@ bench: $(VENV)/.bench
 	$(PY) -m benchmarks $(ARGS)
 
 soak: $(VENV)/.bench $(SOAK_PHOENIX)
-	$(PY) -m pytest -m soak
+	$(PY) -m pytest -m soak --timeout 0
+	HOOKLINE_EXAMPLES=$(EXAMPLES) $(PY) -m pytest -m hypothesis -n $(WORKERS) --dist worksteal --timeout 0
 	$(PY) -m benchmarks.soak --phoenix $(SOAK_PHOENIX) $(ARGS)
+
+mutants: $(VENV)/.bench
+	$(PY) -m benchmarks.mutants $(ARGS)
 
 adapters:
 	python3 tests/adapters/environments.py $(ARGS)

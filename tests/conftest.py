@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator
 
 import hypothesis.entry_points  # it asks the collector who refers to what, so it comes before the freeze
@@ -11,6 +12,18 @@ import pytest
 # An example that takes long on a machine that is busy is no failure of what it tests.
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
+
+EXAMPLES = int(os.environ.get("HOOKLINE_EXAMPLES", "1"))
+"""How many times as many examples as it says each Hypothesis test tries."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items if EXAMPLES > 1 else ():
+        test = getattr(item, "obj", None)
+        told = getattr(test, "_hypothesis_internal_use_settings", None)  # as Hypothesis' own plugin finds them
+        if told is not None:
+            more = hypothesis.settings(told, max_examples=told.max_examples * EXAMPLES)
+            test._hypothesis_internal_use_settings = more  # type: ignore[union-attr]
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".adapters-venv"
-TESTS = ["dirty-equals", "hypothesis", "pytest", "pytest-asyncio", "pytest-xdist", "trio"]
+TESTS = ["dirty-equals", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "trio"]
 """What the tests of an adapter need beside its framework."""
 
 EXTRAS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -206,7 +207,11 @@ def test_an_mcp_server_of_the_command_line_survives_ctrl_c(tmp_path: Path) -> No
     shop = HERE.parent / "adapters" / "mcp_servers" / "shop.py"
 
     with Terminal(
-        "chat", f"{HERE / 'chat_shop.py'}:shopper", "--mcp", f"shop={sys.executable} {shop}", cwd=tmp_path
+        "chat",
+        f"{HERE / 'chat_shop.py'}:shopper",
+        "--mcp",
+        f"shop={shlex.join([sys.executable, str(shop)])}",
+        cwd=tmp_path,
     ) as t:
         t.say("hang")
         t.until('→ shop/hang(name="hang")')

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import anyio
@@ -187,7 +188,7 @@ def test_a_pipe_that_is_closed_early_is_no_trouble(option: str, tmp_path: Path) 
         tape.step(index, index).tool("search", index, index, step=index).stepped(index, index)
     path = write_events(tmp_path / "run.jsonl", tape.done(300).events)
 
-    done = launched("sh", "-c", f"{HOOKLINE} trace {path} {option} | head -c 20")
+    done = launched("sh", "-c", f"{quote(HOOKLINE)} trace {quote(str(path))} {option} | head -c 20")
 
     assert len(done.stdout.encode()) == 20
     assert done.stderr == ""
@@ -195,14 +196,14 @@ def test_a_pipe_that_is_closed_early_is_no_trouble(option: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("option", ["", "--json"])
 def test_a_full_disk_behind_stdout_is_told_in_one_line(option: str, recorded: Path) -> None:
-    done = launched("sh", "-c", f"{HOOKLINE} trace {recorded} {option} > /dev/full")
+    done = launched("sh", "-c", f"{quote(HOOKLINE)} trace {quote(str(recorded))} {option} > /dev/full")
 
     assert done.returncode == 1
     assert done.stderr == "hookline: what there is to show cannot be written: No space left on device\n"
 
 
 def test_a_recorded_run_may_come_through_a_pipe(recorded: Path) -> None:
-    done = launched("sh", "-c", f"cat {recorded} | {HOOKLINE} trace /dev/stdin")
+    done = launched("sh", "-c", f"cat {quote(str(recorded))} | {quote(HOOKLINE)} trace /dev/stdin")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "4 spans" in done.stdout

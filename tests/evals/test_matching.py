@@ -164,6 +164,7 @@ def test_narrower_matchers_are_more_specific() -> None:
         match.step(0) & match.step(1),
         match.args({"a": 1}) & match.args({"a": 2}),
         match.args({"a": 1}) & match.fields({"b": 1}),
+        match.args({"a": {"b": 1}}) & match.args({"a": {"c": 1}}, mode="superset"),
         match.args({"a": match.one_of()}),
         match.schema(False),
         ~match.tool("*"),
@@ -185,6 +186,33 @@ def test_a_matcher_that_matches_something_is_never_called_impossible(
 
     if matcher.matches(call(args=args, index=index)):
         assert never_matches(matcher) is None
+
+
+class Even:
+    """Stands for every even number."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int) and other % 2 == 0
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize(
+    ("exact", "held", "args"),
+    [
+        ({"b": {}, "a": {"": False}}, {"a": {}}, {"b": {}, "a": {"": False}}),
+        ({"a": Even()}, {"a": match.one_of(1, 2)}, {"a": 2}),
+        ({"a": {"b": Even(), "c": 1}}, {"a": {"b": 2}}, {"a": {"b": 2, "c": 1}}),
+        ({"a": [Even()]}, {"a": match.one_of([2])}, {"a": [2]}),
+    ],
+)
+def test_what_nested_and_custom_values_allow_is_not_called_impossible(
+    exact: dict[str, Any], held: dict[str, Any], args: dict[str, Any]
+) -> None:
+    matcher = match.tool("bank/send") & match.args(exact) & match.args(held, mode="superset")
+
+    assert matcher.matches(call(args=args))
+    assert never_matches(matcher) is None
 
 
 def test_a_rule_for_no_known_tool_or_argument_is_found() -> None:

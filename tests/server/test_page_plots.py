@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.registry import Statistic
-from hookline.server._page_plots import Series, columns, ladder, minutes
+from hookline.server._page_plots import Series, ceiling, columns, ladder, minutes
 from hookline.server._page_templates import templates
 
 FIGURES = st.floats(0, 1e9, allow_nan=False)
@@ -36,6 +36,11 @@ def test_whatever_is_plotted_stays_inside_of_the_picture(rows: list[tuple[str, f
         assert top >= -1.5
         assert top + high <= 102.5
         assert float(column.attrib["x"]) <= 500
+
+
+@given(st.floats(min_value=5e-324, allow_nan=False, allow_infinity=False))
+def test_the_top_of_an_axis_is_never_below_what_is_plotted(value: float) -> None:
+    assert ceiling(value) >= value
 
 
 def test_a_label_is_no_markup() -> None:

@@ -68,15 +68,34 @@ def _together(one: Matcher, other: Matcher) -> str | None:
 
 def _contradicts(exact: Mapping[str, Any], other: Matcher) -> bool:
     """Whether these arguments and no others cannot be what another matcher wants too."""
-    if isinstance(other, ArgumentsAre) and (other.mode not in ("exact", "superset") or other.ignore):
-        return False
-    if not isinstance(other, ArgumentsAre | FieldsAre):
-        return False
-    for name, value in other.values.items():
-        given = at(exact, name) if isinstance(other, FieldsAre) else exact.get(name, MISSING)
-        if given is MISSING or not (value == given or given == value):
-            return True
+    if isinstance(other, FieldsAre):
+        return not all(_may_equal(value, at(exact, name)) for name, value in other.values.items())
+    if isinstance(other, ArgumentsAre) and other.mode in ("exact", "superset") and not other.ignore:
+        # An exact matcher wants no other fields either, but that is seen from its own side.
+        return not _may_contain(other.values, exact, nested=other.mode == "superset")
     return False
+
+
+def _may_contain(wanted: Mapping[str, Any], given: Mapping[str, Any], *, nested: bool) -> bool:
+    for name, value in wanted.items():
+        held = given.get(name, MISSING)
+        if nested and isinstance(value, Mapping) and isinstance(held, Mapping):
+            if not _may_contain(value, held, nested=True):
+                return False
+        elif not _may_equal(value, held):
+            return False
+    return True
+
+
+def _may_equal(wanted: Any, given: Any) -> bool:
+    """Return whether two expected values may stand for one and the same; of one with an `==` of its own who knows."""
+    return given is not MISSING and (not _is_plain(given) or bool(wanted == given))
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict | list):
+        return all(map(_is_plain, value.values() if isinstance(value, dict) else value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _among(matcher: Matcher, parts: Sequence[Matcher], tools: Sequence[ToolSpec]) -> str | None:

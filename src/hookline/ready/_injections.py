@@ -31,8 +31,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
-_GAP = r"[\W_]++"
-_WORDS = rf"(?:\w++{_GAP}){{0,3}}?"
+# The whole gap, and the whole word. Not possessive, which CPython 3.11.0 to 3.11.4 gets wrong (gh-100061, gh-106052).
+_GAP = r"[\W_]+(?![\W_])"
+_WORDS = rf"(?:\w+(?!\w){_GAP}){{0,3}}?"
 _ORDERS = r"(?:instructions?|prompts?|rules|guidelines|directives?|directions|orders|commands)\b"
 
 _PHRASES = {
@@ -40,7 +41,7 @@ _PHRASES = {
         rf"\b(?:ignore|disregard|forget|override|overrule|bypass){_GAP}(?:{_WORDS}"
         rf"(?:previous|prior|above|earlier|preceding|foregoing|former|original|your|system){_GAP}{_WORDS}{_ORDERS}"
         rf"|(?:all|any){_GAP}(?:other{_GAP})?(?:instructions|prompts)\b)"
-        rf"|\bnew{_GAP}(?:system{_GAP})?(?:instructions?|prompt)[^\S\n]*+:"
+        rf"|\bnew{_GAP}(?:system{_GAP})?(?:instructions?|prompt)[^\S\n]*:"
     ),
     "reveal": re.compile(
         rf"\b(?:reveal|print|show|repeat|output|display|leak|expose|give|tell|what{_GAP}(?:is|are|was|were)){_GAP}"
@@ -64,12 +65,12 @@ _PHRASES = {
         re.MULTILINE,
     ),
 }
-_HIDDEN = re.compile("[\u200b-\u200f\u2060-\u2064\ufe00-\ufe0f\ufeff\U000e0000-\U000e007f\U000e0100-\U000e01ef]{8,}+")
+_HIDDEN = re.compile("[\u200b-\u200f\u2060-\u2064\ufe00-\ufe0f\ufeff\U000e0000-\U000e007f\U000e0100-\U000e01ef]{8,}")
 # An image whose address is to be filled in by the model: a placeholder in its query.
 _IMAGE = re.compile(
     r"!\[[^\[\]\n]{0,200}\]\(\s{0,4}https?://[^\s()?]{1,300}\?[^\s(){}<>\[\]$]{0,300}[{<\[$][^()\n]{0,300}\)?"
 )
-_BLOB = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{24,}+={0,2}")
+_BLOB = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{24,}={0,2}")
 
 
 def find_injections(text: str) -> list[Finding]:

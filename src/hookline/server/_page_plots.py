@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 
 import msgspec
@@ -120,6 +121,7 @@ def ceiling(value: float) -> float:
     """The next round number."""
     if value <= 0:
         return 1.0
+    value = max(value, sys.float_info.min)  # there is no power of ten below a denormal number
     power = 10.0 ** math.floor(math.log10(value))
     return next(float(step * power) for step in STEPS if step * power >= value)
 

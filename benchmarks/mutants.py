@@ -1,0 +1,181 @@
+"""Break a module on purpose, one small change at a time, and count the changes that its tests notice.
+
+The changes are those of Cosmic Ray. A sample of them is drawn by a printed seed; each runs the module's own tests in a
+copy of the source. Exits 0 if at least 90 % of every sample are noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = {
+    "dispatcher": ("src/hookline/dispatcher.py", "tests/dispatch"),
+    "lanes": ("src/hookline/_lanes.py", "tests/dispatch"),
+    "events": ("src/hookline/events.py", "tests/events"),
+}
+"""By name: the module, and its own tests."""
+
+GOAL = 0.9
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One small change of a module."""
+
+    operator: str
+    occurrence: int
+    line: int
+    source: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=__doc__)
+    parser.add_argument("modules", nargs="*", metavar="module", help=f"of {', '.join(MODULES)} (default: all)")
+    parser.add_argument("--sample", type=int, default=300, help="mutants of each module, at most (default: 300)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="draws the sample")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at once (default: one per processor)")
+    options = parser.parse_args()
+    if unknown := sorted(set(options.modules) - set(MODULES)):
+        parser.error(f"no module {', '.join(unknown)}; there are {', '.join(MODULES)}")
+    print(f"seed {options.seed}", flush=True)
+    fine = True
+    for name in options.modules or MODULES:
+        fine = judge(name, options.sample, options.seed, options.jobs) and fine
+    return 0 if fine else 1
+
+
+def judge(name: str, sample: int, seed: int, jobs: int) -> bool:
+    """Test a sample of the mutants of one module, and print what came of it."""
+    module, tests = MODULES[name]
+    original = (ROOT / module).read_text()
+    every = list(mutants_of(original))
+    drawn = random.Random(f"{seed} {name}").sample(every, min(sample, len(every)))
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="hookline-mutants-") as folder:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for number in range(jobs):
+            copies.put(copy_of_the_source(Path(folder) / str(number)))
+        unchanged = run_tests(copies, module, tests, original, limit=1800.0)
+        if unchanged.survived is False:
+            print(f"{name}: the tests fail without any change:\n{unchanged.output[-3000:]}")
+            return False
+        limit = 60.0 + 10 * unchanged.seconds
+        with ThreadPoolExecutor(jobs) as pool:
+            runs = list(pool.map(lambda mutant: run_tests(copies, module, tests, mutant.source, limit), drawn))
+    survivors = [mutant for mutant, run in zip(drawn, runs, strict=True) if run.survived]
+    killed = len(drawn) - len(survivors)
+    share = killed / len(drawn)
+    print(
+        f"{name}: {killed} of {len(drawn)} killed, {share:.1%} (goal {GOAL:.0%}); the module has {len(every)} mutants; "
+        f"{time.monotonic() - began:.0f} s",
+        flush=True,
+    )
+    for mutant in sorted(survivors, key=lambda each: each.line):
+        print(f"\n{module}:{mutant.line}  {mutant.operator}#{mutant.occurrence}")
+        print("\n".join(changed_lines(original, mutant.source)), flush=True)
+    return share >= GOAL
+
+
+def mutants_of(original: str) -> Iterator[Mutant]:
+    """Every mutant of a source that Python would run otherwise."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    postponed = "from __future__ import annotations" in original
+    same = meaning(original, postponed=postponed)
+    for name in operator_names():
+        operator_class = get_operator(name)
+        if name == "core/NoOp" or operator_class.arguments():
+            continue
+        operator = operator_class()
+        positions = [start for node in ast_nodes(get_ast(original)) for start, _ in operator.mutation_positions(node)]
+        for occurrence, (line, _) in enumerate(positions):
+            try:
+                source = mutate_code(original, operator_class(), occurrence)
+            except AttributeError:  # Cosmic Ray cannot replace an exception that is not given by a plain name
+                continue
+            if source is not None and meaning(source, postponed=postponed) not in (same, None):
+                yield Mutant(operator=name, occurrence=occurrence, line=line, source=source)
+
+
+def meaning(source: str, *, postponed: bool) -> str | None:
+    """What Python makes of a source, but for annotations that it never evaluates; `None` for no Python."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return None
+    if postponed:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                node.returns = None
+            elif isinstance(node, ast.arg):
+                node.annotation = None
+            elif isinstance(node, ast.AnnAssign):
+                node.annotation = ast.Constant(None)
+    return ast.dump(tree)
+
+
+def copy_of_the_source(folder: Path) -> Path:
+    """A tree of its own to break: the source is copied, the tests are not."""
+    folder.mkdir()
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("tests", "docs", "benchmarks", "pyproject.toml", "README.md"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """What the tests said of a source."""
+
+    survived: bool
+    seconds: float
+    output: str
+
+
+def run_tests(copies: SimpleQueue[Path], module: str, tests: str, source: str, limit: float) -> TestRun:
+    """Run the tests of a module against another source of it, in one of the copies; a hang is noticed too."""
+    folder = copies.get()
+    began = time.monotonic()
+    try:
+        (folder / module).write_text(source)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", tests]
+        environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+        return TestRun(survived=process.returncode == 0, seconds=time.monotonic() - began, output=output)
+    finally:
+        copies.put(folder)
+
+
+def changed_lines(original: str, source: str) -> Iterator[str]:
+    """The lines that a mutant changes, before and after."""
+    for line in difflib.unified_diff(original.splitlines(), source.splitlines(), n=0, lineterm=""):
+        if line[:1] in "+-" and line[:3] not in ("+++", "---"):
+            yield f"    {line}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
