@@ -69,6 +69,11 @@ class Foreground:
             if self._pressed and not interrupted:
                 interrupted = interrupt()
 
+    @property
+    def pressed(self) -> bool:
+        """Whether Ctrl-C was pressed since the last wait began."""
+        return self._pressed > 0
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Read a line in it: here Ctrl-C raises `KeyboardInterrupt`."""

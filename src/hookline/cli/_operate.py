@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from hookline.cli._commands import INTERRUPTED, MISUSED, told_in_one_line
+from hookline.cli._commands import told_in_one_line
+from hookline.cli._exit_codes import interrupted_code
 from hookline.cli._operate_errors import StoreMissingError
 from hookline.cli._operate_times import moment
-from hookline.errors import HookUsageError
 
 if TYPE_CHECKING:
     from hookline.store import Page, SqlStore
@@ -124,11 +124,8 @@ def ending() -> Iterator[None]:
     with told_in_one_line():
         try:
             yield
-        except HookUsageError as error:
-            typer.echo(f"hookline: {error}", err=True)
-            raise typer.Exit(MISUSED) from None
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(interrupted_code()) from None
 
 
 @contextlib.contextmanager
