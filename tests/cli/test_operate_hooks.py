@@ -16,6 +16,7 @@ import pytest
 from hookline.registry import Registry
 from hookline.store import SqlStore
 from tests.cli.operated import database, define, lines, on, run
+from tests.signals import default_signals
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 
@@ -204,23 +205,25 @@ def test_a_file_without_definitions_is_told(url: str, tmp_path: Path) -> None:
     assert result.stderr == f"There are no hook definitions in {tmp_path / 'none.toml'}.\n"
 
 
-def test_ctrl_c_ends_a_command_that_waits_for_its_input(url: str) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_that_waits_for_its_input(url: str, number: signal.Signals, code: int) -> None:
     with subprocess.Popen(
         [HOOKLINE, "hooks", "add", "-", "--store", url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=default_signals,
     ) as command:
         assert command.stdin is not None
         command.stdin.write(b" " * 100_000)  # more than a pipe takes before somebody reads
         command.stdin.flush()
         while unread(command.stdin.fileno()) or psutil.Process(command.pid).status() != psutil.STATUS_SLEEPING:
             assert command.poll() is None
-        command.send_signal(signal.SIGINT)
+        command.send_signal(number)
         command.wait(timeout=20)
         said, problems = command.communicate(timeout=30)
 
-    assert (command.returncode, said, problems) == (130, b"", b"")
+    assert (command.returncode, said, problems) == (code, b"", b"")
 
 
 def test_a_hook_that_fails_on_a_sample_is_a_failure(url: str) -> None:

@@ -23,6 +23,7 @@ from hookline.registry._logs_rows import ExecutionRow, HookRun, key_at, main_row
 from hookline.store import SqlStore
 from hookline.store._tables import executions
 from tests.cli.operated import database, lines, on, paused, run
+from tests.signals import default_signals
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 ORIGIN = "https://ops.example.com"
@@ -64,6 +65,7 @@ def serving(url: str, *options: str, cwd: Path, **env: str) -> Iterator[tuple[su
         stderr=subprocess.PIPE,
         text=True,
         cwd=cwd,
+        preexec_fn=default_signals,
         env={**os.environ, "HOOKLINE_STORE": url, **env},
     ) as process:
         try:
@@ -182,6 +184,7 @@ def test_the_server_shows_its_first_key_once_and_ends_quietly(tmp_path: Path) ->
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=default_signals,
         ) as server:
             assert server.stdout is not None
             first = []

@@ -20,6 +20,7 @@ from hookline import BeforeToolCall
 from hookline.cli import _app
 from hookline.cli._recorded import Recording
 from hookline.evals import write_events
+from tests.signals import hearing_ctrl_c
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 
@@ -222,7 +223,8 @@ def test_ctrl_c_shows_what_the_run_was_in(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(_app, "Recording", Interrupting)
 
-    result = run("trace", "agentdojo:banking", "--record", os.devnull)
+    with hearing_ctrl_c():
+        result = run("trace", "agentdojo:banking", "--record", os.devnull)
 
     assert result.exit_code == 128 + signal.SIGINT
     assert result.stderr == "hookline: interrupted\n"

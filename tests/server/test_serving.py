@@ -21,6 +21,7 @@ from hookline.store._tables import workers
 from tests.server.site import PLAIN, Site, operation
 from tests.server.test_hooks import DENY
 from tests.server.test_page_guards import visitor
+from tests.signals import default_signals
 
 pytestmark = pytest.mark.anyio
 
@@ -77,6 +78,7 @@ async def served(url: str) -> AsyncIterator[Served]:
         *(sys.executable, "-W", "error", "-c", PROGRAM, url),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        preexec_fn=default_signals,
         env={**os.environ, "PYTHONDEVMODE": ""},
     )
     found = Served(process)
@@ -118,6 +120,7 @@ async def test_a_signal_ends_it_cleanly_from_its_first_word_on(
         *(sys.executable, "-W", "error", "-c", HASTY, new_database_url("sqlite"), number),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        preexec_fn=default_signals,
     )
     async with asyncio.timeout(30):
         said, problems = await process.communicate()

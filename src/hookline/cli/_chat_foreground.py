@@ -10,6 +10,8 @@ from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from hookline.cli._exit_codes import was_terminated
+
 __all__ = ["Foreground", "Impatient"]
 
 TICK = 0.1
@@ -79,6 +81,8 @@ class Foreground:
         """Read a line in it: here Ctrl-C raises `KeyboardInterrupt`."""
         self._reads = True
         try:
+            if was_terminated():  # it came while nothing was read, when it only interrupts an answer
+                raise KeyboardInterrupt
             yield
         finally:
             self._reads = False

@@ -14,7 +14,7 @@ import typer
 from hookline.cli._chat_errors import ChatArgumentError
 from hookline.cli._errors import EndpointError, OutputFileError, TraceTargetError, TracingDisabledError
 from hookline.cli._exit_codes import FAILED, MISUSED, interrupted_code
-from hookline.cli._operate_errors import InputFileError, StoreMissingError
+from hookline.cli._operate_errors import InputFileError, NotAStoreError, StoreMissingError
 from hookline.errors import HooklineError, HookUsageError
 from hookline.evals._fault_errors import FaultFileError
 from hookline.evals.errors import EventFileError, ReportError, UnknownSuiteError, UnknownTaskError
@@ -37,6 +37,7 @@ MISUSES = (
     FaultFileError,
     HookUsageError,
     InputFileError,
+    NotAStoreError,
     OutputFileError,
     ReportError,
     RunFileError,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hookline.calls import ToolCalling
 from hookline.evals._argument_rules import ToolRule
+from hookline.evals._call_shapes import path_of
 from hookline.evals.results import CheckResult
 from hookline.evals.suites.checks import FinishedTask
 from hookline.evals.trajectory import ExpectedCall, MatchType, Trajectory
@@ -38,6 +39,17 @@ class Expected:
             HookUsageError: If one of them is no call.
         """
         return Trajectory.of_calls(self.calls).calls
+
+    @property
+    def tool_patterns(self) -> list[str]:
+        """The tools that it is about, as a suite looks whether there are such tools.
+
+        Raises:
+            HookUsageError: If one of the calls is no call.
+        """
+        paths = [path_of(call) for call in self.ground_truth]
+        # A model that knows names only asks for `local/name`, whichever tool of that name there is.
+        return [*(path.removeprefix("*/").removeprefix("local/") for path in paths), *self.tools]
 
     def __call__(self, task: FinishedTask) -> CheckResult:
         """Compare what an agent did with it."""

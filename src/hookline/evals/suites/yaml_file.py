@@ -24,8 +24,9 @@ from hookline.calls import ModelResponse, ToolCalling
 from hookline.errors import HooklineError
 from hookline.evals._yaml_lines import BadLine, LinedDict, plain, read_lined
 from hookline.evals.suites import checks
-from hookline.evals.suites._errors import SuiteFileError
+from hookline.evals.suites._errors import SuiteFileError, ToolNameError
 from hookline.evals.suites._imports import ImportProblem, imported
+from hookline.evals.suites._tool_names import tool_patterns_of
 from hookline.evals.suites._yaml_fields import REQUIRED, Fields, one_key
 from hookline.evals.suites._yaml_mocks import mock_rules
 from hookline.evals.suites.expected import Expected
@@ -62,12 +63,16 @@ def _suite(document: Any, folder: Path) -> UserSuite:
     agent = fields.imported("agent", folder, default=None)
     instructions = fields.text("instructions", default="")
     options = _cassette_options(fields)
-    tasks = [_task(line, entry, folder) for line, entry in fields.items("tasks")]
+    lines: dict[tuple[str, str], int] = {}
+    tasks = [_task(line, entry, folder, lines) for line, entry in fields.items("tasks")]
     fields.done()
     try:
         return UserSuite(
             name, tasks=tasks, tools=tools, agent=agent, instructions=instructions, cassette_options=options
         )
+    except ToolNameError as error:
+        at = lines.get((error.task.removeprefix(f"{name}/"), error.pattern), fields.line)
+        raise BadLine(at, error.problem) from error
     except HooklineError as error:
         raise BadLine(fields.line, str(error).rstrip(".")) from error
     except (Exception, SystemExit) as error:  # what the file names is the user's own code, and it has just been called
@@ -91,19 +96,29 @@ def _field_name(line: int, value: Any) -> str:
     return value
 
 
-def _task(line: int, entry: Any, folder: Path) -> Task:
+def _task(line: int, entry: Any, folder: Path, lines: dict[tuple[str, str], int]) -> Task:
+    """Read a task, and note in which line each tool is named."""
     fields = Fields(entry, "a task", line)
     name = fields.text("id")
     prompt = fields.text("prompt")
     script = [_turn(*turn) for turn in fields.items("script", default=None)] if "script" in fields else None
     model = fields.imported("model", folder, default=None)
-    rules = mock_rules(fields.items("mocks", default=[]), folder)
+    mocks = fields.items("mocks", default=[])
+    rules = mock_rules(mocks, folder)
     expected = _expected(fields.lines["expected"], fields.take("expected")) if "expected" in fields else None
-    found = [_check(*check, folder) for check in fields.items("checks", default=[])]
+    found = [(at, _check(at, check, folder)) for at, check in fields.items("checks", default=[])]
     cassette = fields.text("cassette", default=None)
     if script is not None and "model" in fields:
         raise BadLine(fields.lines["model"], f"task {name!r} has a `script`, which is its model; leave one out")
     fields.done()
+    named = [(at, mock["tool"]) for at, mock in mocks]
+    if "expected" in fields:
+        calls = Fields(fields.take("expected"), "`expected`", fields.lines["expected"]).items("calls")
+        named += [(at, call if isinstance(call, str) else call["tool"]) for at, call in calls]
+    named += [(at, pattern) for at, check in found for pattern in tool_patterns_of(check)]
+    for at, pattern in named:
+        for spelling in (pattern, pattern.removeprefix("local/")):
+            lines.setdefault((name, spelling), at)
     return Task(
         id=name,
         prompt=prompt,
@@ -111,7 +126,7 @@ def _task(line: int, entry: Any, folder: Path) -> Task:
         model=model,
         mocks=rules,
         expected=expected,
-        checks=found,
+        checks=[check for _, check in found],
         cassette=None if cassette is None else folder / cassette,
     )
 
