@@ -77,7 +77,7 @@ def test_a_definition_that_is_refused_leaves_nothing_behind_and_its_line_is_told
 
     result = run("hooks", "add", str(file), url=url)
 
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"hookline: {file}, line 10: 'os:system' is no handler that may be named")
     assert result.stderr.count("\n") == 1
     assert lines(run("hooks", "--json", url=url)) == []
@@ -145,7 +145,7 @@ def test_a_file_that_cannot_be_used_is_told_with_its_name(
 
     result = run("hooks", "add", str(tmp_path / name), url=url)
 
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert str(tmp_path / name) in result.stderr
     assert told in result.stderr
     assert result.stderr.count("\n") == 1
@@ -171,7 +171,7 @@ def test_a_handler_of_a_module_is_allowed_by_naming_the_module(url: str) -> None
     refused = run("hooks", "add", "-", url=url, stdin=json.dumps(given))
     (stored,) = lines(run("hooks", "add", "-", *allowed, "--json", url=url, stdin=json.dumps(given)))
 
-    assert (refused.exit_code, "is no handler that may be named" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "is no handler that may be named" in refused.stderr) == (2, True)
     (tried,) = lines(run("hooks", "test", stored["id"], *allowed, "--json", url=url))
     assert (tried["outcome"], tried["reason"]) == ("denied", "nope")
     elsewhere = run("hooks", url=url)

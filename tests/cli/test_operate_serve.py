@@ -238,5 +238,5 @@ def test_a_broken_file_of_definitions_keeps_the_server_from_starting(tmp_path: P
 
     result = run("serve", "--port", "0", "--files", str(tmp_path / "hooks.toml"), url=database(tmp_path))
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert f"{tmp_path / 'hooks.toml'}, line 3: 'nowhere' is no point" in result.stderr

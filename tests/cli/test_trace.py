@@ -235,5 +235,5 @@ def test_ctrl_c_shows_what_the_run_was_in(monkeypatch: pytest.MonkeyPatch) -> No
 def test_help_tells_of_exit_codes_and_of_what_recordings_lack() -> None:
     text = " ".join(run("trace", "--help", width=200).stdout.split())
 
-    assert "with 3 if spans did not arrive where they were sent" in text
+    assert "with 4 if spans did not arrive where they were sent" in text
     assert "No event tells of a model call or of a hook, so a recorded run shows neither." in text

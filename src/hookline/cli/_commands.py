@@ -87,5 +87,7 @@ def told_in_one_line() -> Iterator[None]:
 
 
 def _is_misuse(error: HooklineError) -> bool:
+    if getattr(error, "code", None) == "read_only":  # a definition that may not be changed is refused, not wrong
+        return False
     kinds = (getattr(sys.modules.get(module), name, None) for module, name in FURTHER_MISUSES)
     return isinstance(error, (*MISUSES, *(kind for kind in kinds if isinstance(kind, type))))
