@@ -115,6 +115,7 @@ def test_a_file_whose_names_are_right_is_read(tmp_path: Path) -> None:
         ("CHECK", "weather", "line 17: no tool 'weather'; the tools are price, order, pay."),
         ("CHECK", '"*/ord?r?"', "line 17: no tool '*/ord?r?'; did you mean order?"),
         ("LIMIT", "prize", "line 18: no tool 'prize'; did you mean price?"),
+        ("EXPECTED", "local/ordr", "line 13: no tool 'ordr'; did you mean order?"),
         ("EXPECTED", "ordr", "line 13: no tool 'ordr'; did you mean order?"),
         ("MOCK", "pai", "line 8: no tool 'pai'; did you mean pay?"),
     ],
@@ -128,6 +129,26 @@ def test_a_misspelt_name_in_a_file_is_a_wrong_use_with_its_line(
 
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == f"hookline: {path}, {said}\n"
+
+
+def test_the_line_is_that_of_what_is_wrong_where_a_name_is_right_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text(
+        "suite: x\nagent: tests.evals.test_tool_names:helped\ntasks:\n  - id: a\n    prompt: p\n"
+        "    mocks: [{tool: order, returns: x}]\n    checks:\n      - not_called: price\n      - not_called: order\n"
+    )
+
+    with pytest.raises(SuiteFileError, match=r"line 9: no tool 'order': a sub-agent has it"):
+        load_suite_file(path)
+
+
+def test_a_source_that_gives_no_tool_has_none_to_check() -> None:
+    class Empty(Source):
+        @asynccontextmanager
+        async def open(self) -> AsyncIterator[list[Tool]]:
+            yield []
+
+    assert not told(checks.not_called("transfer"), helped(sources=(Empty(),))).passed
 
 
 def test_a_file_without_tools_has_no_check_of_a_tool(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ It imports nothing but the standard library, since it is needed before the comma
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from types import FrameType
 
@@ -58,7 +59,8 @@ def exit_code_of(*, ok: bool, judged: bool = True, arrived: bool = True) -> int:
 def handle_sigterm() -> None:
     """Let SIGTERM do what Ctrl-C does, from now on; a program that ignores SIGTERM goes on ignoring it."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _terminate)
+        with contextlib.suppress(ValueError):  # only the main thread may ask for signals
+            signal.signal(signal.SIGTERM, _terminate)
 
 
 def was_terminated() -> bool:

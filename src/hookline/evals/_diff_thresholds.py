@@ -9,7 +9,7 @@ import msgspec
 
 from hookline.errors import HookUsageError
 
-__all__ = ["DiffThresholds", "Increase", "exceeds", "parse_increase", "parse_score", "rises_beyond"]
+__all__ = ["TOLERANCE", "DiffThresholds", "Increase", "exceeds", "parse_increase", "parse_score", "rises_beyond"]
 
 Increase = float | str
 """How much a figure may rise: a number in its own unit (US dollars, calls), or a share of what it was, as `"10%"`."""
@@ -18,7 +18,7 @@ TOLERANCE = 1e-9
 """What binary fractions may be off: 0.8 - 0.7 is more than 0.1."""
 
 
-class DiffThresholds(msgspec.Struct, frozen=True, kw_only=True):
+class DiffThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How much worse a later run may be than an earlier one.
 
     A limit without `mean` in its name holds for every task, and so for the mean of all tasks. What is reached exactly

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from hookline.errors import HookUsageError
-from hookline.evals._diff_thresholds import DiffThresholds, exceeds, rises_beyond
+from hookline.evals._diff_thresholds import TOLERANCE, DiffThresholds, exceeds, rises_beyond
 from hookline.evals.results import TaskResult
 from hookline.evals.run_files import SavedRun, contradiction_in
 
@@ -217,6 +218,7 @@ def _decline(
     if a is None:
         return problems, tolerated
     drop = a.score - b.score if a.score is not None and b.score is not None else 0.0
+    drop = 0.0 if math.isclose(drop, 0.0, abs_tol=TOLERANCE) else drop  # sums of fractions are off by so much
     may_drop = limits.allowed_drop is None or not exceeds(drop, limits.allowed_drop)
     if a.sound and not b.sound:  # what broke or was refused is no matter of a score
         problems.append(f"{'passed in A and fails' if a.ok else 'ended well in A and does not'} in B: {b.failure}")

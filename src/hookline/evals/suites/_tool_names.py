@@ -8,7 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from hookline.evals.matching import match
 from hookline.runtime import Agent
 
-__all__ = ["AgentTools", "tool_patterns_of"]
+__all__ = ["EXPECTED", "MOCKS", "AgentTools", "tool_patterns_of"]
+
+EXPECTED, MOCKS = "the expected calls", "the mocks"
+"""What names a tool, beside checks."""
 
 GLOB = "*?["
 

@@ -18,7 +18,7 @@ from hookline.evals.errors import ForbiddenToolError, UnknownTaskError
 from hookline.evals.recorder import EventRecorder
 from hookline.evals.results import CheckResult, TaskOutcome
 from hookline.evals.suites._errors import ToolNameError
-from hookline.evals.suites._tool_names import AgentTools, tool_patterns_of
+from hookline.evals.suites._tool_names import EXPECTED, MOCKS, AgentTools, tool_patterns_of
 from hookline.evals.suites.checks import Check, FinishedTask, name_of, run_check
 from hookline.evals.suites.expected import Expected
 from hookline.hooks import AnyHook
@@ -235,7 +235,7 @@ class UserSuite:
         )
         wanted: list[Check] = [*([] if task.expected is None else [task.expected]), *task.checks]
         checks = [await run_check(check, finished) for check in wanted]
-        if made.sources and opened:
+        if made.sources and (opened or result.reason != "error"):  # a source that did not open says no names
             unknown = _unknown_tools(f"{self.name}/{task_id}", task, AgentTools(made, opened))
             checks += [CheckResult(name=each.what, passed=False, score=0.0, why=each.problem) for each in unknown]
         return TaskOutcome(
@@ -306,13 +306,18 @@ def _watched(real: Tool, ran: list[str], *, forbid: bool) -> Tool:
     return msgspec.structs.replace(real, run=run)
 
 
+def check_title(check: Check) -> str:
+    """What an error calls a check that names a tool which there is not."""
+    return f"check {name_of(check)!r}"
+
+
 def _unknown_tools(name: str, task: Task, known: AgentTools) -> Iterator[ToolNameError]:
     """What in a task names a tool that there is not."""
     given: list[tuple[str, object, bool]] = [
-        ("the expected calls", task.expected, False),
-        ("the mocks", task.mocks, True),
+        (EXPECTED, task.expected, False),
+        (MOCKS, task.mocks, True),
     ]
-    given += [(f"check {name_of(check)!r}", check, False) for check in task.checks]
+    given += [(check_title(check), check, False) for check in task.checks]
     for what, thing, sub_agents in given:
         for pattern in tool_patterns_of(thing):
             problem = known.problem_with(pattern, sub_agents=sub_agents)

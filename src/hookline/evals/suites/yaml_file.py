@@ -26,14 +26,17 @@ from hookline.evals._yaml_lines import BadLine, LinedDict, plain, read_lined
 from hookline.evals.suites import checks
 from hookline.evals.suites._errors import SuiteFileError, ToolNameError
 from hookline.evals.suites._imports import ImportProblem, imported
-from hookline.evals.suites._tool_names import tool_patterns_of
+from hookline.evals.suites._tool_names import EXPECTED, MOCKS, tool_patterns_of
 from hookline.evals.suites._yaml_fields import REQUIRED, Fields, one_key
 from hookline.evals.suites._yaml_mocks import mock_rules
-from hookline.evals.suites.expected import Expected
-from hookline.evals.suites.user import Task, UserSuite, calling
+from hookline.evals.suites.expected import Expected, expected_pattern
+from hookline.evals.suites.user import Task, UserSuite, calling, check_title
 from hookline.evals.trajectory import ExpectedCall
 
 __all__ = ["read_yaml_suite"]
+
+Lines = dict[tuple[str, str, str], int]
+"""Where each tool is named: by task, what names it, and name."""
 
 
 def read_yaml_suite(path: Path) -> UserSuite:
@@ -63,7 +66,7 @@ def _suite(document: Any, folder: Path) -> UserSuite:
     agent = fields.imported("agent", folder, default=None)
     instructions = fields.text("instructions", default="")
     options = _cassette_options(fields)
-    lines: dict[tuple[str, str], int] = {}
+    lines: Lines = {}
     tasks = [_task(line, entry, folder, lines) for line, entry in fields.items("tasks")]
     fields.done()
     try:
@@ -71,7 +74,7 @@ def _suite(document: Any, folder: Path) -> UserSuite:
             name, tasks=tasks, tools=tools, agent=agent, instructions=instructions, cassette_options=options
         )
     except ToolNameError as error:
-        at = lines.get((error.task.removeprefix(f"{name}/"), error.pattern), fields.line)
+        at = lines.get((error.task.removeprefix(f"{name}/"), error.what, error.pattern), fields.line)
         raise BadLine(at, error.problem) from error
     except HooklineError as error:
         raise BadLine(fields.line, str(error).rstrip(".")) from error
@@ -96,7 +99,7 @@ def _field_name(line: int, value: Any) -> str:
     return value
 
 
-def _task(line: int, entry: Any, folder: Path, lines: dict[tuple[str, str], int]) -> Task:
+def _task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
     """Read a task, and note in which line each tool is named."""
     fields = Fields(entry, "a task", line)
     name = fields.text("id")
@@ -111,14 +114,15 @@ def _task(line: int, entry: Any, folder: Path, lines: dict[tuple[str, str], int]
     if script is not None and "model" in fields:
         raise BadLine(fields.lines["model"], f"task {name!r} has a `script`, which is its model; leave one out")
     fields.done()
-    named = [(at, mock["tool"]) for at, mock in mocks]
+    for at, mock in mocks:
+        lines.setdefault((name, MOCKS, mock["tool"]), at)
     if "expected" in fields:
-        calls = Fields(fields.take("expected"), "`expected`", fields.lines["expected"]).items("calls")
-        named += [(at, call if isinstance(call, str) else call["tool"]) for at, call in calls]
-    named += [(at, pattern) for at, check in found for pattern in tool_patterns_of(check)]
-    for at, pattern in named:
-        for spelling in (pattern, pattern.removeprefix("local/")):
-            lines.setdefault((name, spelling), at)
+        for at, call in Fields(fields.take("expected"), "`expected`", line).items("calls"):
+            tool = call if isinstance(call, str) else call["tool"]
+            lines.setdefault((name, EXPECTED, expected_pattern(tool)), at)
+    for at, check in found:
+        for pattern in tool_patterns_of(check):
+            lines.setdefault((name, check_title(check), pattern), at)
     return Task(
         id=name,
         prompt=prompt,
