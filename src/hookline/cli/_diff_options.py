@@ -16,24 +16,32 @@ MEAN = "mean:"
 
 MinScore = Annotated[
     list[str] | None,
-    typer.Option("--min-score", metavar="SCORE", help="The least score of each task in B, 0 to 1; mean:0.9 of all."),
+    typer.Option(
+        "--min-score", metavar="SCORE", help="The least score of each task in B, 0 to 1; mean:0.9 for the mean."
+    ),
 ]
 MaxScoreDrop = Annotated[
     list[str] | None,
     typer.Option(
-        "--max-score-drop", metavar="SCORE", help="By how much a task's score may fall; mean:0.02. Unless given, by 0."
+        "--max-score-drop",
+        metavar="SCORE",
+        help="How far a task's score may fall; mean:0.02 for the mean. 0 unless given.",
     ),
 ]
 MaxCostIncrease = Annotated[
     list[str] | None,
     typer.Option(
-        "--max-cost-increase", metavar="USD", help="By how much a task may cost more: 0.02, 10%; mean:10%. Any."
+        "--max-cost-increase",
+        metavar="USD",
+        help="How much more a task may cost: 0.02, 10%, mean:10%. No limit unless given.",
     ),
 ]
 MaxCallsIncrease = Annotated[
     list[str] | None,
     typer.Option(
-        "--max-calls-increase", metavar="N", help="How many tool calls more a task may make: 2, 10%; mean:10%. Any."
+        "--max-calls-increase",
+        metavar="N",
+        help="How many more tool calls a task may make: 2, 10%, mean:10%. No limit unless given.",
     ),
 ]
 AllowMissing = Annotated[
