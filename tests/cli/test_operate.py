@@ -133,7 +133,7 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly(url: str, args: li
     os.close(reading)
 
     done = subprocess.run(
-        [HOOKLINE, *args, "--store", url], stdout=writing, stderr=subprocess.PIPE, timeout=30, check=False
+        [HOOKLINE, *args, "--store", url], stdout=writing, stderr=subprocess.PIPE, timeout=120, check=False
     )
 
     os.close(writing)
