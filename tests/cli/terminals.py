@@ -26,7 +26,7 @@ START = (
 CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """What moves the cursor, sets colours, and tells a terminal how pasted text is to be marked."""
 
-DEADLINE = 20.0
+DEADLINE = 100.0
 """Seconds until a text counts as missing: much longer than anything takes."""
 
 

@@ -487,7 +487,7 @@ def stopped(line: str, folder: Path, number: signal.Signals, *, ignored: bool = 
         else:
             process.stdout.readline()
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=100)
     return process.returncode, said
 
 

@@ -220,8 +220,8 @@ def test_a_signal_ends_a_command_that_waits_for_its_input(url: str, number: sign
         while unread(command.stdin.fileno()) or psutil.Process(command.pid).status() != psutil.STATUS_SLEEPING:
             assert command.poll() is None
         command.send_signal(number)
-        command.wait(timeout=20)
-        said, problems = command.communicate(timeout=30)
+        command.wait(timeout=100)
+        said, problems = command.communicate(timeout=100)
 
     assert (command.returncode, said, problems) == (code, b"", b"")
 

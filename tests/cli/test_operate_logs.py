@@ -93,7 +93,7 @@ def test_the_tail_shows_older_rows_then_each_new_one_once_and_ends_quietly(url: 
         on(url, lambda store: log_runs(store, "d", "e", hooks=hooks))
         shown += [tail.stdout.readline() for _ in range(2)]
         tail.send_signal(signal.SIGINT)
-        rest, problems = tail.communicate(timeout=30)
+        rest, problems = tail.communicate(timeout=100)
 
     assert (tail.returncode, rest, problems) == (130, "", "")
     names = [json.loads(line)["operationId"] if as_json else line.split()[-1] for line in shown]

@@ -73,7 +73,7 @@ def serving(url: str, *options: str, cwd: Path, **env: str) -> Iterator[tuple[su
             yield process, json.loads(process.stdout.readline())
         finally:
             process.send_signal(signal.SIGINT)
-            rest, problems = process.communicate(timeout=30)
+            rest, problems = process.communicate(timeout=100)
         assert (process.returncode, rest, problems) == (0, "", "")
 
 
@@ -193,7 +193,7 @@ def test_the_server_shows_its_first_key_once_and_ends_quietly(tmp_path: Path) ->
                 if line.startswith("hookline listens at http://127.0.0.1:"):
                     break
             server.send_signal(stop)
-            rest, problems = server.communicate(timeout=30)
+            rest, problems = server.communicate(timeout=100)
             assert (server.returncode, rest, problems) == (0, "", "")
         told.append(first)
     assert re.search(r"hk_[0-9a-f]{16}_\S{43}\n$", told[0][0])

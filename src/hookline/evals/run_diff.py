@@ -146,7 +146,8 @@ def diff_runs(a: SavedRun, b: SavedRun, *, thresholds: DiffThresholds | None = N
             raise HookUsageError(f"Run {name} cannot be compared: {problem}.")
     before, after = ({result.name: result for result in run.results} for run in (a, b))
     names = dict.fromkeys([*before, *after, *b.not_run])
-    tasks = [_task(name, before.get(name), after.get(name), b, limits) for name in names]
+    not_run, replays = frozenset(b.not_run), b.mode in REPLAYS
+    tasks = [_task(name, before.get(name), after.get(name), limits, not_run, replays=replays) for name in names]
     alike = [task.similarity for task in tasks if task.similarity is not None]
     return RunDiff(
         tasks=tasks,
@@ -161,12 +162,21 @@ def diff_runs(a: SavedRun, b: SavedRun, *, thresholds: DiffThresholds | None = N
     )
 
 
-def _task(name: str, a: TaskResult | None, b: TaskResult | None, run_b: SavedRun, limits: DiffThresholds) -> TaskDiff:
+def _task(
+    name: str,
+    a: TaskResult | None,
+    b: TaskResult | None,
+    limits: DiffThresholds,
+    not_run: frozenset[str],
+    *,
+    replays: bool,
+) -> TaskDiff:
     similarity, alignment = _trajectories(a, b)
-    problems, tolerated = _decline(a, b, run_b, limits)
+    problems, tolerated = _decline(a, b, limits, replays=replays)
+    fell = "score" in tolerated or "fails" in tolerated
     return TaskDiff(
         task=name,
-        change=_change(name, a, b, run_b, worse=bool(problems), fell="score" in tolerated or "fails" in tolerated),
+        change=_change(a, b, interrupted=name in not_run, worse=bool(problems), fell=fell),
         passed=(None if a is None else a.ok, None if b is None else b.ok),
         score=(None if a is None else a.score, None if b is None else b.score),
         tool_calls=(None if a is None else a.tool_calls, None if b is None else b.tool_calls),
@@ -180,11 +190,9 @@ def _task(name: str, a: TaskResult | None, b: TaskResult | None, run_b: SavedRun
     )
 
 
-def _change(
-    name: str, a: TaskResult | None, b: TaskResult | None, run_b: SavedRun, *, worse: bool, fell: bool
-) -> Change:
+def _change(a: TaskResult | None, b: TaskResult | None, *, interrupted: bool, worse: bool, fell: bool) -> Change:
     if b is None:
-        return "not run" if name in run_b.not_run else "gone"
+        return "not run" if interrupted else "gone"
     if a is None:
         return "new"
     if worse:
@@ -197,7 +205,7 @@ def _change(
 
 
 def _decline(
-    a: TaskResult | None, b: TaskResult | None, run_b: SavedRun, limits: DiffThresholds
+    a: TaskResult | None, b: TaskResult | None, limits: DiffThresholds, *, replays: bool
 ) -> tuple[list[str], list[Decline]]:
     """What is worse than it may be, and what is worse and may be."""
     problems: list[str] = []
@@ -227,8 +235,7 @@ def _decline(
     elif drop > 0:
         note("score", f"its score fell from {a.score:.4g} to {b.score:.4g}", allowed=may_drop)
     elif a.score is not None and b.score is None:
-        allowed = limits.allow_missing or run_b.mode in REPLAYS
-        note("not judged", "was judged in A and is not judged in B", allowed=allowed)
+        note("not judged", "was judged in A and is not judged in B", allowed=limits.allow_missing or replays)
     if exceeds(b.cost_usd, a.cost_usd):
         allowed = not rises_beyond(a.cost_usd, b.cost_usd, limits.max_cost_increase)
         note("cost", f"costs {b.cost_usd:.4g} USD after {a.cost_usd:.4g}", allowed=allowed)
