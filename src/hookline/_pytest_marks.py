@@ -35,7 +35,11 @@ class Tape:
         mode: str | None = None,
         matching: str | None = None,
         ignore: Sequence[str] | None = None,
+        allow_refused: bool = False,
+        hookline_unused_ok: bool = False,
     ) -> None:
+        self.allow_refused = _checked("allow_refused", allow_refused)
+        self.unused_ok = _checked("hookline_unused_ok", hookline_unused_ok)
         given: object = name_or_path
         if given is not None and (not isinstance(given, str | Path) or Path(given).name in ("", "..")):
             raise TypeError(f"name_or_path is a name or a path; got {given!r}")
@@ -48,13 +52,28 @@ class Tape:
 class Mocking:
     """What `@pytest.mark.tool_mocks` takes."""
 
-    def __init__(self, *, strict: bool | None = None, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        strict: bool | None = None,
+        seed: int | None = None,
+        allow_refused: bool = False,
+        hookline_unused_ok: bool = False,
+    ) -> None:
+        self.allow_refused = _checked("allow_refused", allow_refused)
+        self.unused_ok = _checked("hookline_unused_ok", hookline_unused_ok)
         if not isinstance(strict, bool | None):
             raise TypeError(f"strict is True or False; got {strict!r}")
         if not isinstance(seed, int | None) or isinstance(seed, bool):
             raise TypeError(f"seed is a whole number; got {seed!r}")
         self.strict = strict
         self.seed = seed
+
+
+def _checked(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is True or False; got {value!r}")
+    return value
 
 
 def marked(item: pytest.Item, name: str, kind: type[T]) -> T:

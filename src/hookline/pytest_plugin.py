@@ -7,7 +7,7 @@ test needs is imported when the test asks for it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,17 +19,21 @@ if TYPE_CHECKING:
     from hookline import Hooks
     from hookline._redaction import Redacting
     from hookline.evals import Cassette, EventRecorder, ToolMocks
-    from hookline.evals._watched_cassette import Asked
+    from hookline.evals._watched_cassette import WatchedCassette
     from hookline.evals.session_records import CassetteUse, TestRecord
 
 T = TypeVar("T")
 
+SHOWN = 5
+"""How many refused calls a failure shows."""
+
 MODES = ("none", "once", "new_episodes", "all", "rewrite")
 
 MARKERS = (
-    "tool_cassette(name_or_path=None, *, mode=None, matching=None, ignore=None): "
-    "answer tool calls from a recording, and record those that may be recorded (hookline)",
-    "tool_mocks(*, strict=None, seed=None): how the fixture `tool_mocks` treats this test's calls (hookline)",
+    "tool_cassette(name_or_path=None, *, mode=None, matching=None, ignore=None, allow_refused=False, "
+    "hookline_unused_ok=False): answer tool calls from a recording, and record those that may be recorded (hookline)",
+    "tool_mocks(*, strict=None, seed=None, allow_refused=False, hookline_unused_ok=False): "
+    "how the fixture `tool_mocks` treats this test's calls (hookline)",
 )
 
 
@@ -43,7 +47,8 @@ class Use:
         self.mocks: ToolMocks | None = None
         self.recorder: EventRecorder | None = None
         self.cassette: CassetteUse | None = None
-        self.asked: Sequence[Asked] = ()
+        self.tape: WatchedCassette | None = None
+        self.allow_refused = self.unused_ok = self.called = False
         self.redaction: Redacting | None = None
         self.seed: int | None = None
         self.strict = False
@@ -166,6 +171,7 @@ def tool_mocks(request: pytest.FixtureRequest) -> ToolMocks:
     )
     use = _use_of(request)
     use.mocks, use.seed, use.strict = mocks, seed, strict
+    _note_leave(use, said)
     return mocks
 
 
@@ -190,6 +196,7 @@ def cassette(request: pytest.FixtureRequest, cassette_options: dict[str, Any]) -
         options["mode"] = ordered
     options.update(tape.options)
     use, mode = _use_of(request), str(options["mode"])
+    _note_leave(use, tape)
     use.cassette = CassetteUse(path=shown, mode=mode)
     owner = request.config.stash.get(REWRITES, {}).get(path, node.nodeid)
     if mode == "rewrite" and owner != node.nodeid:
@@ -201,7 +208,7 @@ def cassette(request: pytest.FixtureRequest, cassette_options: dict[str, Any]) -
         tool_cassette = WatchedCassette(f"{path.parent.name}/{path.stem}", path=path, **options)
     except HooklineError as error:
         raise _failure(str(error)) from None
-    use.asked = tool_cassette.asked
+    use.tape = tool_cassette
     yield tool_cassette
     written = False
     try:
@@ -210,6 +217,22 @@ def cassette(request: pytest.FixtureRequest, cassette_options: dict[str, Any]) -
         raise _failure(str(error)) from None
     finally:
         use.cassette = use_of(tool_cassette, path=shown, mode=mode, written=written)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that passed though tool calls were refused, or though its mocks or its cassette were in no run.
+
+    A test that failed, was skipped, or is expected to fail keeps its own reason.
+    """
+    torn_down = yield
+    use = item.stash.get(USE, None)
+    if use is not None and use.called and use.outcome in ("passed", "xpassed"):
+        problem = _refused_of(use) if not use.allow_refused else ""
+        problem = problem or (_unused_of(use) if not use.unused_ok else "")
+        if problem:
+            raise _failure(problem)
+    return torn_down
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -228,6 +251,8 @@ def pytest_runtest_makereport(
         item.user_properties.extend(_properties(record))
     report = yield
     _note(use, report)
+    if report.when == "call" and report.failed and (refused := _refused_of(use)):
+        report.sections.append(("hookline: tool calls that were refused", refused))
     if record is not None:
         from hookline.evals.session_records import REDACTION, encode_record
 
@@ -327,11 +352,56 @@ def _record_of(item: pytest.Item, use: Use) -> TestRecord:
         mocks=use.mocks,
         recorder=use.recorder,
         cassette=use.cassette,
-        asked=use.asked,
+        asked=() if use.tape is None else use.tape.asked,
         seed=use.seed,
         strict=use.strict,
         with_calls=item.config.getoption("hookline_report") is not None,
         redaction=use.redaction or REDACTION,
+    )
+
+
+def _note_leave(use: Use, said: Mocking | Tape) -> None:
+    """Note what a marker allows; where a test has both markers, either may."""
+    use.allow_refused |= said.allow_refused
+    use.unused_ok |= said.unused_ok
+
+
+def _refused_of(use: Use) -> str:
+    """Which tool calls were refused, and what to do about it; empty if none was."""
+    from hookline.evals.session_records import refused_calls
+
+    refused = refused_calls(use.mocks, use.tape, redaction=use.redaction)
+    if not refused:
+        return ""
+    shown = [f"  {line}" for call in refused[:SHOWN] for line in call.splitlines()]
+    more = [f"  and {len(refused) - SHOWN} more"] if len(refused) > SHOWN else []
+    marker = "tool_mocks" if use.mocks is not None else "tool_cassette"
+    return "\n".join(
+        [
+            f"{len(refused)} tool call{'' if len(refused) == 1 else 's'} of this test had no answer, and the model was "
+            "told that the call failed:",
+            *shown,
+            *more,
+            f"Answer it with a rule or a recording, or expect it: @pytest.mark.{marker}(allow_refused=True).",
+        ]
+    )
+
+
+def _unused_of(use: Use) -> str:
+    """What a test has asked for and given to no run; empty if there is nothing of the kind."""
+    mocks, tape = use.mocks, use.tape
+    if mocks is not None and not mocks.attached and (mocks.rules or mocks.faults):
+        number = len(mocks.rules) + len(mocks.faults)
+        what, how = f"`tool_mocks` has {number} rule{'' if number == 1 else 's'}", "hooks=[tool_mocks]"
+        marker = "tool_mocks"
+    elif tape is not None and not tape.attached and not (mocks is not None and mocks.attached):
+        what, how = "The test has a cassette", "hooks=[cassette.hooks()], or hooks=[tool_mocks]"
+        marker = "tool_cassette"
+    else:
+        return ""
+    return (
+        f"{what}, and no operation had it, so nothing was mocked or replayed. Give it to the run with {how}, or say "
+        f"that this is meant: @pytest.mark.{marker}(hookline_unused_ok=True)."
     )
 
 
@@ -349,6 +419,7 @@ def _properties(record: TestRecord) -> list[tuple[str, object]]:
 def _note(use: Use, report: pytest.TestReport) -> None:
     """Remember what a report says about the test's outcome; the three reports of a test come one after the other."""
     use.duration_s += report.duration
+    use.called |= report.when == "call"
     expected_to_fail = hasattr(report, "wasxfail")
     if report.failed:
         use.outcome = "failed" if report.when == "call" else "error"

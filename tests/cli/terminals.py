@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.signals import default_signals
+
 START = (
     "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "  # so that Ctrl-C is a signal
     "from hookline.cli import main; main()"
@@ -24,7 +26,7 @@ START = (
 CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """What moves the cursor, sets colours, and tells a terminal how pasted text is to be marked."""
 
-DEADLINE = 20.0
+DEADLINE = 100.0
 """Seconds until a text counts as missing: much longer than anything takes."""
 
 
@@ -45,6 +47,7 @@ class Terminal:
             stderr=child,
             cwd=cwd,
             start_new_session=True,
+            preexec_fn=default_signals,
             env={**kept, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(sys.path), **environment},
         )
         os.close(child)

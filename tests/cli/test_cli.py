@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from hookline.cli._app import app
 from hookline.cli._evaluation import Evaluation, evaluate, found_suite
+from tests.signals import default_signals
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 
@@ -190,6 +191,7 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
         text=True,
         check=False,
         cwd=tmp_path,
+        preexec_fn=default_signals,
         env={**os.environ, "PYTHONWARNINGS": "error"},
     )
 

@@ -43,7 +43,7 @@ def test_an_endpoint_that_is_down_is_told_in_one_line_and_the_tree_is_shown_all_
 
     result = run("trace", "agentdojo:banking", "--otlp-endpoint", endpoint)
 
-    assert result.exit_code == 3
+    assert result.exit_code == 4
     assert "✓ invoke_agent agentdojo-banking" in result.stdout
     assert result.stderr == (
         f"hookline: 9 of 9 spans were lost on the way to {endpoint}/v1/traces: Connection refused\n"
@@ -84,7 +84,7 @@ def test_a_demo_that_reaches_nobody_has_run_all_the_same_and_says_how_to_start_a
 
     result = run("demo", "--report", str(report), "--otlp-endpoint", f"http://127.0.0.1:{closed_port()}")
 
-    assert result.exit_code == 3
+    assert result.exit_code == 4
     assert "(a) and (b) produced the same results" in " ".join(result.stdout.split())
     assert "pip install arize-phoenix\n  phoenix serve\n" in result.stdout
     assert "hookline demo --otlp-endpoint http://127.0.0.1:6006\n" in result.stdout

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hookline.cli._app import app
+from tests.signals import default_signals
 
 EXAMPLE = str(Path(__file__).parents[2] / "docs" / "examples" / "own_suite" / "shop.yaml")
 
@@ -196,6 +197,7 @@ def test_after_ctrl_c_the_files_have_what_was_done(tmp_path: Path) -> None:
         text=True,
         check=False,
         cwd=tmp_path,
+        preexec_fn=default_signals,
         env={**os.environ, "PYTHONWARNINGS": "error"},
     )
 

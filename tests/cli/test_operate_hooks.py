@@ -16,6 +16,7 @@ import pytest
 from hookline.registry import Registry
 from hookline.store import SqlStore
 from tests.cli.operated import database, define, lines, on, run
+from tests.signals import default_signals
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 
@@ -76,7 +77,7 @@ def test_a_definition_that_is_refused_leaves_nothing_behind_and_its_line_is_told
 
     result = run("hooks", "add", str(file), url=url)
 
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"hookline: {file}, line 10: 'os:system' is no handler that may be named")
     assert result.stderr.count("\n") == 1
     assert lines(run("hooks", "--json", url=url)) == []
@@ -144,7 +145,7 @@ def test_a_file_that_cannot_be_used_is_told_with_its_name(
 
     result = run("hooks", "add", str(tmp_path / name), url=url)
 
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert str(tmp_path / name) in result.stderr
     assert told in result.stderr
     assert result.stderr.count("\n") == 1
@@ -170,7 +171,7 @@ def test_a_handler_of_a_module_is_allowed_by_naming_the_module(url: str) -> None
     refused = run("hooks", "add", "-", url=url, stdin=json.dumps(given))
     (stored,) = lines(run("hooks", "add", "-", *allowed, "--json", url=url, stdin=json.dumps(given)))
 
-    assert (refused.exit_code, "is no handler that may be named" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "is no handler that may be named" in refused.stderr) == (2, True)
     (tried,) = lines(run("hooks", "test", stored["id"], *allowed, "--json", url=url))
     assert (tried["outcome"], tried["reason"]) == ("denied", "nope")
     elsewhere = run("hooks", url=url)
@@ -204,23 +205,25 @@ def test_a_file_without_definitions_is_told(url: str, tmp_path: Path) -> None:
     assert result.stderr == f"There are no hook definitions in {tmp_path / 'none.toml'}.\n"
 
 
-def test_ctrl_c_ends_a_command_that_waits_for_its_input(url: str) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_that_waits_for_its_input(url: str, number: signal.Signals, code: int) -> None:
     with subprocess.Popen(
         [HOOKLINE, "hooks", "add", "-", "--store", url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=default_signals,
     ) as command:
         assert command.stdin is not None
         command.stdin.write(b" " * 100_000)  # more than a pipe takes before somebody reads
         command.stdin.flush()
         while unread(command.stdin.fileno()) or psutil.Process(command.pid).status() != psutil.STATUS_SLEEPING:
             assert command.poll() is None
-        command.send_signal(signal.SIGINT)
-        command.wait(timeout=20)
-        said, problems = command.communicate(timeout=30)
+        command.send_signal(number)
+        command.wait(timeout=100)
+        said, problems = command.communicate(timeout=100)
 
-    assert (command.returncode, said, problems) == (130, b"", b"")
+    assert (command.returncode, said, problems) == (code, b"", b"")
 
 
 def test_a_hook_that_fails_on_a_sample_is_a_failure(url: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hookline.server import KeyStore
 from hookline.store import SqlStore
 from tests.cli.operated import database, denying, lines, log_runs, on, run
+from tests.signals import default_signals
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 
@@ -80,14 +81,19 @@ def test_the_tail_shows_older_rows_then_each_new_one_once_and_ends_quietly(url: 
     environment = {**os.environ, "HOOKLINE_STORE": url}
 
     with subprocess.Popen(
-        [HOOKLINE, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [HOOKLINE, *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=default_signals,
     ) as tail:
         assert tail.stdout is not None
         shown = [tail.stdout.readline()]
         on(url, lambda store: log_runs(store, "d", "e", hooks=hooks))
         shown += [tail.stdout.readline() for _ in range(2)]
         tail.send_signal(signal.SIGINT)
-        rest, problems = tail.communicate(timeout=30)
+        rest, problems = tail.communicate(timeout=100)
 
     assert (tail.returncode, rest, problems) == (130, "", "")
     names = [json.loads(line)["operationId"] if as_json else line.split()[-1] for line in shown]

@@ -23,6 +23,7 @@ from hookline.registry._logs_rows import ExecutionRow, HookRun, key_at, main_row
 from hookline.store import SqlStore
 from hookline.store._tables import executions
 from tests.cli.operated import database, lines, on, paused, run
+from tests.signals import default_signals
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 ORIGIN = "https://ops.example.com"
@@ -64,6 +65,7 @@ def serving(url: str, *options: str, cwd: Path, **env: str) -> Iterator[tuple[su
         stderr=subprocess.PIPE,
         text=True,
         cwd=cwd,
+        preexec_fn=default_signals,
         env={**os.environ, "HOOKLINE_STORE": url, **env},
     ) as process:
         try:
@@ -71,7 +73,7 @@ def serving(url: str, *options: str, cwd: Path, **env: str) -> Iterator[tuple[su
             yield process, json.loads(process.stdout.readline())
         finally:
             process.send_signal(signal.SIGINT)
-            rest, problems = process.communicate(timeout=30)
+            rest, problems = process.communicate(timeout=100)
         assert (process.returncode, rest, problems) == (0, "", "")
 
 
@@ -182,6 +184,7 @@ def test_the_server_shows_its_first_key_once_and_ends_quietly(tmp_path: Path) ->
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=default_signals,
         ) as server:
             assert server.stdout is not None
             first = []
@@ -190,7 +193,7 @@ def test_the_server_shows_its_first_key_once_and_ends_quietly(tmp_path: Path) ->
                 if line.startswith("hookline listens at http://127.0.0.1:"):
                     break
             server.send_signal(stop)
-            rest, problems = server.communicate(timeout=30)
+            rest, problems = server.communicate(timeout=100)
             assert (server.returncode, rest, problems) == (0, "", "")
         told.append(first)
     assert re.search(r"hk_[0-9a-f]{16}_\S{43}\n$", told[0][0])
@@ -235,5 +238,5 @@ def test_a_broken_file_of_definitions_keeps_the_server_from_starting(tmp_path: P
 
     result = run("serve", "--port", "0", "--files", str(tmp_path / "hooks.toml"), url=database(tmp_path))
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert f"{tmp_path / 'hooks.toml'}, line 3: 'nowhere' is no point" in result.stderr

@@ -21,6 +21,7 @@ from hookline import BeforeToolCall
 from hookline.cli import _app
 from hookline.cli._recorded import Recording
 from hookline.evals import write_events
+from tests.signals import hearing_ctrl_c
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 
@@ -223,7 +224,8 @@ def test_ctrl_c_shows_what_the_run_was_in(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(_app, "Recording", Interrupting)
 
-    result = run("trace", "agentdojo:banking", "--record", os.devnull)
+    with hearing_ctrl_c():
+        result = run("trace", "agentdojo:banking", "--record", os.devnull)
 
     assert result.exit_code == 128 + signal.SIGINT
     assert result.stderr == "hookline: interrupted\n"
@@ -234,5 +236,5 @@ def test_ctrl_c_shows_what_the_run_was_in(monkeypatch: pytest.MonkeyPatch) -> No
 def test_help_tells_of_exit_codes_and_of_what_recordings_lack() -> None:
     text = " ".join(run("trace", "--help", width=200).stdout.split())
 
-    assert "with 3 if spans did not arrive where they were sent" in text
+    assert "with 4 if spans did not arrive where they were sent" in text
     assert "No event tells of a model call or of a hook, so a recorded run shows neither." in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
@@ -56,7 +57,7 @@ def test_a_case_tells_what_was_mocked_and_what_struck(tmp_path: Path) -> None:
 
 def test_a_task_that_broke_is_an_error_and_one_that_did_not_run_is_skipped() -> None:
     broken = Task(id="broken", prompt="x", model=lambda: 1 / 0)
-    run = run_suite([ask_for_tea(), broken])
+    run = run_suite([ask_for_tea(checks=[checks.max_calls(1)]), broken])
     run.not_run.append("shop/later")
 
     root = ElementTree.fromstring(junit_xml([run]))
@@ -109,3 +110,25 @@ def test_a_failing_utility_says_so(real: SuiteRun) -> None:
 
     assert failure is not None
     assert "not content" in failure.get("message", "")
+
+
+def test_a_task_that_nothing_judges_is_skipped_and_not_passed() -> None:
+    run = run_suite([ask_for_tea(), order_tea(checks=[checks.max_calls(2)])])
+
+    root = ElementTree.fromstring(junit_xml([run]))
+
+    assert [root.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["2", "0", "0", "1"]
+    skipped = root.find(".//testcase[@name='tea']/skipped")
+    assert skipped is not None
+    assert "neither checks nor expected calls" in skipped.get("message", "")
+    assert (run.judged, run.not_judged) == (True, ["shop/tea"])
+
+
+def test_a_replay_is_judged_by_its_recording(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"cassettes": tmp_path}
+
+    recorded = run_suite([ask_for_tea()], mode="record", **options)
+    replayed = run_suite([ask_for_tea()], mode="replay", **options)
+
+    assert (recorded.judged, replayed.judged) == (False, True)
+    assert "skipped" not in [node.tag for node in ElementTree.fromstring(junit_xml([replayed])).iter()]

@@ -168,11 +168,13 @@ def test_tasks_that_only_one_run_has_are_new_or_gone() -> None:
         ("shop/tea", "gone", (True, None)),
         ("shop/order", "new", (None, True)),
     ]
-    assert diff.worse == []
+    assert [task.task for task in diff.worse] == ["shop/tea"]
 
 
-def test_a_score_that_one_run_did_not_check_is_no_change(recorded: SuiteRun) -> None:
+def test_a_score_that_is_gone_is_worse_unless_a_recording_judges_instead(recorded: SuiteRun) -> None:
     unchecked = [msgspec.structs.replace(each, score=None, utility=None) for each in recorded.results]
     later = msgspec.structs.replace(SavedRun.of(recorded), results=unchecked)
+    replayed = msgspec.structs.replace(later, mode="replay")
 
-    assert {task.change for task in diff_runs(SavedRun.of(recorded), later).tasks} == {"same"}
+    assert {task.change for task in diff_runs(SavedRun.of(recorded), later).tasks} == {"worse"}
+    assert {task.change for task in diff_runs(SavedRun.of(recorded), replayed).tasks} == {"same"}

@@ -126,9 +126,10 @@ def test_what_a_marker_says_comes_before_the_option_and_the_project(backend: Pro
 def cassette_options():
     return {"mode": "all", "matching": "sequential"}
 
-@pytest.mark.tool_cassette(mode="none", ignore=["id"])
+@pytest.mark.tool_cassette(mode="none", ignore=["id"], hookline_unused_ok=True)
 def test_marked(cassette): assert (cassette.mode, cassette.matching) == ("none", "sequential")
 
+@pytest.mark.tool_cassette(hookline_unused_ok=True)
 def test_unmarked(cassette): assert cassette.mode == EXPECTED
 """,
         mark="[]",
@@ -184,7 +185,7 @@ def test_a_call_without_a_recording_is_refused_and_told(backend: Project) -> Non
     backend.run()
     backend.test(
         """
-@pytest.mark.tool_cassette
+@pytest.mark.tool_cassette(allow_refused=True)
 async def test_prices(tool_mocks):
     assert "No recording" in (await ask(buyer("gold"), [tool_mocks]))[0]
     assert RAN == []

@@ -50,7 +50,7 @@ def test_they_work_in_unittest_classes_and_in_doctests(project: Project) -> None
         """
 import asyncio, unittest
 
-@pytest.mark.tool_mocks(strict=True)
+@pytest.mark.tool_mocks(strict=True, allow_refused=True)
 class TestBuyer(unittest.IsolatedAsyncioTestCase):
     @pytest.fixture(autouse=True)
     def give(self, tool_mocks):
@@ -113,6 +113,7 @@ async def outcomes(mocks):
     await ask(buyer("tea"), [mocks])
     return [call.outcome for call in mocks.calls]
 
+@pytest.mark.tool_mocks(allow_refused=True)
 async def test_options(tool_mocks):
     assert await outcomes(tool_mocks) == ["refused"]
 
@@ -121,7 +122,7 @@ class TestClass:
     async def test_of_the_class(self, tool_mocks):
         assert await outcomes(tool_mocks) == ["real"]
 
-    @pytest.mark.tool_mocks(strict=True, seed=3)
+    @pytest.mark.tool_mocks(strict=True, seed=3, allow_refused=True)
     async def test_of_the_test(self, tool_mocks):
         assert await outcomes(tool_mocks) == ["refused"]
 """
@@ -145,6 +146,11 @@ class TestClass:
         ("tool_cassette(mode=3)", "`mode` of a Cassette is one of *"),
         ("tool_mocks(strict=3)", "tool_mocks of *: strict is True or False; got 3."),
         ("tool_mocks(seed='x')", "tool_mocks of *: seed is a whole number; got 'x'."),
+        ("tool_mocks(allow_refused=1)", "tool_mocks of *: allow_refused is True or False; got 1."),
+        (
+            "tool_cassette(hookline_unused_ok='yes')",
+            "tool_cassette of *: hookline_unused_ok is True or False; got 'yes'.",
+        ),
         ("tool_cassette(ignore='date')", "`ignore` of a Cassette is a list of fields*"),
         ("tool_cassette(mode='often')", "`mode` of a Cassette is one of *"),
     ],

@@ -21,6 +21,7 @@ from hookline.store._tables import workers
 from tests.server.site import PLAIN, Site, operation
 from tests.server.test_hooks import DENY
 from tests.server.test_page_guards import visitor
+from tests.signals import default_signals
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +52,7 @@ class Served:
 
     async def listening(self) -> None:
         assert self.process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while not self.address:
                 line = (await self.process.stdout.readline()).decode().strip()
                 if not line and self.process.stdout.at_eof():
@@ -66,7 +67,7 @@ class Served:
         assert self.process.stdout is not None
         if self.process.returncode is None:
             self.process.send_signal(number)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             rest = (await self.process.stdout.read()).decode()
             return await self.process.wait(), rest
 
@@ -77,6 +78,7 @@ async def served(url: str) -> AsyncIterator[Served]:
         *(sys.executable, "-W", "error", "-c", PROGRAM, url),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        preexec_fn=default_signals,
         env={**os.environ, "PYTHONDEVMODE": ""},
     )
     found = Served(process)
@@ -118,8 +120,9 @@ async def test_a_signal_ends_it_cleanly_from_its_first_word_on(
         *(sys.executable, "-W", "error", "-c", HASTY, new_database_url("sqlite"), number),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        preexec_fn=default_signals,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         said, problems = await process.communicate()
 
     assert (process.returncode, problems) == (0, b"")
@@ -162,7 +165,7 @@ async def test_a_killed_server_loses_nothing_that_it_has_confirmed(new_database_
                 await make(number)
 
         making = asyncio.create_task(make_many())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while len(confirmed) < 20:
                 await asyncio.sleep(0.005)
         await server.end(signal.SIGKILL)

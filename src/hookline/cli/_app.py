@@ -11,10 +11,11 @@ import typer
 from rich.console import Console
 
 from hookline.cli._chat import chat
-from hookline.cli._commands import LOST, Concurrency, Endpoint, RecordFile, Tasks, code, told_in_one_line
+from hookline.cli._commands import Concurrency, Endpoint, RecordFile, Tasks, told_in_one_line
 from hookline.cli._errors import TraceTargetError
 from hookline.cli._eval import eval_app
 from hookline.cli._evaluation import Evaluation, evaluate, found_cases, found_suite
+from hookline.cli._exit_codes import MEANINGS, exit_code_of
 from hookline.cli._operate_deliveries import deliveries_app
 from hookline.cli._operate_hooks import hooks_app
 from hookline.cli._operate_keys import keys_app
@@ -40,8 +41,11 @@ Elastic License 2.0 allows development), in an environment of its own:
 and then, here:
   hookline demo --otlp-endpoint http://127.0.0.1:6006"""
 
+EXIT_CODES = "  \n".join(["Exit codes:", *(f"{code}: {meaning}." for code, meaning in MEANINGS.items())])
+
 app = typer.Typer(
     name="hookline",
+    epilog=EXIT_CODES,
     help="Lifecycle hooks for AI agents: see, steer and test every run without touching the loop.",
     no_args_is_help=True,
     add_completion=False,
@@ -86,7 +90,7 @@ def demo(
     The tasks are AgentDojo's banking and workspace suites. Hooks watch all sixteen events of every operation. The
     second run may touch no real tool and must produce the same results as the first.
 
-    Exits with 1 if it does not, with 3 if spans did not arrive where they were sent.
+    Exits with 1 if it does not, with 4 if spans did not arrive where they were sent.
     """
     with told_in_one_line():
         check_writable(report)
@@ -98,7 +102,7 @@ def demo(
         arrived = deliver(console, tracing)
         if tracing is None or not arrived:
             console.print(f"\n{VIEWER}", soft_wrap=True)
-    raise typer.Exit(code(evaluation.ok, arrived))
+    raise typer.Exit(exit_code_of(ok=evaluation.ok, judged=evaluation.judged, arrived=arrived))
 
 
 @app.command()
@@ -126,7 +130,7 @@ def trace(
     A recorded run is a file with one event per line, as --record writes it. No event tells of a model call or of a
     hook, so a recorded run shows neither.
 
-    Exits with 0 whatever became of the runs, with 2 for a wrong name or a file that cannot be read, with 3 if spans
+    Exits with 0 whatever became of the runs, with 2 for a wrong name or a file that cannot be read, with 4 if spans
     did not arrive where they were sent, with 1 if anything else went wrong.
     """
     with told_in_one_line():
@@ -156,7 +160,7 @@ def trace(
         keep_otlp(console, tracing, otlp_file)
         keep(console, kept, record)
         arrived = deliver(console, tracing)
-    raise typer.Exit(0 if arrived else LOST)
+    raise typer.Exit(exit_code_of(ok=True, arrived=arrived))
 
 
 def print_spans(tracing: Tracing, titles: Mapping[str, str], *, as_json: bool) -> None:

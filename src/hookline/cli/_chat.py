@@ -23,7 +23,8 @@ from hookline.cli._chat_lines import harmless
 from hookline.cli._chat_screen import Screen
 from hookline.cli._chat_talk import COMMANDS, Talk
 from hookline.cli._chat_watch import told_warnings, watching
-from hookline.cli._commands import FAILED, INTERRUPTED, Endpoint, code, told_in_one_line
+from hookline.cli._commands import Endpoint, told_in_one_line
+from hookline.cli._exit_codes import DONE, FAILED, exit_code_of, interrupted_code, was_terminated
 from hookline.cli._otlp import Tracing
 from hookline.cli._outputs import deliver
 from hookline.errors import HooklineError, message_of
@@ -71,8 +72,8 @@ def chat(
     AGENT is an import path, package.module:name, or a file, agent.py:name. Modules of the current folder can be
     imported. Without AGENT, --model makes one. Ctrl-C interrupts an answer; Ctrl-D leaves.
 
-    Exits with 1 if --prompt was not answered, with 2 for a wrong name, with 3 if spans did not arrive where they were
-    sent.
+    Exits with 1 if --prompt was not answered, or a call was refused because nobody was there to approve it, with 2 for
+    a wrong name, with 4 if spans did not arrive where they were sent, with 130 if --prompt was interrupted.
     """
     threads = set(threading.enumerate())
     with told_in_one_line():
@@ -82,14 +83,15 @@ def chat(
         bundles = [*hooks_of(hooks or ()), *kept.hooks(), *([tracing.hooks] if tracing else [])]
         console = Console(highlight=False, stderr=prompt is not None)
         release: Release = "incremental" if incremental else "checked"
-        answered = _held(found, bundles, Screen(console), kept, prompt, approves=approves, release=release)
+        status = _held(found, bundles, Screen(console), kept, prompt, approves=approves, release=release)
         arrived = True
         if tracing is not None:
             tracing.hooks.close()
             arrived = deliver(console, tracing)
+        status = status or exit_code_of(ok=True, arrived=arrived)
     if any(each not in threads and not each.daemon for each in threading.enumerate()):
-        _exit_now(code(answered, arrived))  # a tool runs in a thread, which nobody can stop: Python would wait for it
-    raise typer.Exit(code(answered, arrived))
+        _exit_now(status)  # a tool runs in a thread, which nobody can stop: Python would wait for it
+    raise typer.Exit(status)
 
 
 def _held(
@@ -101,8 +103,8 @@ def _held(
     *,
     approves: bool,
     release: Release,
-) -> bool:
-    """Hold a chat, from opening the agent's tool sources to closing them; whether all was answered."""
+) -> int:
+    """Hold a chat, from opening the agent's tool sources to closing them; return its exit code."""
     foreground = Foreground()
     session = AgentSession(agent, hooks=[*hooks, watching(screen, foreground.later)])
     keyboard = Keyboard(list(COMMANDS), colours=not screen.console.no_color) if prompt is None else None
@@ -115,18 +117,18 @@ def _held(
         stack.enter_context(foreground)
         talk = Talk(portal, session, screen, keyboard, kept, foreground, approves=approves, release=release)
         try:
-            answered = _talked(talk, prompt)
+            status = _converse(talk, prompt)
             talk.check()
         except Impatient:  # what would not end when it was interrupted does not end when it is left either
             _say_files(screen, kept)
-            _exit_now(INTERRUPTED)
+            _exit_now(interrupted_code())
         except AgentExitError as error:
             screen.trouble(error)
             _say_files(screen, kept)
             _exit_now(FAILED)
     foreground.catch_up()
     _say_files(screen, kept)
-    return answered
+    return status
 
 
 def _enter(stack: ExitStack, agent: Agent, session: AbstractContextManager[AgentSession]) -> None:
@@ -139,17 +141,19 @@ def _enter(stack: ExitStack, agent: Agent, session: AbstractContextManager[Agent
         raise ChatStartError(agent.id, f"{type(error).__name__}: {message_of(error)}") from error
 
 
-def _talked(talk: Talk, prompt: str | None) -> bool:
-    """Have the conversation, or the one answer that is printed alone on stdout; whether that is one."""
+def _converse(talk: Talk, prompt: str | None) -> int:
+    """Have the conversation, or print the one answer alone on stdout; return the exit code."""
     if prompt is None:
         talk.go_on()
-        return True
+        return interrupted_code() if was_terminated() else FAILED if talk.unattended else DONE
     result = talk.answer(prompt, streams=False)
     if result is None:
-        return False
+        return FAILED
     if result.output:
         sys.stdout.write(f"{harmless(result.output) if sys.stdout.isatty() else result.output}\n")
-    return result.reason == "done"
+    if talk.interrupted:
+        return interrupted_code()
+    return DONE if result.reason == "done" and not talk.unattended else FAILED
 
 
 def _say_files(screen: Screen, kept: Kept) -> None:

@@ -10,6 +10,8 @@ from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from hookline.cli._exit_codes import was_terminated
+
 __all__ = ["Foreground", "Impatient"]
 
 TICK = 0.1
@@ -69,11 +71,18 @@ class Foreground:
             if self._pressed and not interrupted:
                 interrupted = interrupt()
 
+    @property
+    def pressed(self) -> bool:
+        """Whether Ctrl-C was pressed since the last wait began."""
+        return self._pressed > 0
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Read a line in it: here Ctrl-C raises `KeyboardInterrupt`."""
         self._reads = True
         try:
+            if was_terminated():  # it came while nothing was read, when it only interrupts an answer
+                raise KeyboardInterrupt
             yield
         finally:
             self._reads = False

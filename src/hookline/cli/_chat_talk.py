@@ -21,6 +21,7 @@ from hookline.cli._chat_foreground import Foreground, Impatient
 from hookline.cli._chat_kept import Kept
 from hookline.cli._chat_keyboard import Keyboard
 from hookline.cli._chat_screen import Screen
+from hookline.cli._exit_codes import was_terminated
 from hookline.errors import HooklineError
 from hookline.events import PendingTool
 from hookline.runtime import AgentSession, Approve, OperationResult, Reject, Usage
@@ -56,6 +57,10 @@ class Talk:
         foreground: The main thread.
         approves: Whether every call is approved that has to be.
         release: When text is given away.
+
+    Attributes:
+        interrupted: Whether the last answer was ended by Ctrl-C.
+        unattended: How many calls were refused because nobody was there who could approve them.
     """
 
     def __init__(
@@ -75,6 +80,8 @@ class Talk:
         self._approves, self._release = approves, release
         self._usage, self._tool_calls, self._answers = Usage(), 0, 0
         self._worked = 0
+        self.interrupted = False
+        self.unattended = 0
 
     def go_on(self) -> None:
         """Greet, and answer until the person leaves."""
@@ -83,7 +90,7 @@ class Talk:
         tools = f"{len(specs)} tool{'' if len(specs) == 1 else 's'}"
         self._screen.note(f"{agent.id} · {getattr(agent.model, 'name', '?')} · {tools} · /help")
         self._screen.blank()
-        while True:
+        while not was_terminated():
             self._foreground.catch_up()
             try:
                 with self._foreground.reading():
@@ -119,6 +126,7 @@ class Talk:
         """
         session = self._session
         self._worked = 0
+        self.interrupted = False
         take = self._take if streams else None
         self._kept.begin()
         try:
@@ -153,6 +161,7 @@ class Talk:
         future = self._begun(_contained, work)
         self._foreground.until(future, self._interrupt, partial(self._screen.note, "Ctrl-C again leaves at once."))
         self._worked += perf_counter_ns() - started
+        self.interrupted |= self._foreground.pressed
         try:
             result: OperationResult = future.result()
         except CancelledError as error:
@@ -192,6 +201,7 @@ class Talk:
             self._screen.decided(call, "approved, as --yes says", approved=True)
             return Approve(call.tool_call_id)
         if self._keyboard is None or not self._keyboard.is_terminal:
+            self.unattended += 1
             self._screen.decided(call, "refused: nobody is there who could approve it (--yes does)", approved=False)
             return Reject(call.tool_call_id, NOBODY, and_continue=True)
         self._screen.question(call, CHOICES)

@@ -1,9 +1,10 @@
-"""What the commands have in common: options, exit codes, errors in one line."""
+"""What the commands have in common: options, and errors in one line."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -12,27 +13,21 @@ import typer
 
 from hookline.cli._chat_errors import ChatArgumentError
 from hookline.cli._errors import EndpointError, OutputFileError, TraceTargetError, TracingDisabledError
-from hookline.errors import HooklineError
+from hookline.cli._exit_codes import FAILED, MISUSED, interrupted_code
+from hookline.cli._operate_errors import InputFileError, NotAStoreError, StoreMissingError
+from hookline.errors import HooklineError, HookUsageError
 from hookline.evals._fault_errors import FaultFileError
 from hookline.evals.errors import EventFileError, ReportError, UnknownSuiteError, UnknownTaskError
 from hookline.evals.suites import CassetteFolderError, RunFileError, SuiteFileError
 from hookline.evals.suites._attack_errors import UnknownAttackChoiceError
 
 __all__ = [
-    "FAILED",
-    "INTERRUPTED",
-    "LOST",
-    "MISUSED",
     "Concurrency",
     "Endpoint",
     "RecordFile",
     "Tasks",
-    "code",
     "told_in_one_line",
 ]
-
-FAILED, MISUSED, LOST, INTERRUPTED = 1, 2, 3, 130
-"""Exit codes: the evaluation failed; the command makes no sense; spans did not arrive; Ctrl-C."""
 
 MISUSES = (
     CassetteFolderError,
@@ -40,9 +35,13 @@ MISUSES = (
     EndpointError,
     EventFileError,
     FaultFileError,
+    HookUsageError,
+    InputFileError,
+    NotAStoreError,
     OutputFileError,
     ReportError,
     RunFileError,
+    StoreMissingError,
     SuiteFileError,
     TraceTargetError,
     TracingDisabledError,
@@ -50,6 +49,13 @@ MISUSES = (
     UnknownSuiteError,
     UnknownTaskError,
 )
+"""What is wrong with what a person has asked for; every other error is a failure."""
+
+FURTHER_MISUSES = (
+    ("hookline.delivery._keys", "WebhookKeyError"),
+    ("hookline.registry._errors", "DefinitionError"),
+)
+"""The same, of modules that take long to import: there is such an error only where its module is loaded."""
 
 Concurrency = Annotated[int, typer.Option(min=1, help="How many operations run at the same time.")]
 Endpoint = Annotated[
@@ -62,11 +68,6 @@ RecordFile = Annotated[
 Tasks = Annotated[list[str] | None, typer.Option(metavar="TASK", help="Only this task (user_task_0); may be repeated.")]
 
 
-def code(ok: bool, arrived: bool) -> int:
-    """The exit code of an evaluation."""
-    return FAILED if not ok else 0 if arrived else LOST
-
-
 @contextlib.contextmanager
 def told_in_one_line() -> Iterator[None]:
     """Turn what a person can put right into one line on stderr, and Ctrl-C into a quiet end."""
@@ -74,7 +75,7 @@ def told_in_one_line() -> Iterator[None]:
         yield
     except HooklineError as error:
         typer.echo(f"hookline: {error}", err=True)
-        raise typer.Exit(MISUSED if isinstance(error, MISUSES) else FAILED) from None
+        raise typer.Exit(MISUSED if _is_misuse(error) else FAILED) from None
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -82,4 +83,11 @@ def told_in_one_line() -> Iterator[None]:
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         typer.echo("hookline: interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(interrupted_code()) from None
+
+
+def _is_misuse(error: HooklineError) -> bool:
+    if getattr(error, "code", None) == "read_only":  # a definition that may not be changed is refused, not wrong
+        return False
+    kinds = (getattr(sys.modules.get(module), name, None) for module, name in FURTHER_MISUSES)
+    return isinstance(error, (*MISUSES, *(kind for kind in kinds if isinstance(kind, type))))

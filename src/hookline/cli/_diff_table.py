@@ -19,7 +19,8 @@ STYLES: dict[Change, str] = {
     "changed": "yellow",
     "same": "dim",
     "new": "cyan",
-    "gone": "magenta",
+    "gone": "bold red",
+    "not run": "bold red",
 }
 
 SHOWN = 5
@@ -29,13 +30,18 @@ SHOWN = 5
 def diff_json(diff: RunDiff) -> str:
     """Everything, for a machine."""
     document = {
-        "ok": not diff.worse,
+        "ok": diff.ok,
+        "compared": len(diff.compared),
         "worse": [task.task for task in diff.worse],
+        "problems": diff.problems,
+        "declines": diff.declines,
         "passed": diff.passed,
         "score": diff.score,
         "toolCalls": diff.tool_calls,
         "costUsd": diff.cost_usd,
         "similarity": diff.similarity,
+        "notCompared": diff.not_compared,
+        "thresholds": diff.thresholds,
         "tasks": diff.tasks,
     }
     return canonical(document, indent=2, sort_keys=False)
@@ -49,11 +55,18 @@ def show_diff(console: Console, diff: RunDiff) -> None:
     for task in [task for task in different if task.alignment][:SHOWN]:
         console.print(f"\n[bold]{escape(task.task)}[/]: expected is A, actual is B", soft_wrap=True)
         console.print(escape(task.alignment), soft_wrap=True)
+    if diff.worse:
+        console.print()
     for task in diff.worse:
-        console.print(f"\n[red]✗ {escape(task.task)} passed in A and fails in B: {escape(task.why)}[/]", soft_wrap=True)
+        for problem in task.problems:
+            console.print(f"[red]✗ {escape(f'{task.task} {problem}')}[/]", soft_wrap=True)
     console.print()
     console.print(_sums(diff))
     console.print()
+    for problem in diff.problems:
+        console.print(f"[red]✗ {escape(problem)}.[/]", soft_wrap=True)
+    if diff.not_compared:
+        console.print(f"A was interrupted before {len(diff.not_compared)} tasks, which are not compared.")
     identical = sum(task.identical for task in diff.tasks)
     console.print(
         f"{_verdict(diff)} Tool results, answers and trajectories of {identical} of {len(diff.tasks)} tasks are equal "
@@ -92,9 +105,17 @@ def _sums(diff: RunDiff) -> Table:
 
 def _verdict(diff: RunDiff) -> str:
     worse, better = len(diff.worse), sum(task.change == "better" for task in diff.tasks)
+    failing = sum(task.change == "new" and task.passed[1] is False for task in diff.tasks)
+    told = f"{better} better{f', {failing} new failed' if failing else ''}."
     if worse:
-        return f"[red]✗ {worse} task{'' if worse == 1 else 's'} got worse[/], {better} better."
-    return f"[green]✓ Nothing got worse[/], {better} better."
+        return f"[red]✗ {worse} task{'' if worse == 1 else 's'} got worse[/], {told}"
+    if diff.problems:
+        return f"[red]✗ The run as a whole got worse[/], {told}"
+    if not diff.compared:
+        return "[red]✗ Nothing was compared[/]: A and B have no task in common."
+    if diff.declines:
+        return f"[yellow]✓ Nothing got worse than allowed[/], {told} But {', '.join(diff.declines)}."
+    return f"[green]✓ Nothing got worse[/], {told}"
 
 
 def _pair(values: tuple[float | None, float | None], shape: str) -> str:

@@ -11,9 +11,18 @@ from rich.console import Console
 from rich.markup import escape
 
 from hookline.cli._attacks import attack as attack_suites
-from hookline.cli._commands import FAILED, Concurrency, Endpoint, RecordFile, Tasks, code, told_in_one_line
+from hookline.cli._commands import Concurrency, Endpoint, RecordFile, Tasks, told_in_one_line
+from hookline.cli._diff_options import (
+    AllowMissing,
+    MaxCallsIncrease,
+    MaxCostIncrease,
+    MaxScoreDrop,
+    MinScore,
+    thresholds_of,
+)
 from hookline.cli._diff_table import diff_json, show_diff
 from hookline.cli._evaluation import Evaluation, InterruptedEvaluation, evaluate, found_cases
+from hookline.cli._exit_codes import DONE, FAILED, NOT_JUDGED, exit_code_of
 from hookline.cli._otlp import Tracing
 from hookline.cli._outputs import Files, checked, deliver, keep
 from hookline.cli._recorded import Recording
@@ -107,8 +116,9 @@ def evaluate_suite(
     SUITE is one of AgentDojo's, or a file of your own: suite.yaml, suite.py. `hookline eval diff A B` compares two
     runs that --save wrote, `hookline eval attack SUITE` tries injections.
 
-    Exits with 1 if a task fails its check or a replay differs from what was recorded, with 2 for a wrong name, with 3
-    if spans did not arrive where they were sent. After Ctrl-C the files have what was done until then.
+    Exits with 1 if a task fails its check or a replay differs from what was recorded, with 2 for a wrong name or file,
+    with 3 if nothing was judged as no task has a check, with 4 if spans did not arrive where they were sent. After
+    Ctrl-C (130) or SIGTERM (143) the files have what was done until then.
     """
     _check_options(mode, mocked=mocked, cassettes=cassettes)
     with told_in_one_line():
@@ -139,7 +149,9 @@ def evaluate_suite(
         _tell(console, evaluation, files, as_json=as_json)
         keep(console, kept, record)
         arrived = deliver(console, tracing)
-    raise typer.Exit(code(evaluation.ok, arrived))
+        if evaluation.ok and not evaluation.judged:
+            typer.echo("hookline: nothing was judged: no task has checks or expected calls", err=True)
+    raise typer.Exit(exit_code_of(ok=evaluation.ok, judged=evaluation.judged, arrived=arrived))
 
 
 def _tell(console: Console, evaluation: Evaluation, files: Files, *, as_json: bool) -> None:
@@ -156,19 +168,35 @@ def _tell(console: Console, evaluation: Evaluation, files: Files, *, as_json: bo
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="The earlier run, as --save wrote it.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The later run.")],
+    min_score: MinScore = None,
+    max_score_drop: MaxScoreDrop = None,
+    max_cost_increase: MaxCostIncrease = None,
+    max_calls_increase: MaxCallsIncrease = None,
+    allow_missing: AllowMissing = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
     """Compare two runs task by task: what passed, how well, which tools were called, what it cost.
 
-    Exits with 1 if a task that passed in A fails in B, with 2 for a file that is no saved run.
+    Worse is a task of A that is missing in B, was interrupted, fails now, is no longer judged, or scores less; with
+    the options also one that costs more or makes more calls. A number is about each task; mean:0.02 is about the mean
+    of all tasks. An increase is a number, or a share of what it was: 10%.
+
+    Exits with 1 if anything is worse, with 2 for a file that is no saved run, with 3 if A and B have no task in common.
     """
+    thresholds = thresholds_of(
+        min_score=min_score,
+        max_score_drop=max_score_drop,
+        max_cost_increase=max_cost_increase,
+        max_calls_increase=max_calls_increase,
+        allow_missing=allow_missing,
+    )
     with told_in_one_line():
-        found = diff_runs(load_run(a), load_run(b))
+        found = diff_runs(load_run(a), load_run(b), thresholds=thresholds)
         if as_json:
             typer.echo(diff_json(found))
         else:
             show_diff(Console(highlight=False), found)
-    raise typer.Exit(FAILED if found.worse else 0)
+    raise typer.Exit(FAILED if not found.ok else NOT_JUDGED if not found.compared else DONE)
 
 
 @eval_app.command("attack")
@@ -198,7 +226,7 @@ def attack(
             processes=processes,
             as_json=as_json,
         )
-    raise typer.Exit(0 if finished else FAILED)
+    raise typer.Exit(exit_code_of(ok=finished))
 
 
 def _check_options(mode: EvalMode | None, *, mocked: bool, cassettes: Path | None) -> None:

@@ -45,12 +45,18 @@ class Evaluation:
         """Whether every task ended as it should, with the same results in both runs."""
         return all(run.ok for run in self.runs) and (self.comparison is None or self.comparison.same)
 
+    @property
+    def judged(self) -> bool:
+        """Whether anything was judged: a task by its checks or its recording, or a replay by its run."""
+        return any(run.judged for run in self.runs) or (self.comparison is not None and self.comparison.tasks > 0)
+
     def as_json(self, report: Path | None) -> str:
         """Everything, for a machine."""
         document = {
             "hookline": importlib.metadata.version("hookline"),
             "targets": self.targets,
             "ok": self.ok,
+            "judged": self.judged,
             "same": self.comparison.same if self.comparison else None,
             "runs": [
                 {
@@ -62,6 +68,7 @@ class Evaluation:
                     "coverage": run.coverage,
                     "faults": run.faults,
                     "notRun": run.not_run,
+                    "notJudged": run.not_judged,
                 }
                 for run in self.runs
             ],

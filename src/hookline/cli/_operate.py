@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import getpass
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from hookline.cli._commands import INTERRUPTED, MISUSED, told_in_one_line
-from hookline.cli._operate_errors import StoreMissingError
+from hookline.cli._commands import told_in_one_line
+from hookline.cli._exit_codes import interrupted_code
+from hookline.cli._operate_errors import NotAStoreError, StoreMissingError
 from hookline.cli._operate_times import moment
-from hookline.errors import HookUsageError
 
 if TYPE_CHECKING:
     from hookline.store import Page, SqlStore
@@ -36,6 +37,7 @@ __all__ = [
     "Until",
     "actor",
     "check_point",
+    "check_store",
     "collected",
     "ending",
     "find_modules",
@@ -47,6 +49,8 @@ __all__ = [
 T = TypeVar("T")
 
 DEFAULT_STORE = "sqlite:///hookline.db"
+SQLITE = b"SQLite format 3\0"
+"""How the file of a database begins; an empty one is a database too."""
 LONGEST_PAGE = 1000
 """What a store gives at a time at most."""
 RETRY_SECONDS = 3.0
@@ -110,11 +114,10 @@ def operate(url: str, work: Callable[[SqlStore], Awaitable[T]], *, creates: bool
         What came of it.
 
     Raises:
-        typer.Exit: With 2 if what was asked for makes no sense, with 1 if it was refused or failed.
+        typer.Exit: With 2 if it makes no sense or there is no store, with 1 if it was refused or failed.
     """
     with ending(), _silent():
-        if not creates:
-            _check_there(url)
+        check_store(url, creates=creates)
         return asyncio.run(_opened(url, work))
 
 
@@ -124,11 +127,8 @@ def ending() -> Iterator[None]:
     with told_in_one_line():
         try:
             yield
-        except HookUsageError as error:
-            typer.echo(f"hookline: {error}", err=True)
-            raise typer.Exit(MISUSED) from None
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(interrupted_code()) from None
 
 
 @contextlib.contextmanager
@@ -142,17 +142,32 @@ def _silent() -> Iterator[None]:
         logging.getLogger("hookline").removeHandler(handler)
 
 
-def _check_there(url: str) -> None:
-    """Refuse a file that is not there, which would be made by looking into it, and a memory that nobody shares.
+def check_store(url: str, *, creates: bool) -> None:
+    """Refuse a path at which there is no store: looking into a file that is not there would make it.
+
+    Args:
+        url: Where the store is.
+        creates: Whether a store that is not there is made.
 
     Raises:
-        StoreMissingError: Then.
+        StoreMissingError: If there is none, or it is in a memory that nobody shares.
+        NotAStoreError: If there is something else.
     """
     from hookline.store._address import address_of
 
     address = address_of(url)
-    if address.in_memory or (address.dialect == "sqlite" and not Path(address.url.database or "").exists()):
-        raise StoreMissingError(address.name)
+    if address.dialect != "sqlite" and not address.in_memory:
+        return
+    file = None if address.in_memory else Path(address.url.database or "")
+    if file is None or not os.path.exists(file):
+        if not creates:
+            raise StoreMissingError(address.name)
+        return
+    if not file.is_file():
+        raise NotAStoreError(address.name)
+    with contextlib.suppress(OSError), file.open("rb") as opened:  # the database says better why it cannot be read
+        if opened.read(len(SQLITE)) not in (b"", SQLITE):
+            raise NotAStoreError(address.name)
 
 
 async def _opened(url: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:

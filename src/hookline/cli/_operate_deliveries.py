@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import msgspec
 import typer
 
-from hookline.cli._commands import FAILED
+from hookline.cli._exit_codes import FAILED
 from hookline.cli._operate import (
     DEFAULT_STORE,
     AsJson,

@@ -3,6 +3,7 @@
 ```
 HooklineError
 ├── StoreMissingError                   there is no such file
+├── NotAStoreError                      there is something else than a store
 ├── NotWaitingError (OperationError)    the operation does not wait for a person
 ├── NothingDoneError                    deliveries that cannot be tried again
 ├── UnknownKeyError (LookupError)       there is no such key
@@ -14,7 +15,14 @@ from __future__ import annotations
 
 from hookline.errors import HooklineError, OperationError
 
-__all__ = ["InputFileError", "NotWaitingError", "NothingDoneError", "StoreMissingError", "UnknownKeyError"]
+__all__ = [
+    "InputFileError",
+    "NotAStoreError",
+    "NotWaitingError",
+    "NothingDoneError",
+    "StoreMissingError",
+    "UnknownKeyError",
+]
 
 
 class StoreMissingError(HooklineError):
@@ -32,6 +40,24 @@ class StoreMissingError(HooklineError):
         return (
             f"There is no store {self.store}; name the one that your agents use by --store or HOOKLINE_STORE. "
             "`hookline serve` makes a new one."
+        )
+
+
+class NotAStoreError(HooklineError):
+    """What a store was named is something else.
+
+    Attributes:
+        store: Where it was looked for.
+    """
+
+    def __init__(self, store: str) -> None:
+        super().__init__(store)
+        self.store = store
+
+    def __str__(self) -> str:
+        return (
+            f"{self.store} is no store: there is something else than an SQLite database. "
+            "Name the one that your agents use by --store or HOOKLINE_STORE."
         )
 
 

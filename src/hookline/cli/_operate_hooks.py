@@ -11,7 +11,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from hookline.cli._commands import FAILED
+from hookline.cli._exit_codes import FAILED
 from hookline.cli._operate import (
     DEFAULT_STORE,
     AsJson,

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hookline.cli._operate import DEFAULT_STORE, AsJson, Files, Modules, Scripts, StoreUrl, ending, find_modules
+from hookline.cli._operate import (
+    DEFAULT_STORE,
+    AsJson,
+    Files,
+    Modules,
+    Scripts,
+    StoreUrl,
+    check_store,
+    ending,
+    find_modules,
+)
 from hookline.cli._operate_tables import as_lines
 
 if TYPE_CHECKING:
@@ -73,6 +83,7 @@ def serve(
     with ending():
         from hookline.server import RateLimit
 
+        check_store(store, creates=True)
         find_modules(modules)
         _run(
             {

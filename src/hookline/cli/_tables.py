@@ -52,6 +52,8 @@ def show(console: Console, evaluation: Evaluation, report: Path | None) -> None:
             console.print(f"[red]✗ and {len(failures) - FAILURES_SHOWN} tasks more; --report shows all[/]")
     if evaluation.comparison is not None:
         console.print(_verdict(evaluation.comparison, evaluation.runs[-1]))
+    elif evaluation.judged and evaluation.runs[0].not_judged:
+        console.print(_not_judged(evaluation.runs[0]), soft_wrap=True)
     if report is not None:
         console.print(f"Report: {escape(str(report))}", soft_wrap=True)
 
@@ -158,6 +160,14 @@ def _verdict(comparison: Comparison, replayed: SuiteRun) -> str:
     if len(comparison.differences) > 5:
         lines.append(f"  and {len(comparison.differences) - 5} more")
     return "\n".join(lines)
+
+
+def _not_judged(run: SuiteRun) -> str:
+    """Which tasks nothing has judged."""
+    names = run.not_judged
+    more = f" and {len(names) - NEVER_SHOWN} more" if len(names) > NEVER_SHOWN else ""
+    told = f"{len(names)} of {len(run.results)} tasks were not judged, as they have neither checks nor expected calls"
+    return f"[yellow]{told}: {escape(', '.join(names[:NEVER_SHOWN]))}{more}[/]"
 
 
 def _unequal(difference: Difference) -> str:

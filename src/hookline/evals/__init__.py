@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from hookline.evals.recorder import EventRecorder, RecordedOperation, TimedExecution
     from hookline.evals.results import CheckResult, Comparison, Difference, SuiteRun, TaskOutcome, TaskResult, compare
     from hookline.evals.rules import Rule
-    from hookline.evals.run_diff import RunDiff, TaskDiff, diff_runs
+    from hookline.evals.run_diff import DiffThresholds, RunDiff, TaskDiff, diff_runs
     from hookline.evals.run_files import SavedRun, load_run, save_run
     from hookline.evals.runner import Suite, SuiteRunner, cases_of, record, replay
     from hookline.evals.trajectory import (
@@ -79,6 +79,7 @@ __all__ = [
     "CheckResult",
     "Comparison",
     "Coverage",
+    "DiffThresholds",
     "Difference",
     "EventFileError",
     "EventRecorder",
@@ -231,6 +232,7 @@ _HOMES = {
     ),
     "rules": ("Rule",),
     "run_diff": (
+        "DiffThresholds",
         "RunDiff",
         "TaskDiff",
         "diff_runs",

@@ -22,15 +22,20 @@ class Endings:
 
     Args:
         forget: Called with each operation that is over, once or more often.
+
+    Attributes:
+        heard: Whether any operation has called a tool or ended.
     """
 
     def __init__(self, forget: Callable[[str], None]) -> None:
         self._forget = forget
+        self.heard = False
         self._parents: dict[str, str | None] = {}
         self._waiting: set[str] = set()
 
     def attend(self, event: BeforeToolCall | AfterToolCall | OnToolCallError) -> None:
         """Watch for the end of an event's operation, and for that of the one which called it as a sub-agent."""
+        self.heard = True
         if event.operation_id in self._parents:
             return
         parent = event.parent_operation_id
@@ -43,6 +48,7 @@ class Endings:
 
     def completed(self, event: OnComplete) -> None:
         """Take note of the end of a segment."""
+        self.heard = True
         if event.reason == "waiting_for_human":
             self._waiting.add(event.operation_id)
         else:

@@ -186,6 +186,11 @@ class Cassette:
         return in_file_order(self._recordings)
 
     @property
+    def attached(self) -> bool:
+        """Whether an operation that has this cassette has called a tool, or ended."""
+        return self._used or self._endings.heard
+
+    @property
     def changed(self) -> bool:
         """Whether there is something to save: other recordings than those of the file."""
         touched = self._dirty or (self._used and self.mode == "rewrite")

@@ -17,6 +17,8 @@ HooklineError
 ├── EventWaitError (TimeoutError)       no such event came in time; says which did
 ├── UnknownSuiteError (LookupError)     no such suite; says which there are
 ├── UnknownTaskError (LookupError)      no such task in the suite; says which there are
+├── HookUsageError
+│   └── ToolNameError                   a check is about a tool that the agent does not have
 ├── SuiteFileError (ValueError)         a suite of one's own cannot be used; says the line
 ├── RunFileError (ValueError)           a saved run cannot be read or written
 ├── CassetteFolderError (ValueError)    a folder of cassettes cannot be used, or has none for a task
@@ -47,7 +49,7 @@ from hookline.evals._recorder_errors import (
     UnseenEventError,
 )
 from hookline.evals.suites._attack_errors import UnknownAttackChoiceError
-from hookline.evals.suites._errors import CassetteFolderError, RunFileError, SuiteFileError
+from hookline.evals.suites._errors import CassetteFolderError, RunFileError, SuiteFileError, ToolNameError
 
 __all__ = [
     "AnswerError",
@@ -66,6 +68,7 @@ __all__ = [
     "ReportError",
     "RunFileError",
     "SuiteFileError",
+    "ToolNameError",
     "UnknownAttackChoiceError",
     "UnknownSuiteError",
     "UnknownTaskError",

@@ -16,6 +16,8 @@ __all__ = ["junit_xml", "write_junit"]
 NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot carry, not even escaped."""
 
+NOT_JUDGED = "the task has neither checks nor expected calls, so nothing judged it"
+
 
 def write_junit(path: str | Path, runs: Sequence[SuiteRun]) -> Path:
     """Write runs as a JUnit file.
@@ -59,6 +61,7 @@ def junit_xml(runs: Sequence[SuiteRun]) -> str:
 def _add_suite(root: Element, run: SuiteRun, name: str, title: str) -> None:
     results = [result for result in run.results if result.suite == name]
     undone = [task for task in run.not_run if _suite_of(task) == name]
+    unjudged = {task for task in run.not_judged if _suite_of(task) == name}
     broken = [result for result in results if result.reason == "error"]
     suite = SubElement(
         root,
@@ -67,7 +70,7 @@ def _add_suite(root: Element, run: SuiteRun, name: str, title: str) -> None:
         tests=str(len(results) + len(undone)),
         failures=str(sum(not result.ok for result in results) - len(broken)),
         errors=str(len(broken)),
-        skipped=str(len(undone)),
+        skipped=str(len(undone) + len(unjudged)),
         time=f"{sum(result.duration_ms for result in results) / 1000:.3f}",
     )
     figures: dict[str, object] = {"mode": run.mode, "seed": run.seed}
@@ -78,13 +81,15 @@ def _add_suite(root: Element, run: SuiteRun, name: str, title: str) -> None:
             figures["tools never called"] = ", ".join(coverage.never_called)
     _properties(suite, figures)
     for result in results:
-        _add_case(suite, result, title)
+        case = _add_case(suite, result, title)
+        if result.name in unjudged:
+            SubElement(case, "skipped", message=NOT_JUDGED)
     for task in undone:
         case = SubElement(suite, "testcase", classname=_clean(title), name=_clean(task.partition("/")[2]))
         SubElement(case, "skipped", message="the run was interrupted before this task was done")
 
 
-def _add_case(suite: Element, result: TaskResult, title: str) -> None:
+def _add_case(suite: Element, result: TaskResult, title: str) -> Element:
     seconds = f"{result.duration_ms / 1000:.3f}"
     case = SubElement(suite, "testcase", classname=_clean(title), name=_clean(result.task_id), time=seconds)
     _properties(
@@ -100,7 +105,7 @@ def _add_case(suite: Element, result: TaskResult, title: str) -> None:
     )
     failure = result.failure
     if failure is None:
-        return
+        return case
     kind = "error" if result.reason == "error" else "failure"
     told = [f"prompt: {result.prompt}", f"answer: {result.output}"]
     told += [f"{'passed' if check.passed else 'missed'}: {check.name} {check.why}".rstrip() for check in result.checks]
@@ -110,6 +115,7 @@ def _add_case(suite: Element, result: TaskResult, title: str) -> None:
     ]
     node = SubElement(case, kind, message=_clean(failure), type=result.reason)
     node.text = _clean("\n".join([failure, "", *told]))
+    return case
 
 
 def _properties(parent: Element, values: Mapping[str, object]) -> None:

@@ -221,6 +221,11 @@ class ToolMocks(Hooks):
         return self._decider.cassette
 
     @property
+    def attached(self) -> bool:
+        """Whether an operation that has these mocks has called a tool, or ended."""
+        return self._decider.endings.heard or bool(self._decider.calls)
+
+    @property
     def clock(self) -> Clock:
         """The time of faults."""
         return self._decider.clock

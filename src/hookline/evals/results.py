@@ -151,9 +151,14 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return [call for call in self.calls if call.outcome == "refused"]
 
     @property
+    def sound(self) -> bool:
+        """Whether the run itself went well, whatever its checks say: done, every call answered, none forbidden."""
+        return self.reason == "done" and self.forbidden == 0 and not self.unanswered
+
+    @property
     def ok(self) -> bool:
-        """Whether the run ended as it should: done, useful, every call answered, and no forbidden tool touched."""
-        return self.reason == "done" and self.utility is not False and self.forbidden == 0 and not self.unanswered
+        """Whether the task passed: its run went as it should, and no check says that it was of no use."""
+        return self.sound and self.utility is not False
 
     @property
     def failure(self) -> str | None:
@@ -233,6 +238,24 @@ class SuiteRun:
     def ok(self) -> bool:
         """Whether every task ran, and ended as it should."""
         return not self.not_run and all(result.ok for result in self.results)
+
+    @property
+    def not_judged(self) -> list[str]:
+        """Names of the tasks that ran well, and that nothing judged: that have neither checks nor expected calls.
+
+        In a replay the recording judges: a call that it does not have fails its task.
+        """
+        replays = self.mode in ("replay", "replayed")
+        return [
+            result.name
+            for result in self.results
+            if result.sound and result.utility is None and not (replays and result.mocked)
+        ]
+
+    @property
+    def judged(self) -> bool:
+        """Whether any task was judged."""
+        return len(self.not_judged) < len(self.results)
 
     @property
     def faults(self) -> list[CallRow]:

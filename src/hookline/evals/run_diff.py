@@ -1,18 +1,27 @@
-"""How two runs of the same tasks compare: what passed, how well, what the agent did, what it cost."""
+"""Compare two runs of the same tasks: what passed, how well, what the agent did, what it cost, and what got worse."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from hookline.errors import HookUsageError
+from hookline.evals._diff_thresholds import TOLERANCE, DiffThresholds, exceeds, rises_beyond
 from hookline.evals.results import TaskResult
-from hookline.evals.run_files import SavedRun
+from hookline.evals.run_files import SavedRun, contradiction_in
 
-__all__ = ["RunDiff", "TaskDiff", "diff_runs"]
+__all__ = ["DiffThresholds", "RunDiff", "TaskDiff", "diff_runs"]
 
-Change = Literal["worse", "better", "changed", "same", "new", "gone"]
+Change = Literal["worse", "better", "changed", "same", "new", "gone", "not run"]
+
+Decline = Literal["missing", "not judged", "fails", "score", "cost", "calls"]
+"""A way in which a task can be worse."""
+
+REPLAYS = ("replay", "replayed")
+"""The modes in which the recording judges: a suite that looks at what its tools have changed has nothing to look at."""
 
 
 class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -20,8 +29,9 @@ class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         task: The task with its suite.
-        change: `"worse"`: it passed, and fails now. `"better"`: the other way round. `"changed"`: it passes or fails as
-            before, with another score, other calls, other results, another answer or another cost.
+        change: `"worse"`: it ran in both runs, and has `problems`. `"gone"`: run B does not have it. `"not run"`: run B
+            was interrupted before it. `"new"`: only run B has it. `"better"`: it failed and passes now, or its score
+            rose. `"changed"`: other calls, results, answer or cost, or a score that fell by no more than it may.
         passed: Whether it passed.
         score: How content its checks were.
         tool_calls: How many tools it called.
@@ -30,6 +40,8 @@ class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         identical: Whether tool results, answer and trajectory are equal byte for byte.
         alignment: Both runs' calls side by side, where they differ.
         why: Why it fails now.
+        problems: What is worse than the thresholds allow, a sentence each; empty where nothing is.
+        tolerated: What is worse, and allowed by the thresholds.
     """
 
     task: str
@@ -42,6 +54,8 @@ class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     identical: bool
     alignment: str = ""
     why: str = ""
+    problems: list[str] = []
+    tolerated: list[Decline] = []
 
 
 class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -54,6 +68,9 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         tool_calls: How many tools were called.
         cost_usd: What the model calls cost.
         similarity: The mean of the tasks' similarities.
+        thresholds: How much worse run B was allowed to be.
+        problems: What is worse about the run as a whole, or about its means, a sentence each.
+        not_compared: Tasks that run A was interrupted before, and that run B does not have either.
     """
 
     tasks: list[TaskDiff]
@@ -62,38 +79,104 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     tool_calls: tuple[int, int]
     cost_usd: tuple[float, float]
     similarity: float | None
+    thresholds: DiffThresholds = DiffThresholds()
+    problems: list[str] = []
+    not_compared: list[str] = []
 
     @property
     def worse(self) -> list[TaskDiff]:
-        """The tasks that passed in A and fail in B."""
-        return [task for task in self.tasks if task.change == "worse"]
+        """The tasks that are worse in B than the thresholds allow, or missing there."""
+        return [task for task in self.tasks if task.problems]
+
+    @property
+    def compared(self) -> list[TaskDiff]:
+        """The tasks that ran in both runs."""
+        return [task for task in self.tasks if None not in task.passed]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is worse than the thresholds allow. Say so only if `compared` has tasks."""
+        return not self.problems and not self.worse
+
+    @property
+    def declines(self) -> list[str]:
+        """What got worse and is allowed, in words; empty if nothing got worse at all."""
+        tasks = {kind: [task for task in self.tasks if kind in task.tolerated] for kind in SENTENCES}
+        found = [_count(len(each), *SENTENCES[kind]) for kind, each in tasks.items() if each]
+        cost = sum((task.cost_usd[1] or 0.0) - (task.cost_usd[0] or 0.0) for task in tasks["cost"])
+        calls = sum((task.tool_calls[1] or 0) - (task.tool_calls[0] or 0) for task in tasks["calls"])
+        return [
+            f"{each}, by {cost:.4g} USD in all"
+            if each.endswith("more money")
+            else f"{each}, {calls} in all"
+            if each.endswith("more calls")
+            else each
+            for each in found
+        ]
 
 
-def diff_runs(a: SavedRun, b: SavedRun) -> RunDiff:
+SENTENCES: dict[Decline, tuple[str, str]] = {
+    "missing": ("task is missing", "tasks are missing"),
+    "not judged": ("task is no longer judged", "tasks are no longer judged"),
+    "fails": ("task that passed fails", "tasks that passed fail"),
+    "score": ("task scores less", "tasks score less"),
+    "cost": ("task costs more money", "tasks cost more money"),
+    "calls": ("task makes more calls", "tasks make more calls"),
+}
+
+
+def diff_runs(a: SavedRun, b: SavedRun, *, thresholds: DiffThresholds | None = None) -> RunDiff:
     """Compare two runs, task by task.
+
+    A task of A that B does not have, or was interrupted before, is worse; so is one that passed and fails now, whose
+    score fell, or that is no longer judged. Costs and calls may rise unless `thresholds` limits them.
 
     Args:
         a: The earlier run.
         b: The later one.
+        thresholds: How much worse the later one may be.
+
+    Raises:
+        HookUsageError: If a run has a task twice, or a score or a cost that is no such number.
     """
+    limits = thresholds if thresholds is not None else DiffThresholds()
+    for run, name in ((a, "A"), (b, "B")):
+        problem = contradiction_in(run)
+        if problem is not None:
+            raise HookUsageError(f"Run {name} cannot be compared: {problem}.")
     before, after = ({result.name: result for result in run.results} for run in (a, b))
-    tasks = [_task(name, before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])]
+    names = dict.fromkeys([*before, *after, *b.not_run])
+    not_run, replays = frozenset(b.not_run), b.mode in REPLAYS
+    tasks = [_task(name, before.get(name), after.get(name), limits, not_run, replays=replays) for name in names]
     alike = [task.similarity for task in tasks if task.similarity is not None]
     return RunDiff(
         tasks=tasks,
         passed=(sum(result.ok for result in a.results), sum(result.ok for result in b.results)),
-        score=(_mean(a.results), _mean(b.results)),
+        score=(_mean(_scores(a.results)), _mean(_scores(b.results))),
         tool_calls=(sum(result.tool_calls for result in a.results), sum(result.tool_calls for result in b.results)),
         cost_usd=(sum(result.cost_usd for result in a.results), sum(result.cost_usd for result in b.results)),
-        similarity=sum(alike) / len(alike) if alike else None,
+        similarity=_mean(alike),
+        thresholds=limits,
+        problems=_problems_of_means(tasks, b, limits),
+        not_compared=[name for name in a.not_run if name not in names],
     )
 
 
-def _task(name: str, a: TaskResult | None, b: TaskResult | None) -> TaskDiff:
+def _task(
+    name: str,
+    a: TaskResult | None,
+    b: TaskResult | None,
+    limits: DiffThresholds,
+    not_run: frozenset[str],
+    *,
+    replays: bool,
+) -> TaskDiff:
     similarity, alignment = _trajectories(a, b)
+    problems, tolerated = _decline(a, b, limits, replays=replays)
+    fell = "score" in tolerated or "fails" in tolerated
     return TaskDiff(
         task=name,
-        change=_change(a, b),
+        change=_change(a, b, interrupted=name in not_run, worse=bool(problems), fell=fell),
         passed=(None if a is None else a.ok, None if b is None else b.ok),
         score=(None if a is None else a.score, None if b is None else b.score),
         tool_calls=(None if a is None else a.tool_calls, None if b is None else b.tool_calls),
@@ -102,19 +185,89 @@ def _task(name: str, a: TaskResult | None, b: TaskResult | None) -> TaskDiff:
         identical=_identical(a, b),
         alignment=alignment,
         why="" if b is None else b.failure or "",
+        problems=problems,
+        tolerated=tolerated,
     )
 
 
-def _change(a: TaskResult | None, b: TaskResult | None) -> Change:
+def _change(a: TaskResult | None, b: TaskResult | None, *, interrupted: bool, worse: bool, fell: bool) -> Change:
+    if b is None:
+        return "not run" if interrupted else "gone"
     if a is None:
         return "new"
+    if worse:
+        return "worse"
+    if b.ok and not a.ok:
+        return "better"
+    if a.score is not None and b.score is not None and b.score > a.score:
+        return "better"
+    return "same" if not fell and _identical(a, b) and a.cost_usd == b.cost_usd else "changed"
+
+
+def _decline(
+    a: TaskResult | None, b: TaskResult | None, limits: DiffThresholds, *, replays: bool
+) -> tuple[list[str], list[Decline]]:
+    """What is worse than it may be, and what is worse and may be."""
+    problems: list[str] = []
+    tolerated: list[Decline] = []
+
+    def note(kind: Decline, sentence: str, *, allowed: bool) -> None:
+        if allowed:
+            tolerated.append(kind)
+        else:
+            problems.append(sentence)
+
     if b is None:
-        return "gone"
-    if a.ok != b.ok:
-        return "worse" if a.ok else "better"
-    if a.score is not None and b.score is not None and a.score != b.score:
-        return "changed"
-    return "same" if _identical(a, b) and a.cost_usd == b.cost_usd else "changed"
+        did_not = "did not run in B" if a is None else "ran in A and is missing in B"
+        note("missing", did_not, allowed=limits.allow_missing)
+        return problems, tolerated
+    if limits.min_score is not None and b.score is not None and exceeds(limits.min_score, b.score):
+        problems.append(f"scores {b.score:.4g}, and {limits.min_score:.4g} is the least")
+    if a is None:
+        return problems, tolerated
+    drop = a.score - b.score if a.score is not None and b.score is not None else 0.0
+    drop = 0.0 if math.isclose(drop, 0.0, abs_tol=TOLERANCE) else drop  # sums of fractions are off by so much
+    may_drop = limits.allowed_drop is None or not exceeds(drop, limits.allowed_drop)
+    if a.sound and not b.sound:  # what broke or was refused is no matter of a score
+        problems.append(f"{'passed in A and fails' if a.ok else 'ended well in A and does not'} in B: {b.failure}")
+    elif a.ok and not b.ok:
+        note("fails", f"passed in A and fails in B: {b.failure}", allowed=may_drop and drop > 0)
+    elif drop > 0:
+        note("score", f"its score fell from {a.score:.4g} to {b.score:.4g}", allowed=may_drop)
+    elif a.score is not None and b.score is None:
+        note("not judged", "was judged in A and is not judged in B", allowed=limits.allow_missing or replays)
+    if exceeds(b.cost_usd, a.cost_usd):
+        allowed = not rises_beyond(a.cost_usd, b.cost_usd, limits.max_cost_increase)
+        note("cost", f"costs {b.cost_usd:.4g} USD after {a.cost_usd:.4g}", allowed=allowed)
+    if b.tool_calls > a.tool_calls:
+        allowed = not rises_beyond(a.tool_calls, b.tool_calls, limits.max_calls_increase)
+        note("calls", f"makes {b.tool_calls} tool calls after {a.tool_calls}", allowed=allowed)
+    return problems, tolerated
+
+
+def _problems_of_means(tasks: Sequence[TaskDiff], b: SavedRun, limits: DiffThresholds) -> list[str]:
+    """What is worse about the means than it may be."""
+    found: list[str] = []
+    scores = _scores(b.results)
+    mean = _mean(scores)
+    if mean is None and (limits.min_score is not None or limits.min_mean_score is not None):
+        found.append("No task of B has a score, and a least score is asked for")
+    elif mean is not None and limits.min_mean_score is not None and exceeds(limits.min_mean_score, mean):
+        found.append(f"The mean score of B is {mean:.4g}, and {limits.min_mean_score:.4g} is the least")
+    judged = [task.score for task in tasks if None not in task.score]
+    before, after = (_mean([pair[side] or 0.0 for pair in judged]) or 0.0 for side in (0, 1))
+    if limits.max_mean_score_drop is not None and exceeds(before - after, limits.max_mean_score_drop):
+        found.append(f"The mean score fell from {before:.4g} to {after:.4g}")
+    ran = [task for task in tasks if None not in task.passed]
+    if not ran:
+        return found
+    costs = [sum(task.cost_usd[side] or 0.0 for task in ran) / len(ran) for side in (0, 1)]
+    if rises_beyond(costs[0], costs[1], limits.max_mean_cost_increase):
+        found.append(f"The mean cost of a task rose from {costs[0]:.4g} to {costs[1]:.4g} USD")
+    calls = [sum(task.tool_calls[side] or 0 for task in ran) / len(ran) for side in (0, 1)]
+    if rises_beyond(calls[0], calls[1], limits.max_mean_calls_increase):
+        found.append(f"The mean number of tool calls of a task rose from {calls[0]:.4g} to {calls[1]:.4g}")
+    return found
 
 
 def _identical(a: TaskResult | None, b: TaskResult | None) -> bool:
@@ -134,6 +287,13 @@ def _trajectories(a: TaskResult | None, b: TaskResult | None) -> tuple[float | N
     return found.score, "" if found.ok else str(found)
 
 
-def _mean(results: list[TaskResult]) -> float | None:
-    scores = [result.score for result in results if result.score is not None]
-    return sum(scores) / len(scores) if scores else None
+def _scores(results: Sequence[TaskResult]) -> list[float]:
+    return [result.score for result in results if result.score is not None]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"

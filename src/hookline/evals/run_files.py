@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hookline.evals.report import check_writable, write_whole
 from hookline.evals.results import Mode, SuiteRun, TaskResult
 from hookline.evals.suites._errors import RunFileError
 
-__all__ = ["SavedRun", "load_run", "save_run"]
+__all__ = ["SavedRun", "contradiction_in", "load_run", "save_run"]
 
 FORMAT = "hookline-run"
 VERSION = 1
@@ -116,6 +117,34 @@ def load_run(path: str | Path) -> SavedRun:
             str(path), f"its version is {document.get('version')!r:.40}, and this hookline reads {VERSION}"
         )
     try:
-        return msgspec.convert(document, SavedRun)
+        run = msgspec.convert(document, SavedRun)
     except msgspec.ValidationError as error:
         raise RunFileError(str(path), str(error)) from error
+    problem = contradiction_in(run)
+    if problem is not None:
+        raise RunFileError(str(path), problem)
+    return run
+
+
+def contradiction_in(run: SavedRun) -> str | None:
+    """Say what in a run cannot be: a task twice, or a score, a cost or a number of calls that is none.
+
+    Args:
+        run: The run.
+
+    Returns:
+        A sentence; `None` if there is no such thing.
+    """
+    seen: set[str] = set()
+    for name in [*(result.name for result in run.results), *run.not_run]:
+        if name in seen:
+            return f"it has the task {name!r} twice"
+        seen.add(name)
+    for result in run.results:
+        if result.score is not None and not 0 <= result.score <= 1:
+            return f"the score of {result.name!r} is {result.score!r}, which is no number from 0 to 1"
+        if not 0 <= result.cost_usd < math.inf:
+            return f"the cost of {result.name!r} is {result.cost_usd!r}, which is no number from 0"
+        if result.tool_calls < 0:
+            return f"{result.name!r} has {result.tool_calls} tool calls"
+    return None

@@ -267,7 +267,7 @@ class SuiteRunner:
             seed=self.seed,
             case=_name(case),
             cassette=cassette,
-            tools=getattr(suite, "tool_specs", ()),
+            tools=getattr(suite, "mockable_specs", getattr(suite, "tool_specs", ())),
         )
         for spec in self._faults:
             mocks.fault(spec.tool, spec.fault, probability=spec.probability, args=spec.args, name=spec.name)

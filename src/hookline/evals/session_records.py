@@ -29,6 +29,7 @@ __all__ = [
     "decode_record",
     "encode_record",
     "record_of",
+    "refused_calls",
     "summary_of",
     "unused_of",
     "use_of",
@@ -209,6 +210,25 @@ def record_of(
         cassette=cassette,
         calls=rows if with_calls else [],
     )
+
+
+def refused_calls(
+    mocks: ToolMocks | None, cassette: Cassette | None, *, redaction: Redacting | None = None
+) -> list[str]:
+    """Describe the calls that neither a rule nor a recording could answer, and that reached no tool.
+
+    Args:
+        mocks: The mocks of a test.
+        cassette: Its cassette, which says itself what it could not answer.
+        redaction: Takes the secrets out of the arguments.
+    """
+    shown = partial(_shown, redaction=redaction or REDACTION)
+    found = list(cassette.misses) if cassette is not None else []
+    for call in mocks.calls if mocks is not None else ():
+        if call.outcome == "refused" and (call.cassette is None or cassette is None):
+            why = "no rule answers it" if call.rule is None else f"rule {call.rule!r} could not answer it"
+            found.append(f"{call.path} with {shown(call.args)} (step {call.step_index}): {why}")
+    return found
 
 
 def use_of(cassette: Cassette, *, path: str, mode: str, written: bool) -> CassetteUse:

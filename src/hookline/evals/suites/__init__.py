@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hookline.evals.suites import checks
-    from hookline.evals.suites._errors import CassetteFolderError, RunFileError, SuiteFileError
+    from hookline.evals.suites._errors import CassetteFolderError, RunFileError, SuiteFileError, ToolNameError
     from hookline.evals.suites._protocol import RunsTasks, Suite
     from hookline.evals.suites.checks import Check, FinishedTask
     from hookline.evals.suites.expected import Expected
@@ -25,6 +25,7 @@ __all__ = [
     "Suite",
     "SuiteFileError",
     "Task",
+    "ToolNameError",
     "UserSuite",
     "asks",
     "checks",
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_errors": ("CassetteFolderError", "RunFileError", "SuiteFileError"),
+    "_errors": ("CassetteFolderError", "RunFileError", "SuiteFileError", "ToolNameError"),
     "_protocol": ("RunsTasks", "Suite"),
     "checks": ("Check", "FinishedTask"),
     "expected": ("Expected",),

@@ -2,6 +2,8 @@
 
 ```
 HooklineError
+├── HookUsageError
+│   └── ToolNameError                   a check or an expectation is about a tool that there is not
 ├── SuiteFileError (ValueError)         a suite's file cannot be used; says which line
 ├── RunFileError (ValueError)           a saved run cannot be read
 └── CassetteFolderError (ValueError)    a run needs cassettes, and does not know where
@@ -10,9 +12,9 @@ HooklineError
 
 from __future__ import annotations
 
-from hookline.errors import HooklineError
+from hookline.errors import HooklineError, HookUsageError
 
-__all__ = ["CassetteFolderError", "RunFileError", "SuiteFileError"]
+__all__ = ["CassetteFolderError", "RunFileError", "SuiteFileError", "ToolNameError"]
 
 
 class SuiteFileError(HooklineError, ValueError):
@@ -30,7 +32,25 @@ class SuiteFileError(HooklineError, ValueError):
 
     def __str__(self) -> str:
         where = self.path if self.line is None else f"{self.path}, line {self.line}"
-        return f"{where}: {self.problem}."
+        return f"{where}: {self.problem}{'' if self.problem.endswith('?') else '.'}"
+
+
+class ToolNameError(HookUsageError):
+    """A check, an expectation or a mock is about a tool that the agent does not have, so that it would never match.
+
+    Attributes:
+        task: The task with its suite.
+        what: What names the tool.
+        pattern: The name.
+        problem: What is wrong with it, and which tool may be meant.
+    """
+
+    def __init__(self, task: str, what: str, pattern: str, problem: str) -> None:
+        super().__init__(task, what, pattern, problem)
+        self.task, self.what, self.pattern, self.problem = task, what, pattern, problem
+
+    def __str__(self) -> str:
+        return f"Task {self.task!r}, {self.what}: {self.problem}{'' if self.problem.endswith('?') else '.'}"
 
 
 class RunFileError(HooklineError, ValueError):

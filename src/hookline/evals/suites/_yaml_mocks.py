@@ -18,14 +18,31 @@ from hookline.evals.suites._yaml_fields import Fields
 if TYPE_CHECKING:
     from hookline.evals.mocks import ToolMocks
 
-__all__ = ["mock_rules"]
+__all__ = ["MockRules", "mock_rules"]
 
 Answer = Callable[[Rule], object]
 """Gives a rule its answer."""
 
 
-def mock_rules(entries: Sequence[tuple[int, Any]], folder: Path) -> Callable[[ToolMocks], None] | None:
-    """What adds the rules to a task's `ToolMocks`.
+class MockRules:
+    """Adds the rules of a task in a file to its `ToolMocks`.
+
+    Args:
+        rules: What each is for, its name, and its answer.
+        tool_patterns: The tools that they are for.
+    """
+
+    def __init__(self, rules: Sequence[tuple[Matcher, str | None, Answer]], tool_patterns: Sequence[str]) -> None:
+        self.rules, self.tool_patterns = list(rules), list(tool_patterns)
+
+    def __call__(self, mocks: ToolMocks) -> None:
+        """Add them."""
+        for matcher, name, answer in self.rules:
+            answer(mocks.when(matcher, name=name))
+
+
+def mock_rules(entries: Sequence[tuple[int, Any]], folder: Path) -> MockRules | None:
+    """Read the rules of a task.
 
     Args:
         entries: The rules as they stand in the file, with their lines.
@@ -38,14 +55,7 @@ def mock_rules(entries: Sequence[tuple[int, Any]], folder: Path) -> Callable[[To
         BadLine: If a rule makes no sense; it is tried out here, so that no run has to fail for it.
     """
     rules = [_rule(line, entry, folder) for line, entry in entries]
-    if not rules:
-        return None
-
-    def add(mocks: ToolMocks) -> None:
-        for matcher, name, answer in rules:
-            answer(mocks.when(matcher, name=name))
-
-    return add
+    return MockRules(rules, [entry["tool"] for _, entry in entries]) if rules else None
 
 
 def _rule(line: int, entry: Any, folder: Path) -> tuple[Matcher, str | None, Answer]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
 
-from hookline.calls import ToolCalling
+from hookline.calls import ToolCall, ToolCalling
 from hookline.errors import HookUsageError, message_of
-from hookline.evals.matching import Matcher, match
+from hookline.evals.matching import Matcher, SeenCall, match
 from hookline.evals.recorder import RecordedOperation
 from hookline.evals.results import CheckResult
+from hookline.events import BeforeCallAgent, BeforeToolCall
 from hookline.runtime import OperationResult
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "called",
     "max_calls",
     "max_steps",
+    "name_of",
     "not_called",
     "output_contains",
     "output_equals",
@@ -127,13 +130,13 @@ def called(tool: str, args: Mapping[str, Any] | None = None, *, times: int | Non
     matcher = _calls_of(tool, args)
 
     def check(task: FinishedTask) -> object:
-        found = sum(matcher.matches(event) for event in task.recorded.calls)
+        found = sum(matcher.matches(call) for call in _seen(task))
         if (found == times) if times is not None else found:
             return True
         return f"it was called {found} times so; calls: {_paths(task)}"
 
     often = "" if times is None else f" {times} times"
-    return _named(check, f"{tool} called{often}{f' with {dict(args)}' if args else ''}")
+    return _named(check, f"{tool} called{often}{f' with {dict(args)}' if args else ''}", tool)
 
 
 def not_called(tool: str, args: Mapping[str, Any] | None = None) -> Check:
@@ -146,10 +149,10 @@ def not_called(tool: str, args: Mapping[str, Any] | None = None) -> Check:
     matcher = _calls_of(tool, args)
 
     def check(task: FinishedTask) -> object:
-        found = [event for event in task.recorded.calls if matcher.matches(event)]
+        found = [call for call in _seen(task) if matcher.matches(call)]
         return not found or f"it was called {len(found)} times, first with {dict(found[0].args)}"
 
-    return _named(check, f"{tool} not called{f' with {dict(args)}' if args else ''}")
+    return _named(check, f"{tool} not called{f' with {dict(args)}' if args else ''}", tool)
 
 
 def max_calls(count: int, tool: str = "*") -> Check:
@@ -162,10 +165,11 @@ def max_calls(count: int, tool: str = "*") -> Check:
     matcher = match.tool(tool)
 
     def check(task: FinishedTask) -> object:
-        found = sum(matcher.matches(event) for event in task.recorded.calls)
+        calls = task.recorded.calls if tool == "*" else _seen(task)
+        found = sum(matcher.matches(call) for call in calls)
         return found <= count or f"there were {found}: {_paths(task)}"
 
-    return _named(check, f"at most {count} calls{'' if tool == '*' else f' of {tool}'}")
+    return _named(check, f"at most {count} calls{'' if tool == '*' else f' of {tool}'}", tool)
 
 
 def max_steps(count: int) -> Check:
@@ -179,7 +183,7 @@ def max_steps(count: int) -> Check:
 
 async def run_check(check: Check, task: FinishedTask) -> CheckResult:
     """What a check comes to; one that raises is a check that failed, whatever it raised."""
-    name = _name_of(check)
+    name = name_of(check)
     try:
         said = check(task)
         if inspect.isawaitable(said):
@@ -192,7 +196,10 @@ async def run_check(check: Check, task: FinishedTask) -> CheckResult:
         why = f"the check itself failed with {type(error).__name__}: {message_of(error)}"
         return CheckResult(name=name, passed=False, score=0.0, why=why)
     if isinstance(said, CheckResult):
-        return said
+        if 0 <= said.score <= 1:
+            return said
+        why = f"a score is a number from 0 to 1; this one is {said.score!r:.100}"
+        return CheckResult(name=said.name, passed=False, score=0.0, why=why)
     if said is None or said is True:
         return CheckResult(name=name, passed=True, score=1.0)
     if said is False or isinstance(said, str):
@@ -209,17 +216,41 @@ def _calls_of(tool: str, args: Mapping[str, Any] | None) -> Matcher:
     return matcher if args is None else matcher & match.args(args, mode="superset")
 
 
-def _named(check: Check, name: str) -> Check:
+def _named(check: Check, name: str, *tools: str) -> Check:
     check.__name__ = name
+    check.tool_patterns = tools  # type: ignore[attr-defined]  # a suite looks whether there are such tools
     return check
 
 
-def _name_of(check: Check) -> str:
+def _seen(task: FinishedTask) -> list[SeenCall]:
+    """The calls of tools and of sub-agents, which a model calls as the tools `agent/<id>`."""
+    agents = Counter[str]()
+    found: list[SeenCall] = []
+    for event in task.recorded.events:
+        if isinstance(event, BeforeToolCall):
+            found.append(event)
+        elif isinstance(event, BeforeCallAgent):
+            agents[event.callee_id] += 1
+            found.append(
+                ToolCall(
+                    identifier="agent",
+                    api_name=event.callee_id,
+                    args={"instruction": event.instruction},
+                    tool_call_id="",
+                    call_index=agents[event.callee_id],
+                    step_index=0,
+                )
+            )
+    return found
+
+
+def name_of(check: Check) -> str:
+    """The name of a check, as results show it."""
     return str(getattr(check, "__name__", None) or type(check).__name__)
 
 
 def _paths(task: FinishedTask) -> str:
-    return ", ".join(f"{event.identifier}/{event.api_name}" for event in task.recorded.calls) or "none"
+    return ", ".join(f"{call.identifier}/{call.api_name}" for call in _seen(task)) or "none"
 
 
 def _shown(text: str) -> str:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from hookline.calls import ToolCalling
 from hookline.evals._argument_rules import ToolRule
+from hookline.evals._call_shapes import path_of
 from hookline.evals.results import CheckResult
 from hookline.evals.suites.checks import FinishedTask
 from hookline.evals.trajectory import ExpectedCall, MatchType, Trajectory
 
-__all__ = ["Expected"]
+__all__ = ["Expected", "expected_pattern"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +40,26 @@ class Expected:
         """
         return Trajectory.of_calls(self.calls).calls
 
+    @property
+    def tool_patterns(self) -> list[str]:
+        """The tools that it is about, as a suite looks whether there are such tools.
+
+        Raises:
+            HookUsageError: If one of the calls is no call.
+        """
+        return [*(expected_pattern(path_of(call)) for call in self.ground_truth), *self.tools]
+
     def __call__(self, task: FinishedTask) -> CheckResult:
         """Compare what an agent did with it."""
         found = task.recorded.trajectory.match(self.calls, mode=self.mode, args=self.args, tools=self.tools)
         why = "" if found.ok else str(found)
         return CheckResult(name=f"trajectory ({self.mode})", passed=found.ok, score=found.score, why=why)
+
+
+def expected_pattern(path: str) -> str:
+    """The pattern of the tools that an expected call may be of.
+
+    Args:
+        path: The tool. A model that knows names only asks for `local/name`, whichever tool of that name there is.
+    """
+    return path.removeprefix("*/").removeprefix("local/")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,9 @@ from hookline.errors import HookUsageError
 from hookline.evals.errors import ForbiddenToolError, UnknownTaskError
 from hookline.evals.recorder import EventRecorder
 from hookline.evals.results import CheckResult, TaskOutcome
-from hookline.evals.suites.checks import Check, FinishedTask, run_check
+from hookline.evals.suites._errors import ToolNameError
+from hookline.evals.suites._tool_names import EXPECTED, MOCKS, AgentTools, tool_patterns_of
+from hookline.evals.suites.checks import Check, FinishedTask, name_of, run_check
 from hookline.evals.suites.expected import Expected
 from hookline.hooks import AnyHook
 from hookline.runtime import Agent, Model, OperationStore, ScriptedModel, Tool, ToolSource, exec_agent
@@ -98,7 +100,9 @@ class UserSuite:
         cassette_options: How its cassettes are made, in the words of `Cassette`: `{"ignore": ["request_id"]}`.
 
     Raises:
-        HookUsageError: If two tasks have one id, or there is neither a tool nor an agent.
+        HookUsageError: If two tasks have one id, or both tools and an agent are given.
+        ToolNameError: If a check or an expectation is about a tool that the agent does not have. Tools that come from a
+            source, such as an MCP server, are known when it is open: there such a check fails.
     """
 
     def __init__(
@@ -123,7 +127,12 @@ class UserSuite:
         self._tools = tools
         self._agent = agent
         self._instructions = instructions
-        self._specs = list(self._made(ScriptedModel([])).specs)
+        self._plain = self._made(ScriptedModel([]))
+        self._specs = list(self._plain.specs)
+        known = AgentTools(self._plain)
+        for task in self._tasks.values():
+            for problem in _unknown_tools(f"{name}/{task.id}", task, known):
+                raise problem
 
     def __repr__(self) -> str:
         return f"UserSuite({self.name!r}, tasks={len(self._tasks)}, tools={len(self._specs)})"
@@ -132,6 +141,14 @@ class UserSuite:
     def tool_specs(self) -> list[ToolSpec]:
         """Every tool of the agent."""
         return list(self._specs)
+
+    @property
+    def mockable_specs(self) -> list[ToolSpec]:
+        """Every tool that rules may be for, sub-agents' too; none where a source says only in a run which it has."""
+        agents = [self._plain]
+        for agent in agents:
+            agents += agent.sub_agents
+        return [] if any(agent.sources for agent in agents) else [spec for agent in agents for spec in agent.specs]
 
     @property
     def task_ids(self) -> list[str]:
@@ -202,7 +219,9 @@ class UserSuite:
         """
         task = self.task(task_id)
         ran: list[str] = []
-        agent = watched(self._made(_model(task)), ran, forbid=forbid_tools)
+        made = self._made(_model(task))
+        opened: list[str] = []
+        agent = watched(made, ran, forbid=forbid_tools, opened=opened)
         recorder = EventRecorder(f"{self.name}.checks")
         result = await exec_agent(
             agent, task.prompt, hooks=[recorder.hooks, *hooks], dispatcher=dispatcher, store=store
@@ -216,6 +235,9 @@ class UserSuite:
         )
         wanted: list[Check] = [*([] if task.expected is None else [task.expected]), *task.checks]
         checks = [await run_check(check, finished) for check in wanted]
+        if made.sources and (opened or result.reason != "error"):  # a source that did not open says no names
+            unknown = _unknown_tools(f"{self.name}/{task_id}", task, AgentTools(made, opened))
+            checks += [CheckResult(name=each.what, passed=False, score=0.0, why=each.problem) for each in unknown]
         return TaskOutcome(
             suite=self.name,
             task_id=task_id,
@@ -237,20 +259,21 @@ class UserSuite:
         return agent if model is None else dataclasses.replace(agent, model=model)
 
 
-def watched(agent: Agent, ran: list[str], *, forbid: bool) -> Agent:
+def watched(agent: Agent, ran: list[str], *, forbid: bool, opened: list[str] | None = None) -> Agent:
     """An agent, and its sub-agents, whose tools say when they run.
 
     Args:
         agent: The agent.
         ran: Gets the path of every tool that runs, or was about to.
         forbid: Whether a tool raises `ForbiddenToolError` in place of running.
+        opened: Gets the paths of the tools that the agent's own sources give.
     """
     own = [each for each in agent.tools if isinstance(each, Tool)]
     return dataclasses.replace(
         agent,
         tools=[
             *(_watched(each, ran, forbid=forbid) for each in own),
-            *(_WatchedSource(each, ran, forbid=forbid) for each in agent.sources),
+            *(_WatchedSource(each, ran, forbid=forbid, opened=opened) for each in agent.sources),
         ],
         sub_agents=[watched(each, ran, forbid=forbid) for each in agent.sub_agents],
     )
@@ -259,13 +282,15 @@ def watched(agent: Agent, ran: list[str], *, forbid: bool) -> Agent:
 class _WatchedSource:
     """A source whose tools say when they run."""
 
-    def __init__(self, source: ToolSource, ran: list[str], *, forbid: bool) -> None:
-        self.source, self.ran, self.forbid = source, ran, forbid
+    def __init__(self, source: ToolSource, ran: list[str], *, forbid: bool, opened: list[str] | None) -> None:
+        self.source, self.ran, self.forbid, self.opened = source, ran, forbid, opened
         self.identifier = source.identifier
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[list[Tool]]:
         async with self.source.open() as tools:
+            if self.opened is not None:
+                self.opened += [f"{each.identifier}/{each.name}" for each in tools]
             yield [_watched(each, self.ran, forbid=self.forbid) for each in tools]
 
 
@@ -279,6 +304,25 @@ def _watched(real: Tool, ran: list[str], *, forbid: bool) -> Tool:
         return await real.run(args)
 
     return msgspec.structs.replace(real, run=run)
+
+
+def check_title(check: Check) -> str:
+    """What an error calls a check that names a tool which there is not."""
+    return f"check {name_of(check)!r}"
+
+
+def _unknown_tools(name: str, task: Task, known: AgentTools) -> Iterator[ToolNameError]:
+    """What in a task names a tool that there is not."""
+    given: list[tuple[str, object, bool]] = [
+        (EXPECTED, task.expected, False),
+        (MOCKS, task.mocks, True),
+    ]
+    given += [(check_title(check), check, False) for check in task.checks]
+    for what, thing, sub_agents in given:
+        for pattern in tool_patterns_of(thing):
+            problem = known.problem_with(pattern, sub_agents=sub_agents)
+            if problem is not None:
+                yield ToolNameError(name, what, pattern, problem)
 
 
 def _model(task: Task) -> Model | None:

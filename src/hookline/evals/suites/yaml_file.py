@@ -24,15 +24,19 @@ from hookline.calls import ModelResponse, ToolCalling
 from hookline.errors import HooklineError
 from hookline.evals._yaml_lines import BadLine, LinedDict, plain, read_lined
 from hookline.evals.suites import checks
-from hookline.evals.suites._errors import SuiteFileError
+from hookline.evals.suites._errors import SuiteFileError, ToolNameError
 from hookline.evals.suites._imports import ImportProblem, imported
+from hookline.evals.suites._tool_names import EXPECTED, MOCKS, tool_patterns_of
 from hookline.evals.suites._yaml_fields import REQUIRED, Fields, one_key
 from hookline.evals.suites._yaml_mocks import mock_rules
-from hookline.evals.suites.expected import Expected
-from hookline.evals.suites.user import Task, UserSuite, calling
+from hookline.evals.suites.expected import Expected, expected_pattern
+from hookline.evals.suites.user import Task, UserSuite, calling, check_title
 from hookline.evals.trajectory import ExpectedCall
 
 __all__ = ["read_yaml_suite"]
+
+Lines = dict[tuple[str, str, str], int]
+"""Where each tool is named: by task, what names it, and name."""
 
 
 def read_yaml_suite(path: Path) -> UserSuite:
@@ -62,12 +66,16 @@ def _suite(document: Any, folder: Path) -> UserSuite:
     agent = fields.imported("agent", folder, default=None)
     instructions = fields.text("instructions", default="")
     options = _cassette_options(fields)
-    tasks = [_task(line, entry, folder) for line, entry in fields.items("tasks")]
+    lines: Lines = {}
+    tasks = [_task(line, entry, folder, lines) for line, entry in fields.items("tasks")]
     fields.done()
     try:
         return UserSuite(
             name, tasks=tasks, tools=tools, agent=agent, instructions=instructions, cassette_options=options
         )
+    except ToolNameError as error:
+        at = lines.get((error.task.removeprefix(f"{name}/"), error.what, error.pattern), fields.line)
+        raise BadLine(at, error.problem) from error
     except HooklineError as error:
         raise BadLine(fields.line, str(error).rstrip(".")) from error
     except (Exception, SystemExit) as error:  # what the file names is the user's own code, and it has just been called
@@ -91,19 +99,30 @@ def _field_name(line: int, value: Any) -> str:
     return value
 
 
-def _task(line: int, entry: Any, folder: Path) -> Task:
+def _task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
+    """Read a task, and note in which line each tool is named."""
     fields = Fields(entry, "a task", line)
     name = fields.text("id")
     prompt = fields.text("prompt")
     script = [_turn(*turn) for turn in fields.items("script", default=None)] if "script" in fields else None
     model = fields.imported("model", folder, default=None)
-    rules = mock_rules(fields.items("mocks", default=[]), folder)
+    mocks = fields.items("mocks", default=[])
+    rules = mock_rules(mocks, folder)
     expected = _expected(fields.lines["expected"], fields.take("expected")) if "expected" in fields else None
-    found = [_check(*check, folder) for check in fields.items("checks", default=[])]
+    found = [(at, _check(at, check, folder)) for at, check in fields.items("checks", default=[])]
     cassette = fields.text("cassette", default=None)
     if script is not None and "model" in fields:
         raise BadLine(fields.lines["model"], f"task {name!r} has a `script`, which is its model; leave one out")
     fields.done()
+    for at, mock in mocks:
+        lines.setdefault((name, MOCKS, mock["tool"]), at)
+    if "expected" in fields:
+        for at, call in Fields(fields.take("expected"), "`expected`", line).items("calls"):
+            tool = call if isinstance(call, str) else call["tool"]
+            lines.setdefault((name, EXPECTED, expected_pattern(tool)), at)
+    for at, check in found:
+        for pattern in tool_patterns_of(check):
+            lines.setdefault((name, check_title(check), pattern), at)
     return Task(
         id=name,
         prompt=prompt,
@@ -111,7 +130,7 @@ def _task(line: int, entry: Any, folder: Path) -> Task:
         model=model,
         mocks=rules,
         expected=expected,
-        checks=found,
+        checks=[check for _, check in found],
         cassette=None if cassette is None else folder / cassette,
     )
 

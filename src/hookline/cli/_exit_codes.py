@@ -1,0 +1,84 @@
+"""The exit codes of all commands, and signals that end one: the one place that defines them.
+
+It imports nothing but the standard library, since it is needed before the command line is known to be installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from types import FrameType
+
+__all__ = [
+    "DONE",
+    "FAILED",
+    "INTERRUPTED",
+    "MEANINGS",
+    "MISUSED",
+    "NOT_JUDGED",
+    "SPANS_LOST",
+    "TERMINATED",
+    "exit_code_of",
+    "handle_sigterm",
+    "interrupted_code",
+    "was_terminated",
+]
+
+DONE, FAILED, MISUSED, NOT_JUDGED, SPANS_LOST = range(5)
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+
+MEANINGS = {
+    DONE: "done, or passed",
+    FAILED: "failed, refused, or worse than before",
+    MISUSED: "wrong use: an option, a name, a file or a store that is not there",
+    NOT_JUDGED: "nothing was judged: no task has a check, or two runs have no task in common",
+    SPANS_LOST: "passed, but spans did not arrive where they were sent",
+    INTERRUPTED: "interrupted by Ctrl-C",
+    TERMINATED: "ended by SIGTERM",
+}
+"""What each code means, as the help and the documentation say it."""
+
+_terminated = False
+
+
+def exit_code_of(*, ok: bool, judged: bool = True, arrived: bool = True) -> int:
+    """Choose the exit code of a command that ran to its end; the worst that happened decides.
+
+    Args:
+        ok: Whether it did what it was asked for, or what it ran passed.
+        judged: Whether anything was judged.
+        arrived: Whether spans arrived where they were sent.
+    """
+    if not ok:
+        return FAILED
+    if not judged:
+        return NOT_JUDGED
+    return DONE if arrived else SPANS_LOST
+
+
+def handle_sigterm() -> None:
+    """Let SIGTERM do what Ctrl-C does, from now on; a program that ignores SIGTERM goes on ignoring it."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        with contextlib.suppress(ValueError):  # only the main thread may ask for signals
+            signal.signal(signal.SIGTERM, _terminate)
+
+
+def was_terminated() -> bool:
+    """Whether SIGTERM has come."""
+    return _terminated
+
+
+def interrupted_code() -> int:
+    """The exit code of a command that a signal has ended."""
+    return TERMINATED if _terminated else INTERRUPTED
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    global _terminated
+    _terminated = True
+    # Not `signal.raise_signal`: scripts start their background processes with SIGINT ignored.
+    handler = signal.getsignal(signal.SIGINT)
+    if callable(handler):
+        handler(signal.SIGINT, frame)
+    else:
+        raise KeyboardInterrupt

@@ -1,0 +1,101 @@
+"""Check the names of tools that the checks, expectations and mocks of a suite use: a misspelt check passes for ever."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+
+from hookline.evals.matching import match
+from hookline.runtime import Agent
+
+__all__ = ["EXPECTED", "MOCKS", "AgentTools", "tool_patterns_of"]
+
+EXPECTED, MOCKS = "the expected calls", "the mocks"
+"""What names a tool, beside checks."""
+
+GLOB = "*?["
+
+LISTED = 5
+"""How many tools a message lists."""
+
+
+def tool_patterns_of(thing: object) -> list[str]:
+    """The tool patterns that a check, an expectation or the mocks of a task use, from its attribute `tool_patterns`."""
+    found = getattr(thing, "tool_patterns", ())
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        return []
+    return [each for each in found if isinstance(each, str)]
+
+
+class AgentTools:
+    """The tools that an agent has, as patterns name them.
+
+    Args:
+        agent: The agent.
+        opened: Paths of the tools that its sources have given; `None` while they are not open.
+    """
+
+    def __init__(self, agent: Agent, opened: Sequence[str] | None = None) -> None:
+        self.own = [*_paths(agent), *(opened or ())]
+        self.deeper = [path for each in agent.sub_agents for path in AgentTools(each).all]
+        self.closed = [] if opened is not None else [source.identifier for source in agent.sources]
+        self.closed_deeper = list(_deeper_sources(agent))
+
+    @property
+    def all(self) -> list[str]:
+        """Its tools and those of its sub-agents."""
+        return [*self.own, *self.deeper]
+
+    def problem_with(self, pattern: str, *, sub_agents: bool = False) -> str | None:
+        """Say that no tool has a name, and which one is meant.
+
+        Args:
+            pattern: A path, a bare name or a glob.
+            sub_agents: Whether tools of sub-agents count, as they do for mocks.
+
+        Returns:
+            A sentence without its full stop; `None` if there is such a tool, or one may come from a source.
+        """
+        known = self.all if sub_agents else self.own
+        closed = [*self.closed, *self.closed_deeper] if sub_agents else self.closed
+        if not pattern.strip("*/") or _matches(pattern, known) or _may_come_from(pattern, closed):
+            return None
+        if not sub_agents and _matches(pattern, self.deeper):
+            return f"no tool {pattern!r}: a sub-agent has it, whose calls are not those of the task"
+        return f"no tool {pattern!r}{_hint(pattern, known)}"
+
+
+def _paths(agent: Agent) -> list[str]:
+    return [f"{spec.identifier}/{spec.name}" for spec in agent.specs]
+
+
+def _deeper_sources(agent: Agent) -> Iterator[str]:
+    for each in agent.sub_agents:
+        yield from (source.identifier for source in each.sources)
+        yield from _deeper_sources(each)
+
+
+def _matches(pattern: str, paths: Sequence[str]) -> bool:
+    matcher = match.tool(pattern)
+    return any(matcher.may_match(path) for path in paths)
+
+
+def _may_come_from(pattern: str, sources: Sequence[str]) -> bool:
+    """Whether a source that is not open may have a tool of a name."""
+    identifier, slash, _ = pattern.rpartition("/")
+    if not sources or not slash:
+        return bool(sources)
+    return any(char in identifier for char in GLOB) or identifier in sources
+
+
+def _hint(pattern: str, known: Sequence[str]) -> str:
+    if not known:
+        return "; the agent has no tools"
+    identifier, slash, name = pattern.rpartition("/")
+    bare = not slash or any(char in identifier for char in GLOB)
+    names = list(dict.fromkeys(path.rpartition("/")[2] if bare else path for path in known))
+    near = difflib.get_close_matches(name if bare else pattern, names, n=1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"; the tools are {', '.join(names[:LISTED])}{more}"

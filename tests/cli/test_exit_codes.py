@@ -1,0 +1,514 @@
+"""Every command and every way in which it ends: the exit codes that scripts and CI servers go by."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cli.receiver import closed_port
+from cli.scenes import a_recorded_run
+from hookline.cli import _app, _operate
+from hookline.cli._app import app
+from hookline.cli._exit_codes import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    MEANINGS,
+    MISUSED,
+    NOT_JUDGED,
+    SPANS_LOST,
+    TERMINATED,
+    exit_code_of,
+)
+from tests.cli.operated import define, denying, leave_dead, log_runs, on, paused
+from tests.docs.markdown import ROOT
+from tests.signals import default_signals
+
+HOOKLINE = str(Path(sys.executable).with_name("hookline"))
+
+AGENTS = """
+from pathlib import Path
+import anyio
+from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, tool
+
+def agent(*calls):
+    @tool(needs_approval=True)
+    async def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    @tool
+    async def hang() -> str:
+        Path("hangs").touch()
+        await anyio.sleep_forever()
+
+    turns = [
+        ModelResponse(tool_calls=[ToolCalling(api_name=name, args=args, tool_call_id=f"t{number}")])
+        for number, (name, args) in enumerate(calls)
+    ]
+    return Agent(id="agent", model=ScriptedModel([*turns, ModelResponse(content="done")]), tools=[pay, hang])
+
+def plain(): return agent()
+def payer(): return agent(("pay", {"amount": 5}))
+def hanger(): return agent(("hang", {}))
+def broken(): return Agent(id="broken", model=ScriptedModel([]))
+def tools(): return agent().tools
+"""
+SUITE = """\
+suite: shop
+tools: exit_agents:tools
+tasks:
+  - id: first
+    prompt: Say hello.
+    script: [{say: hello}]
+    CHECK
+"""
+HANGING = """\
+  - id: second
+    prompt: Hang.
+    script: [{tool: hang, args: {}}, {say: hello}]
+    checks: [{output_contains: hello}]
+"""
+DEFINITION = '[[hooks]]\nid = "added"\nname = "Added"\npoint = "ToolCall.guard"\nhandler = "deny"\n'
+NOBODY = "postgresql://me@127.0.0.1:9/x"
+"""A database that nobody answers for."""
+
+IDS = ("kept", "removed")
+
+ROWS: dict[str, list[tuple[int, str]]] = {
+    "chat": [
+        (DONE, "exit_agents.py:plain --prompt hi"),
+        (DONE, "exit_agents.py:payer --prompt hi --yes"),
+        (FAILED, "exit_agents.py:payer --prompt hi"),
+        (FAILED, "exit_agents.py:payer"),
+        (FAILED, "exit_agents.py:broken --prompt hi"),
+        (MISUSED, "exit_agents.py:nobody --prompt hi"),
+        (MISUSED, "--prompt hi"),
+        (MISUSED, "missing.py:plain --prompt hi"),
+        (MISUSED, "exit_agents.py:plain --prompt hi --hooks missing.py:hooks"),
+        (MISUSED, "exit_agents.py:plain --prompt hi --trace missing/trace.jsonl"),
+        (SPANS_LOST, "exit_agents.py:plain --prompt hi --otlp-endpoint CLOSED"),
+        (FAILED, "exit_agents.py:broken --prompt hi --otlp-endpoint CLOSED"),
+    ],
+    "serve": [
+        (MISUSED, "--port 70000"),
+        (MISUSED, "--port 0 --rate-limit some"),
+        (MISUSED, "--port 0 --files missing.toml"),
+        (MISUSED, "--port 0 --files broken.toml"),
+        (MISUSED, "--port 0 --scripts missing"),
+        (MISUSED, "--port 0 --agent missing.py:agent"),
+        (MISUSED, "--port 0 --store sqlite:///exit_agents.py"),
+        (MISUSED, "--port 0 --store nowhere:///x"),
+    ],
+    "approve": [
+        (DONE, "op-approve"),
+        (FAILED, "op-unknown"),
+        (FAILED, "op-ended"),
+        (MISUSED, ""),
+        (MISUSED, "op-reject --store sqlite:///missing.db"),
+        (FAILED, f"op-reject --store {NOBODY}"),
+    ],
+    "reject": [
+        (DONE, "op-reject"),
+        (FAILED, "op-reject t9"),
+        (FAILED, "op-unknown"),
+        (MISUSED, ""),
+        (MISUSED, "op-reject --store sqlite:///missing.db"),
+    ],
+    "demo": [
+        (DONE, ""),
+        (SPANS_LOST, "--otlp-endpoint CLOSED"),
+        (MISUSED, "--concurrency 0"),
+        (MISUSED, "--report missing/report.html"),
+        (MISUSED, "--otlp-endpoint nowhere"),
+    ],
+    "trace": [
+        (DONE, "RECORDED"),
+        (SPANS_LOST, "RECORDED --otlp-endpoint CLOSED"),
+        (MISUSED, "agentdojo:nothing"),
+        (MISUSED, "missing.jsonl"),
+        (MISUSED, "exit_agents.py"),
+        (MISUSED, "RECORDED --hooks"),
+        (MISUSED, "RECORDED --otlp-json missing/spans.json"),
+    ],
+    "eval suite": [
+        (DONE, "good.yaml"),
+        (FAILED, "bad.yaml"),
+        (NOT_JUDGED, "vacuous.yaml"),
+        (NOT_JUDGED, "empty.yaml"),
+        (NOT_JUDGED, "vacuous.yaml --json"),
+        (NOT_JUDGED, "vacuous.yaml --otlp-endpoint CLOSED"),
+        (DONE, "vacuous.yaml --mocked"),
+        (FAILED, "bad.yaml --otlp-endpoint CLOSED"),
+        (SPANS_LOST, "good.yaml --otlp-endpoint CLOSED"),
+        (MISUSED, "good.yaml --task nothing"),
+        (MISUSED, "good.yaml --mode often"),
+        (MISUSED, "good.yaml --mode record"),
+        (MISUSED, "good.yaml --mode replay --cassettes missing"),
+        (MISUSED, "good.yaml --save missing/run.json"),
+        (MISUSED, "good.yaml --faults missing.yaml"),
+        (MISUSED, "missing.yaml"),
+        (MISUSED, "broken.yaml"),
+        (MISUSED, "nothing"),
+        (MISUSED, ""),
+    ],
+    "eval diff": [
+        (DONE, "good.json good.json"),
+        (FAILED, "good.json bad.json"),
+        (FAILED, "good.json none.json"),
+        (NOT_JUDGED, "none.json good.json"),
+        (MISUSED, "good.json"),
+        (MISUSED, "good.json missing.json"),
+        (MISUSED, "good.json half.json"),
+        (MISUSED, "good.json good.json --min-score 2"),
+    ],
+    "eval attack": [
+        (MISUSED, "agentdojo:nothing"),
+        (MISUSED, "agentdojo:banking --policy nothing"),
+        (MISUSED, "agentdojo:banking --wording nothing"),
+        (MISUSED, "missing.yaml"),
+        (MISUSED, ""),
+    ],
+    "hooks list": [
+        (DONE, ""),
+        (DONE, "--json"),
+        (MISUSED, "--point nowhere"),
+        (MISUSED, "--files missing.toml"),
+        (MISUSED, "--files broken.toml"),
+        (MISUSED, "--store sqlite:///missing.db"),
+        (MISUSED, "--store sqlite:///exit_agents.py"),
+        (MISUSED, "--store nowhere:///x"),
+        (FAILED, f"--store {NOBODY}"),
+    ],
+    "hooks show": [
+        (DONE, "kept"),
+        (FAILED, "unknown"),
+        (MISUSED, ""),
+        (MISUSED, "kept --store sqlite:///missing.db"),
+    ],
+    "hooks add": [
+        (DONE, "hooks.toml"),
+        (FAILED, f"hooks.toml --store {NOBODY}"),
+        (MISUSED, "missing.toml"),
+        (MISUSED, "missing.json"),
+        (MISUSED, "broken.toml"),
+        (MISUSED, "broken.json"),
+        (MISUSED, "wrong.json"),
+        (MISUSED, "."),
+        (MISUSED, "hooks.toml --store sqlite:///exit_agents.py"),
+    ],
+    "hooks test": [
+        (DONE, "kept"),
+        (FAILED, "unknown"),
+        (MISUSED, "kept --call nonsense"),
+        (MISUSED, "kept --timeout 0"),
+        (MISUSED, "kept --store sqlite:///missing.db"),
+    ],
+    "hooks toggle": [
+        (DONE, "kept --off"),
+        (FAILED, "unknown"),
+        (MISUSED, ""),
+        (MISUSED, "kept --store sqlite:///missing.db"),
+    ],
+    "hooks remove": [
+        (DONE, "removed"),
+        (FAILED, "unknown"),
+        (MISUSED, ""),
+        (MISUSED, "kept --store sqlite:///missing.db"),
+    ],
+    "operations list": [
+        (DONE, ""),
+        (MISUSED, "--status often"),
+        (MISUSED, "--limit 0"),
+        (MISUSED, "--store sqlite:///missing.db"),
+        (FAILED, f"--store {NOBODY}"),
+    ],
+    "operations show": [
+        (DONE, "op-approve"),
+        (FAILED, "op-unknown"),
+        (MISUSED, ""),
+        (MISUSED, "op-approve --store sqlite:///missing.db"),
+    ],
+    "operations events": [
+        (DONE, "op-approve"),
+        (FAILED, "op-unknown"),
+        (MISUSED, "op-approve --after x"),
+        (MISUSED, "op-approve --store sqlite:///missing.db"),
+    ],
+    "deliveries list": [
+        (DONE, ""),
+        (MISUSED, "--status often"),
+        (MISUSED, "--since never"),
+        (MISUSED, "--store sqlite:///missing.db"),
+    ],
+    "deliveries retry": [
+        (DONE, "DEAD"),
+        (FAILED, "msg_unknown"),
+        (MISUSED, ""),
+        (MISUSED, "DEAD --store sqlite:///missing.db"),
+    ],
+    "deliveries replay": [
+        (DONE, "--status dead"),
+        (MISUSED, ""),
+        (MISUSED, "--status often"),
+        (MISUSED, "--status dead --store sqlite:///missing.db"),
+    ],
+    "logs list": [
+        (DONE, ""),
+        (MISUSED, "--point nowhere"),
+        (MISUSED, "--since never"),
+        (MISUSED, "--store sqlite:///missing.db"),
+    ],
+    "logs tail": [
+        (MISUSED, "--lines -1"),
+        (MISUSED, "--store sqlite:///missing.db"),
+    ],
+    "logs stats": [
+        (DONE, ""),
+        (MISUSED, "--by weather"),
+        (MISUSED, "--store sqlite:///missing.db"),
+    ],
+    "keys create": [
+        (DONE, "ops --scope hooks:read"),
+        (FAILED, f"ops --scope hooks:read --store {NOBODY}"),
+        (MISUSED, "ops"),
+        (MISUSED, "ops --scope hooks:nothing"),
+        (MISUSED, "ops --scope hooks:read --expires never"),
+        (MISUSED, "ops --scope hooks:read --store sqlite:///exit_agents.py"),
+    ],
+    "keys list": [
+        (DONE, ""),
+        (MISUSED, "--limit 0"),
+        (MISUSED, "--store sqlite:///missing.db"),
+    ],
+    "keys revoke": [
+        (FAILED, "unknown"),
+        (MISUSED, ""),
+        (MISUSED, "unknown --store sqlite:///missing.db"),
+    ],
+}
+"""What each command is given, and how it then ends. `eval suite` is what `hookline eval` alone means."""
+
+CASES = [
+    pytest.param(command, args, code, id=f"{command} {args} -> {code}")
+    for command, rows in ROWS.items()
+    for code, args in rows
+]
+
+
+def commands(group: Any, *path: str) -> Iterator[str]:
+    """The names of all commands of the command line."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *path, name)
+        else:
+            yield " ".join([*path, name])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with something for every command; its store is the default one."""
+    found = tmp_path_factory.mktemp("exit codes ü")
+    texts = {
+        "exit_agents.py": AGENTS,
+        "good.yaml": SUITE.replace("CHECK", "checks: [{output_contains: hello}]"),
+        "bad.yaml": SUITE.replace("CHECK", "checks: [{output_contains: bye}]"),
+        "vacuous.yaml": SUITE.replace("CHECK", ""),
+        "hanging.yaml": SUITE.replace("CHECK", "checks: [{output_contains: hello}]") + HANGING,
+        "empty.yaml": "suite: shop\ntasks: []\n",
+        "broken.yaml": "suite: [\n",
+        "broken.toml": '[[hooks]]\nname = "x"\npoint = "nowhere"\nhandler = "deny"\n',
+        "broken.json": "[",
+        "wrong.json": '{"name": "x", "point": "nowhere", "handler": "deny"}',
+        "hooks.toml": DEFINITION,
+        "half.json": '{"format": "hookline-run", "resu',
+    }
+    for name, text in texts.items():
+        (found / name).write_text(text)
+    url = f"sqlite:///{found / 'hookline.db'}"
+    for name in ("op-approve", "op-reject"):
+        paused(url, name, 5)
+    on(url, lambda store: leave_dead(store, "op-ended"))
+    on(url, lambda store: log_runs(store, "op-logged", hooks=[denying("never", "no")]))
+    on(url, lambda store: define(store, *({"id": each, "name": each, "point": "ToolCall.guard"} for each in IDS)))
+    runner = CliRunner()
+    before = Path.cwd()
+    os.chdir(found)
+    try:
+        for name in ("good", "bad"):
+            runner.invoke(app, ["eval", f"{name}.yaml", "--save", f"{name}.json"])
+        runner.invoke(app, ["eval", "empty.yaml", "--save", "none.json"])
+        told = runner.invoke(app, ["deliveries", "list", "--json", "--store", url]).stdout
+    finally:
+        os.chdir(before)
+    a_recorded_run(found)
+    (found / "dead").write_text(json.loads(told.splitlines()[0])["id"])
+    return found
+
+
+@pytest.fixture
+def words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What stands for something that is known only now; the folder is the current one, the demo runs a small suite."""
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("HOOKLINE_STORE", raising=False)
+    monkeypatch.setattr(_app, "DEMO_SUITES", ("good.yaml",))
+    monkeypatch.setattr(_operate, "RETRY_SECONDS", 0.05)
+    return {
+        "CLOSED": f"http://127.0.0.1:{closed_port()}",
+        "RECORDED": "run.jsonl",
+        "DEAD": (folder / "dead").read_text(),
+    }
+
+
+@pytest.mark.parametrize(("command", "args", "code"), CASES)
+def test_every_command_ends_with_the_code_of_what_happened(
+    words: dict[str, str], command: str, args: str, code: int
+) -> None:
+    line = [*command.removesuffix(" suite").split(), *(words.get(word, word) for word in args.split())]
+
+    done = CliRunner().invoke(app, line, input="hi\n")
+
+    assert done.exit_code == code, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit), "a traceback is no message"
+    assert done.output or code == DONE
+    assert done.stderr or code != MISUSED
+    assert "Traceback" not in done.output
+
+
+def test_no_command_is_left_out() -> None:
+    assert set(ROWS) == set(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("command", ROWS)
+def test_every_command_can_be_misused_and_says_so(command: str) -> None:
+    codes = {code for code, _ in ROWS[command]}
+
+    assert MISUSED in codes
+    assert codes <= set(MEANINGS)
+
+
+@pytest.mark.parametrize("line", [["nothing"], ["--nothing"], ["hooks", "nothing"], ["keys", "--nothing"]])
+def test_a_command_that_there_is_not_is_a_wrong_use(line: list[str]) -> None:
+    assert CliRunner().invoke(app, line).exit_code == MISUSED
+
+
+@pytest.mark.parametrize(
+    ("ok", "judged", "arrived", "code"),
+    [
+        (True, True, True, DONE),
+        (False, False, False, FAILED),
+        (False, True, True, FAILED),
+        (True, False, False, NOT_JUDGED),
+        (True, True, False, SPANS_LOST),
+    ],
+)
+def test_the_worst_that_happened_decides(ok: bool, judged: bool, arrived: bool, code: int) -> None:
+    assert exit_code_of(ok=ok, judged=judged, arrived=arrived) == code
+
+
+def test_a_demo_whose_replay_fails_is_a_failure(words: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_app, "DEMO_SUITES", ("bad.yaml",))
+
+    assert CliRunner().invoke(app, ["demo", "--otlp-endpoint", words["CLOSED"]]).exit_code == FAILED
+
+
+def test_the_help_and_the_page_have_the_table_of_codes() -> None:
+    shown = " ".join(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).stdout.split())
+    page = (ROOT / "docs" / "how-to" / "command-line.md").read_text()
+
+    for code, meaning in MEANINGS.items():
+        assert f"{code}: {meaning}." in shown
+        assert f"| {code} | {meaning} |" in page
+
+
+def test_every_code_that_a_command_tells_of_is_one_of_the_table() -> None:
+    for command in ROWS:
+        line = [word for word in command.split() if word != "suite"]
+        shown = CliRunner().invoke(app, [*line, "--help"], env={"COLUMNS": "200"}).stdout
+        told = {int(number) for number in re.findall(r"\b(?:with|and|or) (\d+) (?:if|for|after)", shown)}
+
+        assert told <= set(MEANINGS), command
+
+
+STOPPED = [
+    "eval hanging.yaml --concurrency 1 --save stopped.json",
+    "chat exit_agents.py:hanger --prompt hi",
+    "logs tail --lines 1",
+]
+"""Commands that go on until they are stopped."""
+
+
+def stopped(line: str, folder: Path, number: signal.Signals, *, ignored: bool = False) -> tuple[int, str]:
+    """Start a command, and send it a signal once it waits.
+
+    Args:
+        line: The command.
+        folder: Where it runs.
+        number: The signal.
+        ignored: Whether it is started with SIGINT ignored, as a script starts what is to run in the background.
+
+    Returns:
+        Its exit code, and what it said on stderr.
+    """
+    hangs = folder / "hangs"
+    hangs.unlink(missing_ok=True)
+
+    def start() -> None:
+        default_signals()
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    with subprocess.Popen(
+        [HOOKLINE, *line.split()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        preexec_fn=start,
+        env={key: value for key, value in os.environ.items() if key != "HOOKLINE_STORE"},
+    ) as process:
+        assert process.stdout is not None
+        if "hang" in line:
+            while not hangs.exists():
+                assert process.poll() is None, process.communicate()
+                sleep(0.01)
+        else:
+            process.stdout.readline()
+        process.send_signal(number)
+        _, said = process.communicate(timeout=100)
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("line", STOPPED)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)])
+def test_a_command_that_is_stopped_says_by_what(folder: Path, line: str, number: signal.Signals, code: int) -> None:
+    ended, said = stopped(line, folder, number)
+
+    assert ended == code, said
+    assert "Traceback" not in said
+
+
+def test_sigterm_keeps_what_was_done_also_where_ctrl_c_is_ignored(folder: Path) -> None:
+    code, said = stopped(STOPPED[0], folder, signal.SIGTERM, ignored=True)
+
+    saved = json.loads((folder / "stopped.json").read_text())
+    assert (code, said.splitlines()[-1]) == (TERMINATED, "hookline: interrupted")
+    assert ([each["taskId"] for each in saved["results"]], saved["notRun"]) == (["first"], ["shop/second"])
+
+
+def test_sigterm_ends_a_chat_that_waits_for_a_person(folder: Path) -> None:
+    code, said = stopped("chat exit_agents.py:plain", folder, signal.SIGTERM)
+
+    assert (code, said) == (TERMINATED, "")
