@@ -99,6 +99,8 @@ decisions = Table(
     Column("decision", LargeBinary, nullable=False),
     _id("decided_by"),
     Column("created_at", Float, nullable=False),
+    Column("call", LargeBinary),
+    Column("event_number", BigInteger),
 )
 
 deliveries = Table(
