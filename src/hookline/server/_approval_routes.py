@@ -226,9 +226,7 @@ def _fitting(calls: Iterable[PendingApproval], wanted: ApprovalFilter, now: floa
     glob = wanted.tool
     matches = tool_matcher(glob if glob is None or "/" in glob else f"*/{glob}") or bool
     latest = now - wanted.waiting_seconds if wanted.waiting_seconds > 0 else math.inf
-    return [
-        call for call in calls if matches(f"{call.identifier}/{call.api_name}") and call.waiting_since <= latest
-    ]
+    return [call for call in calls if matches(f"{call.identifier}/{call.api_name}") and call.waiting_since <= latest]
 
 
 async def decisions_about(parts: Parts, caller: Caller, id: str) -> list[MadeDecision]:  # noqa: A002

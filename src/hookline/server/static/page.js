@@ -59,7 +59,7 @@ function l() {
 }
 document.addEventListener("submit", (e) => {
 	let t = e.target.closest(".decide");
-	t !== null && (t.style.minHeight = `${t.offsetHeight}px`);
+	t !== null && (t.style.minHeight = `${t.getBoundingClientRect().height}px`);
 });
 function u(e) {
 	for (let t of document.querySelectorAll("[data-live]")) t.dataset.live = e, t.textContent = e === "on" ? "live" : "connection lost, trying again";

@@ -92,7 +92,7 @@ function announce(): void {
 // A form keeps its place and its height when its answer replaces it, so that a second click hits nothing else.
 document.addEventListener("submit", (event) => {
   const place = (event.target as HTMLElement).closest<HTMLElement>(".decide");
-  if (place !== null) place.style.minHeight = `${place.offsetHeight}px`;
+  if (place !== null) place.style.minHeight = `${place.getBoundingClientRect().height}px`;
 });
 
 function live(state: string): void {
