@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,12 @@ DECISIONS = {
     "reject": Reject("t0", "too much"),
     "rejectAndContinue": Reject("t0", and_continue=True),
 }
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[SqlStore]:
+    async with SqlStore(database_url) as store:
+        yield store
 
 
 @tool(in_thread=False, needs_approval=True)
@@ -96,9 +103,15 @@ async def test_each_of_several_people_is_named_for_their_own_call(store: SqlStor
     await store.decide("op", Reject("t0", and_continue=True), by="cli:bob")
     await resume_agent(payer(5, 6, 7), "op", [Approve("t1")], store=store)
 
-    found = {made.tool_call_id: made.decided_by for made in await store.decisions_of("op")}
+    async with Worker(store, [payer(5, 6, 7)], poll_seconds=0.02):
+        await status_of(store, "op", "done")
 
-    assert found["t1"] == ""
+    found = {made.tool_call_id: (made.decided_by, made.decision) for made in await store.decisions_of("op")}
+    assert found == {
+        "t0": ("cli:bob", "rejectAndContinue"),
+        "t1": ("", "approve"),
+        "t2": ("key:ann", "approve"),
+    }
 
 
 @pytest.mark.anyio
