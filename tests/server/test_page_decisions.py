@@ -219,7 +219,7 @@ def test_the_second_of_two_people_sees_what_the_first_has_decided(
     told = text(another, ".outcome.problem")
     told.to_contain_text("Not done: your decision, approve, was not kept. The call was decided before.")
     told.to_contain_text(re.compile(r"was rejected and stopped by a test \(API key \w{16}\)"))
-    told.to_contain_text("Reason: Too much.")
+    told.to_contain_text("Reason: “Too much.”")
     assert decisions(paged, its) == [(its, "call", "reject")]
     second.close()
 
@@ -336,7 +336,7 @@ def test_hostile_words_are_shown_as_they_are(page: Page, paged: Site, tenant: st
     assert json.loads(page.locator("article pre").inner_text()) == {EVIL: [EVIL]}
     page.get_by_label("Reason for a rejection").fill(EVIL)
     page.get_by_role("button", name="Reject and stop").click()
-    text(page, ".outcome").to_contain_text(f"Reason: {SHOWN}.")
+    text(page, ".outcome").to_contain_text(f"Reason: “{SHOWN}”.")
     page.goto(f"operations/{its}")
     text(page, "h1").to_have_text(its)
     assert "owned" not in page.title()

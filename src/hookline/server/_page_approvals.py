@@ -19,7 +19,7 @@ from hookline.server._approval_routes import (
 )
 from hookline.server._operation_routes import visible_operation
 from hookline.server._page_frame import Frame, frame_of, own_place
-from hookline.server._page_operations import mark_of, pictures
+from hookline.server._page_operations import MOST_MARKS, mark_of, pictures
 from hookline.server._problems import ApiError
 from hookline.server._stream_routes import event_stream
 from hookline.store import StoredOperation
@@ -51,9 +51,10 @@ async def shown(request: Req) -> Response[str]:
         asked=asked,
         is_filtered=any(asked[name] for name in FILTERS),
         known=known,
-        ages=AGES,
+        ages=[(seconds, f"{name} or longer") for seconds, name in _ages(asked["age"]).items()],
         back=frame.place(request),
         seen=".".join(mark_of(each) for each in page.items),
+        is_live=asked["cursor"] is None and len(page.items) <= MOST_MARKS,
     )
 
 
@@ -150,6 +151,11 @@ async def _made(frame: Frame, request: Req, id: str, call: str, seen: str | None
         (each for each in about if each.pause == pause or (not each.pause and each.decided_at * 1e9 >= int(pause))),
         None,
     )
+
+
+def _ages(asked: str | None) -> dict[str, str]:
+    """Return the ages that can be chosen, with the one that an address has asked for."""
+    return AGES if asked is None or asked in AGES else {asked: f"{asked} seconds"} | AGES
 
 
 def _asked(request: Req) -> dict[str, str | None]:

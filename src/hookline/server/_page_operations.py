@@ -28,7 +28,7 @@ from hookline.server._stream_routes import PING, SILENCE_SECONDS, event_stream
 from hookline.store import Page, StoredOperation
 from hookline.store._tables import operations
 
-__all__ = ["ROUTES", "digest", "mark_of", "pictures"]
+__all__ = ["MOST_MARKS", "ROUTES", "digest", "mark_of", "pictures"]
 
 ROWS, EVENTS = 100, 200
 LAST_EVENTS = 20
@@ -37,6 +37,8 @@ MOST_EVENTS = 10_000
 MOST_EXECUTIONS = 5000
 CALM = 0.5
 """Seconds between two pictures of the same list: more often nobody can read it."""
+MOST_MARKS = 500
+"""Calls whose marks an address carries; more would make it longer than servers take."""
 READS = {"scope": "operations:read"}
 LIVE = ("running", "waiting_for_human")
 
@@ -71,7 +73,7 @@ async def one(request: Req, id: Id) -> Response[str]:  # noqa: A002
     found = await frame.parts.store.events_of(id, after=after, limit=EVENTS + 1)
     decisions = await decisions_about(frame.parts, caller_of(request), id)
     calls = await approvals_of(frame.parts, operation)
-    there = ".".join(mark_of(each) for each in calls)
+    there = ".".join(mark_of(each) for each in calls[:MOST_MARKS])
     facts = await _facts(frame, request, operation, there)
     return frame.page(
         request,
