@@ -133,6 +133,15 @@ async def test_a_decision_about_what_has_changed_is_refused_and_nothing_is_kept(
 
 
 @pytest.mark.anyio
+async def test_workers_look_for_what_is_untold_without_reading_all_that_was_ever_decided(tmp_path: Path) -> None:
+    untold = "SELECT operation_id FROM decisions WHERE event_number IS NULL"
+    async with SqlStore(f"sqlite:///{tmp_path / 'store.db'}") as store, store.reading() as connection:
+        plan = (await connection.execute(text(f"EXPLAIN QUERY PLAN {untold}"))).all()
+
+    assert "ix_decisions_operation_id" in str(plan)
+
+
+@pytest.mark.anyio
 async def test_who_is_second_is_told_what_the_first_has_decided(store: SqlStore) -> None:
     await pending(store, 5)
     await store.decide("op", Reject("t0"), by="key:ann")
@@ -174,6 +183,7 @@ async def test_decisions_of_an_older_store_are_kept_and_taken(tmp_path: Path) ->
         await store.decide("op", Approve("t0"), by="key:ann")
     engine = create_engine(address)
     with engine.begin() as connection:
+        connection.execute(text("DROP INDEX ix_decisions_operation_id"))
         for column in ("call", "event_number"):
             connection.execute(text(f"ALTER TABLE decisions DROP COLUMN {column}"))
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))

@@ -39,12 +39,13 @@ class Approve(msgspec.Struct, frozen=True, tag="approve", rename="camel"):
 
 
 class Reject(msgspec.Struct, frozen=True, tag="reject", rename="camel"):
-    """A person refuses a pending tool call.
+    """A person rejects a pending tool call, and stops the run or lets it continue.
 
     Attributes:
         tool_call_id: The call.
         reason: Why; the model is told.
-        and_continue: Whether the run goes on; otherwise it stops with reason `"interrupted"`.
+        and_continue: `True` is *reject and continue*: the run goes on. `False` is *reject and stop*: the run ends with
+            reason `"interrupted"`.
     """
 
     tool_call_id: str

@@ -9,7 +9,13 @@ import msgspec
 from sqlalchemy import Row, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline.errors import DecisionError, OperationFinishedError, OperationNotFoundError, StateFormatError
+from hookline.errors import (
+    DecisionError,
+    EventDecodeError,
+    OperationFinishedError,
+    OperationNotFoundError,
+    StateFormatError,
+)
 from hookline.events import AfterHumanIntervention, BeforeHumanIntervention, HookType, PendingTool, decode
 from hookline.runtime import Approve, OperationState, Reject
 from hookline.runtime._decision_words import DECIDED, Action, action_of, decision_of
@@ -247,7 +253,10 @@ async def decisions_of(connection: AsyncConnection, operation_id: str) -> list[S
         .order_by(events.c.number)
     )
     for number, wire in await connection.execute(query):
-        event = decode(wire)
+        try:
+            event = decode(wire)
+        except EventDecodeError:  # a newer version has written it
+            continue
         if isinstance(event, BeforeHumanIntervention):
             asked |= {call.tool_call_id: call for call in event.pending_tools}
         elif isinstance(event, AfterHumanIntervention) and number not in linked:

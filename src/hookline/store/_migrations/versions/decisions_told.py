@@ -11,3 +11,7 @@ def upgrade() -> None:
     """Add the columns. Older decisions have no call, and none of them is told: they were deleted then."""
     op.add_column("decisions", sa.Column("call", sa.LargeBinary()))
     op.add_column("decisions", sa.Column("event_number", sa.BigInteger()))
+    untold = sa.text("event_number IS NULL")
+    op.create_index(
+        "ix_decisions_operation_id", "decisions", ["operation_id"], sqlite_where=untold, postgresql_where=untold
+    )
