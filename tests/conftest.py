@@ -9,6 +9,10 @@ from collections.abc import Generator
 import hypothesis.entry_points  # it asks the collector who refers to what, so it comes before the freeze
 import pytest
 
+from tests.browsers import browser, chromium, pytest_collection_finish, pytest_terminal_summary
+
+__all__ = ["browser", "chromium", "pytest_collection_finish", "pytest_terminal_summary"]
+
 # An example that takes long on a machine that is busy is no failure of what it tests.
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")

@@ -566,7 +566,7 @@ def store_page() -> Iterator[str]:
     )
     yield "## The store itself\n"
     yield from members_of(store.SqlStore)
-    for kind in (store.StoredOperation, store.Page):
+    for kind in (store.StoredOperation, store.StoredDecision, store.Page):
         yield from struct_entry(kind)
     yield from error_lines(store.StoreVersionError)
     yield "## Going on with operations\n"
@@ -849,7 +849,7 @@ SCOPES_ALLOW: dict[server.Scope, str] = {
     "hooks:admin": "Look after keys, and read the audit. With a key of the system: see the objects of all tenants, "
     "change those of the system, and read the figures for Prometheus.",
     "operations:read": "Read operations, their events, what waits for a person, and deliveries; follow streams.",
-    "approvals:decide": "Approve and reject tool calls.",
+    "approvals:decide": "Decide about tool calls: approve, reject and continue, reject and stop.",
     "deliveries:replay": "Have deliveries made again, and send to an endpoint again that was disabled.",
 }
 
@@ -1223,7 +1223,9 @@ SPAN_ATTRIBUTES: dict[str, dict[str, str]] = {
         names.PENDING_COUNT: "Before the pause. How many calls wait.",
         names.OUTCOME: "Before the pause. `waiting_for_human`.",
         names.TOOL_CALL_ID: "Of a decision. The call that it is about.",
-        names.HUMAN_DECISION: "Of a decision. `approve`, `reject` or `rejectAndContinue`.",
+        names.HUMAN_DECISION: (
+            "Of a decision. `approve`, `reject` (reject and stop) or `rejectAndContinue` (reject and continue)."
+        ),
         names.HUMAN_WAIT: "Of a decision. For how long the run has waited, in seconds.",
         names.HUMAN_REASON: "With content. Why it was rejected.",
     },

@@ -37,7 +37,7 @@ def test_nobody_approves_without_a_terminal_unless_it_is_said() -> None:
 
     assert (refused.exit_code, approved.exit_code) == (1, 0)
     assert refused.stdout == "Done: A person refused this call: Nobody is there who could approve it.\n"
-    assert "⊘ send  refused: nobody is there who could approve it (--yes does)\n" in refused.stderr
+    assert "⊘ send  rejected and continued: nobody is there who could approve it (--yes does)\n" in refused.stderr
     assert approved.stdout == "Done: sent second to Ada\n"
     assert "✓ send  approved, as --yes says\n" in approved.stderr
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from hookline import Approve, resume_agent
 from hookline.store import SqlStore
-from tests.cli.operated import PAID, database, go_on, lines, on, pause, paused, run
+from tests.cli.operated import PAID, database, go_on, lines, on, pause, paused, payer, run
+
+ACCOUNT = f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
 
 
 @pytest.fixture
@@ -43,7 +50,13 @@ def test_a_run_may_go_on_without_a_rejected_call_and_the_model_is_told_why(url: 
 
     (told,) = lines(run("reject", "op", "--continue", "--reason", "too much", "--json", url=url))
 
-    assert told == {"operationId": "op", "toolCallId": "t0", "decision": "rejectAndContinue", "pending": []}
+    assert told == {
+        "operationId": "op",
+        "toolCallId": "t0",
+        "decision": "rejectAndContinue",
+        "decidedBy": ACCOUNT,
+        "pending": [],
+    }
     assert (go_on(url, "op", 5), PAID) == ("done", [])
     state = on(url, lambda store: store.load("op"))
     assert state is not None
@@ -60,7 +73,7 @@ def test_of_several_calls_each_is_named_until_one_is_left(url: str) -> None:
 
     assert (unnamed.exit_code, unnamed.stdout) == (1, "")
     assert "several calls wait; name one. Calls that wait for a decision: 't0', 't1'." in unnamed.stderr
-    assert first.stdout.splitlines()[1] == "It waits for t0 still."
+    assert first.stdout.splitlines()[1:] == ['Its arguments: {"amount":6}', "It waits for t0 still."]
     assert second.stdout.startswith("Approved t0 ")
     assert (third.exit_code, "all calls are decided" in third.stderr) == (1, True)
     assert (go_on(url, "op", 5, 6), sorted(PAID)) == ("done", [5, 6])
@@ -125,7 +138,10 @@ def test_an_operation_is_shown_with_the_calls_that_wait(url: str) -> None:
     assert told["status"] == "waiting_for_human"
     assert told["pending"] == [{"identifier": "local", "apiName": "pay", "toolCallId": "t1", "args": {"amount": 6}}]
     assert 'args        {"amount":6}\n' in shown.stdout
-    assert "hookline approve op t1" in shown.stdout
+    assert "\nApprove:             hookline approve op t1\n" in shown.stdout
+    assert "\nReject and continue: hookline reject op t1 --continue\n" in shown.stdout
+    assert "\nReject and stop:     hookline reject op t1 --stop\n" in shown.stdout
+    assert [(each["toolCallId"], each["decidedBy"]) for each in told["decisions"]] == [("t0", ACCOUNT)]
     assert run("operations", "show", "op", "--tenant", "other", url=url).exit_code == 1
     run("approve", "op", url=url)
     assert "All that it waits for is decided" in run("operations", "show", "op", url=url).stdout
@@ -165,3 +181,77 @@ def test_nothing_that_an_agent_has_written_reaches_the_terminal_as_a_command(url
         result = run("operations", *args, url=url, width=160)
         assert result.exit_code == 0
         assert not {"\x1b", "\x07", "\x9b"} & set(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("args", "decided", "action"),
+    [
+        (["approve"], "Approved", "approve"),
+        (["reject"], "Rejected and stopped", "reject"),
+        (["reject", "--stop"], "Rejected and stopped", "reject"),
+        (["reject", "--continue"], "Rejected and continued", "rejectAndContinue"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_says_which_decision_it_was_and_who_made_it(
+    url: str, args: list[str], decided: str, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused(url, "op", 5, tenant="acme")
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "somebody-else")
+
+    said = run(args[0], "op", *args[1:], url=url)
+    go_on(url, "op", 5)
+
+    assert said.stdout.splitlines()[:2] == [
+        f"{decided} t0 (local/pay) of op, tenant acme.",
+        'Its arguments: {"amount":5}',
+    ]
+    (told,) = lines(run("operations", "show", "op", "--json", url=url))
+    [made] = told["decisions"]
+    assert (made["decision"], made["decidedBy"], made["args"]) == (action, ACCOUNT, {"amount": 5})
+    assert made["eventNumber"] is not None
+    shown = run("operations", "show", "op", url=url).stdout
+    assert f"{ACCOUNT[4:]} on the command line" in shown
+    assert decided.lower() in shown
+    events = run("operations", "events", "op", url=url, width=160).stdout
+    assert f"t0 {decided.lower()} by {ACCOUNT}" in events
+
+
+def test_what_python_decided_names_nobody(url: str) -> None:
+    paused(url, "op", 5)
+    on(url, lambda store: resume_agent(payer(5), "op", [Approve("t0")], store=store))
+
+    (told,) = lines(run("operations", "show", "op", "--json", url=url))
+
+    [made] = told["decisions"]
+    assert (made["decision"], made["decidedBy"], made["args"]) == ("approve", "", {"amount": 5})
+    assert "somebody who was not named" in run("operations", "show", "op", url=url).stdout
+
+
+def test_who_was_later_is_told_who_was_first(url: str) -> None:
+    paused(url, "op", 5, 6)
+    run("reject", "op", "t0", url=url)
+
+    result = run("approve", "op", "t0", url=url)
+
+    assert f"the call 't0' is decided already: rejected and stopped by {ACCOUNT}" in result.stderr
+
+
+def test_no_help_has_a_reject_that_does_not_say_what_becomes_of_the_run() -> None:
+    told = " ".join(run("reject", "--help", width=200).stdout.split())
+
+    assert (
+        "Reject a tool call that waits for a person, and stop the run; with --continue, reject it and continue." in told
+    )
+    assert "Reject and continue: the model is told, and the run goes on. Reject and stop: the run ends." in told
+
+
+def test_an_account_without_a_name_is_named_by_its_number() -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can become an account without a name")
+    code = "from hookline.cli._operate import actor; import os; os.setuid(54321); print(actor())"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert done.stdout == "cli:54321\n", done.stderr

@@ -107,10 +107,9 @@ async def operation(store: SqlStore, tenant_id: str = "acme", **fields: Any) -> 
     """An operation that waits for a person to decide about `call`, with three events."""
     operation_id = fields.pop("operation_id", None) or new_id("op")
     waiting = PendingTool(identifier="bank", api_name="pay", tool_call_id="call", args={"amount": 3}, prompt="Pay?")
-    given = {"status": "waiting_for_human", "pending": [waiting], "waiting_since_unix_nano": 10**18} | fields
-    state = OperationState(
-        operation_id=operation_id, agent_id="agent", tenant_id=tenant_id, version=1, events=3, **given
-    )
+    known = {"agent_id": "agent", "status": "waiting_for_human", "waiting_since_unix_nano": 10**18}
+    given: dict[str, Any] = known | {"pending": [waiting]} | fields
+    state = OperationState(operation_id=operation_id, tenant_id=tenant_id, version=1, events=3, **given)
     await store.commit(state, expected_version=None, entries=entries(operation_id, 1, 3))
     return operation_id
 

@@ -106,6 +106,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", "/v1/operations/{id:str}/decisions"): Case(
         "/v1/operations/{id}/decisions", waiting, body=lambda _: {"toolCallId": "call", "decision": "approve"}
     ),
+    ("GET", "/v1/operations/{id:str}/decisions"): Case("/v1/operations/{id}/decisions", waiting),
     ("GET", "/v1/approvals"): Case("/v1/approvals?limit=1000", waiting, listed=tenants),
     ("GET", "/v1/stream"): Case("/v1/stream", endless=True),
     ("GET", "/v1/deliveries"): Case("/v1/deliveries?limit=1000", dead, listed=tenants),

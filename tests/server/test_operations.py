@@ -122,6 +122,30 @@ async def test_of_two_people_one_decides(site: Site, store: SqlStore) -> None:
     problem(next(answer for answer in answers if answer.status_code == 409), 409, "not_pending")
 
 
+async def test_who_decided_is_listed_with_the_operation(site: Site, store: SqlStore) -> None:
+    id = await operation(store)  # noqa: A001
+    token = await key(store)
+
+    async with site.client(token) as ann, site.client() as admin, site.client(await key(store, "globex")) as stranger:
+        [waiting] = (await ann.get(f"/v1/operations/{id}/approvals")).json()
+        body = {"toolCallId": "call", "decision": "reject", "reason": "too much", "seen": waiting["seen"]}
+        stale = await ann.post(f"/v1/operations/{id}/decisions", json=body | {"seen": "1.0"})
+        none = (await ann.get(f"/v1/operations/{id}/decisions")).json()
+        decided = await ann.post(f"/v1/operations/{id}/decisions", json=body)
+        later = await admin.post(f"/v1/operations/{id}/decisions", json=body)
+        [made] = (await ann.get(f"/v1/operations/{id}/decisions")).json()
+        other = await stranger.get(f"/v1/operations/{id}/decisions")
+
+    who = f"key:{token.split('_')[1]}"
+    assert "has changed since" in problem(stale, 409, "not_pending")["detail"]
+    assert none == []
+    assert decided.json()["decidedBy"] == who
+    assert f"rejected and stopped by {who}" in problem(later, 409, "not_pending")["detail"]
+    problem(other, 404, "not_found")
+    assert (made["decision"], made["reason"], made["args"]) == ("reject", "too much", {"amount": 3})
+    assert (made["decidedBy"], made["decidedByName"], made["eventNumber"]) == (who, "a test", None)
+
+
 async def test_a_decision_needs_a_call_that_waits(site: Site, store: SqlStore) -> None:
     done = await operation(store, status="done", pending=[])
     waiting = await operation(store)

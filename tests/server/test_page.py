@@ -2,189 +2,63 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
+from playwright.sync_api import Browser, expect
 
-from hookline.calls import ModelResponse, ToolCalling
 from hookline.events import BeforeToolCall, HookType, encode
-from hookline.runtime import Agent, JournalEntry, OperationState, ScriptedModel, exec_agent, tool
+from hookline.runtime import JournalEntry, OperationState
 from hookline.store._deliveries_log import DeliveryLog
-from tests.server.site import Site, delivery, operation
+from tests.server.browsing import complaints, page, paged, secret, tenant, text
+from tests.server.site import Site, delivery, new_id, operation
 from tests.server.test_page_guards import VIEWS, done
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need the package playwright")
-sync_api.expect.set_options(timeout=30_000)  # the browser shares a busy machine with other tests
+__all__ = ["complaints", "page", "paged", "secret", "tenant"]
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-HELP = "no Chromium can be launched: `apt-get install chromium`, or name one in HOOKLINE_CHROMIUM"
 FIRST_VIEW = 200_000
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A Chromium. Where HOOKLINE_CHROMIUM names one, it has to work."""
-    named = os.environ.get("HOOKLINE_CHROMIUM")
-    found = named or next((path for name in NAMES if (path := shutil.which(name))), None)
-    with sync_api.sync_playwright() as playwright:
-        try:
-            browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        except sync_api.Error as error:
-            if named:
-                raise
-            pytest.skip(f"{HELP} ({str(error).splitlines()[0]})")
-        yield browser
-        browser.close()
-
-
-@tool(needs_approval=True)
-async def refund(order: str) -> str:
-    """Give money back."""
-    return f"refunded {order}"
-
-
-def support(answers: int = 2) -> Agent:
-    asks = ToolCalling(tool_call_id="call-1", api_name="refund", args={"order": "8812"})
-    said = [ModelResponse(content="I will.", tool_calls=[asks]), *[ModelResponse(content="Done.")] * (answers - 1)]
-    return Agent(id="support", model=ScriptedModel(said), tools=[refund])
-
-
-@pytest.fixture
-def paged(new_database_url: Callable[[str], str]) -> Iterator[Site]:
-    resuming = Agent(id="support", model=ScriptedModel([ModelResponse(content="Done.")] * 5), tools=[refund])
-    with Site(new_database_url("sqlite"), page=True, agents=[resuming]) as site:
-        yield site
-
-
-@pytest.fixture
-def complaints() -> list[str]:
-    """What the browser has complained about, and whatever it has asked of others."""
-    return []
-
-
-@pytest.fixture
-def page(browser: Any, paged: Site, complaints: list[str]) -> Iterator[Any]:
-    """Somebody who has signed in; whatever the browser complains about fails the test."""
+def test_somebody_signs_in_by_keyboard(browser: Browser, paged: Site) -> None:
     context = browser.new_context(base_url=f"{paged.address}/page/")
-    context.set_default_timeout(15_000)
-    page = context.new_page()
-    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda asked: None if asked.url.startswith(paged.address) else complaints.append(asked.url))
-    page.goto("sign-in")
-    page.get_by_label("API key").fill(paged.admin)
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/operations")
-    yield page
+    stranger = context.new_page()
+    stranger.goto("sign-in")
+
+    stranger.get_by_label("API key").fill(paged.admin)
+    stranger.keyboard.press("Enter")
+
+    stranger.wait_for_url("**/operations")
     context.close()
-    assert complaints == []
 
 
-def status_of(site: Site, operation_id: str) -> str:
-    found = done(site, site.server.store.operation(operation_id))
-    assert found is not None
-    return found.status
-
-
-def until(holds: Callable[[], object], seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def text(page: Any, selector: str) -> Any:
-    return sync_api.expect(page.locator(selector).first)
-
-
-def test_an_operation_appears_while_somebody_watches(page: Any, paged: Site) -> None:
+def test_an_operation_appears_while_somebody_watches(page: Any, paged: Site, tenant: str) -> None:
     text(page, "[data-live]").to_have_text("live")
     text(page, ".empty").to_contain_text("No operations yet")
 
-    its = done(paged, operation(paged.server.store, status="running", pending=[]))
+    its = done(paged, operation(paged.server.store, tenant, status="running", pending=[]))
 
     row = page.locator(f"[id='row-{its}']")
-    sync_api.expect(row).to_contain_text("running")
+    expect(row).to_contain_text("running")
     text(page, "#counts").to_contain_text("1 running")
 
 
-def test_a_call_is_approved_by_keyboard_alone(page: Any, paged: Site) -> None:
-    ran = done(paged, exec_agent(support(), "Refund 8812", store=paged.server.store, tenant_id="acme"))
-    assert ran.reason == "waiting_for_human"
-
-    page.keyboard.type("ga")
-    page.wait_for_url("**/approvals")
-    text(page, "article").to_contain_text("local/refund")
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.value") == "approve":
-            break
-    page.keyboard.press("Enter")
-
-    text(page, ".notice").to_contain_text("Approved")
-    text(page, ".empty").to_contain_text("Nothing waits")
-    until(lambda: status_of(paged, ran.operation_id) == "done")
-
-
-def test_a_call_that_comes_is_told_of_and_moves_no_button(page: Any, paged: Site) -> None:
-    done(paged, operation(paged.server.store))
-    page.goto("approvals")
-    text(page, "[data-live]").to_have_text("live")
-
-    done(paged, operation(paged.server.store))
-
-    text(page, ".notice").to_contain_text("The list has changed")
-    assert page.locator("article").count() == 1
-    page.get_by_role("link", name="Show it").click()
-    sync_api.expect(page.locator("article")).to_have_count(2)
-    with page.expect_request("**/approvals/live?seen=*") as asked:
-        page.get_by_role("button", name="Approve").first.click()
-    sync_api.expect(page.locator("article")).to_have_count(1)
-    # The stream of the list before has ended: else it would tell of a change for ever.
-    assert page.locator("[id^=news-]").get_attribute("id") == f"news-{asked.value.url.rpartition('=')[2]}"
-    sync_api.expect(page.get_by_text("The list has changed")).to_have_count(0)
-    done(paged, operation(paged.server.store))
-    sync_api.expect(page.get_by_text("The list has changed")).to_be_visible()
-    page.get_by_role("link", name="Show it").click()
-    sync_api.expect(page.locator("article")).to_have_count(2)
-
-
-def test_a_rejection_tells_the_model_why(page: Any, paged: Site) -> None:
-    ran = done(paged, exec_agent(support(), "Refund 8812", store=paged.server.store, tenant_id="acme"))
-    page.goto("approvals")
-
-    page.get_by_label("Reason").fill("Not this month.")
-    page.get_by_role("button", name="Reject", exact=True).click()
-
-    text(page, ".notice").to_contain_text("Rejected")
-    until(lambda: status_of(paged, ran.operation_id) == "done")
-    state = done(paged, paged.server.store.load(ran.operation_id))
-    assert state is not None
-    assert any("Not this month." in message.content for message in state.messages)
-
-
-def test_a_definition_is_switched_off_for_the_next_run(page: Any, paged: Site) -> None:
+def test_a_definition_is_switched_off_for_the_next_run(page: Any, paged: Site, tenant: str) -> None:
     registry = paged.server.registry
-    made = {"name": "No refunds", "point": "ToolCall.guard", "handler": "deny", "tenantId": "acme"}
+    made = {"name": "No refunds", "point": "ToolCall.guard", "handler": "deny", "tenantId": tenant}
     done(paged, registry.create(made))
-    assert len(registry.hooks("acme")) == 1
+    assert len(registry.hooks(tenant)) == 1
     page.goto("hooks")
 
     page.get_by_role("button", name="Switch No refunds off").click()
 
     text(page, ".notice").to_contain_text("Switched off")
-    sync_api.expect(page.get_by_role("button", name="Switch No refunds on")).to_be_visible()
-    assert registry.hooks("acme") == []
+    expect(page.get_by_role("button", name="Switch No refunds on")).to_be_visible()
+    assert registry.hooks(tenant) == []
 
 
-def test_a_definition_is_tried_out_on_a_sample(page: Any, paged: Site, complaints: list[str]) -> None:
+def test_a_definition_is_tried_out_on_a_sample(page: Any, paged: Site, tenant: str, complaints: list[str]) -> None:
     made = {"name": "No refunds", "point": "ToolCall.guard", "handler": "deny", "config": {"reason": "Closed today."}}
-    done(paged, paged.server.registry.create(made))
+    done(paged, paged.server.registry.create(made | {"tenantId": tenant}))
     page.goto("hooks")
     page.get_by_role("link", name="No refunds").click()
 
@@ -198,8 +72,8 @@ def test_a_definition_is_tried_out_on_a_sample(page: Any, paged: Site, complaint
     complaints.clear()
 
 
-def test_a_delivery_is_made_again(page: Any, paged: Site) -> None:
-    sent = done(paged, delivery(paged.server.store, status="delivered"))
+def test_a_delivery_is_made_again(page: Any, paged: Site, tenant: str) -> None:
+    sent = done(paged, delivery(paged.server.store, tenant, status="delivered"))
     page.goto("deliveries")
 
     page.get_by_role("button", name=f"Deliver again: {sent}").click()
@@ -211,14 +85,14 @@ def test_a_delivery_is_made_again(page: Any, paged: Site) -> None:
     assert found.status != "delivered"
 
 
-def test_the_first_view_is_small(browser: Any, paged: Site) -> None:
+def test_the_first_view_is_small(browser: Any, paged: Site, tenant: str, secret: str) -> None:
     for _ in range(120):
-        done(paged, operation(paged.server.store, status="done", pending=[]))
+        done(paged, operation(paged.server.store, tenant, status="done", pending=[]))
     context = browser.new_context(base_url=f"{paged.address}/page/")
     page = context.new_page()
     page.goto("sign-in")
     cookies = context.cookies()
-    page.fill("input[name=key]", paged.admin)
+    page.fill("input[name=key]", secret)
     sizes: list[float] = []
     session = context.new_cdp_session(page)
     session.send("Network.enable")
@@ -226,7 +100,7 @@ def test_the_first_view_is_small(browser: Any, paged: Site) -> None:
     session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
     page.keyboard.press("Enter")
     page.wait_for_url("**/operations")
-    sync_api.expect(page.locator("[data-live]")).to_have_text("live")
+    expect(page.locator("[data-live]")).to_have_text("live")
     context.close()
 
     assert cookies
@@ -234,11 +108,11 @@ def test_the_first_view_is_small(browser: Any, paged: Site) -> None:
     assert 10_000 < sum(sizes) < FIRST_VIEW
 
 
-def test_thousands_of_bars_are_as_many_rows_as_fit(page: Any, paged: Site) -> None:
-    its = done(paged, long_operation(paged, 3000))
+def test_thousands_of_bars_are_as_many_rows_as_fit(page: Any, paged: Site, tenant: str) -> None:
+    its = done(paged, long_operation(paged, tenant, 3000))
     page.goto(f"operations/{its}")
     grid = page.get_by_role("treegrid")
-    sync_api.expect(grid).to_have_attribute("aria-rowcount", "3000")
+    expect(grid).to_have_attribute("aria-rowcount", "3000")
     assert page.locator(".wf-row").count() < 100
 
     grid.focus()
@@ -250,8 +124,8 @@ def test_thousands_of_bars_are_as_many_rows_as_fit(page: Any, paged: Site) -> No
     assert page.evaluate("document.activeElement.getAttribute('role')") != "treegrid"
 
 
-async def long_operation(site: Site, bars: int) -> str:
-    its, rows = "op-long", []
+async def long_operation(site: Site, tenant: str, bars: int) -> str:
+    its, rows = new_id("op-long"), []
     for number in range(1, bars + 1):
         event = BeforeToolCall(
             operation_id=its,
@@ -266,16 +140,16 @@ async def long_operation(site: Site, bars: int) -> str:
         rows.append(
             JournalEntry(number=number, type=HookType.BEFORE_TOOL_CALL, time_unix_nano=number, wire=encode(event))
         )
-    state = OperationState(operation_id=its, agent_id="agent", status="done", version=1, events=bars)
+    state = OperationState(operation_id=its, agent_id="agent", tenant_id=tenant, status="done", version=1, events=bars)
     await site.server.store.commit(state, expected_version=None, entries=rows)
     return its
 
 
-def test_a_waterfall_grows_while_the_operation_runs(page: Any, paged: Site) -> None:
-    its = done(paged, operation(paged.server.store, status="running", pending=[]))
+def test_a_waterfall_grows_while_the_operation_runs(page: Any, paged: Site, tenant: str) -> None:
+    its = done(paged, operation(paged.server.store, tenant, status="running", pending=[]))
     page.goto(f"operations/{its}")
     grid = page.get_by_role("treegrid")
-    sync_api.expect(grid).to_have_attribute("aria-rowcount", "3")
+    expect(grid).to_have_attribute("aria-rowcount", "3")
     text(page, "[data-live]").to_have_text("live")
 
     async def go_on() -> None:
@@ -287,27 +161,27 @@ def test_a_waterfall_grows_while_the_operation_runs(page: Any, paged: Site) -> N
         )
         entry = JournalEntry(number=4, type=HookType.BEFORE_TOOL_CALL, time_unix_nano=4, wire=encode(event))
         changed = OperationState(
-            operation_id=its, agent_id="agent", tenant_id="acme", version=2, events=4, tool_calls=1
+            operation_id=its, agent_id="agent", tenant_id=tenant, version=2, events=4, tool_calls=1
         )
         await store.commit(changed, expected_version=1, entries=[entry])
 
     done(paged, go_on())
 
-    sync_api.expect(grid).to_have_attribute("aria-rowcount", "4")
+    expect(grid).to_have_attribute("aria-rowcount", "4")
 
 
-def test_every_view_works_without_a_complaint_of_the_browser(page: Any, paged: Site) -> None:
+def test_every_view_works_without_a_complaint_of_the_browser(page: Any, paged: Site, tenant: str) -> None:
     store = paged.server.store
-    its = done(paged, operation(store))
-    sent = done(paged, delivery(store))
+    its = done(paged, operation(store, tenant))
+    sent = done(paged, delivery(store, tenant))
     for place in (*VIEWS, f"operations/{its}", f"deliveries/{sent}"):
         page.goto(place)
         text(page, "main h1").to_be_visible()
         page.wait_for_load_state("load")
 
 
-def test_the_keyboard_gets_everywhere_and_is_never_caught(page: Any, paged: Site) -> None:
-    done(paged, operation(paged.server.store))
+def test_the_keyboard_gets_everywhere_and_is_never_caught(page: Any, paged: Site, tenant: str) -> None:
+    done(paged, operation(paged.server.store, tenant))
     page.goto("operations")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -316,9 +190,9 @@ def test_the_keyboard_gets_everywhere_and_is_never_caught(page: Any, paged: Site
     page.keyboard.press("j")
     assert "op-" in page.evaluate("document.activeElement.textContent")
     page.keyboard.press("?")
-    sync_api.expect(page.locator("dialog#keys")).to_be_visible()
+    expect(page.locator("dialog#keys")).to_be_visible()
     page.keyboard.press("Escape")
-    sync_api.expect(page.locator("dialog#keys")).to_be_hidden()
+    expect(page.locator("dialog#keys")).to_be_hidden()
 
     page.goto("approvals")
     page.locator("body").focus()
@@ -338,4 +212,4 @@ def test_letters_that_are_typed_are_no_shortcuts(page: Any, paged: Site) -> None
     page.get_by_label("Hook", exact=True).press_sequentially("ga?")
 
     assert re.search("/logs$", page.url)
-    sync_api.expect(page.locator("dialog#keys")).to_be_hidden()
+    expect(page.locator("dialog#keys")).to_be_hidden()

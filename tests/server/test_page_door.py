@@ -16,7 +16,7 @@ from hookline.server import RateLimit
 from hookline.store import SqlStore
 from hookline.store._tables import ended_sessions
 from tests.server.site import PLAIN, Site, key, operation
-from tests.server.test_page_guards import browsing, done, paged, token_in, visitor
+from tests.server.test_page_guards import browsing, done, paged, seen_in, token_in, visitor
 
 __all__ = ["paged"]
 
@@ -32,8 +32,9 @@ def test_hooks_see_what_is_done_on_the_page_and_no_secret(new_database_url: Call
     with Site(new_database_url("sqlite"), page=True, hooks=[hooks]) as site:
         its, secret = done(site, operation(site.server.store)), done(site, key(site.server.store))
         with visitor(site, secret) as person:
-            token = token_in(person.get("/operations").text)
-            approved = person.post("/approvals", data=APPROVE | {"operation": its, "token": token})
+            shown = person.get("/approvals").text
+            form = {"operation": its, "token": token_in(shown), "seen": seen_in(shown)}
+            approved = person.post("/approvals", data=APPROVE | form)
             cookies = {
                 "authorization": f"Bearer {secret}",
                 "cookie": f"a=b; hookline_session={person.cookies['hookline_session']}",
@@ -42,7 +43,7 @@ def test_hooks_see_what_is_done_on_the_page_and_no_secret(new_database_url: Call
 
     assert approved.status_code == 303
     assert [(call.method, call.path, call.tenant_id) for call in seen] == [
-        ("GET", "/page/operations", "acme"),
+        ("GET", "/page/approvals", "acme"),
         ("POST", "/page/approvals", "acme"),
         ("GET", "/v1/operations", "acme"),
     ]
@@ -55,10 +56,11 @@ def test_what_a_stored_hook_denies_is_not_done_on_the_page(paged: Site, owner: s
     its = done(paged, operation(store))
     made = {"name": "no", "point": "RequestCall.guard", "handler": "deny", "config": {"reason": REASON}}
     with visitor(paged, done(paged, key(store))) as person, visitor(paged, done(paged, key(store, "globex"))) as other:
-        token = {"token": token_in(person.get("/approvals").text)}
+        shown = person.get("/approvals").text
+        token = {"token": token_in(shown)}
         done(paged, paged.server.registry.create(made | {"tenantId": owner}))
 
-        refused = person.post("/approvals", data=APPROVE | token | {"operation": its})
+        refused = person.post("/approvals", data=APPROVE | token | {"operation": its, "seen": seen_in(shown)})
         assert refused.status_code == 403
         live = person.get("/operations/live")
         elsewhere = other.get("/operations")

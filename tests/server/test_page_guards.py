@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from html import unescape
 from typing import Any, TypeVar
@@ -18,10 +20,12 @@ from hypothesis import strategies as st
 
 from hookline.calls import ModelResponse
 from hookline.errors import HookUsageError
-from hookline.runtime import Agent, ScriptedModel, exec_agent
+from hookline.events import PendingTool
+from hookline.runtime import Agent, Approve, ScriptedModel, exec_agent
 from hookline.server import SCOPES, Caller, KeyStore, Scope
 from hookline.server._page_frame import own_place
 from hookline.server._page_sessions import Sessions
+from hookline.store._decisions import seen_of
 from tests.server.site import PLAIN, Site, delivery, endpoint, execution, key, operation
 
 T = TypeVar("T")
@@ -53,6 +57,13 @@ def done(site: Site, work: Coroutine[Any, Any, T]) -> T:
 
 def token_in(text: str) -> str:
     found = re.search(r'name="token" value="([0-9a-f]{64})"', text)
+    assert found is not None
+    return found[1]
+
+
+def seen_in(text: str) -> str:
+    """What the form of the first call that waits says that it shows."""
+    found = re.search(r'name="seen" value="([0-9.a-f]+)"', text)
     assert found is not None
     return found[1]
 
@@ -228,7 +239,12 @@ def test_a_view_needs_the_scope_that_its_route_of_the_api_needs(paged_once: Site
 @pytest.mark.parametrize("owner", ["globex", ""], ids=["another", "system"])
 def test_a_tenant_sees_and_touches_nothing_of_others(paged: Site, owner: str) -> None:
     store = paged.server.store
-    its = done(paged, operation(store, owner))
+    pending = [
+        PendingTool(identifier="bank", api_name="pay", tool_call_id=each, args={}) for each in ("call", "decided")
+    ]
+    its = done(paged, operation(store, owner, pending=pending))
+    known = done(paged, store.decide(its, Approve("decided"), by="cli:ann"))
+    seen = seen_of(known, known.pending[0])
     sent = done(paged, delivery(store, owner))
     url = done(paged, endpoint(store, owner))
     ran = done(paged, execution(paged, owner))
@@ -255,11 +271,81 @@ def test_a_tenant_sees_and_touches_nothing_of_others(paged: Site, owner: str) ->
             person.post(f"/hooks/{hook.id}/switch", data=token | {"enabled": "no", "revision": str(hook.revision)}),
             person.post(f"/hooks/{hook.id}/try", data=token | {"sample": "{}"}),
             person.post("/endpoints", data=token | {"url": url, "tenant": "globex"}),
-            person.post("/approvals", data=token | {"operation": its, "call": "call", "decision": "approve"}),
+            person.post(
+                "/approvals", data=token | {"operation": its, "call": "call", "decision": "approve", "seen": seen}
+            ),
+            person.get("/approvals/decided", params={"operation": its, "call": "decided", "seen": f"{10**18}.x"}),
         ]
 
     assert [answer.status_code for answer in refused] == [404] * len(refused)
     assert done(paged, paged.server.registry.get(hook.id)).enabled
+    assert [made.tool_call_id for made in done(paged, store.decisions_of(its))] == ["decided"]
+
+
+def test_a_tenant_learns_no_name_of_a_key_of_the_system(paged: Site) -> None:
+    store = paged.server.store
+    its = done(paged, operation(store, "acme"))
+    with visitor(paged) as administrator:
+        shown = administrator.get(f"/operations/{its}").text
+        form = {
+            "token": token_in(shown),
+            "operation": its,
+            "call": "call",
+            "seen": seen_in(shown),
+            "decision": "approve",
+        }
+        told = administrator.post("/approvals", data=form, follow_redirects=True).text
+
+    with visitor(paged, done(paged, key(store, "acme"))) as person:
+        seen = person.get(f"/operations/{its}").text
+
+    assert "By you, first administrator (API key" in told
+    assert "first administrator" not in seen
+    assert re.search(r"API key \w{16}", seen)
+
+
+def test_of_many_who_decide_at_once_one_has_decided_and_all_are_told_what(paged: Site) -> None:
+    store = paged.server.store
+    its = done(paged, operation(store, "acme"))
+    people = [done(paged, key(store, "acme")) for _ in range(6)]
+
+    def decide(number: int) -> tuple[int, str]:
+        with visitor(paged, people[number]) as person:
+            shown = person.get("/approvals").text
+            form = {"token": token_in(shown), "operation": its, "call": "call", "seen": seen_in(shown)}
+            ready.wait(30)
+            chosen = ("approve", "reject", "rejectAndContinue")[number % 3]
+            answer = person.post("/approvals", data=form | {"decision": chosen}, follow_redirects=True)
+            return answer.status_code, answer.text
+
+    ready = threading.Barrier(len(people))
+    with ThreadPoolExecutor(len(people)) as pool:
+        answers = list(pool.map(decide, range(len(people))))
+
+    [made] = done(paged, store.decisions_of(its))
+    assert sorted(status for status, _ in answers) == [200, *[409] * 5]
+    assert all(f"API key {made.decided_by[4:]}" in re.sub(r"\s+", " ", text).replace("(", "") for _, text in answers)
+
+
+@pytest.mark.parametrize("seen", ["", "x", "1.2", f"{10**18}.0", "9" * 30 + ".1", "\u0663.1"])
+def test_a_form_that_shows_something_else_decides_nothing(paged_once: Site, seen: str) -> None:
+    its = done(paged_once, operation(paged_once.server.store))
+    with visitor(paged_once) as person:
+        token = token_in(person.get("/operations").text)
+        form = {"token": token, "operation": its, "call": "call", "seen": seen, "decision": "approve"}
+        answers = [person.post("/approvals", data=form), person.post("/approvals", data=form | {"call": "other"})]
+
+    assert [answer.status_code for answer in answers] == [409, 409]
+    assert "Not done" in answers[0].text
+    assert done(paged_once, paged_once.server.store.decisions_of(its)) == []
+
+
+@pytest.mark.parametrize("asked", [{"age": "a day"}, {"age": "-1"}, {"age": "9" * 11}, {"tool": "x" * 401}])
+def test_a_filter_of_approvals_that_makes_no_sense_is_refused(paged_once: Site, asked: dict[str, str]) -> None:
+    with visitor(paged_once) as person:
+        answers = [person.get("/approvals", params=asked), person.get("/approvals/live", params=asked)]
+
+    assert [answer.status_code for answer in answers] == [422, 422]
 
 
 def test_what_agents_say_is_shown_as_text_and_never_run(paged: Site) -> None:

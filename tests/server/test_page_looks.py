@@ -6,17 +6,25 @@ import re
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from hookline import AfterToolCall, BeforeHumanIntervention, BeforeToolCall
 from hookline.events import AfterHumanIntervention, PendingTool
 from hookline.runtime import OperationState
 from hookline.server._page_assets import FOLDER
+from tests.server.browsing import complaints, look, page, paged, tenant, text
 from tests.server.site import Site, delivery, endpoint, execution, operation
-from tests.server.test_page import browser, complaints, page, paged, sync_api, text
 from tests.server.test_page_guards import VIEWS, done
 from tests.server.test_page_waterfall import at, journal, tool
 
-__all__ = ["browser", "complaints", "page", "paged"]
+__all__ = ["complaints", "page", "paged", "tenant"]
+
+
+@pytest.fixture
+def secret(paged: Site) -> str:
+    """The administrator looks."""
+    return paged.admin
+
 
 HOUR = 3_600_000
 WIDE, NARROW = 1280, 390
@@ -64,11 +72,11 @@ def test_where_there_is_no_room_for_columns_a_row_names_its_figures(page: Any, p
     page.goto("operations")
     told = "getComputedStyle(document.querySelector('td[data-label=steps]'), '::before').content"
 
-    sync_api.expect(page.locator("thead")).to_be_hidden()
-    sync_api.expect(page.get_by_role("link", name=its)).to_be_visible()
+    expect(page.locator("thead")).to_be_hidden()
+    expect(page.get_by_role("link", name=its)).to_be_visible()
     assert "steps" in page.evaluate(told)
     page.set_viewport_size({"width": WIDE, "height": 800})
-    sync_api.expect(page.locator("thead")).to_be_visible()
+    expect(page.locator("thead")).to_be_visible()
     assert page.evaluate(told) == "none"
 
 
@@ -96,7 +104,7 @@ def test_long_waits_are_cut_short_in_the_waterfall(page: Any, paged: Site) -> No
 
     assert [share > 0.2 for share in shares("tool")] == [True, True]
     assert [0.02 < share < 0.2 for share in shares("person")] == [True, True]
-    sync_api.expect(page.locator(".wf-ticks .wf-cut").first).to_have_text("2 h 0 min")
+    expect(page.locator(".wf-ticks .wf-cut").first).to_have_text("2 h 0 min")
     assert page.locator(".wf-cuts .wf-cut").count() == 2
     page.get_by_role("treegrid").focus()
     page.keyboard.press("Enter")
@@ -105,15 +113,13 @@ def test_long_waits_are_cut_short_in_the_waterfall(page: Any, paged: Site) -> No
     assert shares("tool")[0] < 0.6
 
 
-def test_without_scripts_nothing_says_that_it_connects(browser: Any, page: Any, paged: Site) -> None:
-    cookies = page.context.cookies()
-    context = browser.new_context(base_url=f"{paged.address}/page/", java_script_enabled=False)
-    context.add_cookies(cookies)
+def test_without_scripts_nothing_says_that_it_connects(browser: Any, paged: Site) -> None:
+    context = look(browser, paged, java_script_enabled=False)
     plain = context.new_page()
     plain.goto("operations")
 
-    sync_api.expect(plain.locator("main h1")).to_have_text("Operations")
-    sync_api.expect(plain.locator("[data-live]")).to_be_hidden()
+    expect(plain.locator("main h1")).to_have_text("Operations")
+    expect(plain.locator("[data-live]")).to_be_hidden()
     context.close()
 
 
@@ -130,6 +136,6 @@ def test_the_words_of_badges_can_be_read(scheme: int) -> None:
     colours = dict(re.findall(r"--([\w-]+): (#\w{6})", re.findall(r":root \{(.*?)\}", style, re.DOTALL)[scheme]))
     looks = {"ok", "run", "wait", "mock", "deny", "fail"}
 
-    for look in looks:
-        dark, light = sorted((luminance(colours[look]), luminance(colours[f"{look}-ground"])))
-        assert (light + 0.05) / (dark + 0.05) >= 4.5, look
+    for each in looks:
+        dark, light = sorted((luminance(colours[each]), luminance(colours[f"{each}-ground"])))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, each

@@ -130,7 +130,7 @@ async def test_a_decision_stays_while_others_are_taken_in_another_way(store: Sql
     assert (state.operation_id, found) == ("op", [Reject("t0", and_continue=True)])
 
 
-async def test_a_decision_is_forgotten_only_once_its_operation_has_gone_on(store: SqlStore) -> None:
+async def test_a_decision_counts_until_its_operation_has_gone_on_and_is_kept(store: SqlStore) -> None:
     till = Till()
     await exec_agent(till.agent(1), "Pay", operation_id="op", store=store)
     await store.decide("op", Approve("t0"))
@@ -142,8 +142,9 @@ async def test_a_decision_is_forgotten_only_once_its_operation_has_gone_on(store
         await store.decide("op", Reject("t0"))
     async with Worker(store, [till.agent(1)], poll_seconds=0.02):
         await status_of(store, "op", "done")
-    async with store.reading() as connection:
-        assert (await connection.execute(text("SELECT count(*) FROM decisions"))).scalar_one() == 0
+    assert await store.decided(["payer"]) == []
+    [kept] = await store.decisions_of("op")
+    assert (kept.decision, kept.event_number) == ("approve", 6)
     assert till.paid == [1]
 
 

@@ -39,7 +39,7 @@ COMMANDS = {
     "/exit": "leave; so do Ctrl-D, and Ctrl-C where nothing is typed",
 }
 
-CHOICES = "y = yes, n = no (n WHY tells the agent why), s = stop here"
+CHOICES = "y = approve, n = reject and continue (n WHY tells the agent why), s = reject and stop"
 QUESTION = "  y/n/s? "
 
 NOBODY = "Nobody is there who could approve it."
@@ -202,7 +202,9 @@ class Talk:
             return Approve(call.tool_call_id)
         if self._keyboard is None or not self._keyboard.is_terminal:
             self.unattended += 1
-            self._screen.decided(call, "refused: nobody is there who could approve it (--yes does)", approved=False)
+            self._screen.decided(
+                call, "rejected and continued: nobody is there who could approve it (--yes does)", approved=False
+            )
             return Reject(call.tool_call_id, NOBODY, and_continue=True)
         self._screen.question(call, CHOICES)
         while True:

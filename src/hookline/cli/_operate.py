@@ -244,8 +244,18 @@ def find_modules(modules: Sequence[str] | None) -> None:
 
 
 def actor() -> str:
-    """Who uses the command, for the audit."""
+    """Return who uses the command, for the audit and for decisions: the account that runs it.
+
+    `LOGNAME` and `USER` do not count where the system itself knows the account: anybody may set them.
+    """
     try:
-        return f"cli:{getpass.getuser()}"
-    except (KeyError, OSError):  # an account without a name, as containers have them
+        import pwd
+    except ImportError:  # Windows
+        with contextlib.suppress(KeyError, OSError):
+            return f"cli:{getpass.getuser()}"
         return "cli"
+    account = os.getuid()
+    try:
+        return f"cli:{pwd.getpwuid(account).pw_name}"
+    except KeyError:  # an account without a name, as containers have them
+        return f"cli:{account}"

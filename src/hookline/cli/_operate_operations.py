@@ -24,10 +24,11 @@ from hookline.cli._operate_tables import Column, as_lines, copied, fields, liste
 from hookline.cli._operate_times import age, stamp
 from hookline.errors import DecisionError, OperationNotFoundError
 from hookline.events import CompletionReason
+from hookline.runtime._decision_words import DECIDED
 
 if TYPE_CHECKING:
     from hookline.runtime import JournalEntry
-    from hookline.server._approval_routes import Decided
+    from hookline.server._approval_routes import Decided, MadeDecision
     from hookline.store import SqlStore, StoredOperation
 
 __all__ = ["approve", "operations_app", "reject"]
@@ -74,15 +75,16 @@ def show_operation(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is known of an operation, and the calls of it that wait for a person."""
+    """Show what is known of an operation, the calls of it that wait for a person, and who decided about others."""
 
-    async def look(store: SqlStore) -> tuple[StoredOperation, list[Any]]:
+    async def look(store: SqlStore) -> tuple[StoredOperation, list[Any], list[MadeDecision]]:
         found = await _operation(store, id, tenant)
-        return found, await _waiting(store, id) if found.status == "waiting_for_human" else []
+        waiting = await _waiting(store, id) if found.status == "waiting_for_human" else []
+        return found, waiting, await _decisions(store, id)
 
-    found, waiting = operate(store, look)
+    found, waiting, made = operate(store, look)
     if as_json:
-        as_lines([{**msgspec.to_builtins(found), "pending": waiting}])
+        as_lines([{**msgspec.to_builtins(found), "pending": waiting, "decisions": made}])
         return
     plain: dict[str, Any] = msgspec.to_builtins(found)
     apart = {"operationId", "status", "createdAt", "updatedAt"}
@@ -95,6 +97,9 @@ def show_operation(
             timed("updated", found.updated_at),
         ]
     )
+    for each in made:
+        typer.echo()
+        _show_decision(each)
     for call in waiting:
         typer.echo()
         fields(
@@ -106,7 +111,10 @@ def show_operation(
             ]
         )
     if waiting:
-        typer.echo(f"\nDecide: hookline approve {copied(id)} {copied(waiting[0].tool_call_id)}, or hookline reject ...")
+        its = f"{copied(id)} {copied(waiting[0].tool_call_id)}"
+        typer.echo(f"\nApprove:             hookline approve {its}")
+        typer.echo(f"Reject and continue: hookline reject {its} --continue")
+        typer.echo(f"Reject and stop:     hookline reject {its} --stop")
     elif found.status == "waiting_for_human":
         typer.echo("\nAll that it waits for is decided; now a worker that has its agent is to take it.")
 
@@ -125,19 +133,20 @@ def show_events(
     With --json, each line is an event as it was, so that the whole can be given to `hookline trace FILE`.
     """
 
-    async def look(store: SqlStore) -> tuple[list[JournalEntry], bool]:
+    async def look(store: SqlStore) -> tuple[list[JournalEntry], bool, dict[int | None, str]]:
         found = await _events(store, id, after, limit + 1)
         if tenant is not None or not found:
             await _check_events(store, id, tenant, found)
-        return found[:limit], len(found) > limit
+        deciders = {each.event_number: each.decided_by for each in await store.decisions_of(id)}
+        return found[:limit], len(found) > limit, deciders
 
-    found, more = operate(store, look)
+    found, more, deciders = operate(store, look)
     if as_json:
         for entry in found:
             typer.echo(entry.wire)
     else:
         listed(
-            [(entry, msgspec.json.decode(entry.wire)) for entry in found],
+            [(entry, msgspec.json.decode(entry.wire), deciders.get(entry.number, "")) for entry in found],
             _event_columns(),
             more=more,
             nothing="There are no events of it.",
@@ -151,7 +160,7 @@ def approve(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a tool call run that waits for a person. Whoever runs the agent goes on with the operation."""
+    """Approve a tool call that waits for a person: it runs once a worker goes on with the operation."""
     _decide(store, operation, tool_call, "approve", "", tenant=tenant, as_json=as_json)
 
 
@@ -160,13 +169,17 @@ def reject(
     tool_call: CallId = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; the model is told.")] = "",
     goes_on: Annotated[
-        bool, typer.Option("--continue", help="The run goes on without the call; else it stops.")
+        bool,
+        typer.Option(
+            "--continue/--stop",
+            help="Reject and continue: the model is told, and the run goes on. Reject and stop: the run ends.",
+        ),
     ] = False,
     store: StoreUrl = DEFAULT_STORE,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Refuse a tool call that waits for a person, and stop the run, or let it go on without the call."""
+    """Reject a tool call that waits for a person, and stop the run; with --continue, reject it and continue."""
     decision = "rejectAndContinue" if goes_on else "reject"
     _decide(store, operation, tool_call, decision, reason, tenant=tenant, as_json=as_json)
 
@@ -174,9 +187,10 @@ def reject(
 def _decide(
     url: str, operation: str, tool_call: str | None, decision: str, reason: str, *, tenant: str | None, as_json: bool
 ) -> None:
-    async def work(store: SqlStore) -> tuple[Decided, str]:
+    async def work(store: SqlStore) -> tuple[Decided, Any, str]:
         from hookline.server._approval_routes import DecisionBody, decide
         from hookline.server._parts import Parts
+        from hookline.store._decisions import seen_of
 
         found = await _operation(store, operation, tenant)
         if found.status != "waiting_for_human":
@@ -186,26 +200,60 @@ def _decide(
         if tool_call is None and len(wanted) != 1:
             problem = "several calls wait; name one" if wanted else "all calls are decided"
             raise DecisionError(operation, problem, [call.tool_call_id for call in wanted])
+        state = await store.load(operation)
         body = {"toolCallId": tool_call or wanted[0].tool_call_id, "decision": decision, "reason": reason}
+        if wanted and state is not None:
+            body["seen"] = seen_of(state, wanted[0])  # so that what is printed is what was decided about
         try:
             checked = msgspec.convert(body, DecisionBody)
         except msgspec.ValidationError as error:
             raise typer.BadParameter(str(error)) from None
         decided = await decide(Parts(store), operation, checked, tenant_id=tenant, actor=actor())
-        return decided, f"{wanted[0].identifier}/{wanted[0].api_name}" if wanted else ""
+        return decided, wanted[0] if wanted else None, found.tenant_id
 
-    decided, tool = operate(url, work)
+    decided, call, owner = operate(url, work)
     if as_json:
         as_lines([decided])
         return
-    word = "Approved" if decision == "approve" else "Rejected"
-    typer.echo(f"{word} {copied(decided.tool_call_id)} ({one_line(tool)}) of {copied(operation)}.")
+    tool = one_line(f"{call.identifier}/{call.api_name}") if call is not None else ""
+    its = f"{copied(decided.tool_call_id)} ({tool}) of {copied(operation)}"
+    typer.echo(f"{DECIDED[decision].capitalize()} {its}{f', tenant {copied(owner)}' if owner else ''}.")
+    if call is not None:
+        typer.echo(f"Its arguments: {one_line(msgspec.json.encode(call.args).decode())}")
     if decision == "reject":
         typer.echo("The operation stops, once a worker that has its agent takes it.")
     elif decided.pending:
-        typer.echo(f"It waits for {', '.join(copied(call) for call in decided.pending)} still.")
+        typer.echo(f"It waits for {', '.join(copied(each) for each in decided.pending)} still.")
     else:
         typer.echo("The operation goes on, once a worker that has its agent takes it.")
+
+
+def _show_decision(made: MadeDecision) -> None:
+    """Show what was decided about a call, and by whom."""
+    from hookline.server._approval_routes import decider_of
+
+    fields(
+        [
+            ("toolCallId", copied(made.tool_call_id)),
+            ("tool", f"{made.identifier}/{made.api_name}" if made.api_name else ""),
+            ("args", made.args or "{}"),
+            ("decision", DECIDED[made.decision]),
+            ("reason", made.reason),
+            ("decidedBy", decider_of(made)),
+            timed("decided", made.decided_at),
+        ]
+    )
+
+
+async def _decisions(store: SqlStore, id: str) -> list[MadeDecision]:  # noqa: A002
+    """List the decisions about an operation, with the names of those who made them."""
+    from hookline.server import Caller
+    from hookline.server._approval_routes import decisions_about
+    from hookline.server._parts import Parts
+
+    # Who has the database sees all of it.
+    everybody = Caller(key_id="", tenant_id="", scopes=frozenset({"hooks:admin"}))
+    return await decisions_about(Parts(store), everybody, id)
 
 
 async def _operation(store: SqlStore, id: str, tenant: str | None) -> StoredOperation:  # noqa: A002
@@ -272,19 +320,22 @@ def _columns() -> list[Column[StoredOperation]]:
     ]
 
 
-def _event_columns() -> list[Column[tuple[JournalEntry, dict[str, Any]]]]:
+def _event_columns() -> list[Column[tuple[JournalEntry, dict[str, Any], str]]]:
     return [
         Column(name="no.", cell=lambda each: str(each[0].number), right=True),
         Column(name="time", cell=lambda each: stamp(each[0].time_unix_nano / 1e9), rank=1),
         Column(name="event", cell=lambda each: str(each[0].type.value)),
         Column(name="step", cell=lambda each: str(each[1].get("stepIndex", "")), rank=3, right=True),
-        Column(name="what", cell=lambda each: one_line(_what(each[1])), rank=2, cut=True),
+        Column(name="what", cell=lambda each: one_line(_what(each[1], each[2])), rank=2, cut=True),
     ]
 
 
-def _what(event: dict[str, Any]) -> str:
-    """What an event is about, in a few words."""
+def _what(event: dict[str, Any], decider: str) -> str:
+    """What an event is about, in a few words; of a decision, who made it."""
+    if "action" in event:
+        made = f"{event.get('toolCallId') or ''} {DECIDED[event['action']]}"
+        return f"{made} by {decider}" if decider else made
     tool = "/".join(str(event[name]) for name in ("identifier", "apiName") if name in event)
     pending = ", ".join(str(call.get("apiName", "")) for call in event.get("pendingTools", ()))
-    said = next((str(event[name]) for name in ("error", "action", "reason", "calleeId") if event.get(name)), "")
+    said = next((str(event[name]) for name in ("error", "reason", "calleeId") if event.get(name)), "")
     return " ".join(part for part in (tool, pending, said) if part)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from opentelemetry.trace import StatusCode
 
 from hookline.otel import _attributes as names
+from hookline.runtime._decision_words import DECIDED
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -76,8 +77,6 @@ ENDINGS = {
 
 UNFINISHED = {"shutdown": "never ended", "unfinished": "never ended"}
 """Why a span was ended in place of its own event, where the word for it says nothing to a person."""
-
-DECISIONS = {"approve": "approved", "reject": "rejected", "rejectAndContinue": "rejected, the run goes on"}
 
 TOKENS = ((names.USAGE_INPUT_TOKENS, names.USAGE_OUTPUT_TOKENS), (names.USAGE_INPUT, names.USAGE_OUTPUT))
 
@@ -163,7 +162,7 @@ def _special(found: dict[str, Any]) -> list[Note]:
         waited = found.get(names.HUMAN_WAIT)
         after = f" after {length(int(waited * 1e9))}" if isinstance(waited, int | float) else ""
         rejected = decision.startswith("reject")
-        told.append(Note(f"{DECISIONS.get(decision, plain(decision))}{after}", DENIED.style if rejected else "green"))
+        told.append(Note(f"{DECIDED.get(decision, plain(decision))}{after}", DENIED.style if rejected else "green"))
     if found.get(names.CONVERSATION_COMPACTED):
         told.append(Note("after a compaction"))
     status = found.get(names.HOOK_STATUS)

@@ -14,6 +14,7 @@ from hookline.events import (
 )
 from hookline.phases import Phase
 from hookline.runtime._calls import INTERRUPTED, Job, answer_calls, call_of, intercepted_job, job
+from hookline.runtime._decision_words import action_of
 from hookline.runtime._result import Step
 from hookline.runtime._run import Run
 from hookline.runtime._state import Decision, Reject
@@ -117,11 +118,7 @@ def rejection(decision: Reject) -> str:
 
 def decided(run: Run, decision: Decision) -> AfterHumanIntervention:
     """The event of one decision."""
-    if not isinstance(decision, Reject):
-        return AfterHumanIntervention(**run.ids, action="approve", tool_call_id=decision.tool_call_id)
+    reason = decision.reason or None if isinstance(decision, Reject) else None
     return AfterHumanIntervention(
-        **run.ids,
-        action="rejectAndContinue" if decision.and_continue else "reject",
-        tool_call_id=decision.tool_call_id,
-        rejection_reason=decision.reason or None,
+        **run.ids, action=action_of(decision), tool_call_id=decision.tool_call_id, rejection_reason=reason
     )

@@ -39,13 +39,13 @@ class Approve(msgspec.Struct, frozen=True, tag="approve", rename="camel"):
 
 
 class Reject(msgspec.Struct, frozen=True, tag="reject", rename="camel"):
-    """A person refuses a pending tool call: reject and stop, or, with `and_continue`, reject and continue.
+    """A person rejects a pending tool call, and stops the run or lets it continue.
 
     Attributes:
         tool_call_id: The call.
-        reason: Why. The model reads it, if the run continues.
-        and_continue: `False` to reject and stop: the run ends with reason `"interrupted"`. `True` to reject and
-            continue: the model is told, and the run goes on.
+        reason: Why; the model is told.
+        and_continue: `True` is *reject and continue*: the run goes on. `False` is *reject and stop*: the run ends with
+            reason `"interrupted"`.
     """
 
     tool_call_id: str

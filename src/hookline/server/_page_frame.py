@@ -23,9 +23,6 @@ __all__ = ["COOKIE", "NOTICES", "PREFIX", "Frame", "frame_of", "own_place"]
 PREFIX = "/page"
 COOKIE = "hookline_session"
 NOTICES = {
-    "approved": "Approved. A worker goes on with the operation.",
-    "rejected": "Rejected. A worker tells the agent.",
-    "stopped": "Rejected. The operation will be stopped.",
     "on": "Switched on. It takes part in the next run.",
     "off": "Switched off. It takes no part in the next run.",
     "retried": "It is tried again now.",

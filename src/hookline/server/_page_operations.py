@@ -18,6 +18,7 @@ from hookline.errors import StoreUnavailableError
 from hookline.events import HookType, OnError, decode
 from hookline.registry import ExecutionRow
 from hookline.server._access import Caller, Req, caller_of
+from hookline.server._approval_routes import PendingApproval, approvals_of, decisions_about
 from hookline.server._operation_routes import visible_operation
 from hookline.server._page_frame import Frame, frame_of
 from hookline.server._page_waterfall import Waterfall, waterfall_of
@@ -27,7 +28,7 @@ from hookline.server._stream_routes import PING, SILENCE_SECONDS, event_stream
 from hookline.store import Page, StoredOperation
 from hookline.store._tables import operations
 
-__all__ = ["ROUTES", "digest", "pictures"]
+__all__ = ["MOST_MARKS", "ROUTES", "digest", "mark_of", "pictures"]
 
 ROWS, EVENTS = 100, 200
 LAST_EVENTS = 20
@@ -36,6 +37,8 @@ MOST_EVENTS = 10_000
 MOST_EXECUTIONS = 5000
 CALM = 0.5
 """Seconds between two pictures of the same list: more often nobody can read it."""
+MOST_MARKS = 500
+"""Calls whose marks an address carries; more would make it longer than servers take."""
 READS = {"scope": "operations:read"}
 LIVE = ("running", "waiting_for_human")
 
@@ -68,11 +71,19 @@ async def one(request: Req, id: Id) -> Response[str]:  # noqa: A002
     operation = await visible_operation(frame.parts, caller_of(request), id)
     after = _number(request.query_params.get("after"))
     found = await frame.parts.store.events_of(id, after=after, limit=EVENTS + 1)
-    facts = await _facts(frame, request, operation)
+    decisions = await decisions_about(frame.parts, caller_of(request), id)
+    calls = await approvals_of(frame.parts, operation)
+    there = ".".join(mark_of(each) for each in calls[:MOST_MARKS])
+    facts = await _facts(frame, request, operation, there)
     return frame.page(
         request,
         "operation.html",
         operation=operation,
+        calls=calls,
+        there=there,
+        back=frame.place(request),
+        decisions=decisions,
+        deciders={each.event_number: each for each in decisions if each.event_number is not None},
         facts=Markup(facts),
         seen=digest(facts),
         events=[{"entry": entry, "fields": msgspec.json.decode(entry.wire)} for entry in found[:EVENTS]],
@@ -87,9 +98,10 @@ async def one_live(request: Req, id: Id) -> Stream:  # noqa: A002
     """The facts of an operation whenever they have changed."""
     frame, caller = frame_of(request), caller_of(request)
     await visible_operation(frame.parts, caller, id)
+    there = request.query_params.get("calls", "")
 
     async def picture() -> str:
-        return await _facts(frame, request, await visible_operation(frame.parts, caller, id))
+        return await _facts(frame, request, await visible_operation(frame.parts, caller, id), there)
 
     return event_stream(request, pictures(request, picture, only=id, seen=request.query_params.get("seen")))
 
@@ -106,10 +118,17 @@ async def waterfall(request: Req, id: Id) -> Response[bytes]:  # noqa: A002
     return Response(msgspec.json.encode(told), media_type="application/json")
 
 
-async def _facts(frame: Frame, request: Req, operation: StoredOperation) -> str:
-    """What is known of an operation as a whole; if it has failed, why."""
+async def _facts(frame: Frame, request: Req, operation: StoredOperation, there: str) -> str:
+    """Draw what is known of an operation as a whole; if it has failed, why; whether calls wait that are not there.
+
+    The calls themselves are no part of what changes by itself: nobody is to decide about what has just moved.
+    """
     failure = await _failure(frame, operation) if operation.status == "error" else None
-    return frame.text(request, "operation_facts.html", operation=operation, failure=failure)
+    waiting = [mark_of(each) for each in await approvals_of(frame.parts, operation)]
+    more = len({*waiting} - {*there.split(".")})
+    return frame.text(
+        request, "operation_facts.html", operation=operation, failure=failure, waiting=len(waiting), more=more
+    )
 
 
 async def _failure(frame: Frame, operation: StoredOperation) -> OnError | None:
@@ -202,6 +221,11 @@ async def _drawn(
             elif now - said_at > SILENCE_SECONDS:
                 said_at = now
                 yield ""
+
+
+def mark_of(call: PendingApproval) -> str:
+    """Name a call in a few characters, to tell apart those that a page shows."""
+    return digest(f"{call.operation_id} {call.seen}")[:10]
 
 
 def digest(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,17 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from hookline.runtime._decision_words import DECIDED, DECISIONS
+from hookline.server._approval_routes import decider_of
+
 __all__ = ["STATUSES", "templates"]
 
 FOLDER = Path(__file__).parent / "templates"
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+"""Characters that nobody sees, or that turn others round: what is decided about shows them by their numbers."""
 
 STATUSES = {
     "running": ("running", "running"),
@@ -40,6 +49,9 @@ STATUSES = {
     "failed": ("failed", "failed"),
     "skipped": ("denied", "skipped"),
     "shown": ("ok", "shown, not sent"),
+    "approve": ("ok", DECIDED["approve"]),
+    "reject": ("denied", DECIDED["reject"]),
+    "rejectAndContinue": ("denied", DECIDED["rejectAndContinue"]),
 }
 """How a status looks, and what it is called."""
 
@@ -60,7 +72,11 @@ def templates() -> Environment:
         "pretty": _pretty,
         "segment": lambda text: quote(str(text), safe=""),
         "query": _query,
+        "plain": plain,
+        "brief": _brief,
+        "decider": decider_of,
     }
+    environment.globals |= {"DECISIONS": DECISIONS, "DECIDED": DECIDED}
     return environment
 
 
@@ -93,6 +109,21 @@ def _ms(duration: float | None) -> str:
 def _badge(status: str) -> Markup:
     look, name = STATUSES.get(status, ("ok", status))
     return Markup(f'<span class="badge is-{look}">{escape(name)}</span>')
+
+
+def plain(text: object) -> str:
+    """Return a text with the characters that nobody would see shown as JSON would escape them."""
+    return HIDDEN.sub(_escaped, str(text))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "".join(f"\\u{unit:04x}" for unit in memoryview(found[0].encode("utf-16-le")).cast("H"))
+
+
+def _brief(value: Any) -> str:
+    """JSON on one line, cut short."""
+    text = plain(msgspec.json.encode(value, enc_hook=str).decode())
+    return text if len(text) <= 120 else f"{text[:119]}…"
 
 
 def _pretty(value: Any) -> str:

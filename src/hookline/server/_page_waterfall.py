@@ -29,6 +29,7 @@ from hookline.events import (
 )
 from hookline.registry import ExecutionRow, HookRun
 from hookline.runtime import JournalEntry
+from hookline.runtime._decision_words import DECIDED
 
 __all__ = ["Bar", "Waterfall", "waterfall_of"]
 
@@ -95,6 +96,10 @@ class _Node:
         self.note = note or self.note
 
 
+def _note(action: str, reason: str | None) -> str:
+    return f"{DECIDED[action]}: {reason}" if reason else DECIDED[action]
+
+
 class _Story:
     """What the events tell, one after another."""
 
@@ -122,9 +127,9 @@ class _Story:
                 names = ", ".join(each.api_name for each in pending)
                 self._asked.append(self._add(_Node("person", f"A person decides: {names}", time, status="waiting")))
             case AfterHumanIntervention(action=action, rejection_reason=reason):
-                self._decided(time, "ok" if action == "approve" else "denied", reason or action)
+                self._decided(time, "ok" if action == "approve" else "denied", _note(action, reason))
             case OnStopByHumanIntervention(rejection_reason=reason):
-                self._decided(time, "denied", reason or "stopped")
+                self._decided(time, "denied", _note("reject", reason))
             case OnComplete() | OnError():
                 self._ended(event)
             case _:

@@ -10,6 +10,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("server", "A store in a database") from error
 
+from hookline.store._decisions import StoredDecision
 from hookline.store._deliveries_endpoints import Breaker
 from hookline.store._deliveries_log import (
     DeliveryFilter,
@@ -33,6 +34,7 @@ __all__ = [
     "SqlStore",
     "StoreVersionError",
     "StoredAttempt",
+    "StoredDecision",
     "StoredDelivery",
     "StoredEndpoint",
     "StoredOperation",

@@ -1,26 +1,84 @@
-"""What people have decided about tool calls that wait, until a worker goes on with the operation."""
+"""What people have decided about tool calls, who it was, and which event told of it."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import Any
 
 import msgspec
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Row, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline.errors import DecisionError, OperationFinishedError, OperationNotFoundError, StateFormatError
+from hookline.errors import (
+    DecisionError,
+    EventDecodeError,
+    OperationFinishedError,
+    OperationNotFoundError,
+    StateFormatError,
+)
+from hookline.events import AfterHumanIntervention, BeforeHumanIntervention, HookType, PendingTool, decode
 from hookline.runtime import Approve, OperationState, Reject
+from hookline.runtime._decision_words import DECIDED, Action, action_of, decision_of
 from hookline.runtime._state import FORMAT
 from hookline.store._engine import Database
 from hookline.store._rows import check_text, is_storable, state_of
-from hookline.store._tables import decisions, operations
+from hookline.store._tables import decisions, events, operations
 
-__all__ = ["decide", "decided", "forget", "ready"]
+__all__ = ["StoredDecision", "decide", "decided", "decisions_of", "forget", "link_events", "ready", "seen_of"]
 
 TOGETHER = 200
 """Operations that are read together: any number may wait for further decisions, before one that can go on."""
+ASKING = (HookType.BEFORE_HUMAN_INTERVENTION, HookType.AFTER_HUMAN_INTERVENTION)
 
 _decode = msgspec.json.Decoder(Approve | Reject).decode
+_decode_call = msgspec.json.Decoder(PendingTool).decode
 _its = (operations.c.operation_id, operations.c.format, operations.c.state)
+
+
+class StoredDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A person's decision about one tool call of an operation, and who made it.
+
+    Attributes:
+        operation_id: The run.
+        tenant_id: For whom it runs.
+        pause: Which pause of the operation it is about: when that began, in nanoseconds since 1970, as text. `""` if
+            only an event tells of the decision.
+        tool_call_id: The call.
+        identifier: Where the tool comes from; `""` if that is not known any more.
+        api_name: The tool's name there; `""` if that is not known any more.
+        args: The arguments that were decided about.
+        decision: `"approve"`, `"reject"` (reject and stop) or `"rejectAndContinue"` (reject and continue).
+        reason: Why it was rejected.
+        decided_by: Who decided: `"key:<id>"` with that API key, `"cli:<account>"` on the command line, or what
+            `SqlStore.decide` was given as `by`. `""` where nobody was named, as in `resume_agent`.
+        decided_at: When, in unix seconds.
+        event_number: The number of the `afterHumanIntervention` that told of it; `None` until the operation goes on.
+    """
+
+    operation_id: str
+    tenant_id: str
+    pause: str
+    tool_call_id: str
+    identifier: str
+    api_name: str
+    args: dict[str, Any]
+    decision: Action
+    reason: str
+    decided_by: str
+    decided_at: float
+    event_number: int | None
+
+
+def seen_of(state: OperationState, call: PendingTool) -> str:
+    """Name a call as it waits now: another tool, other arguments, another prompt or a later pause give another name.
+
+    Args:
+        state: The operation that waits.
+        call: One of its pending calls.
+    """
+    shown = [call.tool_call_id, call.identifier, call.api_name, call.args, call.prompt]
+    digest = sha256(msgspec.json.encode(shown, order="sorted")).hexdigest()[:32]
+    return f"{state.waiting_since_unix_nano or 0}.{digest}"
 
 
 async def decide(
@@ -30,13 +88,14 @@ async def decide(
     *,
     by: str,
     tenant_id: str | None,
+    seen: str | None,
 ) -> OperationState:
     """Keep a decision with the very pause that it is about.
 
     Raises:
         OperationNotFoundError: If there is no such operation, or it is another tenant's.
         OperationFinishedError: If it does not wait for a person.
-        DecisionError: If it has no such call pending, or that was decided.
+        DecisionError: If it has no such call pending, or that was decided, or it is not as it was seen.
     """
     if not is_storable(operation_id):
         raise OperationNotFoundError(operation_id)
@@ -54,14 +113,18 @@ async def decide(
         if state.status != "waiting_for_human":
             raise OperationFinishedError(operation_id, state.status)
         known = await _of(connection, state)
-        pending = [
-            each.tool_call_id
+        pending = {
+            each.tool_call_id: each
             for each in state.pending
             if each.tool_call_id not in state.decisions and each.tool_call_id not in known
-        ]
-        if decision.tool_call_id not in pending:
-            problem = "is decided already" if decision.tool_call_id in known else "is not pending"
-            raise DecisionError(operation_id, f"the call {decision.tool_call_id!r} {problem}", pending)
+        }
+        call = pending.get(decision.tool_call_id)
+        if call is None:
+            problem = _why_not_pending(state, decision.tool_call_id, known)
+            raise DecisionError(operation_id, f"the call {decision.tool_call_id!r} {problem}", list(pending))
+        if seen is not None and seen != seen_of(state, call):
+            problem = f"the call {decision.tool_call_id!r} is not the one that was looked at: it has changed since"
+            raise DecisionError(operation_id, problem, list(pending))
         await connection.execute(
             insert(decisions).values(
                 operation_id=operation_id,
@@ -71,19 +134,31 @@ async def decide(
                 decision=msgspec.json.encode(decision),
                 decided_by=by,
                 created_at=database.now_sql(),
+                call=msgspec.json.encode(call),
             )
         )
         return state
+
+
+def _why_not_pending(state: OperationState, tool_call_id: str, known: dict[str, tuple[Approve | Reject, str]]) -> str:
+    """Say what became of a call that does not wait, and who has decided about it."""
+    if tool_call_id in known:
+        decision, by = known[tool_call_id]
+        return f"is decided already: {DECIDED[action_of(decision)]}{f' by {by}' if by else ''}"
+    if tool_call_id in state.decisions:
+        return f"is decided already: {DECIDED[action_of(state.decisions[tool_call_id])]}"
+    return "is not pending"
 
 
 async def decided(
     connection: AsyncConnection, *, agent_ids: Sequence[str], limit: int
 ) -> list[tuple[OperationState, list[Approve | Reject]]]:
     """Operations of some agents that can go on, with what was decided about them."""
+    untold = select(decisions.c.operation_id).where(decisions.c.event_number.is_(None))
     query = (
         select(*_its)
         .where(operations.c.status == "waiting_for_human", operations.c.agent_id.in_(agent_ids))
-        .where(operations.c.operation_id.in_(select(decisions.c.operation_id)), operations.c.format <= FORMAT)
+        .where(operations.c.operation_id.in_(untold), operations.c.format <= FORMAT)
         .order_by(operations.c.operation_id)
         .limit(TOGETHER)
     )
@@ -105,7 +180,7 @@ async def decided(
 async def ready(connection: AsyncConnection, state: OperationState) -> list[Approve | Reject]:
     """The decisions with which an operation goes on: all that it waits for, or one that stops it; else none."""
     open_ids = {each.tool_call_id for each in state.pending} - set(state.decisions)
-    known = {name: each for name, each in (await _of(connection, state)).items() if name in open_ids}
+    known = {name: each for name, (each, _) in (await _of(connection, state)).items() if name in open_ids}
     found = list(known.values())
     if any(isinstance(each, Reject) and not each.and_continue for each in found):
         return found
@@ -113,23 +188,130 @@ async def ready(connection: AsyncConnection, state: OperationState) -> list[Appr
 
 
 async def forget(database: Database, operation_id: str) -> None:
-    """Drop what was decided, since it is in the events of what has gone on; not what is about a pause that lasts."""
+    """Drop decisions that never took effect; those that an event told of stay, and those about a pause that lasts."""
     async with database.writing() as connection:
         query = select(*_its).where(operations.c.operation_id == operation_id)
         if database.dialect == "postgresql":
             query = query.with_for_update()
         row = (await connection.execute(query)).first()
-        old = delete(decisions).where(decisions.c.operation_id == operation_id)
+        void = delete(decisions).where(decisions.c.operation_id == operation_id, decisions.c.event_number.is_(None))
         if row is not None:
             with contextlib.suppress(StateFormatError):  # one of a newer version has gone on
                 state = state_of(*row)
                 if state.status == "waiting_for_human":
-                    old = old.where(decisions.c.pause != (state.waiting_since_unix_nano or 0))
-        await connection.execute(old)
+                    void = void.where(decisions.c.pause != (state.waiting_since_unix_nano or 0))
+        await connection.execute(void)
 
 
-async def _of(connection: AsyncConnection, state: OperationState) -> dict[str, Approve | Reject]:
-    query = select(decisions.c.tool_call_id, decisions.c.decision).where(
+async def link_events(connection: AsyncConnection, rows: Iterable[dict[str, Any]]) -> None:
+    """Note with each kept decision which event told of it, in the transaction that writes the events.
+
+    A decision that `resume_agent` was given is linked only if somebody had kept the very same one about this pause.
+
+    Args:
+        connection: The transaction.
+        rows: The rows of the events.
+    """
+    for row in rows:
+        if row["type"] != HookType.AFTER_HUMAN_INTERVENTION:
+            continue
+        event = decode(row["wire"])
+        assert isinstance(event, AfterHumanIntervention)
+        call = event.tool_call_id or ""
+        given = decision_of(event.action, call, event.rejection_reason or "")
+        same = (
+            (decisions.c.operation_id == row["operation_id"])
+            & (decisions.c.tool_call_id == call)
+            & (decisions.c.decision == msgspec.json.encode(given))
+            & decisions.c.event_number.is_(None)
+        )
+        newest = select(func.max(decisions.c.pause)).where(same).scalar_subquery()
+        told = update(decisions).where(same, decisions.c.pause == newest)
+        await connection.execute(told.values(event_number=row["number"]))
+
+
+async def decisions_of(connection: AsyncConnection, operation_id: str) -> list[StoredDecision]:
+    """List the decisions about an operation, the oldest first: who made them, if that is known.
+
+    Those that were given to `resume_agent` are known by their events, which name nobody. One that never took effect,
+    as somebody else went on with the operation, is left out.
+    """
+    if not is_storable(operation_id):
+        return []
+    row = (await connection.execute(select(*_its).where(operations.c.operation_id == operation_id))).first()
+    pause = _pause_of(row) if row is not None else None
+    kept = select(decisions).where(
+        decisions.c.operation_id == operation_id,
+        or_(decisions.c.event_number.is_not(None), decisions.c.pause == pause),
+    )
+    found = [_stored(each) for each in await connection.execute(kept)]
+    linked = {each.event_number for each in found}
+    asked: dict[str, PendingTool] = {}
+    query = (
+        select(events.c.number, events.c.wire)
+        .where(events.c.operation_id == operation_id, events.c.type.in_([str(each) for each in ASKING]))
+        .order_by(events.c.number)
+    )
+    for number, wire in await connection.execute(query):
+        try:
+            event = decode(wire)
+        except EventDecodeError:  # a newer version has written it
+            continue
+        if isinstance(event, BeforeHumanIntervention):
+            asked |= {call.tool_call_id: call for call in event.pending_tools}
+        elif isinstance(event, AfterHumanIntervention) and number not in linked:
+            found.append(_told(event, number, asked.get(event.tool_call_id or "")))
+    return sorted(found, key=lambda each: each.decided_at)
+
+
+def _pause_of(row: Row[*tuple[Any, ...]]) -> int | None:
+    """Return which pause an operation is in, if its state can be read."""
+    with contextlib.suppress(StateFormatError):
+        return state_of(row.operation_id, row.format, row.state).waiting_since_unix_nano or 0
+    return None
+
+
+def _stored(row: Row[*tuple[Any, ...]]) -> StoredDecision:
+    """Return what a row of the table says."""
+    decision = _decode(row.decision)
+    call = None if row.call is None else _decode_call(row.call)
+    return StoredDecision(
+        operation_id=row.operation_id,
+        tenant_id=row.tenant_id,
+        pause=str(row.pause),
+        tool_call_id=row.tool_call_id,
+        identifier="" if call is None else call.identifier,
+        api_name="" if call is None else call.api_name,
+        args={} if call is None else call.args,
+        decision=action_of(decision),
+        reason=decision.reason if isinstance(decision, Reject) else "",
+        decided_by=row.decided_by,
+        decided_at=row.created_at,
+        event_number=row.event_number,
+    )
+
+
+def _told(event: AfterHumanIntervention, number: int, call: PendingTool | None) -> StoredDecision:
+    """Return what an event alone says, which names nobody."""
+    return StoredDecision(
+        operation_id=event.operation_id,
+        tenant_id=event.tenant_id,
+        pause="",
+        tool_call_id=event.tool_call_id or "",
+        identifier="" if call is None else call.identifier,
+        api_name="" if call is None else call.api_name,
+        args={} if call is None else call.args,
+        decision=event.action,
+        reason=event.rejection_reason or "",
+        decided_by="",
+        decided_at=event.time_unix_nano / 1e9,
+        event_number=number,
+    )
+
+
+async def _of(connection: AsyncConnection, state: OperationState) -> dict[str, tuple[Approve | Reject, str]]:
+    """Return the decisions about the present pause by their calls, each with who made it."""
+    query = select(decisions.c.tool_call_id, decisions.c.decision, decisions.c.decided_by).where(
         decisions.c.operation_id == state.operation_id, decisions.c.pause == (state.waiting_since_unix_nano or 0)
     )
-    return {name: _decode(kept) for name, kept in await connection.execute(query)}
+    return {name: (_decode(kept), by) for name, kept, by in await connection.execute(query)}

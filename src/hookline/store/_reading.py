@@ -2,7 +2,7 @@
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -146,14 +146,13 @@ async def operation(connection: AsyncConnection, operation_id: str) -> StoredOpe
 
 
 async def page(
-    connection: AsyncConnection, *, tenant_id: str | None, status: str | None, cursor: str | None, limit: int
+    connection: AsyncConnection, *, wanted: Mapping[str, str | None], cursor: str | None, limit: int
 ) -> Page[StoredOperation]:
-    """Operations, the newest first."""
+    """Operations, the newest first: those whose columns have the wanted values."""
     query = select(*_shown)
-    if tenant_id is not None:
-        query = query.where(operations.c.tenant_id == tenant_id)
-    if status is not None:
-        query = query.where(operations.c.status == status)
+    for name, value in wanted.items():
+        if value is not None:
+            query = query.where(operations.c[name] == value)
     if cursor is not None:
         query = query.where(tuple_(operations.c.created_at, operations.c.operation_id) < tuple_(*place_of(cursor)))
     query = query.order_by(operations.c.created_at.desc(), operations.c.operation_id.desc()).limit(limit + 1)

@@ -18,6 +18,7 @@ from hookline.store import _decisions as decisions
 from hookline.store import _reading as reading
 from hookline.store._address import Dialect, address_of
 from hookline.store._commits import Commit, CommitQueue, Overflow
+from hookline.store._decisions import StoredDecision
 from hookline.store._deliveries import rows_of
 from hookline.store._engine import Database, Durability
 from hookline.store._forgetting import prune
@@ -280,6 +281,7 @@ class SqlStore(DurableStore):
         tenant_id: str | None = None,
         status: str | None = None,
         *,
+        agent_id: str | None = None,
         cursor: str | None = None,
         limit: int = 50,
     ) -> Page[StoredOperation]:
@@ -288,6 +290,7 @@ class SqlStore(DurableStore):
         Args:
             tenant_id: Only those of this tenant.
             status: Only those of this status.
+            agent_id: Only those of this agent.
             cursor: Where the part begins; that of the part before.
             limit: How many at most, up to 1000.
 
@@ -295,7 +298,8 @@ class SqlStore(DurableStore):
             HookUsageError: If the cursor or the limit makes no sense.
         """
         reading.check_limit(limit, LONGEST_PAGE)
-        return await self._read(partial(reading.page, tenant_id=tenant_id, status=status, cursor=cursor, limit=limit))
+        wanted = {"tenant_id": tenant_id, "status": status, "agent_id": agent_id}
+        return await self._read(partial(reading.page, wanted=wanted, cursor=cursor, limit=limit))
 
     async def events_of(self, operation_id: str, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
         """Events of an operation, in order: at most `limit` (up to 10,000) with a number greater than `after`."""
@@ -303,7 +307,13 @@ class SqlStore(DurableStore):
         return await self._read(partial(reading.events_of, operation_id=operation_id, after=after, limit=limit))
 
     async def decide(
-        self, operation_id: str, decision: Approve | Reject, *, by: str = "", tenant_id: str | None = None
+        self,
+        operation_id: str,
+        decision: Approve | Reject,
+        *,
+        by: str = "",
+        tenant_id: str | None = None,
+        seen: str | None = None,
     ) -> OperationState:
         """Keep what a person has decided about a call that waits, for a `Worker` to go on with.
 
@@ -312,8 +322,10 @@ class SqlStore(DurableStore):
         Args:
             operation_id: The operation.
             decision: The decision.
-            by: Who decided.
+            by: Who decided; kept with the decision, and shown with it.
             tenant_id: Only if the operation is this tenant's.
+            seen: Names the call as the person saw it (`seen` of a `PendingApproval`). If it is another one by now, with
+                other arguments or of a later pause, the decision is refused.
 
         Returns:
             The state that waits.
@@ -321,10 +333,10 @@ class SqlStore(DurableStore):
         Raises:
             OperationNotFoundError: If there is no such operation.
             OperationFinishedError: If it does not wait for a person.
-            DecisionError: If it has no such call pending, or that is decided already.
+            DecisionError: If it has no such call pending, that is decided already, or it is not as it was seen.
         """
         database = self._usable()
-        return await decisions.decide(database, operation_id, decision, by=by, tenant_id=tenant_id)
+        return await decisions.decide(database, operation_id, decision, by=by, tenant_id=tenant_id, seen=seen)
 
     async def decided(
         self, agent_ids: Sequence[str], limit: int = 1000
@@ -337,6 +349,11 @@ class SqlStore(DurableStore):
         """
         return await self._read(partial(decisions.decided, agent_ids=agent_ids, limit=limit))
 
+    async def decisions_of(self, operation_id: str) -> list[StoredDecision]:
+        """List what people have decided about calls of an operation, and who they were, the oldest first."""
+        await self._commits.settled(operation_id)
+        return await self._read(partial(decisions.decisions_of, operation_id=operation_id))
+
     async def prune(self, older_than: float) -> int:
         """Forget operations that ended so many seconds ago, with events and deliveries, and say how many it were.
 
@@ -345,7 +362,7 @@ class SqlStore(DurableStore):
         return await prune(self._usable(), older_than)
 
     async def forget_decisions(self, operation_id: str) -> None:
-        """Drop what was decided about an operation, but for what is about a pause that lasts."""
+        """Drop decisions about an operation that never took effect, but for those about a pause that lasts."""
         await decisions.forget(self._usable(), operation_id)
 
     def when_deliveries(self, listener: Callable[[], None]) -> Callable[[], None]:

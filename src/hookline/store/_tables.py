@@ -89,6 +89,9 @@ events = Table(
     Index(None, "tenant_id", "time_unix_nano"),
 )
 
+# Workers look again and again for decisions that no event has told of; all others stay as long as their operations.
+_untold: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("event_number IS NULL"))
+
 decisions = Table(
     "decisions",
     metadata,
@@ -99,6 +102,9 @@ decisions = Table(
     Column("decision", LargeBinary, nullable=False),
     _id("decided_by"),
     Column("created_at", Float, nullable=False),
+    Column("call", LargeBinary),
+    Column("event_number", BigInteger),
+    Index(None, "operation_id", **_untold),
 )
 
 deliveries = Table(

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline.errors import HookUsageError, StaleStateError, StateFormatError
 from hookline.runtime._state import FORMAT
 from hookline.store._commits import Commit
+from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries
 from hookline.store._engine import Database
 from hookline.store._rows import is_storable
@@ -105,6 +106,7 @@ async def write(database: Database, connection: AsyncConnection, commits: Sequen
     rows = [row for commit in commits for row in commit.events]
     if rows:
         await connection.execute(insert(events), rows)
+        await link_events(connection, rows)
     await insert_deliveries(connection, [row for commit in commits for row in commit.deliveries], now=now)
 
 

@@ -51,9 +51,17 @@ function c() {
 	for (let e of document.querySelectorAll("[data-live='']")) e.textContent = "connecting";
 }
 document.addEventListener("htmx:after:swap", () => {
-	s(document), c(), document.querySelector("[data-focus]")?.focus();
+	s(document), c(), l();
 });
-function l(e) {
+function l() {
+	let e = document.querySelector("[data-focus]");
+	e?.removeAttribute("data-focus"), e?.focus();
+}
+document.addEventListener("submit", (e) => {
+	let t = e.target.closest(".decide");
+	t !== null && (t.style.minHeight = `${t.getBoundingClientRect().height}px`);
+});
+function u(e) {
 	for (let t of document.querySelectorAll("[data-live]")) t.dataset.live = e, t.textContent = e === "on" ? "live" : "connection lost, trying again";
 }
-document.addEventListener("htmx:sse:after:connection", () => l("on")), document.addEventListener("htmx:sse:error", () => l("off")), c(), s(document);
+document.addEventListener("htmx:sse:after:connection", () => u("on")), document.addEventListener("htmx:sse:error", () => u("off")), c(), s(document), l();

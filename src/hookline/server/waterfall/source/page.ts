@@ -79,7 +79,20 @@ function connecting(): void {
 document.addEventListener("htmx:after:swap", () => {
   localise(document);
   connecting();
-  document.querySelector<HTMLElement>("[data-focus]")?.focus();
+  announce();
+});
+
+/** Move the focus to what an action has come to, once: never to the next thing that could be done. */
+function announce(): void {
+  const message = document.querySelector<HTMLElement>("[data-focus]");
+  message?.removeAttribute("data-focus");
+  message?.focus();
+}
+
+// A form keeps its place and its height when its answer replaces it, so that a second click hits nothing else.
+document.addEventListener("submit", (event) => {
+  const place = (event.target as HTMLElement).closest<HTMLElement>(".decide");
+  if (place !== null) place.style.minHeight = `${place.getBoundingClientRect().height}px`;
 });
 
 function live(state: string): void {
@@ -93,3 +106,4 @@ document.addEventListener("htmx:sse:after:connection", () => live("on"));
 document.addEventListener("htmx:sse:error", () => live("off"));
 connecting();
 localise(document);
+announce();
