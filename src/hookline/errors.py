@@ -26,6 +26,7 @@ HooklineError
 │   └── CriticalDeliveryError               and the operation was for that
 ├── StoreUnavailableError (OSError)         a database that cannot be reached, or is full
 │   └── StoreOverloadedError                more waits to be written than may
+├── MissingHooksError                       an operation would go on without interceptors that it was started with
 └── OperationError                          the operation cannot be run or resumed like this
     ├── OperationExistsError                its id is taken
     ├── OperationNotFoundError              nobody knows its id
@@ -54,6 +55,7 @@ from hookline._error_root import HooklineError, message_of
 from hookline._hook_errors import HookDenied, HookError, HookExecutionError, HookReturnError, HookTimeoutError
 from hookline._operation_errors import (
     DecisionError,
+    MissingHooksError,
     OperationBusyError,
     OperationError,
     OperationExistsError,
@@ -80,6 +82,7 @@ __all__ = [
     "HookUsageError",
     "HooklineError",
     "MissingExtraError",
+    "MissingHooksError",
     "ModelAnswerError",
     "ModelError",
     "OperationBusyError",

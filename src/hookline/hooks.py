@@ -50,6 +50,8 @@ class Hooks:
 
     recorded = True
     """Whether runs of its observers are announced to whoever watches hooks."""
+    from_definition = False
+    """Whether a stored definition made it: a run that is resumed has those that are in force then."""
 
     def __init__(self, id: str, *, priority: int = 100, tenant_id: str = "", inherit: bool = False) -> None:  # noqa: A002
         check_id(id, "Hooks")

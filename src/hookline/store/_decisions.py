@@ -1,7 +1,7 @@
 """What people have decided about tool calls that wait, until a worker goes on with the operation."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import msgspec
 from sqlalchemy import delete, insert, select
@@ -77,7 +77,7 @@ async def decide(
 
 
 async def decided(
-    connection: AsyncConnection, *, agent_ids: Sequence[str], limit: int
+    connection: AsyncConnection, *, agent_ids: Sequence[str], limit: int, exclude: Container[str] = ()
 ) -> list[tuple[OperationState, list[Approve | Reject]]]:
     """Operations of some agents that can go on, with what was decided about them."""
     query = (
@@ -92,6 +92,8 @@ async def decided(
     while len(found) < limit:
         rows = (await connection.execute(query.where(operations.c.operation_id > last))).all()
         for row in rows:
+            if row.operation_id in exclude:
+                continue
             with contextlib.suppress(StateFormatError):  # it waits for who can read it
                 state = state_of(*row)
                 if known := await ready(connection, state):
