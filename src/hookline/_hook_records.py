@@ -21,6 +21,7 @@ from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS, TOOL_EVENTS, Event, HookType
 
 __all__ = [
+    "ControlInterceptor",
     "EventClass",
     "Hook",
     "Interceptor",
@@ -116,6 +117,10 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
     on_error: OnError = "closed"
     wait: bool = True
     tenant_id: str = ""
+
+
+class ControlInterceptor(Interceptor, frozen=True, kw_only=True):
+    """The interceptor of a control webhook: a `before` that also judges a call which a person has approved."""
 
 
 def check_hook(hook: Hook, where: str) -> None:
