@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from hookline.store import SqlStore
-from tests.cli.operated import PAID, database, go_on, lines, on, pause, paused, run
+from hookline import Approve, Hooks, ToolCall
+from hookline.store import SqlStore, Worker
+from tests.cli.operated import PAID, database, go_on, lines, on, pause, paused, payer, run
 
 
 @pytest.fixture
@@ -165,3 +167,37 @@ def test_nothing_that_an_agent_has_written_reaches_the_terminal_as_a_command(url
         result = run("operations", *args, url=url, width=160)
         assert result.exit_code == 0
         assert not {"\x1b", "\x07", "\x9b"} & set(result.stdout)
+
+
+async def lacking(store: SqlStore) -> None:
+    """An operation whose hooks a worker has not."""
+    rules = Hooks("rules")
+    for name in ("no_wire", "\x1b[31mred"):
+        rules.guard(ToolCall, id=f"rules.{name}")(lambda call: None)
+    await pause(store, "op", 5, hooks=[rules])
+    await store.decide("op", Approve("t0"))
+    async with Worker(store, [payer(5)], poll_seconds=0.02), asyncio.timeout(20):
+        while not (await store.missing_hooks()):
+            await asyncio.sleep(0.01)
+
+
+def test_an_operation_that_waits_for_hooks_names_them(url: str) -> None:
+    on(url, lacking)
+
+    listed = run("operations", url=url, width=120)
+    one = run("operations", "show", "op", url=url)
+    (told,) = lines(run("operations", "show", "op", "--json", url=url))
+    (in_list,) = lines(run("operations", "--json", url=url))
+
+    assert "waiting for hooks" in listed.stdout
+    assert "rules.no_wire" in listed.stdout
+    assert "waiting for hooks  rules.no_wire, rules." in one.stdout
+    assert "No worker that wanted to go on with it has these hooks." in one.stdout
+    assert "\x1b" not in listed.stdout + one.stdout
+    assert told["missingHooks"] == in_list["missingHooks"] == ["rules.no_wire", "rules.\x1b[31mred"]
+
+
+def test_the_column_is_there_only_where_something_waits(url: str) -> None:
+    paused(url, "op", 5)
+
+    assert "waiting for hooks" not in run("operations", url=url, width=200).stdout
