@@ -128,8 +128,8 @@ class Hooks:
     ) -> Callable[[Callable[[C], R]], Callable[[C], R]]:
         """Call the decorated function before a call happens: `(call)`.
 
-        What must hold even after a person has approved the call is for a `guard`: an approved call does not meet
-        `before` hooks again, nor those that an `Ask` further out kept it from.
+        What must hold even after a person has approved the call is for a `guard`: an approved call does not meet a
+        `before` again that has judged it. One that an `Ask` further out kept from the call may only refuse it then.
 
         It returns `None`, a changed call, `Respond(answer)`, `Deny(reason)` or `Ask(prompt)`.
 

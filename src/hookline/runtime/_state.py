@@ -184,8 +184,8 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         waiting_since_unix_nano: When it began to wait for a person, in nanoseconds since 1970.
         active_ms: How long its segments took.
         hooks: The hooks that travel with it: those that are data.
-        interceptors: The interceptors that it was given, so that it does not go on without one of them; `None` if a
-            version of hookline that did not list them wrote it.
+        interceptors: The interceptors that it was given, each as `(id, kind, call)`, so that it does not go on without
+            one of them; `None` if a version of hookline that did not list them wrote it.
         begun: Tools and sub-agents that had begun and not ended when this was written, by tool call id.
         open_step: The step that had been told of and not ended when this was written.
         framework: The framework that runs it; empty for hookline's own loop.

@@ -40,7 +40,7 @@ class WaitingForHooks(msgspec.Struct, frozen=True, kw_only=True):
     hooks: list[str]
 
 
-class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+class Readiness(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the server can work.
 
     Attributes:
@@ -48,7 +48,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
             `"unavailable"`.
         store: Whether the database can be read and, on SQLite, written.
         registry: Whether the definitions are up to date; `None` if there is no registry.
-        waiting_for_hooks: Operations that wait for hooks; `None` if there are none, or it is not known.
+        waiting_for_hooks: Operations that wait for hooks; left out if there are none, or it is not known.
     """
 
     status: Literal["ok", "degraded", "unavailable"]
