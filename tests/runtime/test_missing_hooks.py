@@ -361,6 +361,16 @@ async def test_the_program_of_the_finding_is_refused() -> None:
     assert wired == []
 
 
+@pytest.mark.parametrize("allowed", ["false", "true", 1, None, [0]])
+async def test_only_true_allows_to_go_on_without_hooks(allowed: Any) -> None:
+    """A guard is not left out because of what a configuration was read as."""
+    shop = Shop("resume")
+    await shop.start()
+
+    with pytest.raises(MissingHooksError):
+        await shop.go_on(own=shop.own, hooks=[], allow_missing_hooks=allowed)
+
+
 @pytest.mark.parametrize("decision", [Reject("p1"), Reject("p1", and_continue=True)])
 async def test_a_rejection_needs_the_hooks_too(decision: Reject) -> None:
     shop = Shop("resume")

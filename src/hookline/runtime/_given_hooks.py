@@ -77,7 +77,7 @@ def check_interceptors(state: OperationState, hooks: Iterable[AnyHook], *, allow
     if not missing:
         return
     error = MissingHooksError(state.operation_id, list(missing.elements()))
-    if not allow_missing:
+    if allow_missing is not True:  # such as the text "false" of a configuration
         raise error
     logger.warning(
         "Operation %s goes on without interceptors that it was started with, since allow_missing_hooks=True: %s",
