@@ -71,6 +71,7 @@ class Hooks:
         # Filled by `_plans.compiled`. It sits here, not in a table of a dispatcher, so that it dies with the bundle.
         self._compiled: Any = None
         self._chain: Any = None
+        self._keys: Any = None
 
     def __repr__(self) -> str:
         return (

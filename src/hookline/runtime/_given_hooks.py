@@ -29,16 +29,23 @@ def interceptor_keys(hooks: Iterable[AnyHook], tenant_id: str) -> list[Intercept
     """
     keys: list[InterceptorKey] = []
     for entry in hooks:
-        if isinstance(entry, Hooks):
-            given = () if entry.from_definition else entry.interceptors
-        else:
-            given = (entry,) if isinstance(entry, Interceptor) else ()
-        keys += [
-            InterceptorKey(hook.id, hook.kind, hook.call.__name__)
-            for hook in given
-            if hook.tenant_id in ("", tenant_id)
-        ]
+        if isinstance(entry, Interceptor):
+            keys += _keys_of((entry,), tenant_id)
+        elif isinstance(entry, Hooks) and entry.interceptors and not entry.from_definition:
+            # Kept with the bundle, as its chain is: a run lists them before its first step.
+            kept = entry._keys
+            if kept is None or kept[0] is not entry.interceptors or kept[1] != tenant_id:
+                kept = entry._keys = (entry.interceptors, tenant_id, _keys_of(entry.interceptors, tenant_id))
+            keys += kept[2]
     return keys
+
+
+def _keys_of(interceptors: Iterable[Interceptor], tenant_id: str) -> list[InterceptorKey]:
+    return [
+        InterceptorKey(hook.id, hook.kind, hook.call.__name__)
+        for hook in interceptors
+        if hook.tenant_id in ("", tenant_id)
+    ]
 
 
 def all_interceptor_keys(state: OperationState, hooks: Iterable[AnyHook]) -> list[InterceptorKey]:

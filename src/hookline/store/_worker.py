@@ -149,7 +149,7 @@ class Worker:
             if agent is not None:
                 self._begin(agent, operation_id, None)
         for state, found in await self.store.decided(list(self._agents), exclude=exclude):
-            if state.operation_id not in self._taken:
+            if state.operation_id not in self._taken and state.operation_id not in self._left:
                 self._begin(self._agents[state.agent_id], state.operation_id, found)
 
     def _begin(self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None) -> None:
