@@ -264,6 +264,17 @@ async def test_the_state_lists_the_interceptors_of_the_agent_and_of_the_run_and_
     ]
 
 
+async def test_the_list_follows_a_bundle_that_grows_and_serves_several_tenants() -> None:
+    rules = Hooks("rules", tenant_id="acme")
+    rules.guard(ToolCall, id="first")(nothing)
+    assert [key.id for key in await stored(rules, tenant_id="acme")] == ["first"]
+
+    rules.guard(ToolCall, id="second")(nothing)
+
+    assert [key.id for key in await stored(rules, tenant_id="other")] == []
+    assert [key.id for key in await stored(rules, tenant_id="acme")] == ["first", "second"]
+
+
 async def test_interceptors_of_other_tenants_never_ran_and_are_not_missed() -> None:
     hooks = [Hooks(tenant or "all", tenant_id=tenant) for tenant in ("", "acme", "other")]
     for each in hooks:
