@@ -30,6 +30,7 @@ __all__ = [
     "check_hook",
     "check_interceptor",
     "check_phase_handler",
+    "meets_approved",
     "phase_handler",
 ]
 
@@ -120,7 +121,15 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlInterceptor(Interceptor, frozen=True, kw_only=True):
-    """The interceptor of a control webhook: a `before` that also judges a call which a person has approved."""
+    """An interceptor that meets a call again which a person has approved, as no other `before` or `around` does.
+
+    It is a control webhook, which judges the call again, or a ready-made `around` that only watches what becomes of it.
+    """
+
+
+def meets_approved(interceptor: Interceptor) -> Interceptor:
+    """Make an interceptor one that meets approved calls again."""
+    return ControlInterceptor(**msgspec.structs.asdict(interceptor))
 
 
 def check_hook(hook: Hook, where: str) -> None:

@@ -326,7 +326,7 @@ def _into(around: Around, outer: HookInChain | None, slot: int) -> Enter:
         try:
             if (
                 (matches is not None and not matches(call))
-                or hook.index < passage.unheard_from
+                or (hook.index < passage.unheard_from and not hook.control)
                 or (passage.watched and not await admits(passage, hook))
             ):
                 result = await call_next(passage, call)

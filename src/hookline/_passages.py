@@ -30,7 +30,7 @@ class HookInChain(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         index: Its place among the hooks of its chain for one class of calls.
         id: The interceptor's id.
         kind: How it stands there.
-        control: Whether a control webhook is asked, which judges an approved call too.
+        control: Whether it meets an approved call again: see `ControlInterceptor`.
         call: The class of the calls.
         point: Its name, for records and errors.
         result: The class of their results.
