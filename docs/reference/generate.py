@@ -409,9 +409,10 @@ CHAIN_LAWS: dict[str, str] = {
         "`error_type`."
     ),
     "What a person approved is what runs.": (
-        "When the call goes on, no `before` is asked again, and what an `around` changes is ignored. A `before` "
-        "further in than the hook that asked was not heard yet; it is heard now, and only its `Deny` counts. Guards "
-        "are asked, and may still deny it."
+        "When the call goes on, guards and control webhooks judge it again, and may still deny it; `before` and "
+        "`around` hooks that have judged it do not run. One further in than the hook that asked has not judged it yet: "
+        "it does now, and may only refuse. A control that answers with other arguments has the person asked again, "
+        "with those."
     ),
     "There is one record per hook that ran.": (
         "In the order of the start, with its own time: `ok`, `denied`, `mocked` for an answer, `error`, `timeout`, "

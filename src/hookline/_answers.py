@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
 from hookline._deadline import own_cancellation, runs_on_asyncio
 from hookline._hook_checks import shown
@@ -17,7 +18,18 @@ from hookline.calls import Ask, Continue, Denial, Deny, Respond
 from hookline.errors import HookDenied, HookReturnError, HookUsageError
 from hookline.signals import ExecutionStatus
 
-__all__ = ["again", "ask_person", "ended", "final", "heed", "judged", "next_call", "object_to", "returned"]
+__all__ = [
+    "again",
+    "ask_person",
+    "ended",
+    "final",
+    "heed",
+    "judged",
+    "keep_approved",
+    "next_call",
+    "object_to",
+    "returned",
+]
 
 
 def heed(passage: Passage, hook: HookInChain, value: object, call: Any) -> Any:
@@ -60,6 +72,23 @@ def object_to(passage: Passage, hook: HookInChain, value: object) -> None:
         judge(passage, hook, value, "Deny")
     elif value is not FAILED:
         passage.note(hook, "ok")
+
+
+def keep_approved(passage: Passage, hook: HookInChain, approved: Any, said: Any) -> Any:
+    """Keep the call that a person approved, unless a control has changed its arguments: then the person is asked again.
+
+    Values are compared as JSON shows them, where `1`, `1.0` and `true` are three.
+    """
+    if said is not approved and _shown(said) == _shown(approved):
+        passage.call = approved
+        return approved
+    if said is not approved and passage.control is not None:
+        passage.control.change(hook.id)
+    return said
+
+
+def _shown(call: Any) -> bytes:
+    return msgspec.json.encode(call.args, enc_hook=repr, order="deterministic")
 
 
 def judge(passage: Passage, hook: HookInChain, value: object, allowed: str) -> None:

@@ -7,7 +7,7 @@ import os
 import msgspec
 
 from hookline._frozen import read_only
-from hookline._hook_records import Interceptor
+from hookline._hook_records import ControlInterceptor, Interceptor
 from hookline._webhook import ControlAnswer, Delivery, Envelope, HookData, payload_of
 from hookline.calls import Ask, Deny, Respond, ToolCall
 from hookline.errors import DeliveryError
@@ -42,7 +42,7 @@ def interceptor_of(hook: HookData, delivery: Delivery) -> Interceptor:
             raise DeliveryError(hook.id, error.code, "its receiver gave no valid answer in time") from error
         return decision_of(hook, call, answer)
 
-    return Interceptor(
+    return ControlInterceptor(
         id=hook.id,
         call=ToolCall,
         kind="before",

@@ -22,6 +22,7 @@ from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS, TOOL_EVENTS, Event, HookType
 
 __all__ = [
+    "ControlInterceptor",
     "EventClass",
     "Hook",
     "Interceptor",
@@ -30,6 +31,7 @@ __all__ = [
     "check_hook",
     "check_interceptor",
     "check_phase_handler",
+    "meets_approved",
     "phase_handler",
 ]
 
@@ -120,6 +122,18 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
     on_error: OnError = "closed"
     wait: bool = True
     tenant_id: str = ""
+
+
+class ControlInterceptor(Interceptor, frozen=True, kw_only=True):
+    """An interceptor that meets a call again which a person has approved, as no other `before` or `around` does.
+
+    It is a control webhook, which judges the call again, or a ready-made `around` that only watches what becomes of it.
+    """
+
+
+def meets_approved(interceptor: Interceptor) -> Interceptor:
+    """Make an interceptor one that meets approved calls again."""
+    return ControlInterceptor(**msgspec.structs.asdict(interceptor))
 
 
 def check_hook(hook: Hook, where: str) -> None:

@@ -14,7 +14,19 @@ from time import perf_counter
 from types import MethodType
 from typing import Any, NamedTuple
 
-from hookline._answers import again, ask_person, ended, final, heed, judged, next_call, object_to, returned
+from hookline._answers import (
+    again,
+    ask_person,
+    ended,
+    final,
+    heed,
+    judged,
+    keep_approved,
+    next_call,
+    object_to,
+    returned,
+)
+from hookline._hook_records import ControlInterceptor
 from hookline._observers import awaiting, is_async_handler, matcher
 from hookline._own_time import NOBODY, drive_elsewhere
 from hookline._passages import ABSENT, CLOSED, FAILED, IDLE, RUNNING, Enter, HookInChain, Passage, Raised
@@ -167,6 +179,7 @@ def _compile(index: int, hook: Interceptor, lane: object, places: _Places, *, ho
         index=index,
         id=hook.id,
         kind=hook.kind,
+        control=isinstance(hook, ControlInterceptor),
         call=hook.call,
         point=hook.call.__name__,
         result=CALLS[hook.call],
@@ -212,18 +225,19 @@ def _innermost(guards: Sequence[HookInChain], background: Sequence[HookInChain],
 def _through_befores(hooks: Sequence[HookInChain], inner: Enter) -> Enter:
     async def enter(passage: Passage, call: Any) -> Any:
         control = passage.control
-        pinned = control is not None and control.pinned
         for hook in hooks:
             if hook.matches is not None and not hook.matches(call):
                 continue
-            if pinned:
+            if control is not None and control.pinned and not (hook.control and control.decided):
                 # What a person approved is not rewritten; but who was not heard before may still refuse it.
-                if passage.unheard_from is not None and hook.index >= passage.unheard_from:
+                if control.decided and hook.index >= passage.unheard_from:
                     object_to(passage, hook, await ask(passage, hook, call))
                 continue
             said = heed(passage, hook, await ask(passage, hook, call), call)
             if not isinstance(said, Call):
                 return said
+            if control is not None and control.pinned:
+                said = keep_approved(passage, hook, call, said)
             call = said
         return await inner(passage, call)
 
@@ -310,7 +324,11 @@ def _into(around: Around, outer: HookInChain | None, slot: int) -> Enter:
             call = next_call(passage, outer, call)
         outcomes[slot] = RUNNING
         try:
-            if (matches is not None and not matches(call)) or (passage.watched and not await admits(passage, hook)):
+            if (
+                (matches is not None and not matches(call))
+                or (hook.index < passage.unheard_from and not hook.control)
+                or (passage.watched and not await admits(passage, hook))
+            ):
                 result = await call_next(passage, call)
             else:
                 result = await _run_around(passage, around, call)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hookline._error_root import HooklineError
 
 __all__ = [
     "DecisionError",
+    "MissingHooksError",
     "OperationBusyError",
     "OperationError",
     "OperationExistsError",
@@ -15,6 +18,9 @@ __all__ = [
     "StaleStateError",
     "StateFormatError",
 ]
+
+SHOWN_HOOKS = 20
+"""How many missing interceptors a message names; a run may have had thousands."""
 
 
 class OperationError(HooklineError):
@@ -27,6 +33,35 @@ class OperationError(HooklineError):
     def __init__(self, operation_id: str) -> None:
         super().__init__(operation_id)
         self.operation_id = operation_id
+
+
+class MissingHooksError(HooklineError):
+    """An operation would go on without interceptors that it was started with, so it does not go on.
+
+    It is no `OperationError`: the operation can be resumed, by whoever gives the hooks.
+
+    Attributes:
+        operation_id: The operation.
+        missing: What is missing: `(id, kind, call)` of each interceptor, `("rules.no_wire", "guard", "ToolCall")`.
+    """
+
+    def __init__(self, operation_id: str, missing: Sequence[tuple[str, str, str]]) -> None:
+        super().__init__(operation_id, missing)
+        self.operation_id, self.missing = operation_id, missing
+
+    @property
+    def names(self) -> str:
+        """What is missing, in words."""
+        names = ", ".join(f"{hook_id!r} ({kind} {call})" for hook_id, kind, call in self.missing[:SHOWN_HOOKS])
+        more = len(self.missing) - SHOWN_HOOKS
+        return f"{names} and {more} more" if more > 0 else names
+
+    def __str__(self) -> str:
+        return (
+            f"Operation {self.operation_id!r} was started with interceptors that are missing here: {self.names}. They "
+            "would no longer judge its calls, so it was not resumed, and nothing was changed. Give the same hooks in "
+            "`hooks=[...]` or in `Agent(hooks=[...])`, or pass allow_missing_hooks=True to go on without them."
+        )
 
 
 class OperationExistsError(OperationError):

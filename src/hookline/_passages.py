@@ -30,6 +30,7 @@ class HookInChain(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         index: Its place among the hooks of its chain for one class of calls.
         id: The interceptor's id.
         kind: How it stands there.
+        control: Whether it meets an approved call again: see `ControlInterceptor`.
         call: The class of the calls.
         point: Its name, for records and errors.
         result: The class of their results.
@@ -49,6 +50,7 @@ class HookInChain(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     index: int
     id: str
     kind: Kind
+    control: bool
     call: type[Call]
     point: str
     result: type[msgspec.Struct]
@@ -71,7 +73,8 @@ class Control(Protocol):
     Attributes:
         interrupted: Whether no further hook may start.
         pinned: Whether nothing may rewrite the call: it was on its way before, and waited for a person.
-        approved: Whether a person has let it through, so that no `Ask` is asked again.
+        decided: Whether a person has approved the call: guards and controls judge it again, no other hook that has.
+        approved: Whether the approval holds, so that no `Ask` is asked again: until a control changes the call.
         suspended: Whether the call goes on at another time, so that no `after` runs yet.
         asked_by: Who had the person asked before hooks further inside were heard, if not all were: its id, and how many
             hooks of that id stand before it.
@@ -83,6 +86,8 @@ class Control(Protocol):
     def interrupted(self) -> bool: ...
     @property
     def pinned(self) -> bool: ...
+    @property
+    def decided(self) -> bool: ...
     @property
     def approved(self) -> bool: ...
     @property
@@ -96,6 +101,10 @@ class Control(Protocol):
 
     async def stop(self) -> None:
         """Raise the cancellation of a run that was interrupted."""
+        ...
+
+    def change(self, hook_id: str) -> None:
+        """Note that a control has changed a call which a person has approved, so that the person is asked again."""
         ...
 
     async def asks(self, call: Any) -> Ask | None:
@@ -183,8 +192,9 @@ class Passage(msgspec.Struct, eq=False):
     asked: Ask | None = None
     asked_by: HookInChain | None = None
     asked_nth: int = 0
-    unheard_from: int | None = None
-    """On a resume: the index of the first hook that had not spoken when the person was asked."""
+    unheard_from: int = 0
+    """Of a call that a person approved: the index of the first hook that had not judged it then. Those before it do not
+    run, but for guards, controls and `after` hooks."""
     raised: BaseException | None = None
     answered_by: str | None = None
     answer: Any = None

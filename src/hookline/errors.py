@@ -27,6 +27,7 @@ HooklineError
 ├── StoreUnavailableError (OSError)         a database that cannot be reached, or is full
 │   └── StoreOverloadedError                more waits to be written than may
 ├── RunFailedError                          a run that failed in another process
+├── MissingHooksError                       an operation would go on without interceptors that it was started with
 └── OperationError                          the operation cannot be run or resumed like this
     ├── OperationExistsError                its id is taken
     ├── OperationNotFoundError              nobody knows its id
@@ -55,6 +56,7 @@ from hookline._error_root import HooklineError, message_of
 from hookline._hook_errors import HookDenied, HookError, HookExecutionError, HookReturnError, HookTimeoutError
 from hookline._operation_errors import (
     DecisionError,
+    MissingHooksError,
     OperationBusyError,
     OperationError,
     OperationExistsError,
@@ -81,6 +83,7 @@ __all__ = [
     "HookUsageError",
     "HooklineError",
     "MissingExtraError",
+    "MissingHooksError",
     "ModelAnswerError",
     "ModelError",
     "OperationBusyError",

@@ -73,6 +73,8 @@ class Hooks:
 
     recorded = True
     """Whether runs of its observers are announced to whoever watches hooks."""
+    from_definition = False
+    """Whether a stored definition made it: a run that is resumed has those that are in force then."""
 
     def __init__(self, id: str, *, priority: int = 100, tenant_id: str = "", inherit: bool = False) -> None:  # noqa: A002
         check_id(id, "Hooks")
@@ -92,6 +94,7 @@ class Hooks:
         # Filled by `_plans.compiled`. It sits here, not in a table of a dispatcher, so that it dies with the bundle.
         self._compiled: Any = None
         self._chain: Any = None
+        self._keys: Any = None
 
     def __repr__(self) -> str:
         return (
@@ -151,8 +154,8 @@ class Hooks:
     ) -> Callable[[Callable[[C], Onward]], Callable[[C], Onward]]:
         """Call the decorated function before a call happens: `(call)`.
 
-        What must hold even after a person has approved the call is for a `guard`: an approved call does not meet
-        `before` hooks again, nor those that an `Ask` further out kept it from.
+        What must hold even after a person has approved the call is for a `guard`: an approved call does not meet a
+        `before` again that has judged it. One that an `Ask` further out kept from the call may only refuse it then.
 
         It returns `None`, a changed call, `Respond(answer)`, `Deny(reason)` or `Ask(prompt)`.
 

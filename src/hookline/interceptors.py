@@ -298,10 +298,8 @@ class Chain:
         passage = Passage(call, terminal, [IDLE] * onion.slots)
         if control is not None or self._budget < math.inf:
             passage.control, passage.watched = control, True
-            if control is not None and control.asked_by:
-                asked_by, nth = control.asked_by
-                askers = [hook.index for hook in onion.hooks if hook.id == asked_by][: nth + 1]
-                passage.unheard_from = askers[-1] + 1 if askers else 0
+            if control is not None and control.decided:
+                passage.unheard_from = first_unheard(onion, control)
         if self._record or hook_executed.receivers or chain_ran.receivers:
             passage.recording, passage.started, passage.executions = True, [], {}
             passage.sender = self if control is None else control.sender
@@ -343,6 +341,15 @@ class Chain:
                 if hook.matches is None or hook.matches(passage.call):
                     passage.start(hook, passage.call, result)
         return result
+
+
+def first_unheard(onion: Onion, control: Control) -> int:
+    """The index of the first hook that had not judged a call when a person was asked about it."""
+    if control.asked_by is None:
+        return len(onion.hooks)
+    asked_by, nth = control.asked_by
+    askers = [hook.index for hook in onion.hooks if hook.id == asked_by][: nth + 1]
+    return askers[-1] + 1 if askers else 0
 
 
 _NO_HOOKS = {record: Onion((), hook_timeout=math.inf, record=record) for record in (False, True)}

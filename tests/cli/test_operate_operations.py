@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import subprocess
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hookline import Approve, resume_agent
-from hookline.store import SqlStore
+from hookline import Approve, Hooks, ToolCall, resume_agent
+from hookline.store import SqlStore, Worker
 from tests.cli.operated import PAID, database, go_on, lines, on, pause, paused, payer, run
 
 ACCOUNT = f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
@@ -255,3 +256,37 @@ def test_an_account_without_a_name_is_named_by_its_number() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
     assert done.stdout == "cli:54321\n", done.stderr
+
+
+async def lacking(store: SqlStore) -> None:
+    """An operation whose hooks a worker has not."""
+    rules = Hooks("rules")
+    for name in ("no_wire", "\x1b[31mred"):
+        rules.guard(ToolCall, id=f"rules.{name}")(lambda call: None)
+    await pause(store, "op", 5, hooks=[rules])
+    await store.decide("op", Approve("t0"))
+    async with Worker(store, [payer(5)], poll_seconds=0.02), asyncio.timeout(20):
+        while not (await store.missing_hooks()):
+            await asyncio.sleep(0.01)
+
+
+def test_an_operation_that_waits_for_hooks_names_them(url: str) -> None:
+    on(url, lacking)
+
+    listed = run("operations", url=url, width=120)
+    one = run("operations", "show", "op", url=url)
+    (told,) = lines(run("operations", "show", "op", "--json", url=url))
+    (in_list,) = lines(run("operations", "--json", url=url))
+
+    assert "waiting for hooks" in listed.stdout
+    assert "rules.no_wire" in listed.stdout
+    assert "waiting for hooks  rules.no_wire, rules." in one.stdout
+    assert "No worker that wanted to go on with it has these hooks." in one.stdout
+    assert "\x1b" not in listed.stdout + one.stdout
+    assert told["missingHooks"] == in_list["missingHooks"] == ["rules.no_wire", "rules.\x1b[31mred"]
+
+
+def test_the_column_is_there_only_where_something_waits(url: str) -> None:
+    paused(url, "op", 5)
+
+    assert "waiting for hooks" not in run("operations", url=url, width=200).stdout

@@ -19,10 +19,11 @@ import httpx
 import pytest
 from sqlalchemy import insert
 
+from hookline import Approve, Hooks, ToolCall
 from hookline.registry._logs_rows import ExecutionRow, HookRun, key_at, main_row
 from hookline.store import SqlStore
 from hookline.store._tables import executions
-from tests.cli.operated import database, lines, on, paused, run
+from tests.cli.operated import database, lines, on, pause, paused, run
 from tests.signals import default_signals
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
@@ -57,8 +58,18 @@ payer = Agent(id="payer", model=ScriptedModel([ModelResponse(content="done")]), 
 
 
 @contextmanager
-def serving(url: str, *options: str, cwd: Path, **env: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """The command as a process, and what it says once it listens; it is ended by Ctrl-C."""
+def serving(
+    url: str, *options: str, cwd: Path, warns: str = "", **env: str
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """The command as a process, and what it says once it listens; it is ended by Ctrl-C.
+
+    Args:
+        url: The store.
+        options: What the command is given.
+        cwd: Where it runs.
+        warns: What it writes to stderr, which else is nothing.
+        env: Variables of its environment.
+    """
     with subprocess.Popen(
         [HOOKLINE, "serve", "--port", "0", "--json", *options],
         stdout=subprocess.PIPE,
@@ -74,7 +85,8 @@ def serving(url: str, *options: str, cwd: Path, **env: str) -> Iterator[tuple[su
         finally:
             process.send_signal(signal.SIGINT)
             rest, problems = process.communicate(timeout=100)
-        assert (process.returncode, rest, problems) == (0, "", "")
+        assert (process.returncode, rest) == (0, "")
+        assert (warns in problems) if warns else not problems, problems
 
 
 async def leave_row(store: SqlStore, operation_id: str, *, hours_ago: float) -> None:
@@ -240,3 +252,31 @@ def test_a_broken_file_of_definitions_keeps_the_server_from_starting(tmp_path: P
 
     assert result.exit_code == 2
     assert f"{tmp_path / 'hooks.toml'}, line 3: 'nowhere' is no point" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "warns", "wanted"),
+    [
+        ((), "waits for hooks", ("waiting_for_human", ["rules.no_wire"])),
+        (("--allow-missing-hooks",), "goes on", ("done", [])),
+    ],
+    ids=["refused", "allowed"],
+)
+def test_an_operation_goes_on_without_its_hooks_only_where_the_option_says_so(
+    tmp_path: Path, option: tuple[str, ...], warns: str, wanted: tuple[str, list[str]]
+) -> None:
+    url, rules = database(tmp_path), Hooks("rules")
+    rules.guard(ToolCall, id="rules.no_wire")(lambda call: None)
+    on(url, lambda store: pause(store, "op", 5, hooks=[rules]))
+    on(url, lambda store: store.decide("op", Approve("t0")))
+    (tmp_path / "agents.py").write_text(AGENTS)
+
+    def found() -> tuple[str, list[str]]:
+        (told,) = lines(run("operations", "show", "op", "--json", url=url))
+        return told["status"], told["missingHooks"]
+
+    with serving(url, "--agent", "agents.py:payer", *option, cwd=tmp_path, warns=warns):
+        end = monotonic() + 20
+        while found() != wanted:
+            assert monotonic() < end
+            sleep(0.02)

@@ -88,10 +88,12 @@ async def pay(args: Mapping[str, object]) -> ToolResult:
     return ToolResult(content=f"paid {args['amount']}")
 
 
+ASKS = Hooks("asks")
+ASKS.guard(ToolCall)(lambda call: Ask("Sure?"))
+
+
 async def paused(store: OperationStore) -> None:
-    asks = Hooks("asks")
-    asks.guard(ToolCall)(lambda call: Ask("Sure?"))
-    async with run_of(store, asks) as run:
+    async with run_of(store, ASKS) as run:
         run.begin_step()
         assert (await run.call_tool(PAY, pay)).asked
         run.pause()
@@ -142,7 +144,7 @@ async def test_of_two_that_go_on_with_one_at_once_one_does() -> None:
             return state
 
     with pytest.raises(OperationBusyError):
-        await run_of(Late(disk)).open()
+        await run_of(Late(disk), ASKS).open()
     assert disk.owners["op"] is quick
     assert not live
 
@@ -151,7 +153,7 @@ async def test_of_two_that_go_on_with_one_at_once_one_does() -> None:
 async def test_going_on_takes_it_before_anything_runs(durable: bool) -> None:
     store: OperationStore = DyingStore(Disk()) if durable else InMemoryStore()
     await paused(store)
-    async with run_of(store) as run:
+    async with run_of(store, ASKS) as run:
         state = await store.load("op")
         assert state is not None
         assert state.status == "running"
@@ -163,7 +165,7 @@ async def test_going_on_takes_it_before_anything_runs(durable: bool) -> None:
 async def test_nothing_waits_in_one_that_has_ended() -> None:
     disk = Disk()
     await paused(DyingStore(disk))
-    async with run_of(DyingStore(disk)) as run:
+    async with run_of(DyingStore(disk), ASKS) as run:
         run.begin_step()
         run.decided([Approve("p1")])
         await run.call_tool(PAY, pay, approved=True)
@@ -195,7 +197,7 @@ async def test_one_that_is_cancelled_as_it_goes_on_goes_on_waiting() -> None:
             await anyio.lowlevel.checkpoint()
 
     with anyio.CancelScope() as scope:
-        await run_of(Cancelled(disk)).open()
+        await run_of(Cancelled(disk), ASKS).open()
     assert disk.state("op").status == "waiting_for_human"
     assert disk.state("op").pending
     assert not live
@@ -297,7 +299,7 @@ async def test_only_its_own_framework_goes_on_with_one_that_waits() -> None:
         await ForeignRun((), other, operation_id="op", store=DyingStore(disk)).open()
     with pytest.raises(OperationMismatchError, match="agent of a loop"):
         await resume_agent(Agent(id="agent", model=ScriptedModel([])), "op", [Approve("p1")], store=DyingStore(disk))
-    async with run_of(DyingStore(disk)) as run:
+    async with run_of(DyingStore(disk), ASKS) as run:
         run.decided([Approve("p1")])
 
 

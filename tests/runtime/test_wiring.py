@@ -429,9 +429,11 @@ async def test_an_answer_at_any_point_is_seen_on_the_way_out_and_judged_by_no_gu
     assert_counts(probe, {**AFTER_A_DENIAL[point], point: there})
 
 
-# Pause and resume: before and after once over both, guards and arounds in each segment.
+# Pause and resume: before and after once over both, guards in each segment. The arounds of a run stand around each
+# segment of it; those of a tool call do not run again once a person has approved the call.
 
 OVER_A_PAUSE: Counts = {"before": 1, "guard": 2, "in": 2, "after": 1, "out": 2}
+APPROVED: Counts = {**OVER_A_PAUSE, "in": 1, "out": 1}
 
 
 def asks(made: Any) -> Ask:
@@ -467,7 +469,7 @@ async def test_over_a_pause_and_a_resume_rewriters_run_once_and_guards_judge_twi
 
     assert result.reason == "done"
     assert paid == [5]
-    expected = OVER_A_PAUSE if who in ("guard", "tool") else {**OVER_A_PAUSE, "guard": 1}
+    expected = APPROVED if who in ("guard", "tool") else {**APPROVED, "guard": 1}
     assert_counts(
         probe,
         {"AgentCall": OVER_A_PAUSE, "StepCall": full(3), "ModelCall": full(2), "ToolCall": expected},
@@ -516,7 +518,7 @@ async def test_decisions_one_by_one_run_the_hooks_of_each_call_once() -> None:
     await resume_agent(agent, "op", [Approve("a")], **given)
 
     assert sorted(paid) == [1, 2]
-    assert probe.counts("ToolCall") == {"before": 2, "guard": 4, "in": 4, "after": 2, "out": 4}
+    assert probe.counts("ToolCall") == {"before": 2, "guard": 4, "in": 2, "after": 2, "out": 2}
     assert probe.counts("AgentCall") == {"before": 1, "guard": 3, "in": 3, "after": 1, "out": 3}
 
 

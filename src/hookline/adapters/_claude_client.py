@@ -36,7 +36,7 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
         transport: Likewise.
         hooks: The hooks of every turn.
         attach: What else a run takes: `agent_id`, `user_id`, `tenant_id`, `conversation_id` (one for the client unless
-            given), `dispatcher`, `store`, `drain_timeout`, `best_effort`.
+            given), `dispatcher`, `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
     """
 
     def __init__(

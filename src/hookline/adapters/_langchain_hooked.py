@@ -53,7 +53,7 @@ def hooked(agent: Any, *, hooks: Iterable[AnyHook], agent_id: str = "", **option
         hooks: Hooks of the run.
         agent_id: What events call the agent; its own name unless given.
         options: What a `ForeignRun` takes: `operation_id`, `user_id`, `tenant_id`, `model`, `provider`, `dispatcher`,
-            `store`, `drain_timeout`, `best_effort`.
+            `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Raises:
         HookUsageError: If the agent was built without the middleware.

@@ -43,7 +43,7 @@ async def query(
         transport: Likewise.
         hooks: The hooks of this task.
         attach: What else a run takes: `agent_id`, `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`,
-            `drain_timeout`, `best_effort`.
+            `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.

@@ -50,7 +50,7 @@ def hooked(runner: Runner, *, hooks: Iterable[AnyHook], **attach: Any) -> Runner
         runner: The runner. The plugins of its app come after the hooks.
         hooks: The hooks of each run.
         attach: What else a run takes: `operation_id`, `user_id` (the session's unless given), `tenant_id`,
-            `dispatcher`, `store`, `drain_timeout`, `best_effort`.
+            `dispatcher`, `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.

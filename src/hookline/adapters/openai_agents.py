@@ -46,6 +46,8 @@ class HooklineRunner(AgentRunner):
         store: Where an operation is kept while it waits for a person.
         drain_timeout: Seconds that queued observers may take at the end.
         best_effort: Whether hooks that the SDK cannot drive are only told of in the log.
+        allow_missing_hooks: Whether an operation that waits for a person may go on without interceptors that it was
+            given before, with a warning in the log.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class HooklineRunner(AgentRunner):
         store: OperationStore | None = None,
         drain_timeout: float = 5.0,
         best_effort: bool = False,
+        allow_missing_hooks: bool = False,
     ) -> None:
         self._hooks = hook_batch(hooks)
         self._given: dict[str, Any] = {
@@ -69,6 +72,7 @@ class HooklineRunner(AgentRunner):
             "store": store,
             "drain_timeout": drain_timeout,
             "best_effort": best_effort,
+            "allow_missing_hooks": allow_missing_hooks,
         }
 
     async def run(self, starting_agent: Agent[Any], input: Input, **options: Unpack[RunOptions[Any]]) -> RunResult:  # noqa: A002

@@ -40,7 +40,16 @@ DRIVES = Drives(
 )
 """What Pydantic AI can drive."""
 
-_OPTIONS = ("operation_id", "user_id", "tenant_id", "dispatcher", "store", "drain_timeout", "best_effort")
+_OPTIONS = (
+    "operation_id",
+    "user_id",
+    "tenant_id",
+    "dispatcher",
+    "store",
+    "drain_timeout",
+    "best_effort",
+    "allow_missing_hooks",
+)
 
 
 @dataclass(slots=True)
@@ -70,6 +79,8 @@ class Hookline(AbstractCapability[Any]):
         store: Where it is kept while it waits for a person.
         drain_timeout: Seconds that queued observers may take at the end.
         best_effort: Whether hooks that the framework cannot drive are only told of in the log.
+        allow_missing_hooks: Whether an operation that waits for a person may go on without interceptors that it was
+            given before, with a warning in the log.
     """
 
     hooks: Iterable[AnyHook] = ()
@@ -80,6 +91,7 @@ class Hookline(AbstractCapability[Any]):
     store: OperationStore | None = field(default=None, kw_only=True)
     drain_timeout: float = field(default=5.0, kw_only=True)
     best_effort: bool = field(default=False, kw_only=True)
+    allow_missing_hooks: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         self.hooks = hook_batch(self.hooks)

@@ -87,11 +87,12 @@ def show_operation(
         as_lines([{**msgspec.to_builtins(found), "pending": waiting, "decisions": made}])
         return
     plain: dict[str, Any] = msgspec.to_builtins(found)
-    apart = {"operationId", "status", "createdAt", "updatedAt"}
+    apart = {"operationId", "status", "missingHooks", "createdAt", "updatedAt"}
     fields(
         [
             ("operationId", copied(found.operation_id)),
             ("status", status(found.status)),
+            ("waiting for hooks", one_line(", ".join(found.missing_hooks))),
             *((name, value) for name, value in plain.items() if name not in apart),
             timed("created", found.created_at),
             timed("updated", found.updated_at),
@@ -115,6 +116,8 @@ def show_operation(
         typer.echo(f"\nApprove:             hookline approve {its}")
         typer.echo(f"Reject and continue: hookline reject {its} --continue")
         typer.echo(f"Reject and stop:     hookline reject {its} --stop")
+    elif found.missing_hooks:
+        typer.echo("\nNo worker that wanted to go on with it has these hooks. Start one that gives them.")
     elif found.status == "waiting_for_human":
         typer.echo("\nAll that it waits for is decided; now a worker that has its agent is to take it.")
 
@@ -310,6 +313,7 @@ def _columns() -> list[Column[StoredOperation]]:
     return [
         Column(name="operation", cell=lambda each: copied(each.operation_id)),
         Column(name="status", cell=lambda each: status(each.status)),
+        Column(name="waiting for hooks", cell=lambda each: one_line(", ".join(each.missing_hooks)), rank=1, cut=True),
         Column(name="age", cell=lambda each: age(each.created_at), rank=1, right=True),
         Column(name="agent", cell=lambda each: one_line(each.agent_id), rank=2, cut=True),
         Column(name="tenant", cell=lambda each: copied(each.tenant_id), rank=3),

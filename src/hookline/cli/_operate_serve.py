@@ -33,6 +33,14 @@ Agents = Annotated[
         "repeated.",
     ),
 ]
+AllowMissingHooks = Annotated[
+    bool,
+    typer.Option(
+        "--allow-missing-hooks",
+        help="Let operations go on here without interceptors that they were started with; else they wait for a worker "
+        "that has them.",
+    ),
+]
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen at.")]
 MaxBody = Annotated[int, typer.Option(min=1, metavar="BYTES", help="How long the body of a request may be.")]
 Observers = Annotated[bool, typer.Option("--observers/--no-observers", help="Log what observers of this process do.")]
@@ -65,6 +73,7 @@ def serve(
     script_env: ScriptEnv = None,
     webhook_env: WebhookEnv = None,
     agent: Agents = None,
+    allow_missing_hooks: AllowMissingHooks = False,
     quota: Quota = 50,
     retention_hours: Retention = 24.0,
     observers: Observers = False,
@@ -102,6 +111,7 @@ def serve(
                 "rate_limit": RateLimit(requests=rate_limit) if rate_limit else None,
                 "max_body": max_body,
                 "page": page,
+                "allow_missing_hooks": allow_missing_hooks,
             },
             agents=agent or (),
             as_json=as_json,

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 
 from msgspec.structs import replace
 
+from hookline._hook_records import meets_approved
 from hookline.calls import Ask, Call, Deny, ModelCall, SubAgentCall, ToolCall, ToolResult
 from hookline.errors import HookDefinitionError, HookDenied
 from hookline.events import AfterToolCall, BeforeToolCall
@@ -162,6 +163,7 @@ def limit_calls(
     hooks.guard(SubAgentCall, id=hooks.id)(tally.judge)
     hooks.around(ToolCall, id=hooks.id)(give_back)
     hooks.around(SubAgentCall, id=hooks.id)(give_back)
+    hooks.interceptors = tuple(meets_approved(each) for each in hooks.interceptors)
     if tally.per_operation:
         tally.kept.drop_on_complete(hooks)
     return hooks

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 import anyio
 import msgspec
 
+from hookline._hook_records import meets_approved
 from hookline.calls import (
     CALLS,
     AgentResult,
@@ -76,6 +77,7 @@ class _Watch(Hooks, abc.ABC):
         for kind in CALLS:
             self.around(kind, id=self.id, on_error="open", timeout=math.inf)(self._watch)
             self.guard(kind, id=self.id, on_error="open", timeout=math.inf)(self._reached)
+        self.interceptors = tuple(meets_approved(each) for each in self.interceptors)
 
     def _reached(self, call: Call) -> None:
         call.metadata[self._mark] = call

@@ -151,9 +151,11 @@ def stand_in(definition: HookDefinition, problem: str) -> AnyHook | None:
 
 
 def _empty(definition: HookDefinition) -> Hooks:
-    return Hooks(
+    bundle = Hooks(
         definition.id, priority=definition.priority, tenant_id=definition.tenant_id, inherit=definition.inherits
     )
+    bundle.from_definition = True
+    return bundle
 
 
 def _bundle(definition: HookDefinition, point: Point, handler: Callable[..., Any], *, spare: float = 0.0) -> Hooks:

@@ -56,7 +56,9 @@ class RunControl:
     ) -> None:
         self.run = run
         self.pinned = pinned
+        self.decided = approved
         self.approved = approved
+        self._changed_by: str | None = None
         self.asked_by = asked_by
         self.sender = run.dispatcher
         self.resumed = pinned and not approved
@@ -78,7 +80,13 @@ class RunControl:
 
     async def asks(self, call: Any) -> Ask | None:
         """Whether a person must be asked about the final call."""
+        if self._changed_by is not None:
+            return Ask(f"Hook {self._changed_by!r} has changed the arguments that were approved. May the call run so?")
         return None if self._asks is None else await self._asks(call)
+
+    def change(self, hook_id: str) -> None:
+        """Note that a control has changed a call which a person has approved, so that the person is asked again."""
+        self.approved, self._changed_by = False, hook_id
 
     def background(self, hook: HookInChain, args: tuple[Any, ...]) -> None:
         """Queue a hook that is not waited for in the lane of its bundle."""

@@ -15,9 +15,10 @@ from hookline.errors import (
     OperationNotFoundError,
     StoreUnavailableError,
 )
-from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime._agent import Agent
 from hookline.runtime._given import check_ids, checked_decisions, checked_id, conversation
+from hookline.runtime._given_hooks import check_hooks, hooks_of_child
 from hookline.runtime._live import live
 from hookline.runtime._result import OperationResult
 from hookline.runtime._run import Run
@@ -114,6 +115,7 @@ async def resume_agent(
     drain_timeout: float = 5.0,
     on_token: OnToken | None = None,
     release: Release = "checked",
+    allow_missing_hooks: bool = False,
 ) -> OperationResult:
     """Go on with an operation that waits for a person: the same operation, here or in another process.
 
@@ -122,14 +124,17 @@ async def resume_agent(
         operation_id: The operation.
         decisions: What a person decided about one or more of its pending calls. While others are undecided the
             operation goes on waiting. A plain `Reject` stops the run and wins over approvals given with it.
-        hooks: Hooks of this segment; the agent's own come first.
+        hooks: Hooks of this segment; the agent's own come first. Every interceptor that the operation was given before
+            must be among them or the agent's. Those that are new belong to the operation from now on.
         store: Where the operation is kept; this process's memory unless given.
         dispatcher: An open dispatcher to share with other runs; one of its own unless given.
         drain_timeout: Seconds that queued observers may take at the end; the rest is cancelled.
         on_token: Takes the text of the model calls of this segment; see `exec_agent`.
         release: When it is given away; see `exec_agent`.
+        allow_missing_hooks: Go on without interceptors that are missing, in this segment, with a warning in the log.
 
     Raises:
+        MissingHooksError: If an interceptor of the operation is missing; nothing was changed.
         OperationNotFoundError: If the store does not know the operation.
         OperationFinishedError: If it has ended.
         OperationBusyError: If it is running, or somebody else is resuming it.
@@ -142,6 +147,7 @@ async def resume_agent(
     batch = [*agent.hooks, *hook_batch(hooks)]
     state = await waiting_state(agent, operation_id, store)
     decisions = checked_decisions(state, decisions)
+    await check_hooks(agent, state, batch, store, allow_missing=allow_missing_hooks)
     return await _with_dispatcher(
         agent, state, state.version, decisions, batch, dispatcher, store, drain_timeout, on_token, release
     )
@@ -158,6 +164,7 @@ async def recover_agent(
     on_token: OnToken | None = None,
     release: Release = "checked",
     abandon: bool = False,
+    allow_missing_hooks: bool = False,
 ) -> OperationResult:
     """Go on with an operation whose process has died: from where it was written last, in the same step.
 
@@ -168,14 +175,19 @@ async def recover_agent(
         agent: The agent that started it.
         operation_id: The operation.
         store: Where it is kept.
-        hooks: Hooks of this segment; the agent's own come first. Those that are data came with the operation.
+        hooks: Hooks of this segment; the agent's own come first. Those that are data came with the operation. Every
+            interceptor that the operation was given before must be there, as for `resume_agent`.
         dispatcher: As for `exec_agent`.
         drain_timeout: As for `exec_agent`.
         on_token: As for `exec_agent`.
         release: As for `exec_agent`.
-        abandon: End it instead, with reason `"interrupted"`: hooks are told of the end of all that had begun.
+        abandon: End it instead, with reason `"interrupted"`: hooks are told of the end of all that had begun. No
+            interceptor need be there for that, since nothing runs.
+        allow_missing_hooks: Go on without interceptors that are missing, in this segment, with a warning in the log.
 
     Raises:
+        MissingHooksError: If an interceptor of the operation, or of a sub-agent that goes on with it, is missing;
+            nothing was changed.
         OperationNotFoundError: If the store does not know the operation.
         OperationFinishedError: If it has ended, or waits for a person.
         OperationBusyError: If it is running in a process that is alive, or somebody else is recovering it.
@@ -188,6 +200,8 @@ async def recover_agent(
         )
     batch = [*agent.hooks, *hook_batch(hooks)]
     state = await _orphan(agent, operation_id, store, abandon=abandon)
+    if not abandon:
+        await check_hooks(agent, state, batch, store, allow_missing=allow_missing_hooks)
     return await _with_dispatcher(
         agent,
         state,
@@ -317,8 +331,6 @@ async def exec_child(
 
     One whose process has died goes on from its `state`.
     """
-    own = list(agent.hooks)
-    inherited = [entry for entry in parent.hooks if isinstance(entry, Hooks) and entry.inherit and entry not in own]
     recovered = state is not None
     state = state or OperationState(
         operation_id=operation_id,
@@ -333,7 +345,7 @@ async def exec_child(
         agent,
         state,
         version=state.version if recovered else None,
-        hooks=[*inherited, *own],
+        hooks=hooks_of_child(parent.hooks, agent),
         dispatcher=parent.dispatcher,
         store=parent.store,
         drain_timeout=parent.drain_timeout,

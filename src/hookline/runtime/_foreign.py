@@ -72,6 +72,8 @@ class ForeignRun(ForeignLife):
         store: Where it is kept while it waits for a person.
         drain_timeout: Seconds that queued observers may take at the end.
         best_effort: Whether hooks that the framework cannot drive are only told of in the log.
+        allow_missing_hooks: Whether one that waits for a person may go on without interceptors that it was given
+            before, with a warning in the log.
 
     Attributes:
         operation_id: The run.

@@ -34,6 +34,7 @@ from hookline.runtime._enclosing import begin_enclosing, end_enclosing, failed_s
 from hookline.runtime._foreign_keeping import cause_of, claim, keep_end
 from hookline.runtime._foreign_segment import Segment, no_child, stand_in
 from hookline.runtime._given import check_ids, checked_id
+from hookline.runtime._given_hooks import check_interceptors
 from hookline.runtime._journal import storable
 from hookline.runtime._letting_go import settled
 from hookline.runtime._live import live
@@ -67,6 +68,7 @@ class ForeignLife:
         store: OperationStore | None = None,
         drain_timeout: float = 5.0,
         best_effort: bool = False,
+        allow_missing_hooks: bool = False,
     ) -> None:
         check_ids(user_id=user_id, tenant_id=tenant_id)
         own = hook_batch(hooks)
@@ -87,6 +89,7 @@ class ForeignLife:
         self._own_dispatcher: HookDispatcher | None = None
         self._store = store or (parent.run.store if parent is not None else default_store())
         self._drain_timeout = drain_timeout
+        self._allow_missing_hooks: bool = allow_missing_hooks or (parent is not None and parent._allow_missing_hooks)
         self._run: Segment | None = None
         self._step: Step | None = None
         self._resumed = False
@@ -135,6 +138,7 @@ class ForeignLife:
             OperationExistsError: If the operation id is taken.
             OperationBusyError: If the store knows that it is running, or somebody else goes on with it.
             OperationMismatchError: If it waits in another framework.
+            MissingHooksError: If it waits for a person, and an interceptor that it was given before is missing.
         """
         dispatcher = self._dispatcher
         if dispatcher is None:
@@ -170,6 +174,8 @@ class ForeignLife:
             )
         elif state.framework not in ("", self.drives.framework):
             raise OperationMismatchError(self.operation_id, state.framework, self.drives.framework)
+        if self._resumed:
+            check_interceptors(state, self._hooks, allow_missing=self._allow_missing_hooks)
         run = Segment(
             self._agent,
             state,

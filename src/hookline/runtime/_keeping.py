@@ -47,6 +47,7 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         waiting_since_unix_nano=run.waiting_since_unix_nano,
         active_ms=run.active_ms(),
         hooks=run.data,
+        interceptors=run.interceptors,
         taking=list(journal.taking) if journal is not None else [],
         begun=dict(journal.begun) if journal is not None else {},
         open_step=journal.open_step() if journal is not None else None,

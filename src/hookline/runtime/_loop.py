@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from time import time_ns
 from typing import Any, cast
 
 import msgspec
@@ -16,7 +15,7 @@ from msgspec.structs import force_setattr
 
 from hookline._frozen import NO_LIST
 from hookline.calls import Message, ModelCall, ModelResponse, StepCall, StepResult, ToolCall, ToolCalling, Usage
-from hookline.events import BeforeHumanIntervention, CompletionReason
+from hookline.events import CompletionReason
 from hookline.phases import Phase
 from hookline.runtime._agent import Agent
 from hookline.runtime._calls import (
@@ -36,7 +35,7 @@ from hookline.runtime._journal import storable
 from hookline.runtime._keeping import checkpoint
 from hookline.runtime._models import RETRY, Model, ModelRetry, own_copy, respond
 from hookline.runtime._result import Step
-from hookline.runtime._resume import note_decisions, resume_step
+from hookline.runtime._resume import ask_person, note_decisions, resume_step
 from hookline.runtime._run import Run
 from hookline.runtime._state import Decision
 from hookline.runtime._sub_agents import sub_agent_job
@@ -163,18 +162,6 @@ async def work_off(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | 
         run.close_step(INTERRUPTED if run.denied is None else "Not run, because a hook stopped the run.")
         return None if run.denied is None else "interrupted"
     return await ask_person(run, step)
-
-
-async def ask_person(run: Run, step: Step) -> CompletionReason:
-    """Pause, because a person must decide about some of the step's calls."""
-    step.type = "request_human_approve"
-    run.pending = [step.asked[calling.tool_call_id] for calling in step.calling if calling.tool_call_id in step.asked]
-    run.waiting_since_unix_nano = time_ns()
-    if not step.ran:
-        await run.move(Phase.AWAITING_TOOL_APPROVAL)
-    if run.hooked(BeforeHumanIntervention):
-        run.tell(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
-    return "waiting_for_human"
 
 
 async def ask_model(run: Run, step: Step) -> ModelResponse | None:

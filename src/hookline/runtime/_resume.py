@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import time_ns
 
 from hookline.calls import ToolCall, ToolCalling
 from hookline.events import (
     AfterHumanIntervention,
+    BeforeHumanIntervention,
     CompletionReason,
     OnStopByHumanIntervention,
     PendingTool,
@@ -20,7 +22,7 @@ from hookline.runtime._run import Run
 from hookline.runtime._state import Decision, Reject
 from hookline.runtime._tools import Tool
 
-__all__ = ["note_decisions", "resume_step"]
+__all__ = ["ask_person", "note_decisions", "resume_step"]
 
 
 def note_decisions(run: Run, step: Step, decisions: Sequence[Decision]) -> None:
@@ -68,11 +70,27 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
     await answer_calls(run, jobs)
     if step.ran:
         await run.move(Phase.PROCESSING_TOOL_RESULT)
-    else:
+    if step.asked and run.denied is None:  # a control has changed what was approved
+        for name in step.asked:
+            del run.decisions[name]
+        return await ask_person(run, step)
+    if not step.ran:
         await run.move(Phase.TOOL_DENIED)
         await run.move(Phase.PROCESSING_USER_INPUT)
     run.close_step(INTERRUPTED)
     return None if run.denied is None else "interrupted"
+
+
+async def ask_person(run: Run, step: Step) -> CompletionReason:
+    """Pause, because a person must decide about some of the step's calls."""
+    step.type = "request_human_approve"
+    run.pending = [step.asked[calling.tool_call_id] for calling in step.calling if calling.tool_call_id in step.asked]
+    run.waiting_since_unix_nano = time_ns()
+    if not step.ran:
+        await run.move(Phase.AWAITING_TOOL_APPROVAL)
+    if run.hooked(BeforeHumanIntervention):
+        run.tell(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
+    return "waiting_for_human"
 
 
 def stop(run: Run, decision: Reject) -> None:

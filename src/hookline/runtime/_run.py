@@ -27,6 +27,7 @@ from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent
 from hookline.runtime._chain import chain_of
 from hookline.runtime._conversation import Conversation
+from hookline.runtime._given_hooks import all_interceptor_keys
 from hookline.runtime._journal import Journal
 from hookline.runtime._offer import found_offered, offered_again
 from hookline.runtime._result import OperationResult, Step
@@ -78,6 +79,7 @@ class Run(Conversation):
         "hooks",
         "ids",
         "intercepted",
+        "interceptors",
         "journal",
         "last_input_tokens",
         "llm_calls",
@@ -141,6 +143,8 @@ class Run(Conversation):
         """On a store that keeps what happened: what it does not have yet."""
         self.critical: Critical | None = None
         """Watches the deliveries that the operation is for, where this process makes them."""
+        self.interceptors = all_interceptor_keys(state, hooks)
+        """The interceptors without which nobody may go on with it."""
         self.data = state.hooks
         if state.hooks or has_webhooks(hooks):
             take_along(self, hooks)

@@ -21,6 +21,7 @@ from hookline.runtime._agent import Agent
 from hookline.runtime._control import RunControl, lead
 from hookline.runtime._exec import exec_child, waiting_state
 from hookline.runtime._given import check_ids, checked_decisions, checked_id, conversation, system_message
+from hookline.runtime._given_hooks import check_hooks
 from hookline.runtime._memory import InMemoryHistory, SessionMemory
 from hookline.runtime._result import OperationResult
 from hookline.runtime._run import Run
@@ -83,6 +84,8 @@ class AgentSession:
         self.history: list[Message] = []
         self.pending: str | None = None
         self._last_input_tokens = 0
+        self._task_hooks: tuple[str | None, list[AnyHook]] = (None, [])
+        """The operation that waits for a person, and the hooks that its task was given, for its resume."""
         self._given = [*agent.hooks, *hook_batch(hooks)]
         self._user_id, self._tenant_id = user_id, tenant_id
         self._shared_dispatcher = dispatcher
@@ -219,16 +222,20 @@ class AgentSession:
         hooks: Iterable[AnyHook] = (),
         on_token: OnToken | None = None,
         release: Release = "checked",
+        allow_missing_hooks: bool = False,
     ) -> OperationResult:
-        """Go on with the task that waits for a person.
+        """Go on with the task that waits for a person. The hooks that the task was given so far are there again.
 
         Args:
             decisions: What a person decided, as for `resume_agent`.
-            hooks: Hooks of this segment only.
+            hooks: Further hooks of the task.
             on_token: Takes the text of the model calls while it is written; see `exec_agent`.
             release: When it is given away; see `exec_agent`.
+            allow_missing_hooks: Go on without interceptors that are missing, with a warning in the log.
 
         Raises:
+            MissingHooksError: If an interceptor of the operation is missing, which can be where another session
+                started it; nothing was changed.
             HookUsageError: Outside of `async with`, while a task runs, or if none waits.
             OperationError: If the operation cannot be resumed like this; see `resume_agent`.
         """
@@ -236,13 +243,18 @@ class AgentSession:
         self._check_idle()
         if self.pending is None:
             raise HookUsageError(f"No task of session {self.id!r} waits for a person.")
+        waiting, earlier = self._task_hooks
+        if waiting == self.pending:
+            own = [*earlier, *(entry for entry in own if entry not in earlier)]
         with self._claimed():
             try:
                 state = await waiting_state(self.agent, self.pending, self._store)
             except (OperationFinishedError, OperationNotFoundError):
-                self.pending = None  # somebody else has seen to it
+                self._wait_for(None)  # somebody else has seen to it
                 raise
             checked = checked_decisions(state, decisions)
+            every = [*self._given, self.hooks, *own]
+            await check_hooks(self.agent, state, every, self._store, allow_missing=allow_missing_hooks)
             return await self._task(state, checked, own, Phase.AWAITING_TOOL_APPROVAL, 0, on_token, release)
 
     def interrupt(self) -> bool:
@@ -301,10 +313,10 @@ class AgentSession:
             try:
                 await self._phases.move(phase)
                 result = await exec_run(run, decisions)
-                self.pending = result.operation_id if result.reason == "waiting_for_human" else None
+                self._wait_for(result.operation_id if result.reason == "waiting_for_human" else None, hooks)
             except BaseException:
                 if run.claimed:
-                    self.pending = None
+                    self._wait_for(None)
                 raise
             finally:
                 self._run = None
@@ -336,6 +348,10 @@ class AgentSession:
         self.history = messages_of(kept.value)
         whole = run.refused_from is None and kept.value == call.value
         self._last_input_tokens = run.last_input_tokens if whole else 0  # what is counted then is the text
+
+    def _wait_for(self, operation_id: str | None, hooks: Sequence[AnyHook] = ()) -> None:
+        """Note which operation waits for a person, and the hooks of its task."""
+        self.pending, self._task_hooks = operation_id, (operation_id, list(hooks))
 
     def _check_idle(self) -> None:
         if self._dispatcher is None:

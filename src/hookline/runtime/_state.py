@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -17,6 +17,7 @@ __all__ = [
     "Decision",
     "DurableStore",
     "InMemoryStore",
+    "InterceptorKey",
     "JournalEntry",
     "OperationState",
     "OperationStore",
@@ -24,7 +25,7 @@ __all__ = [
     "default_store",
 ]
 
-FORMAT = 2
+FORMAT = 3
 """Version of the layout of `OperationState` that this version writes; older ones are read too."""
 
 
@@ -107,6 +108,20 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     denied: Denial | None = None
 
 
+class InterceptorKey(NamedTuple):
+    """What an interceptor is known by in a stored operation.
+
+    Attributes:
+        id: Its id, which need not be unique.
+        kind: `"before"`, `"guard"`, `"after"` or `"around"`.
+        call: Name of the class of the calls that it judges: `"ToolCall"`.
+    """
+
+    id: str
+    kind: str
+    call: str
+
+
 class BegunCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A tool or a sub-agent of which hooks were told that it begins.
 
@@ -172,6 +187,8 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         waiting_since_unix_nano: When it began to wait for a person, in nanoseconds since 1970.
         active_ms: How long its segments took.
         hooks: The hooks that travel with it: those that are data.
+        interceptors: The interceptors that it was given, each as `(id, kind, call)`, so that it does not go on without
+            one of them; `None` if a version of hookline that did not list them wrote it.
         begun: Tools and sub-agents that had begun and not ended when this was written, by tool call id.
         open_step: The step that had been told of and not ended when this was written.
         framework: The framework that runs it; empty for hookline's own loop.
@@ -207,6 +224,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     waiting_since_unix_nano: int | None = None
     active_ms: float = 0.0
     hooks: list[HookData] = []
+    interceptors: list[InterceptorKey] | None = None
     begun: dict[str, BegunCall] = {}
     open_step: OpenStep | None = None
     framework: str = ""

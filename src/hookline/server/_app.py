@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
+from typing import Any
 
 from litestar import Litestar
 from litestar.datastructures import State
@@ -51,6 +52,7 @@ def create_app(
     max_body: int = MEBIBYTE,
     page: bool = True,
     session_key: bytes | None = None,
+    allow_missing_hooks: bool = False,
 ) -> App:
     """Make the HTTP API, to be served by itself or mounted under any path of any ASGI application.
 
@@ -73,6 +75,8 @@ def create_app(
         session_key: Signs who is signed in on the page: 32 random bytes or more, the same in all processes behind one
             address. Unless given, that of the environment variable `HOOKLINE_SESSION_KEY`; without one, people sign in
             again after a restart.
+        allow_missing_hooks: Whether operations go on here without interceptors that they were started with, with a
+            warning in the log; else they wait for a worker that has them.
 
     Raises:
         HookUsageError: If an argument makes no sense.
@@ -86,6 +90,7 @@ def create_app(
         max_body=max_body,
         page=page,
         session_key=session_key,
+        allow_missing_hooks=allow_missing_hooks,
     )
 
 
@@ -98,12 +103,14 @@ def app_of(
     max_body: int,
     page: bool,
     session_key: bytes | None,
+    allow_missing_hooks: bool,
 ) -> App:
     """See `create_app`."""
     if isinstance(max_body, bool) or not isinstance(max_body, int) or max_body < 1:
         raise HookUsageError(f"`max_body` is a number of bytes above 0; got {max_body!r}.")
     session_key = _session_key(session_key)
-    app: App = Idempotency(litestar_of(parts, agents=agents), parts.store)  # type: ignore[arg-type]
+    api: Any = litestar_of(parts, agents=agents, allow_missing_hooks=allow_missing_hooks)
+    app: App = Idempotency(api, parts.store)
     app = RequestHooks(app, parts)
     limiter = None if rate_limit is None else RateLimiter(rate_limit)
     if page:
@@ -132,12 +139,13 @@ def _session_key(given: bytes | None) -> bytes | None:
     return key
 
 
-def litestar_of(parts: Parts, *, agents: Sequence[Agent] = ()) -> Litestar:
+def litestar_of(parts: Parts, *, agents: Sequence[Agent] = (), allow_missing_hooks: bool = False) -> Litestar:
     """What is behind the gate.
 
     Args:
         parts: What the server is made of.
         agents: Agents whose operations it goes on with.
+        allow_missing_hooks: Whether also without interceptors that are missing.
     """
     return Litestar(
         [*OPTIONS, *ROUTES, read_description],
@@ -147,7 +155,7 @@ def litestar_of(parts: Parts, *, agents: Sequence[Agent] = ()) -> Litestar:
         openapi_config=None,
         request_max_body_size=None,
         logging_config=None,
-        lifespan=[_working(parts.store, agents, parts.registry)] if agents else [],
+        lifespan=[_working(parts, agents, allow_missing_hooks=allow_missing_hooks)] if agents else [],
     )
 
 
@@ -172,11 +180,13 @@ class WithPage:
 
 
 def _working(
-    store: SqlStore, agents: Sequence[Agent], registry: Registry | None
+    parts: Parts, agents: Sequence[Agent], *, allow_missing_hooks: bool
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def working(_: Litestar) -> AsyncIterator[None]:
-        async with Worker(store, agents, hooks=() if registry is None else registry.hooks):
+        registry = parts.known_registry
+        hooks = () if registry is None else registry.hooks
+        async with Worker(parts.store, agents, hooks=hooks, allow_missing_hooks=allow_missing_hooks):
             yield
 
     return working

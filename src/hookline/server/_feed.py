@@ -32,6 +32,7 @@ Change: TypeAlias = tuple[float, StoredOperation]
 """The position after a change, and the operation as it is then."""
 
 _columns = tuple(operations.c[name] for name in StoredOperation.__struct_fields__)
+_seen = tuple(operations.c[name] for name in ("operation_id", "version", "status", "missing_hooks"))
 
 
 class Seen(NamedTuple):
@@ -39,6 +40,7 @@ class Seen(NamedTuple):
 
     version: int
     live: bool
+    missing_hooks: str | None
 
 
 class Listener:
@@ -134,9 +136,11 @@ class Feed:
         async with self._store.reading() as connection:
             now = await self._now(connection)
             young = operations.c.created_at >= (position or now) - OVERLAP
-            query = select(operations.c.operation_id, operations.c.version, operations.c.status)
+            query = select(
+                operations.c.operation_id, operations.c.version, operations.c.status, operations.c.missing_hooks
+            )
             rows = (await connection.execute(query.where(or_(operations.c.status.in_(LIVE), young)))).all()
-            found = {row.operation_id: Seen(row.version, row.status in LIVE) for row in rows}
+            found = {row.operation_id: Seen(row.version, row.status in LIVE, row.missing_hooks) for row in rows}
             if known is None:
                 return now, found, []
             ended = [each for each, seen in known.items() if seen.live and each not in found]

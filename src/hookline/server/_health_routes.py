@@ -15,6 +15,7 @@ __all__ = ["HEALTH_ROUTES", "PUBLIC"]
 
 PUBLIC = ("/health", "/ready", "/schema/openapi.json")
 """Paths that need no key."""
+SHOWN_HOOKS = 100
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,18 +28,33 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["ok"] = "ok"
 
 
-class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+class WaitingForHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """Operations that wait for hooks, since no worker that wanted to go on with them had all that they were given.
+
+    Attributes:
+        operations: How many there are; 1,000 stands for that many or more.
+        hooks: Ids of the interceptors that are missing, the first 100.
+    """
+
+    operations: int
+    hooks: list[str]
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the server can work.
 
     Attributes:
-        status: `"ok"`, `"degraded"` (it works with the definitions that it knew last), or `"unavailable"`.
+        status: `"ok"`, `"degraded"` (it works with the definitions that it knew last, or operations wait for hooks), or
+            `"unavailable"`.
         store: Whether the database can be read and, on SQLite, written.
         registry: Whether the definitions are up to date; `None` if there is no registry.
+        waiting_for_hooks: Operations that wait for hooks; left out if there are none, or it is not known.
     """
 
     status: Literal["ok", "degraded", "unavailable"]
     store: bool
     registry: bool | None
+    waiting_for_hooks: WaitingForHooks | None = msgspec.field(default=None, name="waitingForHooks")
 
 
 @route("GET", "/health", scope=None, summary="Does the process answer?")
@@ -51,12 +67,18 @@ async def health(request: Req) -> Health:
 async def ready(request: Req) -> Response[Readiness]:
     """503 while the database cannot be read or, on SQLite, written: another process holds its lock for too long."""
     parts = parts_of(request)
-    store = await parts.store_check.works()
+    look = await parts.store_check.look()
+    store, missing = look is not None, look or {}
     registry = None if parts.known_registry is None else not parts.known_registry.problems
     status: Literal["ok", "degraded", "unavailable"] = "unavailable" if not store else "ok"
-    if store and registry is False:
+    waiting: WaitingForHooks | None = None
+    if missing:
+        ids = sorted({hook_id for hook_ids in missing.values() for hook_id in hook_ids})
+        waiting = WaitingForHooks(operations=len(missing), hooks=ids[:SHOWN_HOOKS])
+    if store and (registry is False or waiting is not None):
         status = "degraded"
-    return Response(Readiness(status=status, store=store, registry=registry), status_code=200 if store else 503)
+    readiness = Readiness(status=status, store=store, registry=registry, waiting_for_hooks=waiting)
+    return Response(readiness, status_code=200 if store else 503)
 
 
 @route("GET", "/metrics", scope="hooks:admin", summary="Figures for Prometheus", errors=[404], media_type=CONTENT_TYPE)

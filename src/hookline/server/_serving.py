@@ -60,6 +60,8 @@ class Server:
         session_key: Signs who is signed in on the page: 32 random bytes or more, the same in all processes behind one
             address. Unless given, that of the environment variable `HOOKLINE_SESSION_KEY`; without one, people sign in
             again after a restart.
+        allow_missing_hooks: Whether operations go on here without interceptors that they were started with, with a
+            warning in the log; else they wait for a worker that has them.
 
     Attributes:
         address: Where it listens, once it does.
@@ -94,6 +96,7 @@ class Server:
         max_body: int = MEBIBYTE,
         page: bool = True,
         session_key: bytes | None = None,
+        allow_missing_hooks: bool = False,
     ) -> None:
         self.address = ""
         self.first_key: NewApiKey | None = None
@@ -120,6 +123,7 @@ class Server:
             max_body=max_body,
             page=page,
             session_key=session_key,
+            allow_missing_hooks=allow_missing_hooks,
         )
         self._lifespan = bool(agents)
         self._stack = contextlib.AsyncExitStack()

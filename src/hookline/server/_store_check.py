@@ -25,19 +25,23 @@ class StoreCheck:
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
-        self._looking: asyncio.Task[bool] | None = None
+        self._looking: asyncio.Task[dict[str, list[str]] | None] | None = None
 
-    async def works(self) -> bool:
-        """Whether it can be used."""
+    async def look(self) -> dict[str, list[str]] | None:
+        """Find out whether the database can be used.
+
+        Returns:
+            `None` if it cannot; else the hooks that operations wait for, by operation.
+        """
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         return await asyncio.shield(self._looking)
 
-    async def _look(self) -> bool:
+    async def _look(self) -> dict[str, list[str]] | None:
         try:
             with waiting_at_most(LONGEST_WAIT):
                 async with asyncio.timeout(LONGEST_LOOK):
                     await self._store.check()
+                    return await self._store.missing_hooks()
         except (StoreUnavailableError, TimeoutError):
-            return False
-        return True
+            return None

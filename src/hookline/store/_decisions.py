@@ -1,7 +1,7 @@
 """What people have decided about tool calls, who it was, and which event told of it."""
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -151,7 +151,7 @@ def _why_not_pending(state: OperationState, tool_call_id: str, known: dict[str, 
 
 
 async def decided(
-    connection: AsyncConnection, *, agent_ids: Sequence[str], limit: int
+    connection: AsyncConnection, *, agent_ids: Sequence[str], limit: int, exclude: Container[str] = ()
 ) -> list[tuple[OperationState, list[Approve | Reject]]]:
     """Operations of some agents that can go on, with what was decided about them."""
     untold = select(decisions.c.operation_id).where(decisions.c.event_number.is_(None))
@@ -167,6 +167,8 @@ async def decided(
     while len(found) < limit:
         rows = (await connection.execute(query.where(operations.c.operation_id > last))).all()
         for row in rows:
+            if row.operation_id in exclude:
+                continue
             with contextlib.suppress(StateFormatError):  # it waits for who can read it
                 state = state_of(*row)
                 if known := await ready(connection, state):

@@ -3,7 +3,7 @@
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from sqlalchemy import ColumnElement, Row, and_, exists, or_, select, tuple_
@@ -40,6 +40,8 @@ class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         cost_usd: What they cost.
         events: How many events of it are stored.
         failed_delivery: What became of a delivery that it was for, if that failed.
+        missing_hooks: Ids of interceptors that it was started with and that a worker which wanted to go on with it did
+            not have; it waits for one that has them.
         created_at: When it was stored first, in seconds since 1970.
         updated_at: When it was stored last.
     """
@@ -59,6 +61,7 @@ class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     cost_usd: float
     events: int
     failed_delivery: str | None
+    missing_hooks: list[str]
     created_at: float
     updated_at: float
 
@@ -179,7 +182,21 @@ async def events_of(connection: AsyncConnection, operation_id: str, *, after: in
 
 def shown(row: Row[*tuple[object, ...]]) -> StoredOperation:
     """What is known of the operation of a row."""
-    return StoredOperation(**row._mapping)
+    known: dict[str, Any] = dict(row._mapping)
+    noted = known["missing_hooks"]
+    known["missing_hooks"] = [] if noted is None else msgspec.json.decode(noted, type=list[str])
+    return StoredOperation(**known)
+
+
+async def missing_hooks(connection: AsyncConnection, *, limit: int) -> dict[str, list[str]]:
+    """The interceptors that are missing, by operation."""
+    query = (
+        select(operations.c.operation_id, operations.c.missing_hooks)
+        .where(operations.c.missing_hooks.is_not(None))
+        .order_by(operations.c.operation_id)
+        .limit(limit)
+    )
+    return {name: msgspec.json.decode(noted, type=list[str]) for name, noted in await connection.execute(query)}
 
 
 def cursor_at(last: StoredOperation) -> str:

@@ -59,6 +59,7 @@ def operation_row(state: OperationState, *, owner: str, write_id: str) -> Row:
         "total_tokens": state.usage.input_tokens + state.usage.output_tokens,
         "cost_usd": state.usage.cost_usd,
         "events": state.events,
+        "missing_hooks": None,  # whoever writes it has gone on with it
     }
 
 

@@ -27,7 +27,7 @@ from hookline.store._migrate import migrate
 from hookline.store._reading import Page, StoredOperation
 from hookline.store._rows import envelopes_of, event_rows, operation_row
 from hookline.store._settings import Companion, check_settings
-from hookline.store._writing import release, write_group
+from hookline.store._writing import note_missing_hooks, release, write_group
 
 __all__ = ["SqlStore"]
 
@@ -264,6 +264,28 @@ class SqlStore(DurableStore):
             partial(reading.orphans, self._database, limit=limit, agent_ids=agent_ids, exclude=exclude)
         )
 
+    async def note_missing_hooks(self, operation_id: str, hook_ids: Sequence[str], *, version: int) -> None:
+        """Show that an operation waits for hooks, until somebody goes on with it.
+
+        Args:
+            operation_id: The operation.
+            hook_ids: The interceptors that are missing where somebody wanted to go on with it.
+            version: The version of its state then. Nothing is noted once it is another one: somebody has gone on.
+
+        Raises:
+            StoreUnavailableError: If the database cannot be reached.
+        """
+        await note_missing_hooks(self._usable(), operation_id, hook_ids, version=version)
+
+    async def missing_hooks(self, limit: int = 1000) -> dict[str, list[str]]:
+        """List the interceptors that are missing, by the id of the operation that waits for them.
+
+        Args:
+            limit: How many operations at most.
+        """
+        reading.check_limit(limit, LONGEST_PAGE)
+        return await self._read(partial(reading.missing_hooks, limit=limit))
+
     async def children(self, operation_id: str) -> list[OperationState]:
         """The operations that it called as sub-agents and that have not ended.
 
@@ -339,15 +361,18 @@ class SqlStore(DurableStore):
         return await decisions.decide(database, operation_id, decision, by=by, tenant_id=tenant_id, seen=seen)
 
     async def decided(
-        self, agent_ids: Sequence[str], limit: int = 1000
+        self, agent_ids: Sequence[str], limit: int = 1000, *, exclude: Sequence[str] = ()
     ) -> list[tuple[OperationState, list[Approve | Reject]]]:
         """Operations that can go on, since all they wait for is decided, or one decision stops them.
 
         Args:
             agent_ids: Only those of these agents.
             limit: How many at most.
+            exclude: Not these.
         """
-        return await self._read(partial(decisions.decided, agent_ids=agent_ids, limit=limit))
+        return await self._read(
+            partial(decisions.decided, agent_ids=agent_ids, limit=limit, exclude=frozenset(exclude))
+        )
 
     async def decisions_of(self, operation_id: str) -> list[StoredDecision]:
         """List what people have decided about calls of an operation, and who they were, the oldest first."""

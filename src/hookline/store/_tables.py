@@ -48,6 +48,10 @@ def _id(name: str, *, primary_key: bool = False) -> Column[str]:
     return Column(name, String(400), nullable=False, primary_key=primary_key)
 
 
+_waiting_for_hooks: dict[str, Any] = dict.fromkeys(
+    ("sqlite_where", "postgresql_where"), text("missing_hooks IS NOT NULL")
+)
+
 operations = Table(
     "operations",
     metadata,
@@ -69,12 +73,15 @@ operations = Table(
     Column("cost_usd", Float, nullable=False),
     Column("events", BigInteger, nullable=False),
     Column("failed_delivery", Text),
+    Column("missing_hooks", Text),
     Column("created_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
     Index(None, "tenant_id", "created_at", "operation_id"),
     Index(None, "created_at", "operation_id"),
     Index(None, "status", "owner"),
     Index(None, "parent_operation_id"),
+    # Few wait for hooks, and readiness asks for them.
+    Index("ix_operations_missing_hooks", "operation_id", **_waiting_for_hooks),
 )
 
 events = Table(

@@ -14,15 +14,19 @@ import anyio.abc
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import (
     HookUsageError,
+    MissingHooksError,
     OperationError,
     OperationMismatchError,
+    OperationNotFoundError,
     StoreUnavailableError,
 )
-from hookline.hooks import AnyHook, hook_batch
+from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime import Agent, Approve, OperationResult, Reject, recover_agent, resume_agent
+from hookline.runtime._given_hooks import hooks_of_child
 from hookline.runtime._letting_go import let_go_when_cancelled
 
 if TYPE_CHECKING:
+    from hookline.store._reading import StoredOperation
     from hookline.store._store import SqlStore
 
 __all__ = ["Worker"]
@@ -32,6 +36,11 @@ logger = logging.getLogger("hookline")
 LEFT_SECONDS = 60.0
 """For how long a worker leaves an operation to others that it could not go on with."""
 
+HOOKS_SECONDS = 60.0
+"""After how long a worker looks again at an operation that waits for hooks."""
+DEEPEST = 100
+"""Callers of a sub-agent that are looked at; whoever starts a run may name any operation as its parent."""
+
 
 class Worker:
     """Goes on with operations of some agents: those whose process has died, and those that a person has decided about.
@@ -39,14 +48,20 @@ class Worker:
     Any number of workers may share a store; each operation is taken by one. `async with Worker(...)` works in the
     background until the block is left; operations that are under way then are ended first.
 
+    An operation with interceptors that are missing here is left alone, with what was decided about it. The worker logs
+    that at ERROR once, notes in the store what the operation waits for, and looks again after 60 seconds; a worker that
+    has the hooks takes it at once.
+
     Args:
         store: Where the operations are kept.
         agents: The agents that this process can run.
         hooks: Hooks of every run, or a function of the tenant that gives them for each, such as `registry.hooks`. Each
-            agent's own come first. Hooks that are data came with the operation.
+            agent's own come first, and a sub-agent has those that the agents which called it hand on. Hooks that are
+            data came with the operation.
         dispatcher: An open dispatcher to share; one of its own unless given.
         concurrency: Operations at a time.
         poll_seconds: How often it looks for work.
+        allow_missing_hooks: Whether operations go on without interceptors that are missing, with a warning in the log.
 
     Raises:
         HookUsageError: If an argument makes no sense.
@@ -62,6 +77,7 @@ class Worker:
         dispatcher: HookDispatcher | None = None,
         concurrency: int = 8,
         poll_seconds: float = 0.5,
+        allow_missing_hooks: bool = False,
     ) -> None:
         self._agents = _with_sub_agents(agents)
         if not self._agents or concurrency < 1 or not poll_seconds > 0:
@@ -75,6 +91,9 @@ class Worker:
         self._taken: set[str] = set()
         self._left: dict[str, float] = {}
         """What it could not go on with, and until when it leaves that to others."""
+        self._allow_missing_hooks = allow_missing_hooks
+        self._reported: set[str] = set()
+        """Operations of which it has logged that their hooks are missing."""
         self._group: anyio.abc.TaskGroup | None = None
         self._stop = anyio.Event()
 
@@ -128,7 +147,7 @@ class Worker:
             agent = self._agents.get(stored.agent_id) if stored is not None else None
             if agent is not None:
                 self._begin(agent, operation_id, None)
-        for state, found in await self.store.decided(list(self._agents)):
+        for state, found in await self.store.decided(list(self._agents), exclude=exclude):
             if state.operation_id not in self._taken and state.operation_id not in self._left:
                 self._begin(self._agents[state.agent_id], state.operation_id, found)
 
@@ -147,8 +166,14 @@ class Worker:
                 result = await self._segment(agent, operation_id, found)
                 if result.error is not None:
                     self._left[operation_id] = monotonic() + LEFT_SECONDS  # it may not have ended in the store
+                self._reported.discard(operation_id)
                 if found is not None:
                     await self.store.forget_decisions(operation_id)
+        except MissingHooksError as error:
+            self._left[operation_id] = monotonic() + HOOKS_SECONDS
+            if operation_id not in self._reported:
+                self._reported.add(operation_id)
+                logger.error("Operation %s waits for hooks: %s", operation_id, error)
         except OperationMismatchError as error:
             self._left[operation_id] = monotonic() + LEFT_SECONDS
             logger.info("A worker leaves operation %s alone for %g s: %s", operation_id, LEFT_SECONDS, error)
@@ -166,19 +191,51 @@ class Worker:
         self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None
     ) -> OperationResult:
         stored = await self.store.operation(operation_id)
-        hooks = list(self._hooks(stored.tenant_id)) if stored is not None else []
-        if found is None:
-            return await recover_agent(
+        if stored is None:
+            raise OperationNotFoundError(operation_id)
+        given = list(self._hooks(stored.tenant_id))
+        hooks = [*(entry for entry in await self._inherited(stored, agent) if entry not in given), *given]
+        try:
+            if found is None:
+                return await recover_agent(
+                    agent,
+                    operation_id,
+                    store=self.store,
+                    hooks=hooks,
+                    dispatcher=self._dispatcher,
+                    abandon=await self._was_given_up(operation_id),
+                    allow_missing_hooks=self._allow_missing_hooks,
+                )
+            return await resume_agent(
                 agent,
                 operation_id,
+                found,
                 store=self.store,
                 hooks=hooks,
                 dispatcher=self._dispatcher,
-                abandon=await self._was_given_up(operation_id),
+                allow_missing_hooks=self._allow_missing_hooks,
             )
-        return await resume_agent(
-            agent, operation_id, found, store=self.store, hooks=hooks, dispatcher=self._dispatcher
-        )
+        except MissingHooksError as error:
+            ids = [hook_id for hook_id, _, _ in error.missing]
+            if ids != stored.missing_hooks:
+                await self.store.note_missing_hooks(operation_id, ids, version=stored.version)
+            raise
+
+    async def _inherited(self, stored: StoredOperation, agent: Agent) -> list[AnyHook]:
+        """The hooks that the agents which called an operation as a sub-agent hand on to it."""
+        callers: list[Agent] = []
+        parent, callee = stored.parent_operation_id, agent
+        while parent is not None and len(callers) < DEEPEST:
+            calling = await self.store.operation(parent)
+            caller = self._agents.get(calling.agent_id) if calling is not None else None
+            if calling is None or caller is None or all(each.id != callee.id for each in caller.sub_agents):
+                break  # who only named it as the parent hands on nothing
+            callers.append(caller)
+            parent, callee = calling.parent_operation_id, caller
+        found: list[AnyHook] = []
+        for caller in reversed(callers):
+            found = [entry for entry in hooks_of_child(found, caller) if isinstance(entry, Hooks) and entry.inherit]
+        return [entry for entry in found if entry not in agent.hooks]
 
     async def _was_given_up(self, operation_id: str) -> bool:
         """Whether it is a sub-agent whose caller has ended, and was told that it failed."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -12,10 +13,10 @@ from hookline.store._commits import Commit
 from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries
 from hookline.store._engine import Database
-from hookline.store._rows import is_storable
+from hookline.store._rows import is_storable, storable
 from hookline.store._tables import events, operations
 
-__all__ = ["release", "write_group"]
+__all__ = ["note_missing_hooks", "release", "write_group"]
 
 
 class Found(NamedTuple):
@@ -113,6 +114,16 @@ async def write(database: Database, connection: AsyncConnection, commits: Sequen
 def changes(row: dict[str, Any]) -> dict[str, Any]:
     """What a later commit changes of the row of an operation."""
     return {"its_id": row["operation_id"], **{name: value for name, value in row.items() if name not in _kept}}
+
+
+async def note_missing_hooks(database: Database, operation_id: str, hook_ids: Sequence[str], *, version: int) -> None:
+    """Note what an operation of this version waits for; the next commit of it forgets that."""
+    its = (operations.c.operation_id == operation_id) & (operations.c.version == version)
+    noted = msgspec.json.encode([storable(hook_id) for hook_id in hook_ids]).decode()
+    async with database.writing() as connection:
+        await connection.execute(
+            update(operations).where(its).values(missing_hooks=noted, updated_at=database.now_sql())
+        )
 
 
 async def release(database: Database, operation_id: str, worker_id: str) -> None:

@@ -1,0 +1,16 @@
+"""Operations show the interceptors that they wait for."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003_missing_hooks"
+down_revision = "0002_decisions"
+
+
+def upgrade() -> None:
+    """Add the column, and an index of the few operations in which it says something."""
+    op.add_column("operations", sa.Column("missing_hooks", sa.Text()))
+    said = sa.text("missing_hooks IS NOT NULL")
+    op.create_index(
+        "ix_operations_missing_hooks", "operations", ["operation_id"], sqlite_where=said, postgresql_where=said
+    )
