@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
+from typing import Literal
 
 from litestar import Litestar
 from litestar.datastructures import State
@@ -26,7 +27,7 @@ from hookline.server._limits import BODY_SECONDS, Limits
 from hookline.server._page_sessions import SHORTEST_KEY
 from hookline.server._parts import Parts
 from hookline.server._problems import answer_of
-from hookline.server._rates import TENANT_RATE, RateLimit, RateLimits
+from hookline.server._rates import RateLimit, RateLimits
 from hookline.server._request_hooks import RequestHooks
 from hookline.server._routes import OPTIONS, ROUTES
 from hookline.server._text import TextRequest
@@ -50,7 +51,7 @@ def create_app(
     hooks: Sequence[AnyHook] = (),
     allow_origins: Sequence[str] = (),
     rate_limit: RateLimit | None = RateLimit(),  # noqa: B008
-    tenant_rate_limit: RateLimit | None = TENANT_RATE,
+    tenant_rate_limit: RateLimit | Literal["auto"] | None = "auto",
     max_body: int = MEBIBYTE,
     body_timeout: float = BODY_SECONDS,
     page: bool = True,
@@ -75,7 +76,8 @@ def create_app(
         hooks: Hooks for the requests of everybody, before those that are stored.
         allow_origins: Origins whose pages may ask (`"https://ops.example.com"`).
         rate_limit: How many requests each key may send, to this process; `None` for any number.
-        tenant_rate_limit: How many requests all keys of a tenant may send together; `None` for any number.
+        tenant_rate_limit: How many requests all keys of a tenant may send together; five times `rate_limit` unless
+            given, `None` for any number.
         max_body: Bytes that the body of a request may have.
         body_timeout: Seconds that a body may stand still.
         page: Whether the web page is there too, below `/page`.

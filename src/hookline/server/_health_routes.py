@@ -15,6 +15,11 @@ __all__ = ["HEALTH_ROUTES", "PUBLIC"]
 
 PUBLIC = ("/health", "/ready", "/schema/openapi.json")
 """Paths that need no key."""
+STORE_PROBLEM = "The database cannot be read, or not be written. Requests that need it are answered with 503."
+REGISTRY_PROBLEM = (
+    "The hook definitions may be out of date: the last look at the database or at a file of definitions failed. Those "
+    "that were known before it are in force; the log says what is wrong."
+)
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,11 +39,13 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
         status: `"ok"`, `"degraded"` (it works with the definitions that it knew last), or `"unavailable"`.
         store: Whether the database can be read and, on SQLite, written.
         registry: Whether the definitions are up to date; `None` if there is no registry.
+        problems: What is wrong, in words. Anybody may ask, so that the log alone says which file and which line.
     """
 
     status: Literal["ok", "degraded", "unavailable"]
     store: bool
     registry: bool | None
+    problems: list[str] = []
 
 
 @route("GET", "/health", scope=None, summary="Does the process answer?")
@@ -56,7 +63,11 @@ async def ready(request: Req) -> Response[Readiness]:
     status: Literal["ok", "degraded", "unavailable"] = "unavailable" if not store else "ok"
     if store and registry is False:
         status = "degraded"
-    return Response(Readiness(status=status, store=store, registry=registry), status_code=200 if store else 503)
+    problems = [] if store else [STORE_PROBLEM]
+    if registry is False:
+        problems.append(REGISTRY_PROBLEM)
+    found = Readiness(status=status, store=store, registry=registry, problems=problems)
+    return Response(found, status_code=200 if store else 503)
 
 
 @route("GET", "/metrics", scope="hooks:admin", summary="Figures for Prometheus", errors=[404], media_type=CONTENT_TYPE)

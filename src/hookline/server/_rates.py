@@ -14,7 +14,7 @@ from hookline.errors import HookUsageError
 from hookline.server._access import Caller
 from hookline.server._problems import ApiError
 
-__all__ = ["TENANT_RATE", "Allowance", "RateLimit", "RateLimiter", "RateLimits", "address_of", "check_allowance"]
+__all__ = ["Allowance", "RateLimit", "RateLimiter", "RateLimits", "address_of", "check_allowance"]
 
 REMEMBERED = 10_000
 Whose: TypeAlias = Literal["key", "tenant", "address"]
@@ -37,8 +37,8 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
             raise HookUsageError("A RateLimit has `requests` from 1 and `seconds` above 0.")
 
 
-TENANT_RATE = RateLimit(requests=30_000)
-"""What all keys of a tenant may send together unless said otherwise: that of five keys."""
+KEYS_OF_A_TENANT = 5
+"""As many keys of a tenant may send all that they may at the same time, unless said otherwise."""
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,10 +104,21 @@ class RateLimits:
 
     Args:
         key: How many each key may send, and each address without one; `None` for any number.
-        tenant: How many all keys of a tenant may send together; `None` for any number.
+        tenant: How many all keys of a tenant may send together; `None` for any number, `"auto"` for five times what
+            each may.
+
+    Raises:
+        HookUsageError: If one is no limit.
     """
 
-    def __init__(self, key: RateLimit | None, tenant: RateLimit | None) -> None:
+    def __init__(self, key: RateLimit | None, tenant: RateLimit | Literal["auto"] | None) -> None:
+        if tenant == "auto":
+            tenant = None if key is None else RateLimit(requests=key.requests * KEYS_OF_A_TENANT, seconds=key.seconds)
+        for name, given in (("rate_limit", key), ("tenant_rate_limit", tenant)):
+            if given is not None and not isinstance(given, RateLimit):
+                raise HookUsageError(
+                    f"`{name}` is a RateLimit, or None for any number of requests; got {given!r:.200}."
+                )
         self._keys = None if key is None else RateLimiter(key)
         self._addresses = None if key is None else RateLimiter(key, whose="address")
         self._tenants = None if tenant is None else RateLimiter(tenant, whose="tenant")

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import uvicorn
 
@@ -26,7 +26,7 @@ from hookline.server._connections import Connections
 from hookline.server._keys import NewApiKey
 from hookline.server._limits import BODY_SECONDS, HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADERS, Limits, check_proxies
 from hookline.server._parts import Parts
-from hookline.server._rates import TENANT_RATE, RateLimit, RateLimits
+from hookline.server._rates import RateLimit, RateLimits
 from hookline.store import SqlStore
 
 __all__ = ["Server", "serve"]
@@ -61,7 +61,8 @@ class Server:
         retention_hours: How long the log is kept.
         allow_origins: Origins whose pages may ask.
         rate_limit: How many requests each key may send; `None` for any number.
-        tenant_rate_limit: How many requests all keys of a tenant may send together; `None` for any number.
+        tenant_rate_limit: How many requests all keys of a tenant may send together; five times `rate_limit` unless
+            given, `None` for any number.
         max_body: Bytes that the body of a request may have.
         max_headers: Bytes that the address and the headers of a request may have together.
         header_timeout: Seconds that these may take to come, and for which a new connection may be silent.
@@ -104,7 +105,7 @@ class Server:
         retention_hours: float = 24.0,
         allow_origins: Sequence[str] = (),
         rate_limit: RateLimit | None = RateLimit(),  # noqa: B008
-        tenant_rate_limit: RateLimit | None = TENANT_RATE,
+        tenant_rate_limit: RateLimit | Literal["auto"] | None = "auto",
         max_body: int = MEBIBYTE,
         max_headers: int = MAX_HEADERS,
         header_timeout: float = HEADER_SECONDS,
