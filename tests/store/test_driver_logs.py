@@ -28,7 +28,9 @@ def driver() -> Iterator[logging.Logger]:
 
 async def keep(folder: Path) -> None:
     async with SqlStore(f"sqlite:///{folder / 's.db'}") as store:
-        await store.commit(OperationState(operation_id=SECRET, agent_id="a", version=1), expected_version=None)
+        await store.commit(
+            OperationState(operation_id=SECRET, agent_id="a", version=1), expected_version=None, entries=[]
+        )
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
