@@ -16,6 +16,8 @@ import pytest
 
 from hookline.errors import HookUsageError
 from hookline.server import RateLimit, Server, create_app
+from hookline.server._connections import allow_connections
+from hookline.server._limits import Limits
 from hookline.store import SqlStore
 from tests.server.site import Site, key
 from tests.server.test_hooks import DENY, problem
@@ -263,6 +265,29 @@ async def test_silent_connections_keep_nobody_out_for_longer_than_headers_may_ta
                     async with bounded.client("") as client:
                         if (await client.get("/health")).status_code == 200:
                             break
+
+
+async def test_there_are_no_more_connections_than_the_process_may_open_files(
+    new_database_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (26, 26))
+    with Site(new_database_url("sqlite")) as site:
+        async with wire(site), wire(site), site.client("") as client:
+            refused = await client.get("/health")
+
+    assert (refused.status_code, refused.json()["code"]) == (503, "connections")
+    assert "The process may open 26 files, so that the server takes 2 connections" in caplog.text
+
+
+def test_a_process_that_serves_lets_itself_open_as_many_files_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed: list[tuple[int, int]] = []
+    monkeypatch.setattr("resource.getrlimit", lambda _: (256, 900))
+    monkeypatch.setattr("resource.setrlimit", lambda _, given: allowed.append(given))
+
+    for connections in (10, 300, 5_000):
+        allow_connections(Limits(max_body=1, max_connections=connections))
+
+    assert allowed == [(424, 900), (900, 900)]
 
 
 async def test_refusals_are_counted_by_their_code(bounded: Site) -> None:

@@ -5,6 +5,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from time import monotonic
 
 import pytest
@@ -61,8 +62,28 @@ async def test_a_server_whose_database_is_lost_says_so_and_runs_go_on(
         assert answer.headers["retry-after"] == "1"
         assert "postgres" not in answer.text
     assert (ready.status_code, ready.json()["status"], ready.json()["store"]) == (503, "unavailable", False)
+    assert "The database cannot be read" in ready.json()["problems"][0]
     assert health.status_code == 200
     assert known == 1
+
+
+async def test_ready_says_that_definitions_may_be_out_of_date_and_keeps_the_details_to_the_log(
+    new_database_url: Callable[[str], str], tmp_path: Path
+) -> None:
+    file = tmp_path / "hooks.toml"
+    file.write_text("")
+    with Site(new_database_url("sqlite"), files=[file]) as site:
+        async with site.client("") as client:
+            before = (await client.get("/ready")).json()
+            file.write_text("broken = ")
+            async with asyncio.timeout(20):
+                while (ready := (await client.get("/ready")).json())["status"] == "ok":
+                    await asyncio.sleep(0.01)
+
+    assert (before["status"], before["problems"]) == ("ok", [])
+    assert (ready["status"], len(ready["problems"])) == ("degraded", 1)
+    assert "definitions may be out of date" in ready["problems"][0]
+    assert str(tmp_path) not in str(ready)
 
 
 async def test_a_file_that_another_process_holds_is_told_soon_and_by_ready(

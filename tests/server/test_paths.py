@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -19,6 +19,7 @@ from hookline.server._text import normal_path
 from hookline.store import SqlStore
 from tests.server.site import Site, delivery, execution, key, operation
 from tests.server.test_hooks import DENY, problem
+from tests.server.test_page_guards import visitor
 
 pytestmark = pytest.mark.anyio
 
@@ -163,6 +164,18 @@ async def test_who_is_locked_out_by_a_hook_ends_it_by_any_spelling(sqlite_site: 
 
     problem(locked, 403, "denied")
     assert ended.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "spelling", ["/page/hooks", "/page//hooks", "//page/hooks/", "/page/%68ooks", "/page/x/../hooks"]
+)
+def test_the_page_is_judged_by_the_path_that_it_serves(new_database_url: Callable[[str], str], spelling: str) -> None:
+    guard = Guarded()
+    with Site(new_database_url("sqlite"), page=True, hooks=[guard.hooks]) as site, visitor(site) as person:
+        cookie = "; ".join(f"{name}={value}" for name, value in person.cookies.items())
+        answer = get(site, spelling, cookie=cookie, **{DENIED: "/page/hooks"})
+
+    assert answer.status in (400, 403, 404)
 
 
 async def test_one_request_by_two_spellings_is_done_once(sqlite_site: Site) -> None:

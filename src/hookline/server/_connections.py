@@ -7,23 +7,69 @@ once its headers are complete, so that silent clients could take every descripto
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hookline.server._limits import Limits
 from hookline.server._problems import MEDIA_TYPE, ApiError
 
-__all__ = ["BoundedProtocol", "Connections"]
+__all__ = ["BoundedProtocol", "Connections", "allow_connections", "fit_connections"]
+
+logger = logging.getLogger("hookline")
 
 LINGER_SECONDS = 1.0
 """For how long a refused client may go on sending: closed at once, its system would throw our answer away."""
 LINGERING = 100
 """Refused connections that are kept for so long; what comes beyond these is cut off without an answer."""
 RETRY_SECONDS = 1
+
+
+FILES = 24
+"""Descriptors that a server needs beside those of connections: its listener, the database, files of definitions."""
+
+
+def fit_connections(limits: Limits) -> Limits:
+    """Return limits that the process can keep, which may open only so many files; say so where that is less."""
+    room = open_files()[0] - FILES
+    if limits.max_connections <= room:
+        return limits
+    logger.warning(
+        "The process may open %d files, so that the server takes %d connections and not %d; raise `ulimit -n`.",
+        room + FILES,
+        max(1, room),
+        limits.max_connections,
+    )
+    return msgspec.structs.replace(limits, max_connections=max(1, room))
+
+
+def allow_connections(limits: Limits) -> None:
+    """Let the process open as many files as the connections take, as far as its user may."""
+    soft, hard = open_files()
+    wanted = min(hard, limits.max_connections + LINGERING + FILES)
+    if soft < wanted:
+        import resource
+
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (int(wanted), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def open_files() -> tuple[float, float]:
+    """Return how many files the process may open, and how many it may allow itself."""
+    try:
+        import resource
+    except ImportError:  # there is no such limit on Windows
+        return math.inf, math.inf
+    found = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (math.inf if each == resource.RLIM_INFINITY else each for each in found)
+    return soft, hard
 
 
 class Connections:

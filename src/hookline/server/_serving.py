@@ -22,7 +22,7 @@ from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
 from hookline.runtime import Agent
 from hookline.server._app import MEBIBYTE, app_of
-from hookline.server._connections import Connections
+from hookline.server._connections import Connections, allow_connections, fit_connections
 from hookline.server._keys import NewApiKey
 from hookline.server._limits import BODY_SECONDS, HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADERS, Limits, check_proxies
 from hookline.server._parts import Parts
@@ -167,6 +167,7 @@ class Server:
             listener = stack.enter_context(contextlib.closing(_listener(self._host, self._port)))
             for part in (self.store, self.registry, self.log, self.outbox):
                 await stack.enter_async_context(part)
+            self._connections.limits = fit_connections(self._connections.limits)
             stack.push_async_callback(self._parts.refusals.aclose)
             stack.push_async_callback(self._stop)
             if not self._proxies and not _is_loopback(listener):
@@ -261,7 +262,9 @@ def serve(server: Callable[[], Server], *, say: Callable[[str], None] = tell) ->
 
 async def _serve(make: Callable[[], Server], say: Callable[[str], None]) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    async with make() as server:
+    made = make()
+    allow_connections(made._connections.limits)  # here, and not in a process that does other things too
+    async with made as server:
         # Before anything is said: who reads that it listens may stop it at once.
         with contextlib.suppress(NotImplementedError):  # where there are no signals, Ctrl-C cancels this
             for number in STOPPING:
