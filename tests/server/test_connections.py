@@ -216,6 +216,17 @@ async def test_a_body_that_nobody_reads_does_not_keep_its_connection(bounded: Si
         assert (answer[0], await client.rest()) == (200, b"")
 
 
+async def test_a_stream_ends_where_its_client_never_sends_the_body_that_it_announced(
+    bounded: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with wire(bounded) as client:
+        await client.send(head(bounded, "GET", "/v1/stream", "content-length: 100"))
+
+        assert (await client.rest()).startswith(b"HTTP/1.1 200 ")
+
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 async def test_requests_in_a_row_are_answered_in_their_order_and_the_bad_one_last(bounded: Site) -> None:
     many = head(bounded, "GET", "/v1/hooks?limit=1") + head(bounded) * 3
     async with wire(bounded) as client:

@@ -246,6 +246,8 @@ class _Passage:
                 async with asyncio.timeout(seconds):
                     message = await receive()
             except TimeoutError:
+                if self.status:  # a stream that waits for its client to leave, which has sent less than it announced
+                    return {"type": "http.disconnect"}
                 detail = f"The body has stood still for {seconds:g} s."
                 raise ApiError(408, "body_timeout", detail, headers={"Connection": "close"}) from None
             coming = message["type"] == "http.request" and message.get("more_body", False)
