@@ -725,8 +725,8 @@ def http_api_page() -> Iterator[str]:
     yield "## Refusals\n"
     yield (
         "Whatever is not done is told as a [Problem](#problem), `application/problem+json` (RFC 9457). `code` is to "
-        "switch on; `requestId` finds it in the log. Every route may refuse with 400, 401, 403, 422, 429, 500 and "
-        "503, if it needs a key, and with 413, if it takes a body.\n"
+        "switch on; `requestId` finds it in the log. Every route may refuse with 400, 408, 431, 500 and 503, with "
+        "401, 403, 422 and 429, if it needs a key, and with 413, if it takes a body.\n"
     )
     yield from table(["status", "`code`", "when"], REFUSALS)
     yield "## What is sent and answered\n"
@@ -855,13 +855,20 @@ SCOPES_ALLOW: dict[server.Scope, str] = {
 }
 
 REFUSALS: list[list[str]] = [
-    ["400", "`malformed`", "The request cannot be read: its body is no JSON, or its address holds a NUL."],
+    [
+        "400",
+        "`malformed`",
+        "The request cannot be read: its body is no JSON, its body, path, query string or a header that the API reads "
+        "is no text, its address holds a NUL, its path a segment `.` or `..`, or it is no HTTP at all.",
+    ],
     ["401", "`no_key`", "It comes without a key."],
     ["401", "`key`", "The key is not known, has ended, or was revoked."],
     ["403", "`scope`", "The key does not allow it, it is about what is the system's, or a new key would outlast it."],
     ["403", "`denied`", "A hook for `RequestCall` has refused it; `hook` says which."],
     ["404", "`not_found`", "There is nothing of that id, or it is somebody else's. Nobody can tell which."],
     ["405", "`method`", "The address does not know the method."],
+    ["408", "`header_timeout`", "The headers were not complete in time. The connection ends."],
+    ["408", "`body_timeout`", "The body has stood still for too long. The connection ends."],
     ["409", "`conflict`", "An id, or a name at a point, is taken; several tenants have one of that id."],
     ["409", "`quota`", "The tenant has as many definitions as it may have."],
     ["409", "`not_waiting`, `not_pending`", "Nobody is asked about that call, or it is decided."],
@@ -874,11 +881,18 @@ REFUSALS: list[list[str]] = [
     ["422", "`read_only`", "It names a field that never changes, or a definition that stands in a file."],
     ["422", "`idempotency_key`", "The key belongs to another request, or is none."],
     ["422", "`last_event_id`", "It is not one that the stream has given."],
-    ["429", "`rate`", "Too many requests; `Retry-After` says when to come again."],
+    [
+        "429",
+        "`rate`",
+        "Too many requests of the key, of all keys of its tenant, or without a valid key of the address; `Retry-After` "
+        "says when to come again.",
+    ],
     ["429", "`streams`", "The key has as many streams open as it may have."],
+    ["431", "`headers_too_large`", "The address and the headers are larger than the server takes."],
     ["500", "`hook_failed`", "A hook for `RequestCall` that had to judge it failed; `hook` says which."],
     ["500", "`internal`", "A mistake in the server; its log has it under the id of the request."],
     ["503", "`store_unavailable`", "The database cannot be reached; `Retry-After` is a second."],
+    ["503", "`connections`", "The server has as many connections open as it takes; `Retry-After` is a second."],
     ["503", "`no_registry`, `no_log`", "This server was made without one."],
 ]
 

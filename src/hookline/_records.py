@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import traceback
 from collections.abc import Sequence
+from functools import cache
 from time import perf_counter, perf_counter_ns, time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookline._deadline import HandlerCancelledError, HandlerTimeoutError
 from hookline._observers import Observer
@@ -16,13 +18,18 @@ from hookline.errors import DeliveryError, message_of
 from hookline.events import Event
 from hookline.signals import ChainRun, ExecutionStatus, HookExecution, announce, chain_ran, hook_executed
 
+if TYPE_CHECKING:
+    from hookline._redaction import Redacting
+
 __all__ = [
     "announce_chain",
     "announce_execution",
     "described",
+    "log_error",
     "logger",
     "record",
     "record_dropped",
+    "redact",
     "report",
     "report_failure",
 ]
@@ -56,26 +63,42 @@ def report(observer: Observer, event: Event, error: Exception, timeout: float = 
             timeout,
         )
         return
-    logger.error(
-        "Hook %r on %s of operation %s raised %s",
-        observer.id,
-        event.hook_type,
-        event.operation_id,
-        described(error),
-        exc_info=_trace_of(error),
-    )
+    log_error("Hook %r on %s of operation %s raised %s", observer.id, event.hook_type, event.operation_id, error=error)
 
 
 def report_failure(hook_id: str, point: str, operation_id: str, error: Exception) -> None:
     """Log what an interceptor or a phase hook did wrong."""
-    logger.error(
-        "Hook %r on %s of operation %s failed: %s",
-        hook_id,
-        point,
-        operation_id,
-        described(error),
-        exc_info=_trace_of(error),
-    )
+    log_error("Hook %r on %s of operation %s failed: %s", hook_id, point, operation_id, error=error)
+
+
+def log_error(message: str, *args: object, error: Exception) -> None:
+    """Log an exception of a handler with its traceback, without the secrets that its text may quote from a call.
+
+    Args:
+        message: The line, whose last `%s` is what was raised.
+        args: What comes before that.
+        error: What was raised.
+    """
+    told, trace = described(error), _trace_of(error)
+    shown = "" if trace is None else "".join(traceback.format_exception(trace)).rstrip()
+    clean = redact(shown)
+    if clean == shown:
+        logger.error(message, *args, redact(told), exc_info=trace)
+    else:
+        # Handlers would write the exception's own text once more, so that the traceback is a part of the line.
+        logger.error(f"{message}\n%s", *args, redact(told), clean)
+
+
+def redact(text: str) -> str:
+    """Return a text without its secrets, as cassettes are kept without them."""
+    return _redaction().text(text)
+
+
+@cache
+def _redaction() -> Redacting:
+    from hookline._redaction import Redaction  # its patterns take a while to compile, and most runs need none
+
+    return Redaction()
 
 
 def _trace_of(error: Exception) -> Exception | None:

@@ -18,6 +18,7 @@ import anyio.lowlevel
 import msgspec
 
 from hookline._deadline import own_cancellation
+from hookline._paths import has_dot_segment, merge_slashes
 from hookline.calls import Denial, RequestCall, RequestResult
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
@@ -50,12 +51,18 @@ class HookMiddleware:
     Hooks that are not waited for never delay an answer. The request's task ends when they have ended, and only then
     does an error of the application reach the server.
 
+    Hooks and application see the same path. Several slashes in a row are merged into one for both, since many routers
+    merge them, and a hook that compares paths would be walked around. A path with a segment `.` or `..` is answered
+    with 400: clients resolve such segments before they send a request.
+
     Args:
         app: The application.
         hooks: Bundles and plain interceptors. What is not for requests is left out.
         tenant: `(scope) -> tenant_id`: whose request it is; what stands in front has put that into the scope.
         budget: Seconds of own time that all hooks of one request may take together; `None` for no limit.
         hook_timeout: Seconds of own time that a hook may take unless it says otherwise.
+        merge_slashes: Whether several slashes in a row become one. Switch it off only for an application whose router
+            tells `/a//b` from `/a/b`.
 
     Raises:
         HookDefinitionError: If an argument cannot work.
@@ -69,6 +76,7 @@ class HookMiddleware:
         tenant: Callable[[Scope], str] | None = None,
         budget: float | None = None,
         hook_timeout: float = 30.0,
+        merge_slashes: bool = True,
     ) -> None:
         for name, given in {"app": app, "tenant": tenant}.items():
             if not callable(given) and (name, given) != ("tenant", None):
@@ -84,7 +92,7 @@ class HookMiddleware:
             if not hook.wait:
                 lanes.setdefault(lane, []).append(hook)
         compiled = partial(Chain, budget=budget, hook_timeout=hook_timeout, record=False)
-        self.app, self.tenant = app, tenant
+        self.app, self.tenant, self.merge_slashes = app, tenant, merge_slashes
         self.hooked = bool(placed)
         self.chain = compiled([hook for hook, _ in placed if hook.wait])
         # `Chain.run` ends when its unwaited hooks have ended, and an answer must not wait for them: one more per lane.
@@ -95,12 +103,19 @@ class HookMiddleware:
         """Answer a request.
 
         Raises:
-            HookUsageError: If `tenant` gave no text, or a hook a header that cannot be sent.
+            HookUsageError: If `tenant` gave no text, or a hook a header that cannot be sent, or a path that is not in
+                the form in which hooks see paths.
             BaseException: What the application raises, unchanged.
         """
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if has_dot_segment(scope["path"]):
+            await _send_refusal(send, HTTPStatus.BAD_REQUEST, "The path has a segment '.' or '..'; resolve it first.")
+            return
+        path = self.normal_path(scope["path"])
+        if path != scope["path"]:
+            scope = {**scope, **_places(path)}
         headers = _joined(scope["headers"])
         given = headers.get("x-request-id", "")
         tenant_id = "" if self.tenant is None else self.tenant(scope)
@@ -110,7 +125,7 @@ class HookMiddleware:
             operation_id=given if re.fullmatch("[ -~]{1,128}", given) else os.urandom(16).hex(),
             tenant_id=tenant_id,
             method=scope["method"],
-            path=scope["path"],
+            path=path,
             headers=headers,
         )
         if self.hooked:
@@ -118,6 +133,10 @@ class HookMiddleware:
         else:
             scope.setdefault("state", {})["hookline"] = call
             await self.app(scope, receive, send)
+
+    def normal_path(self, path: str) -> str:
+        """Return the path as hooks and application see it."""
+        return merge_slashes(path) if self.merge_slashes else path
 
 
 class _NoAnswer(Exception):
@@ -163,6 +182,12 @@ class _Exchange:
     async def terminal(self, call: RequestCall) -> RequestResult:
         """What the chain surrounds: the application, up to the moment when it begins its answer."""
         self.reached = True
+        if has_dot_segment(call.path) or self.owner.normal_path(call.path) != call.path:
+            # Guards have judged this spelling, and a router may take it for another path.
+            raise HookUsageError(
+                f"A hook changed the path to {call.path!r:.200}, which a router may read as another one than hooks do. "
+                "Merge its slashes and resolve its segments '.' and '..' first."
+            )
         scope = _rewritten(self.scope, self.call, call)
         scope.setdefault("state", {})["hookline"] = call
         self.group.start_soon(self.live, scope)
@@ -278,8 +303,22 @@ def _rewritten(scope: Scope, seen: RequestCall, call: RequestCall) -> Scope:
         return scope
     changed = {**scope, "method": call.method, "headers": _lines(call.headers, scope["headers"])}
     if call.path != seen.path:
-        changed |= {"path": call.path, "raw_path": quote(call.path, safe="/:@!$&'()*+,;=").encode()}
+        changed |= _places(call.path)
     return changed
+
+
+def _places(path: str) -> dict[str, Any]:
+    """Return the entries of a scope that hold the path."""
+    return {"path": path, "raw_path": quote(path, safe="/:@!$&'()*+,;=").encode()}
+
+
+async def _send_refusal(send: Send, status: HTTPStatus, detail: str) -> None:
+    """Answer a request that no hook judges with problem details."""
+    problem = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail}
+    body = msgspec.json.encode(problem)
+    headers = [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status.value, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _joined(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from hookline._deadline import (
 from hookline._hook_records import phase_handler
 from hookline._observers import Observer, awaiting, is_async_handler
 from hookline._phase import TRANSITIONS, Phase, PhaseHandler, PhaseHook, PhaseTransition
-from hookline._records import described, logger, record
+from hookline._records import log_error, logger, record
 from hookline.errors import HookUsageError, PhaseTransitionError
 from hookline.execution import refuse_decision, refuse_return
 from hookline.hooks import AnyHook, Hooks, hook_batch
@@ -233,4 +233,4 @@ def _report(hook: Observer, transition: PhaseTransition, error: Exception, timeo
             "Hook %r on %s was cancelled: it was still running after its timeout of %g s", hook.id, move, timeout
         )
     else:
-        logger.error("Hook %r on %s raised %s", hook.id, move, described(error), exc_info=error)
+        log_error("Hook %r on %s raised %s", hook.id, move, error=error)

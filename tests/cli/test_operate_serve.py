@@ -37,6 +37,20 @@ OPTIONS = (
         "500",
         "--max-body",
         "1000",
+        "--max-headers",
+        "2000",
+        "--header-timeout",
+        "0.3",
+        "--body-timeout",
+        "0.4",
+        "--max-connections",
+        "50",
+        "--tenant-rate-limit",
+        "400",
+        "--trusted-proxy",
+        "127.0.0.1",
+        "--trusted-proxy",
+        "10.0.0.0/8",
         "--agent",
         "agents.py:payer",
     ),
@@ -148,9 +162,39 @@ def test_pages_of_the_origins_that_are_named_may_ask(served: Served) -> None:
 def test_requests_bodies_and_the_page_are_as_the_options_say(served: Served) -> None:
     _, client = served
 
-    assert client.get("/v1/hooks").headers["ratelimit-limit"] == "500"
+    assert client.get("/v1/hooks").headers["ratelimit-limit"] == "400"  # of the tenant, since that is less
     assert client.post("/v1/hooks", json={"name": "x" * 1000}).json()["code"] == "too_large"
     assert client.get("/page/sign-in").status_code == 404
+
+
+def test_connections_are_bounded_as_the_options_say(served: Served) -> None:
+    client = served[1]
+    where = (client.base_url.host, client.base_url.port or 0)
+
+    def answers(sent: bytes) -> bytes:
+        with socket.create_connection(where, timeout=20) as wire:
+            wire.sendall(sent)
+            return b"".join(iter(lambda: wire.recv(65_536), b""))
+
+    key = client.headers["authorization"].encode()
+    post = b"POST /v1/hooks HTTP/1.1\r\nauthorization: " + key + b"\r\ncontent-length: 9\r\n\r\n"
+
+    assert b"larger than the 2000 bytes" in answers(b"GET / HTTP/1.1\r\nx: " + b"a" * 5000)
+    assert b"not complete after 0.3 s" in answers(b"GET / HTTP/1.1\r\n")
+    assert b"stood still for 0.4 s" in answers(post)
+
+
+def test_refused_attempts_have_the_address_that_a_trusted_proxy_names(served: Served) -> None:
+    client = served[1]
+    client.get("/v1/keys", headers={"authorization": "Bearer hk_no", "x-forwarded-for": "203.0.113.9"})
+
+    end = monotonic() + 20
+    while not (found := [row for row in client.get("/v1/audit").json()["items"] if row["action"] == "request.refused"]):
+        assert monotonic() < end
+        sleep(0.05)
+
+    assert found[0]["actor"] == "address:203.0.113.9"
+    assert found[0]["detail"]["code"] == "key"
 
 
 def test_the_log_is_kept_for_as_long_as_the_option_says(served: Served) -> None:
@@ -235,6 +279,51 @@ def test_an_origin_with_a_path_is_told_in_one_line(tmp_path: Path) -> None:
     code, told = refused(tmp_path, "--port", "0", "--allow-origin", f"{ORIGIN}/app")
 
     assert (code, told) == (2, f"hookline: `allow_origins` are like '{ORIGIN}'; got '{ORIGIN}/app'.\n")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--trusted-proxy", "*", "`trusted_proxies` are addresses or networks, such as '10.0.0.7' or '10.0.0.0/8'"),
+        ("--trusted-proxy", "localhost", "`trusted_proxies` are addresses or networks"),
+        ("--header-timeout", "inf", "`header_timeout` is a number of seconds above 0; got inf"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_told_in_one_line(tmp_path: Path, option: str, value: str, told: str) -> None:
+    code, line = refused(tmp_path, "--port", "0", option, value)
+
+    assert (code, told in line) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--max-headers", "10"),
+        ("--header-timeout", "0"),
+        ("--body-timeout", "-1"),
+        ("--max-connections", "0"),
+        ("--tenant-rate-limit", "-1"),
+    ],
+)
+def test_a_limit_out_of_its_range_is_wrong_use(tmp_path: Path, option: str, value: str) -> None:
+    done = run("serve", "--port", "0", option, value, url=database(tmp_path))
+
+    assert done.exit_code == 2
+    assert option in done.stderr
+
+
+def test_who_serves_everybody_without_a_proxy_is_warned_in_one_line(tmp_path: Path) -> None:
+    options = ("--port", "0", "--host", "0.0.0.0", "--store", database(tmp_path))
+    with subprocess.Popen([HOOKLINE, "serve", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        for line in server.stdout:
+            if line.startswith(b"hookline listens"):
+                break
+        server.send_signal(signal.SIGINT)
+        _, problems = server.communicate(timeout=30)
+
+    assert problems.startswith(b"hookline listens at 0.0.0.0 without TLS")
+    assert problems.count(b"\n") == 1
 
 
 def test_a_session_key_that_is_too_short_is_told_without_what_it_is(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_every_route_is_described_with_the_errors_that_it_may_answer_with() -> N
                 for status, answer in found["responses"].items():
                     if int(status) >= 400 and path != "/ready":
                         assert list(answer["content"]) == ["application/problem+json"], (path, status)
+                assert {"400", "408", "431", "500", "503"} <= set(found["responses"])
                 if handler.opt["scope"] is not None:
                     assert found["security"] == [{"key": []}]
                     assert {"401", "403", "429", "500", "503"} <= set(found["responses"])

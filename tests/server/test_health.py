@@ -5,6 +5,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from time import monotonic
 
 import pytest
@@ -61,13 +62,34 @@ async def test_a_server_whose_database_is_lost_says_so_and_runs_go_on(
         assert answer.headers["retry-after"] == "1"
         assert "postgres" not in answer.text
     assert (ready.status_code, ready.json()["status"], ready.json()["store"]) == (503, "unavailable", False)
+    assert "The database cannot be read" in ready.json()["problems"][0]
     assert health.status_code == 200
     assert known == 1
 
 
-async def test_a_file_that_another_process_holds_is_told_soon_and_by_ready(
-    new_database_url: Callable[[str], str],
+async def test_ready_says_that_definitions_may_be_out_of_date_and_keeps_the_details_to_the_log(
+    new_database_url: Callable[[str], str], tmp_path: Path
 ) -> None:
+    file = tmp_path / "hooks.toml"
+    file.write_text("")
+    with Site(new_database_url("sqlite"), files=[file]) as site:
+        async with site.client("") as client:
+            before = (await client.get("/ready")).json()
+            file.write_text("broken = ")
+            async with asyncio.timeout(20):
+                while (ready := (await client.get("/ready")).json())["status"] == "ok":
+                    await asyncio.sleep(0.01)
+
+    assert (before["status"], before["problems"]) == ("ok", [])
+    assert (ready["status"], len(ready["problems"])) == ("degraded", 1)
+    assert "definitions may be out of date" in ready["problems"][0]
+    assert str(tmp_path) not in str(ready)
+
+
+async def test_a_file_that_another_process_holds_is_told_soon_and_by_ready(
+    new_database_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookline.server._gate.WRITE_SECONDS", 0.3)
     url = new_database_url("sqlite")
     with Site(url) as site, closing(sqlite3.connect(path_of(url), isolation_level=None)) as other:
         async with site.client() as client:
@@ -87,7 +109,7 @@ async def test_a_file_that_another_process_holds_is_told_soon_and_by_ready(
 
     for answer in answers:
         problem(answer, 503, "store_unavailable")
-    assert took < 6  # one of them alone would wait for ten seconds, as runs do
+    assert took < 10  # one of them alone would wait that long, as runs do
     assert (ready.status_code, ready.json()["store"], read.status_code) == (503, False, 200)
     assert (free.status_code, again.status_code) == (200, 200)
 

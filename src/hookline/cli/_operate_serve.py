@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,7 +21,7 @@ from hookline.cli._operate import (
 from hookline.cli._operate_tables import as_lines
 
 if TYPE_CHECKING:
-    from hookline.server import Server
+    from hookline.server import RateLimit, Server
 
 __all__ = ["serve"]
 
@@ -41,8 +41,19 @@ AllowMissingHooks = Annotated[
         "that has them.",
     ),
 ]
+BodyTimeout = Annotated[
+    float, typer.Option(min=0.001, metavar="SECONDS", help="How long the body of a request may stand still.")
+]
+HeaderTimeout = Annotated[
+    float, typer.Option(min=0.001, metavar="SECONDS", help="How long the headers of a request may take to come.")
+]
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen at.")]
 MaxBody = Annotated[int, typer.Option(min=1, metavar="BYTES", help="How long the body of a request may be.")]
+MaxConnections = Annotated[int, typer.Option(min=1, metavar="N", help="How many connections may be open.")]
+MaxHeaders = Annotated[
+    int,
+    typer.Option(min=1024, metavar="BYTES", help="How long the address and the headers of a request may be together."),
+]
 Observers = Annotated[bool, typer.Option("--observers/--no-observers", help="Log what observers of this process do.")]
 Origins = Annotated[
     list[str] | None,
@@ -57,6 +68,24 @@ Rate = Annotated[
 Retention = Annotated[float, typer.Option(min=0.001, metavar="HOURS", help="How long the log of hooks is kept.")]
 ScriptEnv = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="A variable that scripts may see; may be repeated.")
+]
+TenantRate = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="How many requests a minute all keys of a tenant may send together: five times --rate-limit unless given; "
+        "0 for any number.",
+    ),
+]
+TrustedProxies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trusted-proxy",
+        metavar="ADDRESS",
+        help="A proxy in front, or a network of them, whose X-Forwarded-For and X-Forwarded-Proto are believed; may be "
+        "repeated.",
+    ),
 ]
 WebhookEnv = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="A variable that headers may name; may be repeated.")
@@ -79,7 +108,13 @@ def serve(
     observers: Observers = False,
     allow_origin: Origins = None,
     rate_limit: Rate = 6000,
+    tenant_rate_limit: TenantRate = None,
     max_body: MaxBody = 1024 * 1024,
+    max_headers: MaxHeaders = 64 * 1024,
+    header_timeout: HeaderTimeout = 30.0,
+    body_timeout: BodyTimeout = 30.0,
+    max_connections: MaxConnections = 1000,
+    trusted_proxies: TrustedProxies = None,
     page: Page = True,
     as_json: AsJson = False,
 ) -> None:
@@ -109,13 +144,27 @@ def serve(
                 "observers": observers,
                 "allow_origins": allow_origin or (),
                 "rate_limit": RateLimit(requests=rate_limit) if rate_limit else None,
+                "tenant_rate_limit": _tenant_rate(tenant_rate_limit),
                 "max_body": max_body,
+                "max_headers": max_headers,
+                "header_timeout": header_timeout,
+                "body_timeout": body_timeout,
+                "max_connections": max_connections,
+                "trusted_proxies": trusted_proxies or (),
                 "page": page,
                 "allow_missing_hooks": allow_missing_hooks,
             },
             agents=agent or (),
             as_json=as_json,
         )
+
+
+def _tenant_rate(given: int | None) -> RateLimit | Literal["auto"] | None:
+    from hookline.server import RateLimit
+
+    if given is None:
+        return "auto"
+    return RateLimit(requests=given) if given else None
 
 
 def _run(settings: dict[str, Any], *, agents: Sequence[str], as_json: bool) -> None:

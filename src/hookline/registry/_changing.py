@@ -260,9 +260,13 @@ def _refuse_filed(definition: HookDefinition) -> None:
 async def _check_id(
     change: Change, shelf: Shelf, definition: HookDefinition, own: Mapping[str, HookDefinition]
 ) -> None:
-    """Refuse an id that the tenant, or the system whose hooks it sees, has already."""
-    taken = definition.id in own or definition.id in shelf.own(definition.tenant_id)
-    if taken or "" in await change.tenants_of(definition.id) or definition.id in shelf.own(""):
+    """Refuse an id that the tenant, or the system whose hooks it sees, has already.
+
+    Of the shelf only what stands in files counts: another process may just have deleted what is stored.
+    """
+    filed = [each for tenant in (definition.tenant_id, "") if (each := shelf.own(tenant).get(definition.id))]
+    taken = definition.id in own or any(each.source != "api" for each in filed)
+    if taken or "" in await change.tenants_of(definition.id):
         raise DefinitionConflictError(definition.id, "there is one of that id already; leave the id out")
 
 

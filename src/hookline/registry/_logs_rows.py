@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from hookline._records import redact
 from hookline.errors import HookUsageError
 from hookline.signals import ChainRun, ExecutionStatus, HookExecution
 
@@ -93,7 +94,7 @@ class ExecutionRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def row_of(recorded: Recorded, request: str, spare: int) -> ExecutionRow:
-    """What is kept of a record. Text is cut, and freed from what databases do not take.
+    """What is kept of a record. Text is cut, and freed from secrets and from what databases do not take.
 
     Args:
         recorded: The record.
@@ -118,7 +119,7 @@ def row_of(recorded: Recorded, request: str, spare: int) -> ExecutionRow:
         duration_ms=duration_ms,
         created_at=micros / 1e6,
         denied_by=None if denied_by is None else clean(denied_by, LONGEST_ID),
-        reason=None if reason is None else clean(reason, LONGEST_TEXT),
+        reason=None if reason is None else clean_error(reason),
         step_index=recorded.step_index,
         tool_call_id=None if recorded.tool_call_id is None else clean(recorded.tool_call_id, LONGEST_ID),
         executions=[
@@ -126,7 +127,7 @@ def row_of(recorded: Recorded, request: str, spare: int) -> ExecutionRow:
                 hook_id=clean(execution.hook_id, LONGEST_ID),
                 status=execution.status,
                 duration_ms=duration(execution.duration_ms),
-                error=None if execution.error is None else clean(execution.error, LONGEST_TEXT),
+                error=None if execution.error is None else clean_error(execution.error),
                 time_unix_nano=execution.time_unix_nano,
             )
             for execution in executions
@@ -187,6 +188,12 @@ def clean(text: str, longest: int) -> str:
     if text.isascii() and "\0" not in text:
         return text
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def clean_error(text: str) -> str:
+    """What a hook said of its failure, or of a denial, without the secrets that it may quote from a call."""
+    # Cut before, since anything may be quoted, and after, since a name may stand before the cut and its value behind.
+    return clean(redact(text[: 4 * LONGEST_TEXT]), LONGEST_TEXT)
 
 
 def key_at(micros: int, spare: int = 0) -> int:

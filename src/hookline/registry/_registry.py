@@ -20,7 +20,7 @@ from hookline.registry._building import Builder
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
 from hookline.registry._definition import HookDefinition, read_definition
 from hookline.registry._dry_run import DryRun, dry_run
-from hookline.registry._errors import DefinitionFileError
+from hookline.registry._errors import DefinitionFileError, DefinitionNotFoundError
 from hookline.registry._files import Files
 from hookline.registry._scripts import Scripts
 from hookline.registry._shelf import Shelf
@@ -142,7 +142,9 @@ class Registry:
         return self._catalog.entries()
 
     async def get(self, id: str, tenant_id: str | None = None) -> HookDefinition:  # noqa: A002
-        """One definition.
+        """One definition, as it is stored now, also where another process has just changed it.
+
+        If the database cannot be reached, it is the definition as it was known last.
 
         Args:
             id: Its id.
@@ -151,8 +153,9 @@ class Registry:
         Raises:
             DefinitionNotFoundError: If there is none, or it is another tenant's.
             DefinitionConflictError: If several tenants have one of that id, and nobody said whose.
+            StoreUnavailableError: If the database cannot be reached, and none was known of that id.
         """
-        return self._shelf.shown(self._found(id, tenant_id))
+        return self._shelf.shown(await self._current(id, tenant_id))
 
     async def list(
         self,
@@ -329,9 +332,10 @@ class Registry:
         Raises:
             DefinitionError: If the definition cannot work, or the sample is none for it.
             DefinitionNotFoundError: If there is none, or it is another tenant's.
+            StoreUnavailableError: As for `get`.
         """
         if isinstance(definition, str):
-            tried = self._found(definition, tenant_id)
+            tried = await self._current(definition, tenant_id)
         else:
             tried = self._rules.checked(read_definition(definition))
         return await dry_run(self._builder, tried, sample, timeout=timeout)
@@ -388,5 +392,18 @@ class Registry:
             raise HookUsageError("This registry has no store; give it one: Registry(SqlStore(...)).")
         return self._store
 
-    def _found(self, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
+    async def _current(self, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
+        """Return the definition that somebody sees under an id, after a look into the database.
+
+        Another process may have made, changed or deleted it a moment ago, and whoever did that may ask here next.
+        """
+        try:
+            await self._look()
+        except (StoreUnavailableError, TimeoutError) as error:
+            try:
+                return changes.found(self._shelf, id, tenant_id)
+            except DefinitionNotFoundError:
+                if isinstance(error, StoreUnavailableError):
+                    raise error from None
+                raise StoreUnavailableError(self._writable()._address.name, "a look into it took too long") from error
         return changes.found(self._shelf, id, tenant_id)

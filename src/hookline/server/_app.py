@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from litestar import Litestar
 from litestar.datastructures import State
@@ -23,12 +23,14 @@ from hookline.server._description import read_description
 from hookline.server._gate import Gate
 from hookline.server._health_routes import PUBLIC
 from hookline.server._idempotency import Idempotency
+from hookline.server._limits import BODY_SECONDS, Limits
 from hookline.server._page_sessions import SHORTEST_KEY
 from hookline.server._parts import Parts
 from hookline.server._problems import answer_of
-from hookline.server._rates import RateLimit, RateLimiter
+from hookline.server._rates import RateLimit, RateLimits
 from hookline.server._request_hooks import RequestHooks
 from hookline.server._routes import OPTIONS, ROUTES
+from hookline.server._text import TextRequest
 from hookline.store import SqlStore, Worker
 
 __all__ = ["MEBIBYTE", "app_of", "create_app"]
@@ -49,7 +51,9 @@ def create_app(
     hooks: Sequence[AnyHook] = (),
     allow_origins: Sequence[str] = (),
     rate_limit: RateLimit | None = RateLimit(),  # noqa: B008
+    tenant_rate_limit: RateLimit | Literal["auto"] | None = "auto",
     max_body: int = MEBIBYTE,
+    body_timeout: float = BODY_SECONDS,
     page: bool = True,
     session_key: bytes | None = None,
     allow_missing_hooks: bool = False,
@@ -57,8 +61,11 @@ def create_app(
     """Make the HTTP API, to be served by itself or mounted under any path of any ASGI application.
 
     It opens and closes nothing of what it is given. Each request passes, in this order: the origins that are allowed,
-    the API key, the rate limit, the size limit, the hooks for `RequestCall`, and then its route. On the web page the
-    session of who has signed in with a key takes the place of the key.
+    the form of its address, the size limit, the API key, the rate limits, the hooks for `RequestCall`, and then its
+    route. On the web page the session of who has signed in with a key takes the place of the key.
+
+    What a connection may take before a request is complete (bytes and time of its headers, and how many connections
+    there are) is for the server that runs it to limit, as `Server` does.
 
     Args:
         store: Where operations, deliveries and keys are; open for as long as there are requests.
@@ -70,7 +77,10 @@ def create_app(
         hooks: Hooks for the requests of everybody, before those that are stored.
         allow_origins: Origins whose pages may ask (`"https://ops.example.com"`).
         rate_limit: How many requests each key may send, to this process; `None` for any number.
+        tenant_rate_limit: How many requests all keys of a tenant may send together; five times `rate_limit` unless
+            given, `None` for any number.
         max_body: Bytes that the body of a request may have.
+        body_timeout: Seconds that a body may stand still.
         page: Whether the web page is there too, below `/page`.
         session_key: Signs who is signed in on the page: 32 random bytes or more, the same in all processes behind one
             address. Unless given, that of the environment variable `HOOKLINE_SESSION_KEY`; without one, people sign in
@@ -86,8 +96,8 @@ def create_app(
         parts,
         agents=agents,
         allow_origins=allow_origins,
-        rate_limit=rate_limit,
-        max_body=max_body,
+        rates=RateLimits(rate_limit, tenant_rate_limit),
+        limits=Limits(max_body=max_body, body_timeout=body_timeout),
         page=page,
         session_key=session_key,
         allow_missing_hooks=allow_missing_hooks,
@@ -99,27 +109,25 @@ def app_of(
     *,
     agents: Sequence[Agent],
     allow_origins: Sequence[str],
-    rate_limit: RateLimit | None,
-    max_body: int,
+    rates: RateLimits,
+    limits: Limits,
     page: bool,
     session_key: bytes | None,
     allow_missing_hooks: bool,
 ) -> App:
     """See `create_app`."""
-    if isinstance(max_body, bool) or not isinstance(max_body, int) or max_body < 1:
-        raise HookUsageError(f"`max_body` is a number of bytes above 0; got {max_body!r}.")
     session_key = _session_key(session_key)
     api: Any = litestar_of(parts, agents=agents, allow_missing_hooks=allow_missing_hooks)
     app: App = Idempotency(api, parts.store)
     app = RequestHooks(app, parts)
-    limiter = None if rate_limit is None else RateLimiter(rate_limit)
     if page:
-        app = WithPage(app, import_module(PAGE).create_page(parts, session_key=session_key, limiter=limiter))
+        app = WithPage(app, import_module(PAGE).create_page(parts, session_key=session_key, rates=rates))
     app = Gate(
         app,
         parts,
-        limiter=limiter,
-        max_body=max_body,
+        rates=rates,
+        max_body=limits.max_body,
+        body_timeout=limits.body_timeout,
         public=(*PUBLIC, "/") if page else PUBLIC,
         public_prefixes=(PAGE_PATH,) if page else (),
     )
@@ -150,6 +158,7 @@ def litestar_of(parts: Parts, *, agents: Sequence[Agent] = (), allow_missing_hoo
     return Litestar(
         [*OPTIONS, *ROUTES, read_description],
         before_request=demand_scope,
+        request_class=TextRequest,
         exception_handlers={Exception: answer_of},
         state=State({"parts": parts}),
         openapi_config=None,

@@ -16,6 +16,12 @@ __all__ = ["HEALTH_ROUTES", "PUBLIC"]
 PUBLIC = ("/health", "/ready", "/schema/openapi.json")
 """Paths that need no key."""
 SHOWN_HOOKS = 100
+STORE_PROBLEM = "The database cannot be read, or not be written. Requests that need it are answered with 503."
+REGISTRY_PROBLEM = (
+    "The hook definitions may be out of date: the last look at the database or at a file of definitions failed. Those "
+    "that were known before it are in force; the log says what is wrong."
+)
+HOOKS_PROBLEM = "Operations wait for hooks: no worker that wanted to go on with them has the interceptors that they were started with."
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,12 +55,14 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         store: Whether the database can be read and, on SQLite, written.
         registry: Whether the definitions are up to date; `None` if there is no registry.
         waiting_for_hooks: Operations that wait for hooks; left out if there are none, or it is not known.
+        problems: What is wrong, in words. Anybody may ask, so that the log alone says which file and which line.
     """
 
     status: Literal["ok", "degraded", "unavailable"]
     store: bool
     registry: bool | None
     waiting_for_hooks: WaitingForHooks | None = msgspec.field(default=None, name="waitingForHooks")
+    problems: list[str] = []
 
 
 @route("GET", "/health", scope=None, summary="Does the process answer?")
@@ -77,8 +85,13 @@ async def ready(request: Req) -> Response[Readiness]:
         waiting = WaitingForHooks(operations=len(missing), hooks=ids[:SHOWN_HOOKS])
     if store and (registry is False or waiting is not None):
         status = "degraded"
-    readiness = Readiness(status=status, store=store, registry=registry, waiting_for_hooks=waiting)
-    return Response(readiness, status_code=200 if store else 503)
+    problems = [] if store else [STORE_PROBLEM]
+    if registry is False:
+        problems.append(REGISTRY_PROBLEM)
+    if waiting is not None:
+        problems.append(HOOKS_PROBLEM)
+    found = Readiness(status=status, store=store, registry=registry, waiting_for_hooks=waiting, problems=problems)
+    return Response(found, status_code=200 if store else 503)
 
 
 @route("GET", "/metrics", scope="hooks:admin", summary="Figures for Prometheus", errors=[404], media_type=CONTENT_TYPE)

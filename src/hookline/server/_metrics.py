@@ -54,6 +54,7 @@ class Metrics:
         self._store, self._streams, self._registry, self._log = store, streams, registry, log
         self._requests: dict[tuple[str, str, int], int] = {}
         self._durations: dict[tuple[str, str], Durations] = {}
+        self._refusals: dict[str, int] = {}
         self._counted: list[tuple[str, str, list[Sample]]] = []
         self._counted_at = -COUNT_SECONDS
         self._counting = asyncio.Lock()
@@ -74,6 +75,14 @@ class Metrics:
             durations = self._durations[method, route] = Durations()
         durations.add(seconds)
 
+    def note_refusal(self, code: str) -> None:
+        """Count a request, or a connection, that was refused.
+
+        Args:
+            code: Why; one of those that the API tells.
+        """
+        self._refusals[code] = self._refusals.get(code, 0) + 1
+
     async def text(self) -> str:
         """All figures.
 
@@ -93,6 +102,11 @@ class Metrics:
             for (method, route, status), count in sorted(self._requests.items())
         ]
         yield "counter", name, counts
+        name = "hookline_http_refusals_total"
+        refused: list[Sample] = [
+            (name, (("code", code),), float(count)) for code, count in sorted(self._refusals.items())
+        ]
+        yield "counter", name, refused
         name = "hookline_http_request_duration_seconds"
         samples: list[Sample] = []
         for (method, route), durations in sorted(self._durations.items()):

@@ -28,9 +28,10 @@ from hookline.server._page_frame import PREFIX, Frame, frame_of, own_place
 from hookline.server._page_sessions import Sessions
 from hookline.server._page_sign_outs import SignOuts
 from hookline.server._parts import Parts
-from hookline.server._problems import ApiError, as_api_error, unexpected
-from hookline.server._rates import RateLimiter
+from hookline.server._problems import ApiError, as_api_error, note_code, unexpected
+from hookline.server._rates import RateLimits
 from hookline.server._routing import Id
+from hookline.server._text import TextRequest
 
 __all__ = ["create_page"]
 
@@ -43,12 +44,12 @@ HEADERS = {"Content-Security-Policy": POLICY, "Cross-Origin-Opener-Policy": "sam
 PUBLIC = {"public": True}
 
 
-def create_page(parts: Parts, *, limiter: RateLimiter | None = None, session_key: bytes | None = None) -> App:
+def create_page(parts: Parts, *, rates: RateLimits, session_key: bytes | None = None) -> App:
     """The page, behind the gate of the API. Its paths begin with `/page`.
 
     Args:
         parts: What the server is made of.
-        limiter: How many requests each key may send; any number if there is none.
+        rates: How many requests somebody may send.
         session_key: Signs sessions; 32 random bytes or more, the same in all processes that serve the same people.
             Unless given, people have to sign in again after a restart.
 
@@ -70,10 +71,11 @@ def create_page(parts: Parts, *, limiter: RateLimiter | None = None, session_key
         after_request=_with_headers,
         exception_handlers={Exception: _refused},
         openapi_config=None,
+        request_class=TextRequest,
         request_max_body_size=LARGEST_FORM,
         logging_config=None,
     )
-    return Door(page, frame, limiter=limiter)  # type: ignore[arg-type]
+    return Door(page, frame, rates=rates)  # type: ignore[arg-type]
 
 
 @get("/")
@@ -100,6 +102,7 @@ async def sign_in(request: Req) -> Response[Any]:
     place = own_place(fields.get("place", ""))
     caller = await frame.parts.keys.authenticate(fields.get("key", "").strip())
     if caller is None:
+        request.scope["state"]["hookline_codes"].append("key")
         return _ask_for_key(request, status=401, place=place, problem="The API key is not known, or it has ended.")
     answer = frame.to(request, place or "/")
     answer.cookies.append(frame.cookie(request, frame.sessions.begin(caller)))
@@ -165,6 +168,7 @@ def _refused(request: Req, error: Exception) -> Response[Any]:
     told = as_api_error(error) or unexpected(error, str(request.scope["state"].get("hookline_request_id", "")))
     if isinstance(error, HTTPException) and told.status == 500:
         told = ApiError(error.status_code, "refused", error.detail)
+    note_code(request.scope, told)
     if request.scope["path"].endswith((".json", "/live")):
         body = {"code": told.code, "detail": told.detail}
         answer: Response[Any] = Response(body, status_code=told.status, media_type=MediaType.JSON)

@@ -6,10 +6,9 @@ import msgspec
 
 from hookline.asgi import App, Message, Receive, Scope, Send
 from hookline.errors import StoreUnavailableError
-from hookline.server._gate import check_allowance
 from hookline.server._page_frame import COOKIE, PREFIX, Frame
 from hookline.server._problems import MEDIA_TYPE, ApiError
-from hookline.server._rates import RateLimiter
+from hookline.server._rates import RateLimits, check_allowance
 from hookline.server._request_hooks import RequestHooks
 
 __all__ = ["Door"]
@@ -28,11 +27,11 @@ class Door:
     Args:
         page: What is behind it.
         frame: What all views of the page have in common.
-        limiter: How many requests each key may send; any number if there is none.
+        rates: How many requests somebody may send.
     """
 
-    def __init__(self, page: App, frame: Frame, *, limiter: RateLimiter | None) -> None:
-        self._page, self._frame, self._limiter = page, frame, limiter
+    def __init__(self, page: App, frame: Frame, *, rates: RateLimits) -> None:
+        self._page, self._frame, self._rates = page, frame, rates
         self._hooked = RequestHooks(page, frame.parts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,14 +56,13 @@ class Door:
     async def _admit(self, scope: Scope) -> None:
         state = scope["state"]
         session = self._frame.sessions.read(_cookie(state["hookline_cookies"]))
-        asker = f"page {(scope.get('client') or ('',))[0]}"
         if session is not None and session.caller is None:
             state["hookline_session"] = session
         elif session is not None and session.caller is not None and await self._frame.holds(session):
             state |= {"hookline_session": session, "hookline_caller": session.caller}
-            asker = session.caller.key_id
-        if self._limiter is not None:
-            check_allowance(self._limiter.take(asker))
+            check_allowance(self._rates.take(session.caller))
+            return
+        check_allowance(self._rates.take_address(scope))
 
 
 class _Told(msgspec.Struct):

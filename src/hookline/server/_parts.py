@@ -13,6 +13,7 @@ from hookline.server._keys import KeyStore
 from hookline.server._metrics import Metrics
 from hookline.server._open_streams import OpenStreams
 from hookline.server._problems import ApiError
+from hookline.server._refusals import Refusals
 from hookline.server._store_check import StoreCheck
 from hookline.store import SqlStore
 from hookline.store._deliveries_log import DeliveryLog
@@ -37,6 +38,7 @@ class Parts:
         feed: Tells of operations as they change.
         streams: The streams that are open.
         metrics: What is counted.
+        refusals: Attempts that were refused, on their way into the audit.
         closing: Set when streams are to end, since the server does.
     """
 
@@ -59,6 +61,7 @@ class Parts:
         self.feed = Feed(store)
         self.closing = asyncio.Event()
         self.streams = OpenStreams()
+        self.refusals = Refusals(store)
         self.metrics = Metrics(store, streams=self.streams, registry=registry, log=log)
 
     @property

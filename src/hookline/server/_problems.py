@@ -23,7 +23,7 @@ from hookline.errors import (
 )
 from hookline.registry import DefinitionConflictError, DefinitionError, DefinitionNotFoundError, QuotaError
 
-__all__ = ["MEDIA_TYPE", "ApiError", "FieldProblem", "Problem", "answer_of", "as_api_error", "unexpected"]
+__all__ = ["MEDIA_TYPE", "ApiError", "FieldProblem", "Problem", "answer_of", "as_api_error", "note_code", "unexpected"]
 
 logger = logging.getLogger("hookline")
 
@@ -121,7 +121,13 @@ def answer_of(request: Request[Any, Any, Any], error: Exception) -> Response[byt
     if isinstance(error, ValidationException):
         parameters = request.route_handler.parsed_fn_signature.parameters
         told.errors = tuple(_with_values(each, parameters) for each in told.errors)
+    note_code(request.scope, told)
     return Response(told.body(request_id), status_code=told.status, headers=told.headers, media_type=MEDIA_TYPE)
+
+
+def note_code(scope: Mapping[str, Any], error: ApiError) -> None:
+    """Let the gate know why a request is refused, for figures and the audit."""
+    scope["state"].setdefault("hookline_codes", []).append(error.code)
 
 
 def unexpected(error: Exception, request_id: str) -> ApiError:

@@ -12,7 +12,8 @@ from hookline.asgi import App, HookMiddleware, Message, Receive, Scope, Send
 from hookline.calls import RequestCall
 from hookline.hooks import AnyHook, Hooks, Interceptor
 from hookline.server._parts import Parts
-from hookline.server._problems import MEDIA_TYPE, ApiError
+from hookline.server._problems import MEDIA_TYPE, ApiError, note_code
+from hookline.server._text import normal_path
 
 __all__ = ["RequestHooks"]
 
@@ -47,7 +48,17 @@ class RequestHooks:
         if app is self._app:
             await app(scope, receive, send)
         else:
-            await app(scope, receive, _Told(scope["state"]["hookline_request_id"], send).send)
+            await app(scope, receive, _Told(scope, send).send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have a request answered under the path that guards have judged.
+
+        Raises:
+            ApiError: 404, if a hook has changed it to one that the router would read as another.
+        """
+        if scope["path"] != normal_path(scope["path"]):
+            raise ApiError(404, "not_found", "There is nothing at this address.")
+        await self._app(scope, receive, send)
 
     def _for(self, tenant_id: str, *, without_own: bool) -> App:
         """What a request of a tenant goes through; made anew when its hooks have changed."""
@@ -57,7 +68,7 @@ class RequestHooks:
         if known is not None and len(known[0]) == len(hooks) and all(map(_same, known[0], hooks)):
             return known[1]
         wanted = [hook for hook in hooks if _is_for_requests(hook)]
-        app: App = HookMiddleware(self._app, wanted, tenant=_tenant) if wanted else self._app
+        app: App = HookMiddleware(self._serve, wanted, tenant=_tenant) if wanted else self._app
         self._made[place] = hooks, app
         self._made.move_to_end(place)
         if len(self._made) > REMEMBERED:
@@ -85,8 +96,8 @@ class _Refusal(msgspec.Struct, forbid_unknown_fields=True):
 class _Told:
     """An answer on its way out, with the denial of a hook told as this API tells of all that is not done."""
 
-    def __init__(self, request_id: str, send: Send) -> None:
-        self._request_id, self._send = request_id, send
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope, self._send = scope, send
         self._start: Message | None = None
         """How an answer begins that may be one, until its body is there."""
 
@@ -100,7 +111,8 @@ class _Told:
             return
         told = _denial(message)
         if told is not None:
-            body = told.body(self._request_id)
+            note_code(self._scope, told)
+            body = told.body(self._scope["state"]["hookline_request_id"])
             changed = {"content-type": MEDIA_TYPE, "content-length": str(len(body))}
             start = {**start, "headers": [(name.encode(), value.encode()) for name, value in changed.items()]}
             message = {"type": "http.response.body", "body": body}

@@ -58,15 +58,20 @@ _MEANINGS = {
     401: "There is no valid API key with it.",
     403: "The key does not allow it, or a hook has refused it.",
     404: "There is nothing of that id, or it is somebody else's.",
+    408: "The headers, or the body, did not come in time.",
     409: "It does not go with what is there, or the same request is under way.",
     412: "It was changed meanwhile.",
     413: "The body is too large.",
     422: "The request is not as it must be.",
-    429: "Too many requests, or streams.",
+    429: "Too many requests of this key, or of its tenant, or too many streams.",
+    431: "The address and the headers are too large.",
     500: "Something went wrong in the server, or in a hook that had to judge the request.",
-    503: "The database, or a part of this server, cannot be reached.",
+    503: "The database, or a part of this server, cannot be reached, or it has as many connections as it takes.",
 }
-ALWAYS = (400, 401, 403, 422, 429, 500, 503)
+ALWAYS = (400, 408, 431, 500, 503)
+"""What any request may be answered with."""
+WITH_KEY = (401, 403, 422, 429)
+"""What a request may be answered with that needs a key."""
 
 if TYPE_CHECKING:
     PointName: TypeAlias = str
@@ -141,7 +146,7 @@ def route(
         status_code: Of its answer.
         more: What else the framework is to know.
     """
-    statuses = {*errors, *(ALWAYS if scope is not None else (400, 500, 503)), *((304,) if unchanged else ())}
+    statuses = {*errors, *ALWAYS, *(WITH_KEY if scope is not None else ()), *((304,) if unchanged else ())}
     if method in ("POST", "PUT", "PATCH"):
         statuses |= {413}
     if method == "POST":

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
+import logging
 import os
 import signal
 import socket
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import uvicorn
 
@@ -20,12 +22,16 @@ from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
 from hookline.runtime import Agent
 from hookline.server._app import MEBIBYTE, app_of
+from hookline.server._connections import Connections, allow_connections, fit_connections
 from hookline.server._keys import NewApiKey
+from hookline.server._limits import BODY_SECONDS, HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADERS, Limits, check_proxies
 from hookline.server._parts import Parts
-from hookline.server._rates import RateLimit
+from hookline.server._rates import RateLimit, RateLimits
 from hookline.store import SqlStore
 
 __all__ = ["Server", "serve"]
+
+logger = logging.getLogger("hookline")
 
 GRACE_SECONDS = 5
 """For how long requests that are under way may go on when the server ends."""
@@ -55,7 +61,15 @@ class Server:
         retention_hours: How long the log is kept.
         allow_origins: Origins whose pages may ask.
         rate_limit: How many requests each key may send; `None` for any number.
+        tenant_rate_limit: How many requests all keys of a tenant may send together; five times `rate_limit` unless
+            given, `None` for any number.
         max_body: Bytes that the body of a request may have.
+        max_headers: Bytes that the address and the headers of a request may have together.
+        header_timeout: Seconds that these may take to come, and for which a new connection may be silent.
+        body_timeout: Seconds that a body may stand still.
+        max_connections: Connections that may be open.
+        trusted_proxies: Addresses or networks of the proxies in front, whose `X-Forwarded-For` and
+            `X-Forwarded-Proto` are believed; nobody's unless given.
         page: Whether the web page is there too.
         session_key: Signs who is signed in on the page: 32 random bytes or more, the same in all processes behind one
             address. Unless given, that of the environment variable `HOOKLINE_SESSION_KEY`; without one, people sign in
@@ -93,11 +107,25 @@ class Server:
         retention_hours: float = 24.0,
         allow_origins: Sequence[str] = (),
         rate_limit: RateLimit | None = RateLimit(),  # noqa: B008
+        tenant_rate_limit: RateLimit | Literal["auto"] | None = "auto",
         max_body: int = MEBIBYTE,
+        max_headers: int = MAX_HEADERS,
+        header_timeout: float = HEADER_SECONDS,
+        body_timeout: float = BODY_SECONDS,
+        max_connections: int = MAX_CONNECTIONS,
+        trusted_proxies: Sequence[str] = (),
         page: bool = True,
         session_key: bytes | None = None,
         allow_missing_hooks: bool = False,
     ) -> None:
+        limits = Limits(
+            max_body=max_body,
+            max_headers=max_headers,
+            header_timeout=header_timeout,
+            body_timeout=body_timeout,
+            max_connections=max_connections,
+        )
+        self._proxies = check_proxies(trusted_proxies)
         self.address = ""
         self.first_key: NewApiKey | None = None
         self.store = SqlStore(url)
@@ -119,12 +147,13 @@ class Server:
             self._parts,
             agents=agents,
             allow_origins=allow_origins,
-            rate_limit=rate_limit,
-            max_body=max_body,
+            rates=RateLimits(rate_limit, tenant_rate_limit),
+            limits=limits,
             page=page,
             session_key=session_key,
             allow_missing_hooks=allow_missing_hooks,
         )
+        self._connections = Connections(limits, self._parts.metrics.note_refusal)
         self._lifespan = bool(agents)
         self._stack = contextlib.AsyncExitStack()
         self._listening: uvicorn.Server | None = None
@@ -142,7 +171,15 @@ class Server:
             listener = stack.enter_context(contextlib.closing(_listener(self._host, self._port)))
             for part in (self.store, self.registry, self.log, self.outbox):
                 await stack.enter_async_context(part)
+            self._connections.limits = fit_connections(self._connections.limits)
+            stack.push_async_callback(self._parts.refusals.aclose)
             stack.push_async_callback(self._stop)
+            if not self._proxies and not _is_loopback(listener):
+                logger.warning(
+                    "hookline listens at %s without TLS, so that keys and conversations can be read on the way. Put a "
+                    "proxy in front that ends TLS, and name it as a trusted proxy, or listen at 127.0.0.1.",
+                    self._host,
+                )
             await self._start(listener)
             # The last of all: a key that was made is shown, whatever might have kept the server from starting.
             self.first_key = await self._parts.keys.create_first()
@@ -166,7 +203,11 @@ class Server:
         config = uvicorn.Config(
             self._app,
             lifespan="on" if self._lifespan else "off",
+            http=self._connections.protocol(),  # type: ignore[arg-type]
             ws="none",
+            # Given in any case: left out, those of an environment variable would be believed, and 127.0.0.1.
+            proxy_headers=bool(self._proxies),
+            forwarded_allow_ips=self._proxies,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -225,7 +266,9 @@ def serve(server: Callable[[], Server], *, say: Callable[[str], None] = tell) ->
 
 async def _serve(make: Callable[[], Server], say: Callable[[str], None]) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    async with make() as server:
+    made = make()
+    allow_connections(made._connections.limits)  # here, and not in a process that does other things too
+    async with made as server:
         # Before anything is said: who reads that it listens may stop it at once.
         with contextlib.suppress(NotImplementedError):  # where there are no signals, Ctrl-C cancels this
             for number in STOPPING:
@@ -240,6 +283,10 @@ async def _serve(make: Callable[[], Server], say: Callable[[str], None]) -> None
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -23,6 +23,7 @@ from sqlalchemy.pool import AsyncAdaptedQueuePool
 
 from hookline.errors import StoreUnavailableError
 from hookline.store._address import Address
+from hookline.store._driver_logs import quiet_driver
 from hookline.store._failures import passes, translating
 from hookline.store._tables import operations
 
@@ -245,6 +246,7 @@ class Database:
         return engine
 
     def _sqlite(self, size: int, begin: str, pragmas: list[str]) -> AsyncEngine:
+        quiet_driver()
         engine = create_async_engine(
             self.address.url,
             # Without it the driver would begin transactions as it thinks best.

@@ -1,0 +1,264 @@
+"""Bound what one connection may take: bytes of headers, time for headers and bodies, and how many are open.
+
+uvicorn bounds neither of these for the parser that it uses here, and its `limit_concurrency` counts a connection only
+once its headers are complete, so that silent clients could take every descriptor of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from hookline.server._limits import Limits
+from hookline.server._problems import MEDIA_TYPE, ApiError
+
+__all__ = ["BoundedProtocol", "Connections", "allow_connections", "fit_connections"]
+
+logger = logging.getLogger("hookline")
+
+LINGER_SECONDS = 1.0
+"""For how long a refused client may go on sending: closed at once, its system would throw our answer away."""
+LINGERING = 100
+"""Refused connections that are kept for so long; what comes beyond these is cut off without an answer."""
+RETRY_SECONDS = 1
+
+
+FILES = 24
+"""Descriptors that a server needs beside those of connections: its listener, the database, files of definitions."""
+
+
+def fit_connections(limits: Limits) -> Limits:
+    """Return limits that the process can keep, which may open only so many files; say so where that is less."""
+    room = open_files()[0] - FILES
+    if limits.max_connections <= room:
+        return limits
+    logger.warning(
+        "The process may open %d files, so that the server takes %d connections and not %d; raise `ulimit -n`.",
+        room + FILES,
+        max(1, room),
+        limits.max_connections,
+    )
+    return msgspec.structs.replace(limits, max_connections=max(1, room))
+
+
+def allow_connections(limits: Limits) -> None:
+    """Let the process open as many files as the connections take, as far as its user may."""
+    soft, hard = open_files()
+    wanted = min(hard, limits.max_connections + LINGERING + FILES)
+    if soft < wanted:
+        import resource
+
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (int(wanted), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def open_files() -> tuple[float, float]:
+    """Return how many files the process may open, and how many it may allow itself."""
+    try:
+        import resource
+    except ImportError:  # there is no such limit on Windows
+        return math.inf, math.inf
+    found = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (math.inf if each == resource.RLIM_INFINITY else each for each in found)
+    return soft, hard
+
+
+class Connections:
+    """What the connections of one server share.
+
+    Args:
+        limits: What each may take, and how many there may be.
+        note: Called with the code of each refusal.
+
+    Attributes:
+        lingering: Those that were refused, and wait for their client to hear it.
+    """
+
+    def __init__(self, limits: Limits, note: Callable[[str], None]) -> None:
+        self.limits, self.note = limits, note
+        self.lingering: set[BoundedProtocol] = set()
+
+    def protocol(self) -> Callable[..., BoundedProtocol]:
+        """Return what uvicorn makes the protocol of each connection with."""
+        return partial(BoundedProtocol, self)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """The protocol of one connection, with bounds. The application itself bounds bodies that it reads."""
+
+    def __init__(self, shared: Connections, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._shared, self._limits = shared, shared.limits
+        self._refused = False
+        self._in_head = self._in_body = False
+        self._head_bytes = 0
+        self._unparsed_bytes = 0
+        """Bytes since the parser gave us a whole message, a piece of a body, or the beginning of a request."""
+        self._progressed = False
+        self._head_since: float | None = None
+        self._moved_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._moved_at = self._head_since = self.loop.time()
+        if len(self.connections) - len(self._shared.lingering) > self._limits.max_connections:
+            detail = f"This server has {self._limits.max_connections} connections open, which is as many as it takes."
+            self._refuse(ApiError(503, "connections", detail, headers={"Retry-After": str(RETRY_SECONDS)}))
+        else:
+            self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.lingering.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        self._moved_at = self.loop.time()
+        if self._head_since is None and not self._in_body:
+            # Bytes between two requests end uvicorn's own clock, even if they begin none.
+            self._head_since = self._moved_at
+        size = self._limits.max_headers
+        for start in range(0, len(data), size):
+            piece = data if len(data) <= size else data[start : start + size]
+            self._progressed = False
+            super().data_received(piece)
+            if self._refused or self.transport.is_closing():
+                return
+            # The parser keeps a header, or a trailer, until it has all of it. What began within this piece is not
+            # known exactly, so that up to two pieces are kept; `on_headers_complete` counts exactly.
+            self._unparsed_bytes = 0 if self._progressed else self._unparsed_bytes + len(piece)
+            if self._unparsed_bytes > size:
+                self._refuse_headers()
+                return
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._progressed = self._in_head = True
+        self._head_bytes = 0
+        if self._head_since is None:
+            self._head_since = self._moved_at
+
+    def on_url(self, url: bytes) -> None:
+        self._head_bytes += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + 4
+        if self._in_head:  # trailers would be added to the headers of a request that hooks have judged
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._head_bytes > self._limits.max_headers:
+            self._refuse_headers()
+            return
+        super().on_headers_complete()
+        self._in_head, self._head_since, self._in_body = False, None, True
+
+    def on_body(self, body: bytes) -> None:
+        self._progressed = True
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._progressed, self._in_body = True, False
+        if not self._refused:
+            super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        if not self._refused:
+            self._refuse(ApiError(400, "malformed", "What was sent is no HTTP request."))
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: anybody may ask for an upgrade, and the request is answered as any other one."""
+
+    def _refuse_headers(self) -> None:
+        detail = f"The headers are larger than the {self._limits.max_headers} bytes that this server takes."
+        self._refuse(ApiError(431, "headers_too_large", detail))
+
+    def _watch(self) -> None:
+        """Refuse what takes too long, or look again when the next time is up.
+
+        One timer for each connection looks at times that were noted: to set and cancel one for each request would cost
+        more than to look.
+        """
+        now, due = self.loop.time(), self._due()
+        if due is not None and due <= now:
+            self._refuse_late()
+            return
+        if due is None:
+            due = now + min(self._limits.header_timeout, self._limits.body_timeout)
+        self._timer = self.loop.call_at(due, self._watch)
+
+    def _due(self) -> float | None:
+        """When the client has taken too long; `None` while it is our turn."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering:
+            return None  # who reads the body looks at the clock, and what is sent behind it waits for its turn
+        if self._head_since is not None:
+            return self._head_since + self._limits.header_timeout
+        return self._moved_at + self._limits.body_timeout if self._in_body else None
+
+    def _refuse_late(self) -> None:
+        if not self._in_head:
+            # There is no request that could be answered: a silent client, or the rest of a body that nobody wants.
+            self._shared.note("silent")
+            self._refused = True
+            self.transport.close()
+            return
+        seconds = self._limits.header_timeout
+        self._refuse(ApiError(408, "header_timeout", f"The headers were not complete after {seconds:g} s."))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer in the application's place, and end the connection."""
+        self._refused = True
+        self._shared.note(error.code)
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self._in_head or self.cycle.response_started:
+                # An earlier request is under way: its answer is the last one of this connection.
+                self.cycle.keep_alive = False
+                if not self._in_head:
+                    self.transport.close()
+                return
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.write(_answer(error))
+        self._linger()
+
+    def _linger(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._unset_keepalive_if_required()
+        if len(self._shared.lingering) >= LINGERING or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self._shared.lingering.add(self)
+        self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+
+def _answer(error: ApiError) -> bytes:
+    """Return an answer as bytes; it has no request id, since there is no request yet."""
+    body = error.body("")
+    lines = [
+        f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}",
+        f"content-type: {MEDIA_TYPE}",
+        f"content-length: {len(body)}",
+        "cache-control: no-store",
+        "x-content-type-options: nosniff",
+        "connection: close",
+        *(f"{name.lower()}: {value}" for name, value in error.headers.items()),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + body
