@@ -21,7 +21,10 @@ REGISTRY_PROBLEM = (
     "The hook definitions may be out of date: the last look at the database or at a file of definitions failed. Those "
     "that were known before it are in force; the log says what is wrong."
 )
-HOOKS_PROBLEM = "Operations wait for hooks: no worker that wanted to go on with them has the interceptors that they were started with."
+HOOKS_PROBLEM = (
+    "Operations wait for hooks: no worker that wanted to go on with them has the interceptors that they were started "
+    "with."
+)
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
