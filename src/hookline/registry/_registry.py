@@ -348,13 +348,14 @@ class Registry:
             self._note("store", f"looking for changes failed: {type(error).__name__}: {message_of(error)}")
         else:
             self._note("store", "")
-        if self._files.changed():
-            try:
+        try:
+            if self._files.changed():
                 self._shelf.take_files(self._files.load(self._builder.fresh))
-            except DefinitionFileError as error:
-                self._note("files", f"the definitions of all files stay as they were: {error}")
-            else:
                 self._note("files", "")
+        except Exception as error:  # one that got out would end the looking for good, and nobody would know
+            if not isinstance(error, DefinitionFileError):
+                logger.debug("A look at the files failed", exc_info=True)
+            self._note("files", f"the definitions of all files stay as they were: {message_of(error)}")
 
     async def _look(self) -> None:
         if self._store is None:
