@@ -51,7 +51,7 @@ class Faults:
         return self._seen in self._fails
 
     def _cut(self, connection: Any) -> None:
-        if not self._is_next():
+        if connection.get_execution_options().get("postgresql_readonly") or not self._is_next():
             return
         if self._lost:
             connection.connection.commit()

@@ -6,6 +6,7 @@ HooklineError
 ├── NotWaitingError (OperationError)    the operation does not wait for a person
 ├── NothingDoneError                    deliveries that cannot be tried again
 ├── UnknownKeyError (LookupError)       there is no such key
+├── UnknownSecretError (LookupError)    there is no such signing secret
 └── InputFileError (ValueError)         a file that holds no definitions
 ```
 """
@@ -14,7 +15,14 @@ from __future__ import annotations
 
 from hookline.errors import HooklineError, OperationError
 
-__all__ = ["InputFileError", "NotWaitingError", "NothingDoneError", "StoreMissingError", "UnknownKeyError"]
+__all__ = [
+    "InputFileError",
+    "NotWaitingError",
+    "NothingDoneError",
+    "StoreMissingError",
+    "UnknownKeyError",
+    "UnknownSecretError",
+]
 
 
 class StoreMissingError(HooklineError):
@@ -79,6 +87,21 @@ class UnknownKeyError(HooklineError, LookupError):
 
     def __str__(self) -> str:
         return f"There is no API key {self.id!r}; `hookline keys list` shows the ids."
+
+
+class UnknownSecretError(HooklineError, LookupError):
+    """There is no such signing secret, or it is another tenant's.
+
+    Attributes:
+        id: What was asked for.
+    """
+
+    def __init__(self, id: str) -> None:  # noqa: A002
+        super().__init__(id)
+        self.id = id
+
+    def __str__(self) -> str:
+        return f"There is no signing secret {self.id!r}; `hookline endpoints list` shows the ids."
 
 
 class InputFileError(HooklineError, ValueError):

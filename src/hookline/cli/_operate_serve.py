@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookline.cli._operate import DEFAULT_STORE, AsJson, Files, Modules, Scripts, StoreUrl, ending, find_modules
+from hookline.cli._operate_endpoints import MasterKeyFile
 from hookline.cli._operate_tables import as_lines
 
 if TYPE_CHECKING:
@@ -62,13 +63,15 @@ def serve(
     rate_limit: Rate = 6000,
     max_body: MaxBody = 1024 * 1024,
     page: Page = True,
+    master_key_file: MasterKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve the HTTP API and its web page, until Ctrl-C. A store that is not there is made.
 
     The key of the first administrator is shown once, when there is none yet.
 
-    HOOKLINE_SESSION_KEY, 32 random characters or more, keeps people signed in.
+    HOOKLINE_SESSION_KEY, 32 random characters or more, keeps people signed in. HOOKLINE_MASTER_KEY, 32 random bytes in
+    base64, encrypts the signing secrets of endpoints.
     """
     with ending():
         from hookline.server import RateLimit
@@ -91,6 +94,7 @@ def serve(
                 "rate_limit": RateLimit(requests=rate_limit) if rate_limit else None,
                 "max_body": max_body,
                 "page": page,
+                "master_key": master_key_file,
             },
             agents=agent or (),
             as_json=as_json,

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,8 +30,15 @@ from hookline._webhook import (
 from hookline.delivery._addresses import AddressGuard, BlockedAddressError
 from hookline.delivery._controls import read_answer
 from hookline.delivery._keys import KeyRing, WebhookKeyError
+from hookline.delivery._master_keys import MasterKeyError
 from hookline.delivery._signing import ANSWER_PREFIX, SIGNATURE_HEADERS, WebhookVerificationError, sign, verify
-from hookline.errors import DeliveryError, HookDefinitionError, HookUsageError, MissingExtraError
+from hookline.errors import (
+    DeliveryError,
+    HookDefinitionError,
+    HookUsageError,
+    MissingExtraError,
+    StoreUnavailableError,
+)
 
 try:
     import aiohttp
@@ -40,6 +47,9 @@ try:
     from hookline.delivery._lookups import Lookups
 except ImportError:
     raise MissingExtraError("server", "Sending webhooks over HTTP") from None
+
+if TYPE_CHECKING:
+    from hookline.delivery._endpoint_secrets import EndpointSecrets
 
 __all__ = ["Sender", "Sent"]
 
@@ -74,6 +84,7 @@ class Sender:
         max_response: Bytes of an answer that are read.
         connections: How many there may be at a time; one receiver gets a fifth of them at most.
         signed_answers: Whether the answers of controls must be signed, as `WebhookGuard(signed_answers=True)` does.
+        secrets: Secrets of endpoints in a store, which sign in place of `keys`.
         tls: How certificates are verified, for receivers with an authority of their own.
 
     Raises:
@@ -89,6 +100,7 @@ class Sender:
         max_response: int = 65_536,
         connections: int = 500,
         signed_answers: bool = False,
+        secrets: EndpointSecrets | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         if not isinstance(keys, KeyRing):
@@ -96,6 +108,7 @@ class Sender:
         if connections < 1 or max_response < 1:
             raise HookDefinitionError("Sender", "`connections` and `max_response` are at least 1")
         self.keys = keys
+        self.secrets = secrets
         self._guard = AddressGuard(allow_private, ports)
         self._max_response, self._connections = max_response, connections
         self._signed_answers, self._tls = signed_answers, tls
@@ -139,7 +152,7 @@ class Sender:
                 problem = f"the answer is longer than {self._max_response} bytes"
                 raise DeliveryError(hook_id, "response_too_large", problem, status_code=response.status)
             if self._signed_answers:
-                self._check_signature(envelope, response, body)
+                await self._check_signature(envelope, response, body)
         return read_answer(hook_id, body)
 
     async def aclose(self) -> None:
@@ -170,14 +183,15 @@ class Sender:
         """
         hook = envelope.hook
         receiver = _receiver(hook)
-        headers = self._headers(envelope, more or {})
+        started = perf_counter()
+        headers = await self._headers(envelope, more or {}, timeout)
         session = await self._opened()
         try:
             async with session.post(
                 hook.webhook.url,
                 data=envelope.payload,
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=timeout),
+                timeout=aiohttp.ClientTimeout(total=max(0.001, timeout - (perf_counter() - started))),
                 allow_redirects=False,
             ) as response:
                 if not 200 <= response.status < 300:
@@ -189,19 +203,36 @@ class Sender:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _unreachable(hook.id, receiver, error) from None
 
-    def _headers(self, envelope: Envelope, more: dict[str, str]) -> CIMultiDict[str]:
+    async def _headers(self, envelope: Envelope, more: dict[str, str], timeout: float) -> CIMultiDict[str]:
         hook = envelope.hook
         headers = CIMultiDict({"user-agent": self._agent})
         for name, template in hook.webhook.headers.items():
             headers[name] = _header(hook, name, template)
+        ring, key = await self._ring_of(hook, timeout)
         try:
-            signed = sign(envelope.id, int(time.time()), envelope.payload, self.keys, name=hook.webhook.key)
+            signed = sign(envelope.id, int(time.time()), envelope.payload, ring, name=key)
         except WebhookKeyError as error:
             raise DeliveryError(hook.id, "configuration", str(error)) from None
         if envelope.number is not None:
             headers["hookline-event-number"] = str(envelope.number)
         headers.update({"content-type": "application/json", "accept-encoding": "identity", **more, **signed})
         return headers
+
+    async def _ring_of(self, hook: HookData, timeout: float) -> tuple[KeyRing, str]:
+        """What signs for a hook, and by which name.
+
+        Raises:
+            DeliveryError: If nobody can say in time. Its cause tells a key that is not here from one that is wrong.
+        """
+        if self.secrets is None:
+            return self.keys, hook.webhook.key
+        try:
+            async with asyncio.timeout(timeout):
+                return await self.secrets.ring_of(hook)
+        except TimeoutError as error:
+            raise DeliveryError(hook.id, "timeout", "its signing secret could not be read in time") from error
+        except (MasterKeyError, StoreUnavailableError) as error:
+            raise DeliveryError(hook.id, "configuration", str(error)) from error
 
     async def _opened(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
@@ -242,10 +273,11 @@ class Sender:
         except (aiohttp.ClientError, OSError):  # the status has come; a body that never ends, or lies, changes nothing
             response.close()
 
-    def _check_signature(self, envelope: Envelope, response: aiohttp.ClientResponse, body: bytes) -> None:
+    async def _check_signature(self, envelope: Envelope, response: aiohttp.ClientResponse, body: bytes) -> None:
         given = [(name, value) for name, value in response.headers.items() if name.lower() in SIGNATURE_HEADERS]
+        ring, _ = await self._ring_of(envelope.hook, envelope.hook.webhook.timeout)
         try:
-            verified = verify(given, body, self.keys)
+            verified = verify(given, body, ring)
             if verified.id != ANSWER_PREFIX + envelope.id:
                 raise WebhookVerificationError("it answers another delivery")
         except WebhookVerificationError as error:

@@ -12,6 +12,7 @@ from litestar.datastructures import State
 
 from hookline.asgi import App, Receive, Scope, Send
 from hookline.delivery import Outbox
+from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
@@ -147,7 +148,7 @@ def litestar_of(parts: Parts, *, agents: Sequence[Agent] = ()) -> Litestar:
         openapi_config=None,
         request_max_body_size=None,
         logging_config=None,
-        lifespan=[_working(parts.store, agents, parts.registry)] if agents else [],
+        lifespan=[_working(parts, agents)] if agents else [],
     )
 
 
@@ -171,12 +172,16 @@ class WithPage:
             await self._api(scope, receive, send)
 
 
-def _working(
-    store: SqlStore, agents: Sequence[Agent], registry: Registry | None
-) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+def _working(parts: Parts, agents: Sequence[Agent]) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    registry = parts.known_registry
+
     @asynccontextmanager
     async def working(_: Litestar) -> AsyncIterator[None]:
-        async with Worker(store, agents, hooks=() if registry is None else registry.hooks):
+        # The outbox asks controls too: with the secrets of their endpoints, which nobody else can open.
+        async with (
+            HookDispatcher(delivery=parts.outbox) as dispatcher,
+            Worker(parts.store, agents, hooks=() if registry is None else registry.hooks, dispatcher=dispatcher),
+        ):
             yield
 
     return working

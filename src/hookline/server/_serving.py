@@ -14,7 +14,8 @@ from typing import Self
 
 import uvicorn
 
-from hookline.delivery import Outbox
+from hookline.delivery import MasterKeyError, MasterKeys, Outbox
+from hookline.delivery._master_keys import MASTER_KEY
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
@@ -24,9 +25,11 @@ from hookline.server._keys import NewApiKey
 from hookline.server._parts import Parts
 from hookline.server._rates import RateLimit
 from hookline.store import SqlStore
+from hookline.store._address import address_of
 
 __all__ = ["Server", "serve"]
 
+KEY_FILE = "hookline.key"
 GRACE_SECONDS = 5
 """For how long requests that are under way may go on when the server ends."""
 KEEP_ALIVE_SECONDS = 30
@@ -60,6 +63,8 @@ class Server:
         session_key: Signs who is signed in on the page: 32 random bytes or more, the same in all processes behind one
             address. Unless given, that of the environment variable `HOOKLINE_SESSION_KEY`; without one, people sign in
             again after a restart.
+        master_key: Encrypts the signing secrets of endpoints: the keys, or a file that holds them, which is made if it
+            is not there. Unless given, it is that of `HOOKLINE_MASTER_KEY`, or of `hookline.key` beside an SQLite file.
 
     Attributes:
         address: Where it listens, once it does.
@@ -94,6 +99,7 @@ class Server:
         max_body: int = MEBIBYTE,
         page: bool = True,
         session_key: bytes | None = None,
+        master_key: MasterKeys | Path | None = None,
     ) -> None:
         self.address = ""
         self.first_key: NewApiKey | None = None
@@ -106,11 +112,13 @@ class Server:
             script_env=script_env,
             webhook_env=webhook_env,
             quota=quota,
+            endpoint_secrets=True,
         )
         self.log = ExecutionLog(self.store, observers=observers, retention_hours=retention_hours)
         networks = os.environ.get("HOOKLINE_WEBHOOK_ALLOW_PRIVATE", "").split(",")
         self.outbox = Outbox(self.store, allow_private=[each.strip() for each in networks if each.strip()])
         self._host, self._port = host, port
+        self._url, self._master_key = url, master_key
         self._parts = Parts(self.store, registry=self.registry, log=self.log, outbox=self.outbox, hooks=hooks)
         self._app = app_of(
             self._parts,
@@ -132,11 +140,14 @@ class Server:
         Raises:
             HookUsageError: If the address cannot be listened at.
             StoreUnavailableError: If the database cannot be reached.
+            MasterKeyError: If the master key is missing, or is not that of the database.
             DefinitionFileError: If a file of definitions is broken.
         """
         async with contextlib.AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(_listener(self._host, self._port)))
-            for part in (self.store, self.registry, self.log, self.outbox):
+            await stack.enter_async_context(self.store)
+            await self._open_secrets()
+            for part in (self.registry, self.log, self.outbox):
                 await stack.enter_async_context(part)
             stack.push_async_callback(self._stop)
             await self._start(listener)
@@ -157,6 +168,29 @@ class Server:
         """Wait until it no longer listens."""
         if self._task is not None:
             await asyncio.shield(self._task)
+
+    async def _open_secrets(self) -> None:
+        """Find the master key, or make one where that can be kept, and see that it is that of the database.
+
+        Raises:
+            MasterKeyError: If there is none, or it is another one.
+        """
+        secrets = self.outbox.secrets
+        assert secrets is not None
+        if isinstance(self._master_key, MasterKeys):
+            secrets.master = self._master_key
+        elif self._master_key is not None or secrets.master is None:
+            place = self._master_key or default_key_file(self._url)
+            if place is None:
+                secrets.master = MasterKeys.generate()  # its database is gone with this process, as it is
+            elif place.exists() or await secrets.is_fresh():
+                secrets.master = MasterKeys.in_file(place)
+            else:
+                raise MasterKeyError(
+                    f"the database has secrets already, and {place}, which held their master key, is not there; put it "
+                    f"back, or set {MASTER_KEY}"
+                )
+        await secrets.open()
 
     async def _start(self, listener: socket.socket) -> None:
         config = uvicorn.Config(
@@ -183,6 +217,21 @@ class Server:
             self._listening.should_exit = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+def default_key_file(url: str) -> Path | None:
+    """Where the master key of a database is kept if nobody says: beside an SQLite file; nowhere for one in memory.
+
+    Raises:
+        MasterKeyError: If it is PostgreSQL, which may have several servers, each on a machine of its own.
+    """
+    address = address_of(url)
+    if address.dialect == "postgresql":
+        raise MasterKeyError(
+            "a server on PostgreSQL needs a master key, the same for each that works on that database; set "
+            f"{MASTER_KEY} to what `openssl rand -base64 32` gives, or name a file with `--master-key-file`"
+        )
+    return None if address.in_memory else Path(address.url.database or "").with_name(KEY_FILE)
 
 
 class _Listening(uvicorn.Server):
