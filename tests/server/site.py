@@ -30,7 +30,7 @@ from tests.store.records import entries
 SECONDS = 20.0
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that never meet an encrypted connection: to read all certificates takes longer than most tests."""
-MASTER = MasterKeys(["bWFzdGVyIGtleSBvZiB0aGUgc2VydmVycyBvZiB0ZXN0"])
+MASTER = MasterKeys(["bWFzdGVyIGtleSBvZiB0aGUgc2VydmVycyBvZiB0ZXM="])
 numbers = count(1)
 
 

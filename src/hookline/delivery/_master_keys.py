@@ -56,7 +56,7 @@ class MasterKeys:
 
     def __init__(self, keys: Iterable[str], *, file: Path | None = None) -> None:
         self.file = file
-        self._keys = _read(list(keys), str(file) if file is not None else MASTER_KEY)
+        self._keys = _read(list(keys), str(file) if file is not None else "`keys`")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> MasterKeys | None:
@@ -69,7 +69,10 @@ class MasterKeys:
             MasterKeyError: If one cannot be read.
         """
         given = (os.environ if environment is None else environment).get(MASTER_KEY, "").split()
-        return cls(given) if given else None
+        try:
+            return cls(given) if given else None
+        except MasterKeyError as error:
+            raise MasterKeyError(error.problem.replace("`keys`", MASTER_KEY, 1)) from None
 
     @classmethod
     def from_file(cls, path: Path) -> MasterKeys:

@@ -7,10 +7,11 @@ from typing import Annotated
 import msgspec
 from litestar.params import JSONBody, QueryParameter
 
-from hookline.delivery import EndpointSecret, NewEndpointSecret
+from hookline.delivery import EndpointSecret, MasterKeyError, NewEndpointSecret
 from hookline.delivery._endpoint_secrets import DAY, LONGEST_OVERLAP, normal_endpoint
 from hookline.server._access import Req, caller_of, not_found, parts_of
 from hookline.server._parts import Parts
+from hookline.server._problems import ApiError
 from hookline.server._routing import VISIBLE, Id, TenantId, Words, route
 from hookline.store._deliveries_log import DeliveryFilter
 
@@ -58,7 +59,10 @@ async def rotate_secret(request: Req, data: JSONBody[SecretBody]) -> NewEndpoint
     secrets, owner = parts.secrets, caller.own(data.tenant_id)
     if not await is_endpoint(parts, owner, data.url):
         raise not_found("No hook of that tenant delivers to that address.")
-    return await secrets.rotate(owner, data.url, overlap_seconds=data.overlap_seconds, actor=caller.actor)
+    try:
+        return await secrets.rotate(owner, data.url, overlap_seconds=data.overlap_seconds, actor=caller.actor)
+    except MasterKeyError as error:
+        raise ApiError(503, "no_master_key", str(error)) from error
 
 
 @route(

@@ -64,7 +64,7 @@ class Server:
             address. Unless given, that of the environment variable `HOOKLINE_SESSION_KEY`; without one, people sign in
             again after a restart.
         master_key: Encrypts the signing secrets of endpoints: the keys, or a file that holds them, which is made if it
-            is not there. Unless given, it is that of `HOOKLINE_MASTER_KEY`, or of `hookline.key` beside an SQLite file.
+            is not there. Unless given, it is that of `HOOKLINE_MASTER_KEY`, or of hookline.key beside an SQLite file.
 
     Attributes:
         address: Where it listens, once it does.
