@@ -172,7 +172,7 @@ async def test_processes_that_send_for_the_first_time_at_once_make_one_secret(
 
 @pytest.mark.parametrize("wrong", [None, new_key()], ids=["missing", "wrong"])
 async def test_without_the_master_key_deliveries_wait_and_are_sent_once_it_is_there(
-    store: SqlStore, wrong: str | None, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, wrong: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("HOOKLINE_MASTER_KEY", raising=False)
     secrets = secrets_of(store)
@@ -185,6 +185,7 @@ async def test_without_the_master_key_deliveries_wait_and_are_sent_once_it_is_th
             await waiting(store, 2)
             await outbox.idle()
         assert receiver.requests == []
+        assert caplog.text.count("Deliveries wait for their signing secrets") == 1
 
         async with store.writing() as connection:
             await connection.execute(update(deliveries).values(next_attempt_at=0))

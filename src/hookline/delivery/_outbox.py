@@ -31,6 +31,7 @@ __all__ = ["Outbox"]
 
 logger = logging.getLogger("hookline")
 
+COMPLAINTS_EVERY = 60.0
 WITHOUT_SECRET = 5.0
 """Seconds until a delivery is looked at again whose signing secret could not be had."""
 
@@ -117,6 +118,7 @@ class Outbox:
             ),
         )
         self._task: asyncio.Task[None] | None = None
+        self._waits_since: float | None = None
 
     async def publish(self, envelopes: Sequence[Envelope]) -> None:
         """Take envelopes for delivery, in order. Once it returns they are written; an id that is known is left alone.
@@ -224,6 +226,9 @@ class Outbox:
         except DeliveryError as error:
             if isinstance(error.__cause__, MasterKeyError | StoreUnavailableError | TimeoutError):
                 # Whose secret cannot be had now is not to blame, and nothing goes out without it.
+                if self._waits_since is None or monotonic() - self._waits_since > COMPLAINTS_EVERY:
+                    self._waits_since = monotonic()
+                    logger.error("Deliveries wait for their signing secrets: %s", error.problem)
                 why = storable(f"waits for its signing secret: {error.problem}")
                 return Outcome(claimed=claimed, status="pending", attempted=False, delay=WITHOUT_SECRET, error=why)
             return self._failed(claimed, error, began)

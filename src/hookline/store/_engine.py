@@ -114,8 +114,12 @@ class Database:
                 stack.push(partial(_carry_out, effects))
                 connection = await self._begun(stack, self._writer)
                 assert connection.sync_connection is not None
-                connection.sync_connection.info[EFFECTS] = effects
-                yield connection
+                info = connection.sync_connection.info
+                info[EFFECTS] = effects
+                try:
+                    yield connection
+                finally:
+                    del info[EFFECTS]  # the connection goes back to those that only read, too
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
