@@ -353,7 +353,7 @@ def test_addresses_that_are_the_same_are_one_endpoint_and_others_are_not() -> No
     assert len({normal_endpoint(each) for each in (*same, *others)}) == 1 + len(others)
 
 
-@pytest.mark.parametrize("bad", ["", "short", "x" * 44, new_key() + "AAAA"])
+@pytest.mark.parametrize("bad", ["", "short", "x" * 44, f"{MASTER}AAAA"], ids=["empty", "short", "long", "two"])
 def test_a_master_key_that_is_none_is_refused_without_being_shown(bad: str, tmp_path: Path) -> None:
     with pytest.raises(MasterKeyError) as refused:
         MasterKeys([bad])

@@ -298,6 +298,8 @@ class EndpointSecrets:
 
     async def _find(self, place: tuple[str, str]) -> _Known:
         """What is known of an endpoint, looked up if it is not known or not fresh."""
+        if monotonic() - self._looked < FRESH_SECONDS and (fresh := self._known.get(place)) is not None:
+            return fresh
         async with self._turn:
             await self._refresh()
             known = self._known.get(place)

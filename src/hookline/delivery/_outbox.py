@@ -32,8 +32,8 @@ __all__ = ["Outbox"]
 logger = logging.getLogger("hookline")
 
 COMPLAINTS_EVERY = 60.0
-WITHOUT_SECRET = 5.0
-"""Seconds until a delivery is looked at again whose signing secret could not be had."""
+WITHOUT_KEY, WITHOUT_STORE = 5.0, 1.0
+"""Seconds until a delivery is looked at again whose signing secret cannot be opened here, or could not be read."""
 
 
 class Outbox:
@@ -230,7 +230,8 @@ class Outbox:
                     self._waits_since = monotonic()
                     logger.error("Deliveries wait for their signing secrets: %s", error.problem)
                 why = storable(f"waits for its signing secret: {error.problem}")
-                return Outcome(claimed=claimed, status="pending", attempted=False, delay=WITHOUT_SECRET, error=why)
+                delay = WITHOUT_KEY if isinstance(error.__cause__, MasterKeyError) else WITHOUT_STORE
+                return Outcome(claimed=claimed, status="pending", attempted=False, delay=delay, error=why)
             return self._failed(claimed, error, began)
         except Exception as error:
             logger.exception("Delivery %s failed in an unexpected way", claimed.envelope.id)

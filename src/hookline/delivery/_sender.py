@@ -126,7 +126,9 @@ class Sender:
             DeliveryError: If it was not taken.
         """
         started = perf_counter()
-        async with self._posted(envelope, envelope.hook.webhook.timeout) as response:
+        # Nobody waits for it: the time of the receiver begins once the secret that signs is known.
+        headers = await self._headers(envelope, {})
+        async with self._posted(envelope, envelope.hook.webhook.timeout, headers) as response:
             duration_ms = (perf_counter() - started) * 1e3
             await self._finish(response)
             return Sent(status_code=response.status, duration_ms=duration_ms)
@@ -144,7 +146,9 @@ class Sender:
         """
         hook_id = envelope.hook.id
         deadline = {"hookline-deadline": str(int((time.time() + timeout) * 1e3))}
-        async with self._posted(envelope, timeout, deadline) as response:
+        began = perf_counter()
+        headers = await self._headers(envelope, deadline, timeout)
+        async with self._posted(envelope, timeout, headers, spent=perf_counter() - began) as response:
             if response.headers.get("content-encoding", "identity").lower() != "identity":
                 raise DeliveryError(hook_id, "invalid_response", "the answer is compressed, which was not asked for")
             body = await self._read(response)
@@ -174,7 +178,7 @@ class Sender:
 
     @asynccontextmanager
     async def _posted(
-        self, envelope: Envelope, timeout: float, more: dict[str, str] | None = None
+        self, envelope: Envelope, timeout: float, headers: CIMultiDict[str], *, spent: float = 0.0
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Post a delivery, and keep the answer open, if it is a good one.
 
@@ -183,15 +187,13 @@ class Sender:
         """
         hook = envelope.hook
         receiver = _receiver(hook)
-        started = perf_counter()
-        headers = await self._headers(envelope, more or {}, timeout)
         session = await self._opened()
         try:
             async with session.post(
                 hook.webhook.url,
                 data=envelope.payload,
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=max(0.001, timeout - (perf_counter() - started))),
+                timeout=aiohttp.ClientTimeout(total=max(0.001, timeout - spent)),
                 allow_redirects=False,
             ) as response:
                 if not 200 <= response.status < 300:
@@ -203,8 +205,11 @@ class Sender:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _unreachable(hook.id, receiver, error) from None
 
-    async def _headers(self, envelope: Envelope, more: dict[str, str], timeout: float) -> CIMultiDict[str]:
+    async def _headers(
+        self, envelope: Envelope, more: dict[str, str], timeout: float | None = None
+    ) -> CIMultiDict[str]:
         hook = envelope.hook
+        _receiver(hook)  # what goes nowhere needs no secret
         headers = CIMultiDict({"user-agent": self._agent})
         for name, template in hook.webhook.headers.items():
             headers[name] = _header(hook, name, template)
@@ -218,7 +223,7 @@ class Sender:
         headers.update({"content-type": "application/json", "accept-encoding": "identity", **more, **signed})
         return headers
 
-    async def _ring_of(self, hook: HookData, timeout: float) -> tuple[KeyRing, str]:
+    async def _ring_of(self, hook: HookData, timeout: float | None = None) -> tuple[KeyRing, str]:
         """What signs for a hook, and by which name.
 
         Raises:
