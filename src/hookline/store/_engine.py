@@ -119,7 +119,7 @@ class Database:
                 try:
                     yield connection
                 finally:
-                    del info[EFFECTS]  # the connection goes back to those that only read, too
+                    info.pop(EFFECTS, None)  # the connection goes back to those that only read, too
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
