@@ -180,7 +180,7 @@ class Server:
         if isinstance(self._master_key, MasterKeys):
             secrets.master = self._master_key
         elif self._master_key is not None or secrets.master is None:
-            place = self._master_key or default_key_file(self._url)
+            place = default_key_file(self._url) if self._master_key is None else Path(self._master_key)
             if place is None:
                 secrets.master = MasterKeys.generate()  # its database is gone with this process, as it is
             elif place.exists() or await secrets.is_fresh():
