@@ -7,12 +7,14 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import sys
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from time import monotonic, strftime
 
+import asyncpg
 import msgspec
 from sqlalchemy import func, select
 
@@ -22,6 +24,7 @@ from benchmarks.soak.counting import Count, count
 from benchmarks.soak.moody import Journal, Moody
 from benchmarks.soak.nursery import NO_STORE, Order, Word
 from hookline import Approve, Reject
+from hookline.delivery import EndpointSecrets, KeyRing, MasterKeys
 from hookline.errors import DecisionError, HooklineError, OperationFinishedError
 from hookline.store import SqlStore
 from hookline.store._tables import deliveries, operations
@@ -33,6 +36,19 @@ MOST_UNFINISHED, MOST_AT_ONCE = 200, 20
 PATIENCE = 120.0
 """Seconds in which everything has to end once nothing is killed any more."""
 TOLD_SECONDS = 30.0
+ROTATION_SECONDS = 5.0
+"""After which all workers sign with a new secret: they look twice in a second, and attempts take a second at most."""
+MOST_ROOM, NO_ROOM_SECONDS = "2g", 4.0
+WRITTEN = ("operations", "deliveries", "attempts", "workers")
+NO_ROOM = """
+CREATE OR REPLACE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;
+""" + "".join(
+    f"CREATE CONSTRAINT TRIGGER no_room AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED "
+    "FOR EACH ROW EXECUTE FUNCTION no_room();"
+    for table in WRITTEN
+)
+"""What a full disk says at the commit: deferred triggers run there."""
 UNFINISHED = ("running", "waiting_for_human")
 
 
@@ -97,6 +113,9 @@ class Soak:
         self.effects = folder / "effects"
         self.journal = Journal()
         self.receivers = [Moody(self.journal) for _ in range(RECEIVERS)]
+        self.secrets = EndpointSecrets(store, MasterKeys([trips.MASTER_KEY]), environment=KeyRing())
+        self.full: Path | None = None
+        """While this file is there, workers find the disk full; `None` where a disk is filled."""
         self.wind_down = asyncio.Event()
         self.issued: set[str] = set()
         self.again: deque[str] = deque()
@@ -115,8 +134,9 @@ class Soak:
         async with contextlib.AsyncExitStack() as stack:
             for receiver in self.receivers:
                 await stack.enter_async_context(receiver.receiver)
+                receiver.receiver.secrets = (await self.new_secret(receiver),)
             tasks = [asyncio.create_task(receiver.run(self.wind_down)) for receiver in self.receivers]
-            tasks += [asyncio.create_task(work) for work in (self.approve(), self.watch())]
+            tasks += [asyncio.create_task(work) for work in (self.approve(), self.watch(), self.rotate())]
             flapping = asyncio.create_task(self.flap(flap, seldom=minutes >= 10))
             lives = [asyncio.create_task(self.live()) for _ in range(WORKERS)]
             try:
@@ -167,7 +187,9 @@ class Soak:
         while True:
             mine, last = self.next_trips(), self.wind_down.is_set()
             urls = [receiver.url for receiver in self.receivers]
-            pid, ended = await self.nursery.fork(Order(url=self.url, effects=str(self.effects), urls=urls, trips=mine))
+            full = "" if self.full is None else str(self.full)
+            order = Order(url=self.url, effects=str(self.effects), urls=urls, trips=mine, full=full)
+            pid, ended = await self.nursery.fork(order)
             self.tally["processes"] += 1
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if last else lifetime()):
@@ -220,6 +242,26 @@ class Soak:
                         decided.add(name)
             await asyncio.sleep(0.2)
 
+    async def rotate(self) -> None:
+        """Give one receiver after another a new secret, which alone it accepts once every worker knows it."""
+        while not self.wind_down.is_set():
+            for receiver in self.receivers:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(random.uniform(1, 5)):
+                        await self.wind_down.wait()
+                secret = await self.new_secret(receiver)
+                await asyncio.sleep(ROTATION_SECONDS)
+                receiver.receiver.secrets = (secret,)
+                self.tally["rotations of secrets"] += 1
+
+    async def new_secret(self, receiver: Moody) -> str:
+        while True:
+            with contextlib.suppress(HooklineError):
+                made = await self.secrets.rotate(trips.TENANT, receiver.url, overlap_seconds=3 * ROTATION_SECONDS)
+                assert made.secret is not None
+                return made.secret
+            await asyncio.sleep(0.2)
+
     async def flap(self, flap: Callable[[Soak], Awaitable[None]], *, seldom: bool) -> None:
         """Let the database fail again and again."""
         while not self.wind_down.is_set():
@@ -257,15 +299,20 @@ async def soak_on(database: str, folder: Path, minutes: float) -> tuple[Soak, Co
 
     Args:
         database: `"postgresql"`, which crashes and starts again now and then, or `"sqlite"`, a file that another
-            process locks for some seconds.
+            process locks for some seconds. Both find their disk full now and then.
         folder: Where everything is written.
         minutes: For how long there are faults.
     """
     if database == "sqlite":
-        return await soak_url(f"sqlite:///{folder / 'store.db'}", folder, minutes, lock)
+        with disk(folder / "disk") as place:
+            return await soak_url(f"sqlite:///{(place or folder) / 'store.db'}", folder, minutes, sqlite_fault(place))
     with PostgreSQL() as server:
 
-        async def crash(_: Soak) -> None:
+        async def crash(soak: Soak) -> None:
+            if random.random() < 0.5:
+                soak.tally["full disks"] += 1
+                await refuse_commits(soak.url)
+                return
             await asyncio.to_thread(server.crash)
             await asyncio.sleep(random.choice([0.0, random.uniform(0.2, 4.0)]))
             await asyncio.to_thread(server.start)
@@ -278,7 +325,66 @@ async def soak_url(
 ) -> tuple[Soak, Count]:
     async with SqlStore(url, retry_seconds=60.0) as store, Nursery(folder / "log") as nursery:
         soak = Soak(url, folder, nursery, store)
+        if store.dialect == "sqlite" and not (folder / "disk").is_mount():
+            soak.full = folder / "full"
         return soak, await soak.run(minutes, flap)
+
+
+@contextlib.contextmanager
+def disk(folder: Path) -> Iterator[Path | None]:
+    """A disk of its own in memory, which can be filled; `None` where this user may mount none."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={MOST_ROOM}", "tmpfs", str(folder)], check=False)
+    try:
+        yield folder if mounted.returncode == 0 else None
+    finally:
+        if mounted.returncode == 0:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def sqlite_fault(place: Path | None) -> Callable[[Soak], Awaitable[None]]:
+    """What happens to an SQLite file: another process locks it, or its disk is full."""
+
+    async def flap(soak: Soak) -> None:
+        if random.random() < 0.5:
+            await lock(soak)
+            return
+        soak.tally["full disks"] += 1
+        if place is None:
+            assert soak.full is not None
+            soak.full.touch()
+            await asyncio.sleep(random.uniform(0.5, NO_ROOM_SECONDS))
+            soak.full.unlink()
+            return
+        used = os.statvfs(place)
+        size = f"{(used.f_blocks - used.f_bfree) * used.f_frsize // 1024 + 4}k"
+        # It may have grown meanwhile, and then it cannot be made that small.
+        await asyncio.to_thread(subprocess.run, ["mount", "-o", f"remount,size={size}", str(place)], check=False)
+        try:
+            await asyncio.sleep(random.uniform(0.5, NO_ROOM_SECONDS))
+        finally:
+            await asyncio.to_thread(
+                subprocess.run, ["mount", "-o", f"remount,size={MOST_ROOM}", str(place)], check=True
+            )
+
+    return flap
+
+
+async def refuse_commits(url: str) -> None:
+    """Have a PostgreSQL server refuse commits for some seconds, as it does when it finds no room for them."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(NO_ROOM)
+        try:
+            await asyncio.sleep(random.uniform(0.5, NO_ROOM_SECONDS))
+        finally:
+            while True:
+                with contextlib.suppress(asyncpg.DeadlockDetectedError):
+                    for table in WRITTEN:
+                        await connection.execute(f"DROP TRIGGER IF EXISTS no_room ON {table}")
+                    break
+    finally:
+        await connection.close()
 
 
 async def lock(soak: Soak) -> None:

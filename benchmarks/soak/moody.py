@@ -11,7 +11,6 @@ from hashlib import sha256
 
 import msgspec
 
-from benchmarks.soak.trips import KEY
 from tests.delivery.receivers import Received, Receiver, status
 
 WELL, AWAY = "well", "away"
@@ -74,7 +73,7 @@ class Moody:
         self.journal = journal
         self.mood = WELL
         self._changed = asyncio.Event()
-        self.receiver = Receiver([KEY]).says(self._answer)
+        self.receiver = Receiver().says(self._answer)
 
     @property
     def url(self) -> str:

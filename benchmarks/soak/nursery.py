@@ -17,12 +17,14 @@ import sqlite3
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from sqlalchemy import event
 
 from benchmarks.soak import trips
 from hookline import exec_agent
-from hookline.delivery import KeyRing, Outbox
+from hookline.delivery import KeyRing, MasterKeys, Outbox
 from hookline.errors import HooklineError, StoreUnavailableError
 from hookline.store import SqlStore, Worker
 from hookline.store._deliveries_endpoints import Breaker
@@ -44,6 +46,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         effects: Where tools write.
         urls: The receivers.
         trips: Ids of operations to start; beyond that it goes on with those that others left.
+        full: While a file of this name is there, the SQLite file may not grow.
         lock_seconds: Instead, for how long to hold the write lock of this SQLite file.
     """
 
@@ -51,6 +54,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     effects: str = ""
     urls: list[str] = []
     trips: list[str] = []
+    full: str = ""
     lock_seconds: float = 0.0
 
 
@@ -139,7 +143,8 @@ async def work(order: Order, lifeline: int) -> None:
         SqlStore(order.url, lease_seconds=LEASE_SECONDS, retry_seconds=RETRY_SECONDS) as store,
         Outbox(
             store,
-            keys=KeyRing({"": [trips.KEY]}),
+            keys=KeyRing(),
+            master_key=MasterKeys([trips.MASTER_KEY]),
             allow_private=["127.0.0.0/8"],
             schedule=SCHEDULE,
             breaker=BREAKER,
@@ -147,9 +152,22 @@ async def work(order: Order, lifeline: int) -> None:
         ),
         Worker(store, agents, poll_seconds=0.2, concurrency=16),
     ):
+        if order.full:
+            limit_when_full(store, Path(order.full))
         waiting = list(order.trips)
         await asyncio.gather(*(start(store, agents[0], waiting, order.urls) for _ in range(4)))
         await asyncio.Event().wait()
+
+
+def limit_when_full(store: SqlStore, flag: Path) -> None:
+    """Have SQLite say that the disk is full while a file is there, where the soak has no disk that it may fill."""
+
+    def begun(connection: Any) -> None:
+        cursor = connection.connection.cursor()
+        cursor.execute(f"PRAGMA max_page_count = {1 if flag.exists() else 0x7FFFFFFF}")
+        cursor.close()
+
+    event.listen(store._database._writer.sync_engine, "begin", begun)
 
 
 async def start(store: SqlStore, agent: object, waiting: list[str], urls: list[str]) -> None:

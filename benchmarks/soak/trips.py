@@ -13,7 +13,8 @@ from hookline import Agent, ModelCall, ModelResponse, ScriptedModel, ToolCalling
 from hookline.events import AfterToolCall, BeforeStep, OnComplete, OnToolCallError
 from hookline.hooks import Hook
 
-KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw1234567890ab"
+MASTER_KEY = "dGhlIG1hc3RlciBrZXkgb2Ygc29ha3MsIDMyIGJ5dGU="
+"""Opens the secrets of the receivers, which sign what these are sent, and are rotated meanwhile."""
 TENANT = "acme"
 HEARD = (OnComplete, BeforeStep, AfterToolCall, OnToolCallError)
 WEBHOOK_SECONDS = 1.0
@@ -31,8 +32,8 @@ def hooks_of(trip: str, urls: Sequence[str]) -> list[Hook]:
     """Webhooks to two of the receivers, so that events of several kinds queue up for one of them."""
     first = crc32(trip.encode()) // 10
     near, far = urls[first % len(urls)], urls[(first // 7 + 1) % len(urls)]
-    given = [Hook(id=f"near-{kind.__name__}", type=kind, webhook=webhook(near)) for kind in HEARD]
-    return [*given, Hook(id="far", type=OnComplete, webhook=webhook(far))]
+    given = [Hook(id=f"near-{kind.__name__}", type=kind, webhook=webhook(near), tenant_id=TENANT) for kind in HEARD]
+    return [*given, Hook(id="far", type=OnComplete, webhook=webhook(far), tenant_id=TENANT)]
 
 
 def webhook(url: str) -> dict[str, object]:

@@ -42,6 +42,7 @@ from hookline.runtime._foreign_life import ForeignLife
 from hookline.server._approval_routes import APPROVAL_ROUTES
 from hookline.server._delivery_routes import DELIVERY_ROUTES
 from hookline.server._description import described
+from hookline.server._endpoint_routes import ENDPOINT_ROUTES
 from hookline.server._health_routes import HEALTH_ROUTES
 from hookline.server._hook_routes import HOOK_ROUTES
 from hookline.server._key_routes import KEY_ROUTES
@@ -614,6 +615,12 @@ def delivery_page() -> Iterator[str]:
     yield from struct_entry(delivery.Verified)
     yield from error_lines(delivery.WebhookKeyError)
     yield from error_lines(delivery.WebhookVerificationError)
+    yield "## Secrets of endpoints\n"
+    yield from members_of(delivery.EndpointSecrets)
+    yield from struct_entry(delivery.EndpointSecret)
+    yield from struct_entry(delivery.NewEndpointSecret)
+    yield from members_of(delivery.MasterKeys)
+    yield from error_lines(delivery.MasterKeyError)
     yield "## Receiving\n"
     yield from members_of(delivery.WebhookGuard)
 
@@ -840,13 +847,14 @@ ROUTES_BY_SUBJECT: dict[str, list[typing.Any]] = {
     "Approvals": APPROVAL_ROUTES,
     "Streams": STREAM_ROUTES,
     "Deliveries": DELIVERY_ROUTES,
+    "Signing secrets": ENDPOINT_ROUTES,
     "Keys and audit": KEY_ROUTES,
     "Health": HEALTH_ROUTES,
 }
 
 SCOPES_ALLOW: dict[server.Scope, str] = {
     "hooks:read": "Read definitions, the log of hook executions, and statistics.",
-    "hooks:manage": "Make, change, switch, delete and try out definitions.",
+    "hooks:manage": "Make, change, switch, delete and try out definitions; make and end signing secrets.",
     "hooks:admin": "Look after keys, and read the audit. With a key of the system: see the objects of all tenants, "
     "change those of the system, and read the figures for Prometheus.",
     "operations:read": "Read operations, their events, what waits for a person, and deliveries; follow streams.",
@@ -894,6 +902,7 @@ REFUSALS: list[list[str]] = [
     ["503", "`store_unavailable`", "The database cannot be reached; `Retry-After` is a second."],
     ["503", "`connections`", "The server has as many connections open as it takes; `Retry-After` is a second."],
     ["503", "`no_registry`, `no_log`", "This server was made without one."],
+    ["503", "`no_master_key`", "This server has no master key, or another one than the database."],
 ]
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hookline.registry import DefinitionConflictError, DefinitionError, DefinitionFileError, Registry
 from hookline.registry._files import load_file
@@ -306,3 +310,108 @@ def test_a_file_may_let_a_webhook_do_what_a_request_may_not(tmp_path: Path) -> N
     loaded: list[Any] = load_file(file)
 
     assert loaded[0][0].webhook.key == "k"
+
+
+DIGITS = "9" * 5000
+"""More than Python turns into a number."""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("a.toml", f"x = {DIGITS}\n", 1),
+        ("a.toml", f"{TOML}\n# a comment\n[[hooks]]\npriority = -{DIGITS}\n", None),
+        ("a.toml", f"{TOML}config.n = 0x{DIGITS}\n", None),
+        ("a.toml", f"{TOML}config.n = 1979-05-32\n", None),
+        ("a.yaml", f"hooks:\n- name: a\n  priority: {DIGITS}\n", 3),
+    ],
+)
+def test_a_number_that_python_does_not_read_is_told_with_its_line(
+    tmp_path: Path, name: str, text: str, line: int | None
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+
+    with pytest.raises(DefinitionFileError) as refused:
+        load_file(file)
+    assert refused.value.line == (line or text.count("\n"))
+
+
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode), st.data()))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_file_holds_it_is_read_or_told_of(tmp_path: Path, drawn: bytes | st.DataObject) -> None:
+    """Bytes, texts, and files that work with something put in somewhere."""
+    if isinstance(drawn, bytes):
+        data = drawn
+    else:
+        whole = TOML.encode()
+        start = drawn.draw(st.integers(0, len(whole)))
+        end = drawn.draw(st.integers(start, len(whole)))
+        put = drawn.draw(
+            st.sampled_from([b"", b"[" * 300, DIGITS.encode(), b"\x00", b"1e999", b'"\\ud800"', b"\xff", b"nan"])
+        )
+        data = whole[:start] + put + whole[end:]
+    for name in ("a.toml", "a.yaml"):
+        (tmp_path / name).write_bytes(data)
+        with suppress(DefinitionFileError):
+            load_file(tmp_path / name, lambda definition: definition)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.toml")
+
+    with pytest.raises(DefinitionFileError, match="no ordinary file"):
+        load_file(tmp_path / "a.toml")
+
+
+async def test_nothing_in_a_file_ends_the_looking_for_changes(tmp_path: Path, database_url: str) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(TOML)
+    async with (
+        SqlStore(database_url) as one,
+        SqlStore(database_url) as two,
+        Registry(one, files=[file], refresh_seconds=0.02) as here,
+        Registry(two, refresh_seconds=0.02) as there,
+    ):
+        made = await there.create({"name": "x", "point": "ToolCall.guard", "handler": "deny", "tenantId": "acme"})
+        await until(lambda: len(here.hooks("acme")) == 3)
+        file.write_text(f"x = {DIGITS}")
+        await until(lambda: here.problems)
+        assert f"{file}, line 1" in here.problems[0]
+
+        await there.set_enabled(made.id, False)
+        await until(lambda: len(here.hooks("acme")) == 2)
+
+        file.write_text(TOML.replace("No shell", "Still no shell"))
+        await until(lambda: not here.problems)
+        assert (await here.list("")).items[0].name == "Still no shell"
+
+
+async def test_an_error_that_nobody_thought_of_is_told_and_the_looking_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(TOML)
+    async with Registry(files=[file], refresh_seconds=0.02) as registry:
+        monkeypatch.setattr("tomllib.loads", lambda text: 1 / 0)
+        file.write_text(TOML + "\n")
+        await until(lambda: registry.problems)
+        assert "division by zero" in registry.problems[0]
+
+        monkeypatch.undo()
+        file.write_text(TOML)
+        await until(lambda: not registry.problems)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+async def test_a_file_counts_again_once_it_may_be_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(TOML)
+    async with Registry(files=[file], refresh_seconds=0.02) as registry:
+        file.write_text(TOML.replace("No shell", "Still no shell"))
+        file.chmod(0)
+        await until(lambda: registry.problems)
+
+        file.chmod(0o600)
+        await until(lambda: not registry.problems)
+        assert [each.name for each in (await registry.list()).items] == ["Still no shell"]

@@ -16,6 +16,7 @@ from sqlalchemy import insert, update
 from hookline import HookType
 from hookline._webhook import Envelope, HookData, Webhook
 from hookline.calls import ToolCall, ToolResult
+from hookline.delivery import MasterKeys
 from hookline.events import PendingTool
 from hookline.hooks import Hooks
 from hookline.interceptors import Chain
@@ -29,6 +30,7 @@ from tests.store.records import entries
 SECONDS = 20.0
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that never meet an encrypted connection: to read all certificates takes longer than most tests."""
+MASTER = MasterKeys(["bWFzdGVyIGtleSBvZiB0aGUgc2VydmVycyBvZiB0ZXM="])
 numbers = count(1)
 
 
@@ -44,7 +46,7 @@ class Site:
 
     def __init__(self, url: str, **settings: Any) -> None:
         self.url = url
-        self._settings = {"port": 0, "rate_limit": None, "page": False} | settings
+        self._settings = {"port": 0, "rate_limit": None, "page": False, "master_key": MASTER} | settings
         self._thread = threading.Thread(target=self._run)
         self._open = threading.Event()
         self._error: BaseException | None = None

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from hookline.delivery import EndpointSecrets, KeyRing
 from hookline.server import SCOPES, KeyStore, Scope
 from hookline.server._health_routes import PUBLIC
 from hookline.server._routes import ROUTES
@@ -79,6 +80,16 @@ async def api_key(site: Site, store: SqlStore, owner: str) -> str:
     return (await key(store, owner)).split("_")[1]
 
 
+async def endpoint(site: Site, store: SqlStore, owner: str) -> str:
+    secrets = EndpointSecrets(store, made.MASTER, environment=KeyRing())
+    return (await secrets.rotate(owner, f"https://{made.new_id('receiver')}.example/in")).url
+
+
+async def secret(site: Site, store: SqlStore, owner: str) -> str:
+    secrets = EndpointSecrets(store, made.MASTER, environment=KeyRing())
+    return (await secrets.rotate(owner, f"https://{made.new_id('receiver')}.example/in")).id
+
+
 def tenants(answer: Any) -> set[str]:
     items = answer["items"] if isinstance(answer, dict) else answer
     return {each["tenantId"] for each in items}
@@ -115,6 +126,11 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", "/v1/deliveries/replay"): Case("/v1/deliveries/replay", body=lambda _: {"hookId": "nobody"}),
     ("GET", "/v1/endpoints"): Case("/v1/endpoints", disabled, listed=tenants),
     ("POST", "/v1/endpoints/enable"): Case("/v1/endpoints/enable", disabled, body=lambda url: {"url": url}, status=204),
+    ("GET", "/v1/endpoints/secrets"): Case("/v1/endpoints/secrets", secret, listed=tenants),
+    ("POST", "/v1/endpoints/secrets"): Case(
+        "/v1/endpoints/secrets", endpoint, body=lambda url: {"url": url}, status=201
+    ),
+    ("DELETE", "/v1/endpoints/secrets/{id:str}"): Case("/v1/endpoints/secrets/{id}", secret, status=204),
     ("GET", "/v1/keys"): Case("/v1/keys?limit=1000", api_key, listed=tenants),
     ("POST", "/v1/keys"): Case("/v1/keys", body=lambda _: {"name": "x", "scopes": ["hooks:admin"]}, status=201),
     ("DELETE", "/v1/keys/{id:str}"): Case("/v1/keys/{id}", api_key, status=204),
@@ -196,7 +212,8 @@ async def test_only_its_scope_opens_a_route_and_only_for_own_objects(
     async with shared.client() as admin:
         for owner in ("globex", ""):
             status, answer = await sent(admin, method, case, objects[owner], _whose(place, owner))
-            assert status in (case.status, 404 if place[1] == "/v1/endpoints/enable" else case.status), answer
+            unnamed = place in (("POST", "/v1/endpoints/enable"), ("POST", "/v1/endpoints/secrets"))
+            assert status in (case.status, 404 if unnamed else case.status), answer
         if case.listed is not None:
             assert case.listed((await sent(admin, method, case, ""))[1]) >= {"acme", "globex"}
 

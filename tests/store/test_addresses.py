@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from hookline.errors import HooklineError, HookUsageError, StoreUnavailableError
 from hookline.store import SqlStore
 from hookline.store._address import address_of
+
+from .records import state
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +64,7 @@ def test_options_of_libpq_are_handed_to_the_driver() -> None:
         "postgresql://u@h/d?password=hush",
         "sqlite:///x.db?hush=1",
         "sqlite://hush/x.db",
+        "sqlite:///hush\0.db",
         7,
         None,
     ],
@@ -111,6 +117,27 @@ async def test_a_folder_that_is_not_there_is_told_of(tmp_path: object) -> None:
 
     with pytest.raises(StoreUnavailableError, match="does its folder exist"):
         await store.__aenter__()
+
+
+async def test_a_file_that_a_store_makes_is_its_owner_s_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        async with SqlStore(f"sqlite:///{tmp_path}/new.db") as store:
+            await store.save(state(), expected_version=None)
+
+            modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {"new.db": 0o600, "new.db-wal": 0o600, "new.db-shm": 0o600}
+
+
+async def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    file = tmp_path / "shared.db"
+    file.touch()
+    file.chmod(0o660)
+
+    async with SqlStore(f"sqlite:///{file}"):
+        assert file.stat().st_mode & 0o777 == 0o660
 
 
 async def test_a_file_that_is_no_database_is_left_alone(tmp_path: object) -> None:

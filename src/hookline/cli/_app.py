@@ -17,6 +17,7 @@ from hookline.cli._eval import eval_app
 from hookline.cli._evaluation import Evaluation, evaluate, found_cases, found_suite
 from hookline.cli._exit_codes import MEANINGS, exit_code_of
 from hookline.cli._operate_deliveries import deliveries_app
+from hookline.cli._operate_endpoints import endpoints_app, rotate_master_key
 from hookline.cli._operate_hooks import hooks_app
 from hookline.cli._operate_keys import keys_app
 from hookline.cli._operate_logs import logs_app
@@ -57,7 +58,8 @@ app.command()(chat)
 app.command()(serve)
 app.command()(approve)
 app.command()(reject)
-for group in (hooks_app, operations_app, deliveries_app, logs_app, keys_app):
+keys_app.command("rotate-master")(rotate_master_key)
+for group in (hooks_app, operations_app, deliveries_app, endpoints_app, logs_app, keys_app):
     app.add_typer(group)
 
 

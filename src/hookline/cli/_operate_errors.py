@@ -7,6 +7,7 @@ HooklineError
 ├── NotWaitingError (OperationError)    the operation does not wait for a person
 ├── NothingDoneError                    deliveries that cannot be tried again
 ├── UnknownKeyError (LookupError)       there is no such key
+├── UnknownSecretError (LookupError)    there is no such signing secret
 └── InputFileError (ValueError)         a file that holds no definitions
 ```
 """
@@ -22,6 +23,7 @@ __all__ = [
     "NothingDoneError",
     "StoreMissingError",
     "UnknownKeyError",
+    "UnknownSecretError",
 ]
 
 
@@ -105,6 +107,21 @@ class UnknownKeyError(HooklineError, LookupError):
 
     def __str__(self) -> str:
         return f"There is no API key {self.id!r}; `hookline keys list` shows the ids."
+
+
+class UnknownSecretError(HooklineError, LookupError):
+    """There is no such signing secret, or it is another tenant's.
+
+    Attributes:
+        id: What was asked for.
+    """
+
+    def __init__(self, id: str) -> None:  # noqa: A002
+        super().__init__(id)
+        self.id = id
+
+    def __str__(self) -> str:
+        return f"There is no signing secret {self.id!r}; `hookline endpoints list` shows the ids."
 
 
 class InputFileError(HooklineError, ValueError):

@@ -234,10 +234,14 @@ def _with(
     """Something to do with the registry of a store."""
 
     async def opened(store: SqlStore) -> T:
+        from hookline.delivery import EndpointSecrets, KeyRing
         from hookline.registry import Registry
 
         find_modules(modules)
-        async with Registry(store, files=files or (), modules=modules or (), scripts=scripts) as registry:
+        signed = not await EndpointSecrets(store, None, environment=KeyRing()).is_fresh()
+        async with Registry(
+            store, files=files or (), modules=modules or (), scripts=scripts, endpoint_secrets=signed
+        ) as registry:
             return await work(registry)
 
     return opened

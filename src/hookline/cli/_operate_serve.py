@@ -18,6 +18,7 @@ from hookline.cli._operate import (
     ending,
     find_modules,
 )
+from hookline.cli._operate_endpoints import MasterKeyFile
 from hookline.cli._operate_tables import as_lines
 
 if TYPE_CHECKING:
@@ -116,13 +117,15 @@ def serve(
     max_connections: MaxConnections = 1000,
     trusted_proxies: TrustedProxies = None,
     page: Page = True,
+    master_key_file: MasterKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve the HTTP API and its web page, until Ctrl-C. A store that is not there is made.
 
     The key of the first administrator is shown once, when there is none yet.
 
-    HOOKLINE_SESSION_KEY, 32 random characters or more, keeps people signed in.
+    HOOKLINE_SESSION_KEY, 32 random characters or more, keeps people signed in. HOOKLINE_MASTER_KEY, 32 random bytes in
+    base64, encrypts the signing secrets of endpoints.
     """
     with ending():
         from hookline.server import RateLimit
@@ -153,6 +156,7 @@ def serve(
                 "trusted_proxies": trusted_proxies or (),
                 "page": page,
                 "allow_missing_hooks": allow_missing_hooks,
+                "master_key": master_key_file,
             },
             agents=agent or (),
             as_json=as_json,

@@ -13,20 +13,27 @@ from typing import TYPE_CHECKING
 from hookline._webhook import ControlAnswer, Delivery, Envelope, HookData, Webhook
 from hookline.delivery._in_process import InProcess
 from hookline.delivery._keys import KeyRing, WebhookKeyError, generate_key, public_key
+from hookline.delivery._master_keys import MasterKeyError, MasterKeys
 from hookline.delivery._receiving import WebhookGuard
 from hookline.delivery._signing import Verified, WebhookVerificationError, sign, verify
 
 if TYPE_CHECKING:
+    from hookline.delivery._endpoint_secrets import EndpointSecret, EndpointSecrets, NewEndpointSecret
     from hookline.delivery._outbox import Outbox
     from hookline.delivery._sender import Sender, Sent
 
 __all__ = [
     "ControlAnswer",
     "Delivery",
+    "EndpointSecret",
+    "EndpointSecrets",
     "Envelope",
     "HookData",
     "InProcess",
     "KeyRing",
+    "MasterKeyError",
+    "MasterKeys",
+    "NewEndpointSecret",
     "Outbox",
     "Sender",
     "Sent",
@@ -42,7 +49,14 @@ __all__ = [
     "verify",
 ]
 
-_HOMES = {"Outbox": "_outbox", "Sender": "_sender", "Sent": "_sender"}
+_HOMES = {
+    "EndpointSecret": "_endpoint_secrets",
+    "EndpointSecrets": "_endpoint_secrets",
+    "NewEndpointSecret": "_endpoint_secrets",
+    "Outbox": "_outbox",
+    "Sender": "_sender",
+    "Sent": "_sender",
+}
 """What needs an extra, and is imported when it is asked for."""
 
 

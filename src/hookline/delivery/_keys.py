@@ -152,6 +152,10 @@ class KeyRing:
         self._keys[name] = (_read(new, f"Key {name!r}"), *kept)
         logger.info("Webhook key %r was rotated; %d older secrets still sign", name, len(kept))
 
+    def add(self, name: str, other: KeyRing) -> None:
+        """Sign with the secrets of another ring of that name too."""
+        self._keys[name] = (*self._keys.get(name, ()), *other._keys.get(name, ()))
+
     def signs(self, name: str = "") -> bool:
         """Whether there is a secret of that name that can sign."""
         return any(isinstance(key, _Shared | _Private) for key in self._keys.get(name, ()))

@@ -13,12 +13,14 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from hookline._webhook import ControlAnswer, Envelope, ServedBy
+from hookline.delivery._endpoint_secrets import EndpointSecrets
 from hookline.delivery._in_process import InProcess, LocalFunctions, is_local
 from hookline.delivery._keys import KeyRing
+from hookline.delivery._master_keys import MasterKeyError, MasterKeys
 from hookline.delivery._outbox_worker import SOONEST, Worker, WorkerOptions
 from hookline.delivery._schedule import LONGEST_WAIT, STANDARD, checked_schedule, delay_after, is_number
 from hookline.delivery._sender import Sender
-from hookline.errors import DeliveryError, HookUsageError, message_of
+from hookline.errors import DeliveryError, HookUsageError, StoreUnavailableError, message_of
 from hookline.store import SqlStore
 from hookline.store._deliveries import Outcome, insert_deliveries, rows_of
 from hookline.store._deliveries_claims import LONGEST_LEASE, Claimed, due
@@ -28,6 +30,10 @@ from hookline.store._rows import storable
 __all__ = ["Outbox"]
 
 logger = logging.getLogger("hookline")
+
+COMPLAINTS_EVERY = 60.0
+WITHOUT_KEY, WITHOUT_STORE = 5.0, 1.0
+"""Seconds until a delivery is looked at again whose signing secret cannot be opened here, or could not be read."""
 
 
 class Outbox:
@@ -39,7 +45,10 @@ class Outbox:
 
     Args:
         store: Where deliveries are kept.
-        keys: What signs, at each attempt as it is then.
+        keys: Keys that hooks may name, and the unnamed one; those of the environment unless given.
+        master_key: Opens the secrets of endpoints in the store, which sign for hooks of tenants; that of
+            `HOOKLINE_MASTER_KEY` unless given. Without one, `keys` sign for all endpoints; but if a server works on the
+            store, deliveries of tenants' hooks wait for a process that has its master key.
         allow_private: Networks (`"10.0.0.0/8"`) that may be reached although they are not public.
         schedule: Seconds before each attempt, since the one before.
         jitter: By which part of itself each of these gets longer or shorter.
@@ -66,6 +75,7 @@ class Outbox:
         lease_seconds: float = 60.0,
         breaker: Breaker | None = None,
         sender: Sender | None = None,
+        master_key: MasterKeys | None = None,
     ) -> None:
         if not isinstance(store, SqlStore):
             raise HookUsageError(f"An Outbox keeps deliveries in a SqlStore, not in {type(store).__name__}.")
@@ -78,14 +88,18 @@ class Outbox:
             )
         if breaker is not None and not isinstance(breaker, Breaker):
             raise HookUsageError(f"`breaker` of an Outbox is a Breaker; got {type(breaker).__name__}.")
-        if sender is not None and keys is not None:
-            raise HookUsageError("Give `keys` to the Sender of an Outbox, since there is one.")
+        if sender is not None and not (keys is None and master_key is None):
+            raise HookUsageError("Give the keys to the Sender of an Outbox, since there is one.")
         self.store = store
         self._schedule, self._jitter = checked_schedule(schedule, jitter), jitter
         self._own_sender = sender is None
         if sender is None:
             ring = KeyRing.from_environment() if keys is None else keys
-            sender = Sender(ring, allow_private=allow_private, connections=max(500, concurrency))
+            master = MasterKeys.from_environment() if master_key is None else master_key
+            self.secrets: EndpointSecrets | None = EndpointSecrets(store, master, environment=ring)
+            sender = Sender(ring, allow_private=allow_private, connections=max(500, concurrency), secrets=self.secrets)
+        else:
+            self.secrets = sender.secrets
         self._sender = sender
         self._functions = LocalFunctions()
         self._direct = InProcess(sender)
@@ -104,6 +118,7 @@ class Outbox:
             ),
         )
         self._task: asyncio.Task[None] | None = None
+        self._waits_since: float | None = None
 
     async def publish(self, envelopes: Sequence[Envelope]) -> None:
         """Take envelopes for delivery, in order. Once it returns they are written; an id that is known is left alone.
@@ -209,6 +224,14 @@ class Outbox:
             else:
                 code = (await self._sender.send(claimed.envelope)).status_code
         except DeliveryError as error:
+            if isinstance(error.__cause__, MasterKeyError | StoreUnavailableError | TimeoutError):
+                # Whose secret cannot be had now is not to blame, and nothing goes out without it.
+                if self._waits_since is None or monotonic() - self._waits_since > COMPLAINTS_EVERY:
+                    self._waits_since = monotonic()
+                    logger.error("Deliveries wait for their signing secrets: %s", error.problem)
+                why = storable(f"waits for its signing secret: {error.problem}")
+                delay = WITHOUT_KEY if isinstance(error.__cause__, MasterKeyError) else WITHOUT_STORE
+                return Outcome(claimed=claimed, status="pending", attempted=False, delay=delay, error=why)
             return self._failed(claimed, error, began)
         except Exception as error:
             logger.exception("Delivery %s failed in an unexpected way", claimed.envelope.id)

@@ -13,7 +13,15 @@ from hookline.delivery._outbox_lanes import Held, Lanes
 from hookline.errors import StoreUnavailableError, message_of
 from hookline.store import SqlStore
 from hookline.store._deliveries import Outcome, settle
-from hookline.store._deliveries_claims import Claimed, claim, correct_times, extend, lock, release
+from hookline.store._deliveries_claims import (
+    Claimed,
+    claim,
+    correct_times,
+    extend,
+    lock,
+    release,
+    release_unknown,
+)
 from hookline.store._deliveries_endpoints import Breaker
 
 __all__ = ["Worker", "WorkerOptions"]
@@ -85,6 +93,8 @@ class Worker:
         self._pause = SOONEST
         self._outage: float | None = None
         self._tended = 0.0
+        self._doubtful: list[float] = []
+        """When claims end of which nobody knows whether they were committed."""
 
     def wake(self) -> None:
         """Look at the tables now: there may be something new."""
@@ -99,7 +109,7 @@ class Worker:
     @property
     def idle(self) -> bool:
         """Whether it holds nothing, and is not about to."""
-        return not self._held and not self._claiming
+        return not (self._held or self._claiming or self._doubtful)
 
     async def run(self) -> None:
         """Work until stopped or cancelled."""
@@ -121,16 +131,18 @@ class Worker:
             return
         self._ended, self._look = [], self._look and not look
         self._claiming = True
+        doubtful = self._doubtful.copy()
         try:
-            claimed = await self._write(ended, look=look, tend=tend)
+            claimed = await self._write(ended, look=look, tend=tend, doubtful=doubtful)
         except (StoreUnavailableError, SQLAlchemyError) as error:
             self._ended = [*ended, *self._ended]
-            self._look, self._claiming = True, False
+            self._look, self._claiming, self._doubtful = True, False, doubtful
             self._is_down(error)
             return
         except BaseException:
-            self._ended, self._claiming = [*ended, *self._ended], False
+            self._ended, self._claiming, self._doubtful = [*ended, *self._ended], False, doubtful
             raise
+        self._doubtful = []
         self._is_up()
         for held in ended:
             self._held.pop(held.seq, None)
@@ -151,7 +163,16 @@ class Worker:
                 new.append(held)
         self._lanes.add(new)
 
-    async def _write(self, ended: list[Held], *, look: bool, tend: bool) -> list[Held]:
+    async def _write(self, ended: list[Held], *, look: bool, tend: bool, doubtful: list[float]) -> list[Held]:
+        """Write what has ended, and claim.
+
+        Args:
+            ended: What has ended.
+            look: Whether to claim.
+            tend: Whether to prolong what is held.
+            doubtful: When earlier claims end of which nobody knows whether they were committed. The end of this one is
+                added, for the case that its commit fails.
+        """
         options, worker = self._options, self._store.worker_id
         loop = asyncio.get_running_loop()
         async with self._store.writing() as connection:
@@ -160,6 +181,8 @@ class Worker:
             outcomes = [outcome for held in ended for outcome in held.outcomes]
             settled = {outcome.claimed.seq for outcome in outcomes} | {held.seq for held in ended}
             await lock(connection, settled | (self._held.keys() if tend else set()))
+            if doubtful:
+                await release_unknown(connection, doubtful, kept=self._held.keys(), now=now, worker=worker)
             await settle(connection, outcomes, now=now, worker=worker, breaker=options.breaker)
             untried = [held.seq for held in ended if not held.outcomes]
             if untried:
@@ -172,6 +195,7 @@ class Worker:
                 await correct_times(connection, now=now, longest_delay=options.longest_delay)
             runs = []
             if look:
+                doubtful.append(now + options.lease_seconds)
                 runs = await claim(
                     connection,
                     now=now,

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,8 +30,15 @@ from hookline._webhook import (
 from hookline.delivery._addresses import AddressGuard, BlockedAddressError
 from hookline.delivery._controls import read_answer
 from hookline.delivery._keys import KeyRing, WebhookKeyError
+from hookline.delivery._master_keys import MasterKeyError
 from hookline.delivery._signing import ANSWER_PREFIX, SIGNATURE_HEADERS, WebhookVerificationError, sign, verify
-from hookline.errors import DeliveryError, HookDefinitionError, HookUsageError, MissingExtraError
+from hookline.errors import (
+    DeliveryError,
+    HookDefinitionError,
+    HookUsageError,
+    MissingExtraError,
+    StoreUnavailableError,
+)
 
 try:
     import aiohttp
@@ -40,6 +47,9 @@ try:
     from hookline.delivery._lookups import Lookups
 except ImportError:
     raise MissingExtraError("server", "Sending webhooks over HTTP") from None
+
+if TYPE_CHECKING:
+    from hookline.delivery._endpoint_secrets import EndpointSecrets
 
 __all__ = ["Sender", "Sent"]
 
@@ -74,6 +84,7 @@ class Sender:
         max_response: Bytes of an answer that are read.
         connections: How many there may be at a time; one receiver gets a fifth of them at most.
         signed_answers: Whether the answers of controls must be signed, as `WebhookGuard(signed_answers=True)` does.
+        secrets: Secrets of endpoints in a store, which sign in place of `keys`.
         tls: How certificates are verified, for receivers with an authority of their own.
 
     Raises:
@@ -89,6 +100,7 @@ class Sender:
         max_response: int = 65_536,
         connections: int = 500,
         signed_answers: bool = False,
+        secrets: EndpointSecrets | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         if not isinstance(keys, KeyRing):
@@ -96,6 +108,7 @@ class Sender:
         if connections < 1 or max_response < 1:
             raise HookDefinitionError("Sender", "`connections` and `max_response` are at least 1")
         self.keys = keys
+        self.secrets = secrets
         self._guard = AddressGuard(allow_private, ports)
         self._max_response, self._connections = max_response, connections
         self._signed_answers, self._tls = signed_answers, tls
@@ -113,7 +126,9 @@ class Sender:
             DeliveryError: If it was not taken.
         """
         started = perf_counter()
-        async with self._posted(envelope, envelope.hook.webhook.timeout) as response:
+        # Nobody waits for it: the time of the receiver begins once the secret that signs is known.
+        headers = await self._headers(envelope, {})
+        async with self._posted(envelope, envelope.hook.webhook.timeout, headers) as response:
             duration_ms = (perf_counter() - started) * 1e3
             await self._finish(response)
             return Sent(status_code=response.status, duration_ms=duration_ms)
@@ -131,7 +146,9 @@ class Sender:
         """
         hook_id = envelope.hook.id
         deadline = {"hookline-deadline": str(int((time.time() + timeout) * 1e3))}
-        async with self._posted(envelope, timeout, deadline) as response:
+        began = perf_counter()
+        headers = await self._headers(envelope, deadline, timeout)
+        async with self._posted(envelope, timeout, headers, spent=perf_counter() - began) as response:
             if response.headers.get("content-encoding", "identity").lower() != "identity":
                 raise DeliveryError(hook_id, "invalid_response", "the answer is compressed, which was not asked for")
             body = await self._read(response)
@@ -139,7 +156,7 @@ class Sender:
                 problem = f"the answer is longer than {self._max_response} bytes"
                 raise DeliveryError(hook_id, "response_too_large", problem, status_code=response.status)
             if self._signed_answers:
-                self._check_signature(envelope, response, body)
+                await self._check_signature(envelope, response, body)
         return read_answer(hook_id, body)
 
     async def aclose(self) -> None:
@@ -161,7 +178,7 @@ class Sender:
 
     @asynccontextmanager
     async def _posted(
-        self, envelope: Envelope, timeout: float, more: dict[str, str] | None = None
+        self, envelope: Envelope, timeout: float, headers: CIMultiDict[str], *, spent: float = 0.0
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Post a delivery, and keep the answer open, if it is a good one.
 
@@ -170,14 +187,13 @@ class Sender:
         """
         hook = envelope.hook
         receiver = _receiver(hook)
-        headers = self._headers(envelope, more or {})
         session = await self._opened()
         try:
             async with session.post(
                 hook.webhook.url,
                 data=envelope.payload,
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=timeout),
+                timeout=aiohttp.ClientTimeout(total=max(0.001, timeout - spent)),
                 allow_redirects=False,
             ) as response:
                 if not 200 <= response.status < 300:
@@ -189,19 +205,39 @@ class Sender:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _unreachable(hook.id, receiver, error) from None
 
-    def _headers(self, envelope: Envelope, more: dict[str, str]) -> CIMultiDict[str]:
+    async def _headers(
+        self, envelope: Envelope, more: dict[str, str], timeout: float | None = None
+    ) -> CIMultiDict[str]:
         hook = envelope.hook
+        _receiver(hook)  # what goes nowhere needs no secret
         headers = CIMultiDict({"user-agent": self._agent})
         for name, template in hook.webhook.headers.items():
             headers[name] = _header(hook, name, template)
+        ring, key = await self._ring_of(hook, timeout)
         try:
-            signed = sign(envelope.id, int(time.time()), envelope.payload, self.keys, name=hook.webhook.key)
+            signed = sign(envelope.id, int(time.time()), envelope.payload, ring, name=key)
         except WebhookKeyError as error:
             raise DeliveryError(hook.id, "configuration", str(error)) from None
         if envelope.number is not None:
             headers["hookline-event-number"] = str(envelope.number)
         headers.update({"content-type": "application/json", "accept-encoding": "identity", **more, **signed})
         return headers
+
+    async def _ring_of(self, hook: HookData, timeout: float | None = None) -> tuple[KeyRing, str]:
+        """What signs for a hook, and by which name.
+
+        Raises:
+            DeliveryError: If nobody can say in time. Its cause tells a key that is not here from one that is wrong.
+        """
+        if self.secrets is None:
+            return self.keys, hook.webhook.key
+        try:
+            async with asyncio.timeout(timeout):
+                return await self.secrets.ring_of(hook)
+        except TimeoutError as error:
+            raise DeliveryError(hook.id, "timeout", "its signing secret could not be read in time") from error
+        except (MasterKeyError, StoreUnavailableError) as error:
+            raise DeliveryError(hook.id, "configuration", str(error)) from error
 
     async def _opened(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
@@ -242,10 +278,11 @@ class Sender:
         except (aiohttp.ClientError, OSError):  # the status has come; a body that never ends, or lies, changes nothing
             response.close()
 
-    def _check_signature(self, envelope: Envelope, response: aiohttp.ClientResponse, body: bytes) -> None:
+    async def _check_signature(self, envelope: Envelope, response: aiohttp.ClientResponse, body: bytes) -> None:
         given = [(name, value) for name, value in response.headers.items() if name.lower() in SIGNATURE_HEADERS]
+        ring, _ = await self._ring_of(envelope.hook, envelope.hook.webhook.timeout)
         try:
-            verified = verify(given, body, self.keys)
+            verified = verify(given, body, ring)
             if verified.id != ANSWER_PREFIX + envelope.id:
                 raise WebhookVerificationError("it answers another delivery")
         except WebhookVerificationError as error:

@@ -50,12 +50,16 @@ class Builder:
         catalog: Handlers that may be named.
         scripts: Scripts that may be run.
         keys: What signs the deliveries of this process.
+        endpoint_secrets: Whether secrets of endpoints sign for hooks that name no key.
     """
 
-    def __init__(self, catalog: HandlerCatalog, scripts: Scripts | None, keys: KeyRing) -> None:
+    def __init__(
+        self, catalog: HandlerCatalog, scripts: Scripts | None, keys: KeyRing, *, endpoint_secrets: bool = False
+    ) -> None:
         self._catalog = catalog
         self._scripts = scripts
         self._keys = keys
+        self._endpoint_secrets = endpoint_secrets
         self._kept: dict[bytes, Built] = {}
 
     def fresh(self, definition: HookDefinition) -> AnyHook:
@@ -116,6 +120,8 @@ class Builder:
     def _unsigned(self, webhook: Webhook) -> str:
         """Why no delivery of this process can be signed for a webhook; `""` if one can, or need not."""
         if urlsplit(webhook.url).scheme == "local" or self._keys.signs(webhook.key):
+            return ""
+        if self._endpoint_secrets and not webhook.key:
             return ""
         variable = ENVIRONMENT_KEY + (f"_{webhook.key.upper()}" if webhook.key else "")
         return f"this process has no key that signs its deliveries; set {variable}, or give the registry its `keys`"

@@ -36,7 +36,8 @@ class DefinitionError(HooklineError, ValueError):
     Attributes:
         code: What is wrong, to switch on: `"invalid"` (a field has no proper value), `"handler_not_allowed"`,
             `"handler_broken"` (it is allowed, and cannot be loaded), `"config_refused"`, `"point_not_served"` (such a
-            hook cannot stand there), `"webhook_refused"`, `"script_refused"`, `"read_only"`.
+            hook cannot stand there), `"webhook_refused"`, `"script_refused"`, `"read_only"`, `"unreadable"` (a file
+            cannot be opened).
         path: Where, as a JSON path (`$.config.tools`).
         problem: What is wrong, and how to fix it.
     """

@@ -11,7 +11,9 @@ config = { tools = ["bash"] }
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hookline.errors import message_of
+from hookline.errors import MissingExtraError, message_of
 from hookline.evals._yaml_lines import BadLine, LinedDict, LinedList, plain, read_lined
 from hookline.registry._definition import HookDefinition, read_definition, spelled
 from hookline.registry._errors import DefinitionError, DefinitionFileError
@@ -33,6 +35,9 @@ LARGEST_FILE = 8 * 1024 * 1024
 SET_HERE = frozenset({"source", "revision", "createdAt", "updatedAt", "problem"})
 """Fields that a file may not set."""
 
+UNREADABLE = "unreadable"
+LONG_NUMBER = re.compile(r"(?<![0-9A-Za-z_.])[+-]?[0-9][0-9_]{1000,}")
+"""Python reads whole numbers of up to 4,300 digits, or what it is told to, but of 640 in any case."""
 PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 
 Stamp = tuple[int, int, int]
@@ -88,6 +93,14 @@ class Files:
         Raises:
             DefinitionFileError: If one of them cannot be used; `definitions` are those of before.
         """
+        try:
+            return self._load(check)
+        except DefinitionFileError as error:
+            if error.code == UNREADABLE:
+                self._stamps = {}  # nobody writes it when it can be read again
+            raise
+
+    def _load(self, check: Callable[[HookDefinition], object] | None) -> tuple[HookDefinition, ...]:
         taken: dict[tuple[str, str, str], HookDefinition] = {}
         ids: set[tuple[str, str]] = set()
         for path in self._found():
@@ -104,10 +117,14 @@ class Files:
     def _found(self) -> list[Path]:
         found: list[Path] = []
         for path in self._paths:
-            if path.is_dir():
-                found.extend(sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file()))
-            else:
-                found.append(path)
+            try:
+                if path.is_dir():
+                    found.extend(sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file()))
+                else:
+                    found.append(path)
+            except OSError as error:
+                problem = f"the folder cannot be read ({error.strerror or error})"
+                raise DefinitionFileError(UNREADABLE, "$", problem, str(path)) from None
         return found
 
 
@@ -125,14 +142,13 @@ def load_file(
         MissingExtraError: If PyYAML is not installed and the file needs it.
     """
     file = str(path)
+    data, written = _read(path)
     try:
-        data = path.read_bytes()
-        written = path.stat().st_mtime
-    except OSError as error:
-        raise DefinitionFileError("invalid", "$", f"it cannot be read ({error.strerror or error})", file) from None
-    if len(data) > LARGEST_FILE:
-        raise DefinitionFileError("invalid", "$", f"it has {len(data)} bytes; at most are {LARGEST_FILE}", file)
-    entries = _yaml_entries(file, data) if path.suffix in (".yaml", ".yml") else _toml_entries(file, data)
+        entries = _yaml_entries(file, data) if path.suffix in (".yaml", ".yml") else _toml_entries(file, data)
+    except (DefinitionFileError, MissingExtraError):
+        raise
+    except Exception as error:  # no text may end the looking for changes, whatever a parser makes of it
+        raise DefinitionFileError("invalid", "$", f"it cannot be read: {message_of(error)}", file) from error
     found = []
     for nth, entry in enumerate(entries):
         try:
@@ -142,8 +158,35 @@ def load_file(
         except DefinitionError as error:
             inside = f"$.hooks[{nth}]{error.path.removeprefix('$')}"
             raise DefinitionFileError(error.code, inside, error.problem, file, entry.line_of(error.path)) from None
+        except Exception as error:
+            problem = f"it cannot be used: {message_of(error)}"
+            raise DefinitionFileError("invalid", f"$.hooks[{nth}]", problem, file, entry.line) from error
         found.append((definition, entry))
     return found
+
+
+def _read(path: Path) -> tuple[bytes, float]:
+    """What a file holds, and when it was written.
+
+    Raises:
+        DefinitionFileError: If it is no ordinary file, is too large, or cannot be read; `code` is "unreadable" where a
+            later try may find it readable although it was not written meanwhile.
+    """
+    file = str(path)
+    try:
+        # Whoever opens a pipe waits for its writer, maybe for ever.
+        opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(opened, "rb") as stream:
+            status = os.fstat(opened)
+            if not stat.S_ISREG(status.st_mode):
+                raise DefinitionFileError("invalid", "$", "it is no ordinary file; write the definitions to one", file)
+            data = stream.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        problem = f"it cannot be read ({getattr(error, 'strerror', None) or error})"
+        raise DefinitionFileError(UNREADABLE, "$", problem, file) from None
+    if len(data) > LARGEST_FILE:
+        raise DefinitionFileError("invalid", "$", f"it has more than {LARGEST_FILE} bytes, which is the most", file)
+    return data, status.st_mtime
 
 
 def new_id(*parts: str) -> str:
@@ -228,6 +271,11 @@ def _toml_entries(file: str, data: bytes) -> list[Entry]:
         raise DefinitionFileError("invalid", "$", f"not TOML: {PLACE.sub('', said)}", file, line) from None
     except RecursionError:
         raise DefinitionFileError("invalid", "$", "nested too deeply", file) from None
+    except ValueError as error:  # what Python says of a number that has too many digits
+        number = LONG_NUMBER.search(text)
+        place_of_number = None if number is None else text.count("\n", 0, number.start()) + 1
+        problem = f"a value cannot be read: {message_of(error)}"
+        raise DefinitionFileError("invalid", "$", problem, file, place_of_number) from None
     hooks = document.pop("hooks", [])
     if document:
         key = next(iter(document))

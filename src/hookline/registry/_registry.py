@@ -58,6 +58,8 @@ class Registry:
         webhook_env: Variables of the environment that headers of stored webhooks may name.
         keys: What signs the deliveries of this process; the keys of its environment unless given. Definitions of
             webhooks that none of them signs have a `problem`.
+        endpoint_secrets: Whether deliveries of hooks that name no key are signed with the secrets of their endpoints,
+            as a server's are.
         quota: How many definitions of its own a tenant may store. Those of the system and of files do not count.
         refresh_seconds: Between two looks at the database and the files.
 
@@ -76,6 +78,7 @@ class Registry:
         script_env: Sequence[str] = (),
         webhook_env: Sequence[str] = (),
         keys: KeyRing | None = None,
+        endpoint_secrets: bool = False,
         quota: int = 50,
         refresh_seconds: float = 0.3,
     ) -> None:
@@ -87,7 +90,8 @@ class Registry:
         self._files = Files(files)
         self._catalog = HandlerCatalog(modules)
         known_scripts = None if scripts is None else Scripts(Path(scripts), script_env)
-        self._builder = Builder(self._catalog, known_scripts, KeyRing.from_environment() if keys is None else keys)
+        ring = KeyRing.from_environment() if keys is None else keys
+        self._builder = Builder(self._catalog, known_scripts, ring, endpoint_secrets=endpoint_secrets)
         self._shelf = Shelf(self._builder)
         self._rules = changes.Rules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
         self._seconds = float(refresh_seconds)
@@ -352,13 +356,14 @@ class Registry:
             self._note("store", f"looking for changes failed: {type(error).__name__}: {message_of(error)}")
         else:
             self._note("store", "")
-        if self._files.changed():
-            try:
+        try:
+            if self._files.changed():
                 self._shelf.take_files(self._files.load(self._builder.fresh))
-            except DefinitionFileError as error:
-                self._note("files", f"the definitions of all files stay as they were: {error}")
-            else:
                 self._note("files", "")
+        except Exception as error:  # one that got out would end the looking for good, and nobody would know
+            if not isinstance(error, DefinitionFileError):
+                logger.debug("A look at the files failed", exc_info=True)
+            self._note("files", f"the definitions of all files stay as they were: {message_of(error)}")
 
     async def _look(self) -> None:
         if self._store is None:

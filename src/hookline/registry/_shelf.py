@@ -60,8 +60,8 @@ class Shelf:
         for key in gone:
             del self._stored[key]
         self._stored.update(changed.rows)
-        self.revision = changed.revision
         self._settle({*gone, *changed.rows})
+        self.revision = changed.revision
 
     def take_files(self, definitions: Iterable[HookDefinition]) -> None:
         """Note what the files say now."""

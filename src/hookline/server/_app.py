@@ -13,6 +13,7 @@ from litestar.datastructures import State
 
 from hookline.asgi import App, Receive, Scope, Send
 from hookline.delivery import Outbox
+from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
@@ -195,7 +196,11 @@ def _working(
     async def working(_: Litestar) -> AsyncIterator[None]:
         registry = parts.known_registry
         hooks = () if registry is None else registry.hooks
-        async with Worker(parts.store, agents, hooks=hooks, allow_missing_hooks=allow_missing_hooks):
+        # The outbox asks controls too: with the secrets of their endpoints, which nobody else can open.
+        async with (
+            HookDispatcher(delivery=parts.outbox) as dispatcher,
+            Worker(parts.store, agents, hooks=hooks, dispatcher=dispatcher, allow_missing_hooks=allow_missing_hooks),
+        ):
             yield
 
     return working

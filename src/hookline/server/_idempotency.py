@@ -173,13 +173,14 @@ def again(body: bytes, receive: Receive) -> Receive:
 
 
 def without_secret(body: bytes) -> bytes:
-    """An answer without the API key in it, which is stored nowhere."""
-    if b'"hk_' not in body:
+    """An answer without the API key or the signing secret in it, which are stored nowhere as they are."""
+    if b'"hk_' not in body and b'"whsec_' not in body:
         return body
     found: Any = msgspec.json.decode(body)
-    if not isinstance(found, dict) or not isinstance(found.get("key"), str):
+    if not isinstance(found, dict):
         return body
-    return msgspec.json.encode(found | {"key": None})
+    hidden = {name: None for name in ("key", "secret") if isinstance(found.get(name), str)}
+    return msgspec.json.encode(found | hidden) if hidden else body
 
 
 def _its(place: tuple[str, str]) -> Any:

@@ -273,6 +273,7 @@ class KeyStore:
                 used = update(api_keys).where(api_keys.c.id == id).values(last_used_at=self._store.now_sql())
                 await connection.execute(used)
         except StoreUnavailableError as error:
+            self._used.pop(id, None)  # the next use is noted instead, not that of a minute later
             logger.debug("When key %s was used could not be noted: %s", id, error)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from hookline.delivery import Outbox
+from hookline.delivery import EndpointSecrets, Outbox
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
 from hookline.server._feed import Feed
@@ -74,6 +74,18 @@ class Parts:
         if self.known_registry is None:
             raise ApiError(503, "no_registry", "This server has no registry of hook definitions.")
         return self.known_registry
+
+    @property
+    def secrets(self) -> EndpointSecrets:
+        """The signing secrets of endpoints.
+
+        Raises:
+            ApiError: 503, if this server cannot decrypt them.
+        """
+        secrets = None if self.outbox is None else self.outbox.secrets
+        if secrets is None or secrets.master is None:
+            raise ApiError(503, "no_master_key", "This server has no master key, and so no secrets of endpoints.")
+        return secrets
 
     @property
     def log(self) -> ExecutionLog:

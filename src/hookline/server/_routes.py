@@ -6,6 +6,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from hookline.server._approval_routes import APPROVAL_ROUTES
 from hookline.server._delivery_routes import DELIVERY_ROUTES
+from hookline.server._endpoint_routes import ENDPOINT_ROUTES
 from hookline.server._health_routes import HEALTH_ROUTES
 from hookline.server._hook_routes import HOOK_ROUTES
 from hookline.server._key_routes import KEY_ROUTES
@@ -22,6 +23,7 @@ ROUTES = [
     *APPROVAL_ROUTES,
     *STREAM_ROUTES,
     *DELIVERY_ROUTES,
+    *ENDPOINT_ROUTES,
     *KEY_ROUTES,
     *HEALTH_ROUTES,
 ]

@@ -16,7 +16,8 @@ from typing import Literal, Self
 
 import uvicorn
 
-from hookline.delivery import Outbox
+from hookline.delivery import MasterKeyError, MasterKeys, Outbox
+from hookline.delivery._master_keys import MASTER_KEY
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
@@ -28,11 +29,13 @@ from hookline.server._limits import BODY_SECONDS, HEADER_SECONDS, MAX_CONNECTION
 from hookline.server._parts import Parts
 from hookline.server._rates import RateLimit, RateLimits
 from hookline.store import SqlStore
+from hookline.store._address import address_of
 
 __all__ = ["Server", "serve"]
 
 logger = logging.getLogger("hookline")
 
+KEY_FILE = "hookline.key"
 GRACE_SECONDS = 5
 """For how long requests that are under way may go on when the server ends."""
 KEEP_ALIVE_SECONDS = 30
@@ -76,6 +79,8 @@ class Server:
             again after a restart.
         allow_missing_hooks: Whether operations go on here without interceptors that they were started with, with a
             warning in the log; else they wait for a worker that has them.
+        master_key: Encrypts the signing secrets of endpoints: the keys, or a file that holds them, which is made if it
+            is not there. Unless given, it is that of `HOOKLINE_MASTER_KEY`, or of hookline.key beside an SQLite file.
 
     Attributes:
         address: Where it listens, once it does.
@@ -117,6 +122,7 @@ class Server:
         page: bool = True,
         session_key: bytes | None = None,
         allow_missing_hooks: bool = False,
+        master_key: MasterKeys | Path | None = None,
     ) -> None:
         limits = Limits(
             max_body=max_body,
@@ -137,11 +143,13 @@ class Server:
             script_env=script_env,
             webhook_env=webhook_env,
             quota=quota,
+            endpoint_secrets=True,
         )
         self.log = ExecutionLog(self.store, observers=observers, retention_hours=retention_hours)
         networks = os.environ.get("HOOKLINE_WEBHOOK_ALLOW_PRIVATE", "").split(",")
         self.outbox = Outbox(self.store, allow_private=[each.strip() for each in networks if each.strip()])
         self._host, self._port = host, port
+        self._url, self._master_key = url, master_key
         self._parts = Parts(self.store, registry=self.registry, log=self.log, outbox=self.outbox, hooks=hooks)
         self._app = app_of(
             self._parts,
@@ -165,11 +173,14 @@ class Server:
         Raises:
             HookUsageError: If the address cannot be listened at.
             StoreUnavailableError: If the database cannot be reached.
+            MasterKeyError: If the master key is missing, or is not that of the database.
             DefinitionFileError: If a file of definitions is broken.
         """
         async with contextlib.AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(_listener(self._host, self._port)))
-            for part in (self.store, self.registry, self.log, self.outbox):
+            await stack.enter_async_context(self.store)
+            await self._open_secrets()
+            for part in (self.registry, self.log, self.outbox):
                 await stack.enter_async_context(part)
             self._connections.limits = fit_connections(self._connections.limits)
             stack.push_async_callback(self._parts.refusals.aclose)
@@ -198,6 +209,29 @@ class Server:
         """Wait until it no longer listens."""
         if self._task is not None:
             await asyncio.shield(self._task)
+
+    async def _open_secrets(self) -> None:
+        """Find the master key, or make one where that can be kept, and see that it is that of the database.
+
+        Raises:
+            MasterKeyError: If there is none, or it is another one.
+        """
+        secrets = self.outbox.secrets
+        assert secrets is not None
+        if isinstance(self._master_key, MasterKeys):
+            secrets.master = self._master_key
+        elif self._master_key is not None or secrets.master is None:
+            place = default_key_file(self._url) if self._master_key is None else Path(self._master_key)
+            if place is None:
+                secrets.master = MasterKeys.generate()  # its database is gone with this process, as it is
+            elif place.exists() or await secrets.is_fresh():
+                secrets.master = MasterKeys.in_file(place)
+            else:
+                raise MasterKeyError(
+                    f"the database has secrets already, and {place}, which held their master key, is not there; put it "
+                    f"back, or set {MASTER_KEY}"
+                )
+        await secrets.open()
 
     async def _start(self, listener: socket.socket) -> None:
         config = uvicorn.Config(
@@ -228,6 +262,21 @@ class Server:
             self._listening.should_exit = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+def default_key_file(url: str) -> Path | None:
+    """Where the master key of a database is kept if nobody says: beside an SQLite file; nowhere for one in memory.
+
+    Raises:
+        MasterKeyError: If it is PostgreSQL, which may have several servers, each on a machine of its own.
+    """
+    address = address_of(url)
+    if address.dialect == "postgresql":
+        raise MasterKeyError(
+            "a server on PostgreSQL needs a master key, the same for each that works on that database; set "
+            f"{MASTER_KEY} to what `openssl rand -base64 32` gives, or name a file with `--master-key-file`"
+        )
+    return None if address.in_memory else Path(address.url.database or "").with_name(KEY_FILE)
 
 
 class _Listening(uvicorn.Server):

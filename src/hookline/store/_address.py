@@ -49,6 +49,8 @@ def address_of(given: str) -> Address:
     """
     if not isinstance(given, str):
         raise HookUsageError(f"The address of a store is a string, not a {type(given).__name__}; {HOW}.")
+    if "\0" in given:
+        raise HookUsageError(f"The address of a store may not contain a zero character; {HOW}.")
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):

@@ -89,9 +89,14 @@ class CommitQueue:
             self._wake.set()
             await commit.done
 
+    def is_writing(self, operation_id: str) -> bool:
+        """Whether a commit of an operation is being written now, or waits to be, and somebody waits for it."""
+        # Not by their futures alone: that of a cancelled caller is done while the database still writes.
+        waiting = (commit for commit in self._waiting if not commit.done.done())
+        return any(commit.operation_id == operation_id for commit in (*self._writing, *waiting))
+
     async def settled(self, operation_id: str) -> None:
         """Wait until what was being written of an operation is written or refused."""
-        # Not its future: that of a cancelled caller is done while the database still writes.
         while any(commit.operation_id == operation_id for commit in self._writing):
             await self._written.wait()
 

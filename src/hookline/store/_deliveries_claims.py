@@ -13,7 +13,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline._webhook import Envelope, HookData
 from hookline.store._tables import deliveries, endpoints
 
-__all__ = ["LONGEST_LEASE", "Claimed", "Run", "claim", "correct_times", "due", "extend", "lock", "release"]
+__all__ = [
+    "LONGEST_LEASE",
+    "Claimed",
+    "Run",
+    "claim",
+    "correct_times",
+    "due",
+    "extend",
+    "lock",
+    "release",
+    "release_unknown",
+]
 
 logger = logging.getLogger("hookline")
 
@@ -286,6 +297,25 @@ async def release(connection: AsyncConnection, seqs: Collection[int], *, now: fl
     mine = (deliveries.c.seq.in_(seqs)) & (deliveries.c.claimed_by == worker) & (deliveries.c.status == "pending")
     await connection.execute(
         update(deliveries).where(mine).values(claimed_by=None, claimed_until=None, next_attempt_at=now)
+    )
+
+
+async def release_unknown(
+    connection: AsyncConnection, ends: Collection[float], *, kept: Collection[int], now: float, worker: str
+) -> None:
+    """Give back what a worker has claimed without knowing it, since it never heard that its claim was committed.
+
+    Args:
+        connection: In a transaction that may write.
+        ends: When such claims would end, which tells them from those of other workers of the same process.
+        kept: What the worker knows that it holds.
+        now: The clock of the database.
+        worker: Who claimed.
+    """
+    theirs = deliveries.c.claimed_until.in_(ends) & (deliveries.c.claimed_by == worker)
+    lost = theirs & (deliveries.c.status == "pending") & deliveries.c.seq.not_in(kept)
+    await connection.execute(
+        update(deliveries).where(lost).values(claimed_by=None, claimed_until=None, next_attempt_at=now)
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 import socket
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -14,6 +15,7 @@ from contextlib import (
     suppress,
 )
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from sqlalchemy import ColumnElement, Double, cast, event, func, literal_column, select
@@ -27,7 +29,7 @@ from hookline.store._driver_logs import quiet_driver
 from hookline.store._failures import passes, translating
 from hookline.store._tables import operations
 
-__all__ = ["Database", "Durability", "waiting_at_most"]
+__all__ = ["Database", "Durability", "after_commit", "waiting_at_most"]
 
 T = TypeVar("T")
 Durability: TypeAlias = Literal["machine", "process"]
@@ -36,6 +38,9 @@ READERS = 4
 """Connections that read an SQLite file at the same time."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries to reach a database."""
+
+EFFECTS = "hookline_after_commit"
+"""Under this name a connection keeps what is done once its transaction is committed."""
 
 _longest_wait: ContextVar[float | None] = ContextVar("hookline_store_longest_wait", default=None)
 
@@ -52,6 +57,20 @@ def waiting_at_most(seconds: float) -> Iterator[None]:
         yield
     finally:
         _longest_wait.reset(token)
+
+
+def after_commit(connection: AsyncConnection, effect: Callable[[], object]) -> None:
+    """Call a function once the transaction of a connection is committed, and never if it is not.
+
+    This is the only way to change what a process remembers from inside of `writing()`: a commit may fail as late as its
+    last statement, on a full disk for one, and what was forgotten by then would be remembered by nobody.
+
+    Args:
+        connection: What `writing()` gave.
+        effect: Must be quick, and may not raise. It is called before anybody else may write to an SQLite database.
+    """
+    effects: list[Callable[[], object]] = connection.sync_connection.info[EFFECTS]  # type: ignore[union-attr]
+    effects.append(effect)
 
 
 class Database:
@@ -91,7 +110,17 @@ class Database:
             async with AsyncExitStack() as stack:
                 if self.dialect == "sqlite":
                     await self._entered(stack, self._turn)
-                yield await self._begun(stack, self._writer)
+                effects: list[Callable[[], object]] = []
+                # It is called in the reverse order: after the transaction, and before the turn is given up.
+                stack.push(partial(_carry_out, effects))
+                connection = await self._begun(stack, self._writer)
+                assert connection.sync_connection is not None
+                info = connection.sync_connection.info
+                info[EFFECTS] = effects
+                try:
+                    yield connection
+                finally:
+                    info.pop(EFFECTS, None)  # the connection goes back to those that only read, too
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -131,8 +160,11 @@ class Database:
         """
         if self.dialect == "sqlite" and not self.address.in_memory:
             # Where the async driver cannot open a file, it leaves behind a thread that outlives the event loop.
-            with translating(self.name), closing(sqlite3.connect(self.address.url.database or "")):
-                pass
+            file = self.address.url.database or ""
+            with translating(self.name):
+                make_private(file)
+                with closing(sqlite3.connect(file)):
+                    pass
 
     async def trying(self, action: Callable[[], Awaitable[T]]) -> T:
         """Do what can be done twice, again and again while the database cannot be reached.
@@ -281,6 +313,15 @@ class Database:
         return engine
 
 
+def make_private(file: str) -> None:
+    """Make an SQLite file, if it is not there, that only its owner may read: it holds what agents were told.
+
+    SQLite gives the files beside it (`-wal`, `-shm`) the same mode. A file that is there keeps its own.
+    """
+    with suppress(OSError):  # where it cannot be made, SQLite says why
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
 def writing_pragmas(address: Address, durability: Durability) -> list[str]:
     """What is set on the connection that writes an SQLite database."""
     if address.in_memory:
@@ -305,6 +346,12 @@ def end_when_silent(connection: socket.socket | None, seconds: float) -> None:
         for name, value in wanted.items():
             if hasattr(socket, name):  # not every system has each of them
                 same.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _carry_out(effects: list[Callable[[], object]], kind: type[BaseException] | None, *_: object) -> None:
+    if kind is None:
+        for effect in effects:
+            effect()
 
 
 async def _made(engine: AsyncEngine) -> None:

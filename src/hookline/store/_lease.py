@@ -5,13 +5,15 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Callable
+from functools import partial
 
 from sqlalchemy import delete, insert, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
-from hookline.store._engine import Database
+from hookline.store._engine import Database, after_commit
 from hookline.store._tables import operations, workers
 
 __all__ = ["Lease", "new_worker_id"]
@@ -34,12 +36,16 @@ class Lease:
         database: Where it stands.
         worker_id: The process.
         seconds: For how long each sign counts.
+        is_writing: Whether a commit of an operation is under way, which would make it this process's again.
     """
 
-    def __init__(self, database: Database, worker_id: str, seconds: float) -> None:
+    def __init__(
+        self, database: Database, worker_id: str, seconds: float, is_writing: Callable[[str], bool] = lambda _: False
+    ) -> None:
         self.database = database
         self.worker_id = worker_id
         self.seconds = seconds
+        self._is_writing = is_writing
         self.abandoned: set[str] = set()
         """Operations that this process has let go of while the database could not be told."""
 
@@ -63,9 +69,10 @@ class Lease:
 
     async def _let_go(self, connection: AsyncConnection) -> None:
         for operation_id in sorted(self.abandoned):
-            theirs = (operations.c.operation_id == operation_id) & (operations.c.owner == self.worker_id)
-            await connection.execute(update(operations).where(theirs).values(owner=None))
-            self.abandoned.discard(operation_id)
+            if operation_id in self.abandoned and not self._is_writing(operation_id):
+                theirs = (operations.c.operation_id == operation_id) & (operations.c.owner == self.worker_id)
+                await connection.execute(update(operations).where(theirs).values(owner=None))
+                after_commit(connection, partial(self.abandoned.discard, operation_id))
 
     async def run(self) -> None:
         """Renew it until cancelled, three times in each lease."""
@@ -73,7 +80,8 @@ class Lease:
             await asyncio.sleep(self.seconds / 3)
             try:
                 await self.renew()
-            except (StoreUnavailableError, SQLAlchemyError) as error:
+            except Exception as error:
+                # Whatever it is: a process that gave up here would lose its operations while it runs them.
                 logger.warning(
                     "The lease of worker %s could not be renewed; after %g s without one, others may take its "
                     "operations over: %s",

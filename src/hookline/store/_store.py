@@ -82,7 +82,6 @@ class SqlStore(DurableStore):
         self._database = Database(
             self._address, durability=durability, retry_seconds=retry_seconds, pool_size=pool_size
         )
-        self._lease = Lease(self._database, self.worker_id, lease_seconds)
         self._commits = CommitQueue(
             partial(write_group, self._database),
             store=self._address.name,
@@ -90,6 +89,7 @@ class SqlStore(DurableStore):
             max_pending=max_pending,
             overflow=overflow,
         )
+        self._lease = Lease(self._database, self.worker_id, lease_seconds, self._commits.is_writing)
         self._closing = self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -152,6 +152,8 @@ class SqlStore(DurableStore):
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A connection in a transaction that may write; on SQLite there is one at a time.
+
+        What the process is to remember of it is noted by `after_commit`, since the commit may still fail.
 
         Raises:
             StoreUnavailableError: If the database is locked, full, or cannot be reached.
@@ -216,6 +218,8 @@ class SqlStore(DurableStore):
             events=event_rows(state, entries),
             deliveries=rows_of(envelopes_of(state, entries)),
         )
+        # Who writes it runs it again; the next renewal of the lease would take it away in the middle of the run.
+        self._lease.abandoned.discard(state.operation_id)
         await self._commits.submit(commit)
         if commit.deliveries:
             for listener in self._listeners:
@@ -242,8 +246,9 @@ class SqlStore(DurableStore):
             StoreUnavailableError: If the database cannot be reached; it is let go of as soon as that can be.
         """
         database = self._usable()
-        await self._commits.settled(operation_id)
+        # At once: who is cancelled here has let go of it all the same.
         self._lease.abandoned.add(operation_id)
+        await self._commits.settled(operation_id)
         await release(database, operation_id, self.worker_id)
         self._lease.abandoned.discard(operation_id)
 

@@ -26,11 +26,13 @@ __all__ = [
     "definitions",
     "deliveries",
     "ended_sessions",
+    "endpoint_secrets",
     "endpoints",
     "events",
     "execution_hooks",
     "executions",
     "idempotency",
+    "master_keys",
     "metadata",
     "operations",
     "revisions",
@@ -168,6 +170,27 @@ endpoints = Table(
     Column("closed_until", Float),
     Column("disabled_at", Float),
     Column("reason", Text),
+)
+
+endpoint_secrets = Table(
+    "endpoint_secrets",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    _id("tenant_id"),
+    Column("endpoint", String(2100), nullable=False),
+    Column("key_id", String(40), nullable=False),
+    Column("sealed", LargeBinary),
+    Column("shown", Boolean, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float),
+    Index(None, "tenant_id", "endpoint"),
+)
+
+master_keys = Table(
+    "master_keys",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("key_id", String(40), nullable=False),
 )
 
 workers = Table(

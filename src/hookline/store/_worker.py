@@ -165,7 +165,9 @@ class Worker:
                 let_go_when_cancelled.set(True)
                 result = await self._segment(agent, operation_id, found)
                 if result.error is not None:
-                    self._left[operation_id] = monotonic() + LEFT_SECONDS  # it may not have ended in the store
+                    # It may not have ended in the store. One that is back goes on at once with what it has.
+                    lost = isinstance(result.error, StoreUnavailableError)
+                    self._left[operation_id] = monotonic() + (self._poll_seconds if lost else LEFT_SECONDS)
                 self._reported.discard(operation_id)
                 if found is not None:
                     await self.store.forget_decisions(operation_id)
