@@ -97,6 +97,8 @@ class Attached:
         try:
             return waiting.result()
         except CancelledError:
+            if not self._stopped:
+                raise  # a tool has raised it
             raise RunStopped("The run was interrupted.") from None
         finally:
             self._waiting.discard(waiting)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
@@ -41,8 +42,14 @@ def _graphs_of(graph: Any) -> Iterator[Any]:
             yield from _graphs_of(bound)
 
 
+_checked: WeakSet[Any] = WeakSet()
+"""Agents that `_check_middleware` let pass: to look through their graphs for each run would cost more than hooks."""
+
+
 def _check_middleware(agent: Any) -> None:
     """Refuse an agent whose hooks would never be called, or not for its tools."""
+    if agent in _checked:
+        return
     graphs = list(_graphs_of(agent))
     if not any(
         MARK in graph.channels or any(isinstance(each.bound, HookedToolNode) for each in graph.nodes.values())
@@ -59,6 +66,7 @@ def _check_middleware(agent: Any) -> None:
             "The agent has tools, and its HooklineMiddleware(tools=False) hears of none of their calls, so that no "
             "guard would ever judge one. Build it with HooklineMiddleware()."
         )
+    _checked.add(agent)
 
 
 def hooked(agent: Any, *, hooks: Iterable[AnyHook], agent_id: str = "", **options: Any) -> HookedAgent:

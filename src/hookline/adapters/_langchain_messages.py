@@ -194,12 +194,14 @@ def misfit(request: ToolCallRequest, given: Any) -> str | None:
 
     LangGraph has made text of the error by then, in words of its own that are also in those of other handlers.
     """
-    told, name = _told(given), request.tool_call["name"]
-    words, _, rest = TOOL_INVOCATION_ERROR_TEMPLATE.partition("{tool_kwargs}")
-    before, after = (each.partition("{error}")[0] for each in (words.format(tool_name=name), rest))
-    if told is None or told.status != "error" or before not in told.text:
+    told = _told(given)
+    if told is None or told.status != "error":
         return None
-    return told.text.partition(after)[2].partition(rest.partition("{error}")[2])[0].strip()
+    begins, _, rest = TOOL_INVOCATION_ERROR_TEMPLATE.partition("{tool_kwargs}")
+    if begins.format(tool_name=request.tool_call["name"]) not in told.text:
+        return None
+    before, _, after = rest.partition("{error}")
+    return told.text.partition(before)[2].rpartition(after)[0].strip()
 
 
 def tool_message(call: Mapping[str, Any], content: str, *, success: bool) -> ToolMessage:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 
-from hookline.errors import MissingExtraError
+from hookline.errors import HookUsageError, MissingExtraError
 
 try:
     from typing import NotRequired
@@ -148,7 +148,15 @@ class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
         Args:
             tools: Its tools.
             options: What else a `ToolNode` takes.
+
+        Raises:
+            HookUsageError: If the middleware was made with `tools=False`.
         """
+        if isinstance(self, _WithoutTools):
+            raise HookUsageError(
+                "A HooklineMiddleware(tools=False) hears of no tool calls, so its node could not tell hooks of them. "
+                "Make the node with HooklineMiddleware()."
+            )
         return HookedToolNode(
             tools, wrap_tool_call=self.wrap_tool_call, awrap_tool_call=self.awrap_tool_call, **options
         )

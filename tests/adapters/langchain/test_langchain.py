@@ -435,6 +435,28 @@ def test_an_agent_whose_tools_nobody_hears_of_is_refused() -> None:
         hooked(agent, hooks=[])
 
 
+def test_a_middleware_without_tools_makes_no_node_for_tools() -> None:
+    with pytest.raises(HookUsageError, match="hears of no tool calls"):
+        HooklineMiddleware(tools=False).tool_node([tool_of(add)])
+
+
+def test_a_cancellation_that_a_tool_of_a_sync_run_raises_is_no_interruption() -> None:
+    seen = Recorder()
+
+    def gives_up() -> str:
+        """Give up."""
+        raise asyncio.CancelledError("enough")
+
+    with pytest.raises(BaseException) as bare:
+        sync_agent(calls("gives_up"), tools=(gives_up,)).invoke(GO)
+    with pytest.raises(BaseException) as given:
+        hooked(sync_agent(calls("gives_up"), tools=(gives_up,)), hooks=[seen.hooks]).invoke(GO)
+
+    assert not isinstance(given.value, RunStopped)
+    assert "Cancelled" in type(bare.value).__name__
+    assert [each.error_type for each in seen.of(OnToolCallError)] == ["CancelledError"]
+
+
 @pytest.mark.anyio
 async def test_without_hooks_the_middleware_does_nothing() -> None:
     assert told(await agent_of(PLAIN).ainvoke(GO, thread())) == ["3"]

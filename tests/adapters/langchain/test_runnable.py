@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -16,7 +15,8 @@ from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command, GraphOutput, StateSnapshot
+from langgraph.types import Command, GraphOutput, StateSnapshot, StateUpdate
+from langgraph.types import interrupt as graph_interrupt
 from msgspec.structs import replace
 
 from hookline import (
@@ -42,8 +42,6 @@ from .test_langchain import GO, TWO_STEPS, Recorder, calls, says, sync_agent, to
 from .test_told_truly import speaking
 
 pytestmark = pytest.mark.anyio
-
-threads = itertools.count()
 
 
 @pytest.fixture
@@ -98,8 +96,8 @@ async def inputs() -> AsyncIterator[Any]:
     yield GO
 
 
-async def newest(agent: Any, config: Any = None) -> Any:
-    run = await agent.astream_events(GO, config, version="v3")
+async def newest(agent: Any) -> Any:
+    run = await agent.astream_events(GO, version="v3")
     messages = [str(await message.text) async for message in run.messages]
     return messages, await run.output()
 
@@ -174,19 +172,14 @@ async def astate_of(agent: Any, config: Any) -> Any:
     return [await agent.aget_state(config), *await all_of(agent.aget_state_history(config))]
 
 
-UPDATES = [[({"messages": [("user", "more")]}, "model")]]
-SCHEMAS: tuple[Callable[[Any], Any], ...] = (
-    lambda agent: agent.input_schema.model_json_schema(),
-    lambda agent: agent.output_schema.model_json_schema(),
-)
-
+MORE = {"messages": [("user", "more")]}
 READS: dict[str, Callable[[Any, Any], Any]] = {
     "get_state": lambda agent, config: agent.get_state(config),
     "aget_state": lambda agent, config: agent.aget_state(config),
     "get_state_history": lambda agent, config: list(agent.get_state_history(config)),
     "aget_state_history": lambda agent, config: all_of(agent.aget_state_history(config)),
-    "update_state": lambda agent, config: (agent.update_state(config, UPDATES[0][0][0]) and None) or state_of(agent, config),
-    "aupdate_state": lambda agent, config: then(agent.aupdate_state(config, UPDATES[0][0][0]), astate_of(agent, config)),
+    "update_state": lambda agent, config: (agent.update_state(config, MORE) and None) or state_of(agent, config),
+    "aupdate_state": lambda agent, config: then(agent.aupdate_state(config, MORE), astate_of(agent, config)),
     "bulk_update_state": lambda agent, config: (agent.bulk_update_state(config, updates()) and None) or state_of(agent, config),
     "abulk_update_state": lambda agent, config: then(agent.abulk_update_state(config, updates()), astate_of(agent, config)),
     "get_graph": lambda agent, config: agent.get_graph(xray=True).draw_mermaid(),
@@ -213,9 +206,8 @@ BUILDING = {"attach_branch", "attach_edge", "attach_node"}
 
 
 def updates() -> Any:
-    from langgraph.types import StateUpdate
 
-    return [[StateUpdate(UPDATES[0][0][0], "model")]]
+    return [[StateUpdate(MORE, "model")]]
 
 
 async def then(first: Awaitable[Any], following: Awaitable[Any] | None) -> Any:
@@ -328,9 +320,9 @@ async def test_a_batch_returns_the_exceptions_of_its_runs_where_it_is_asked_to()
 # Streams that nobody reads to their end, or that break.
 
 
-def events_v3(agent: Any, config: Any = None) -> AsyncIterator[Any]:
+def events_v3(agent: Any) -> AsyncIterator[Any]:
     async def read() -> AsyncIterator[Any]:
-        run = await agent.astream_events(GO, config, version="v3")
+        run = await agent.astream_events(GO, version="v3")
         async for event in run:
             yield event
         await run.output()  # raises what the run raised
@@ -594,6 +586,25 @@ async def test_a_node_waits_for_a_person_and_goes_on_as_the_same_operation(
         "approve" if decision == "approve" else "rejectAndContinue"
     ]
     assert len({each.operation_id for each in seen.events}) == 1
+
+
+async def test_a_rejection_that_ends_a_node_answers_no_other_question() -> None:
+    asks, seen, answered = Hooks("asks"), Recorder(), list[Any]()
+    asks.guard(ToolCall)(lambda call: Ask("may I?"))
+    graph: Any = StateGraph(MessagesState)
+    graph.add_node("agent", hooked(sync_agent(), hooks=[asks, seen.hooks]))
+    graph.add_node("question", lambda state: answered.append(graph_interrupt("and now?")))
+    graph.add_edge(START, "agent")
+    graph.add_edge("agent", "question")
+    outer, config = graph.compile(checkpointer=InMemorySaver()), thread()
+
+    await outer.ainvoke(GO, config)
+    stop = {"decisions": [{"type": "reject", "message": "no", "ends_the_run": True}]}
+    result = await outer.ainvoke(Command(resume=stop), config)
+
+    assert [each.value for each in result["__interrupt__"]] == ["and now?"]
+    assert [each.reason for each in seen.of(OnComplete)] == ["waiting_for_human", "interrupted"]
+    assert answered == []
 
 
 async def test_a_command_that_decides_nothing_begins_an_operation() -> None:
