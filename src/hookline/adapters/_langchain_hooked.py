@@ -48,7 +48,7 @@ _checked: WeakSet[Any] = WeakSet()
 
 def _check_middleware(agent: Any) -> None:
     """Refuse an agent whose hooks would never be called, or not for its tools."""
-    if agent in _checked:
+    if isinstance(agent, Pregel) and agent in _checked:
         return
     graphs = list(_graphs_of(agent))
     if not any(

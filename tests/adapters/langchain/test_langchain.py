@@ -393,9 +393,10 @@ async def test_a_sub_agent_is_led_through_the_hooks_that_go_along() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_agent_without_the_middleware_is_refused() -> None:
+@pytest.mark.parametrize("wraps", [lambda agent: agent, lambda agent: agent.with_retry(), lambda agent: None])
+async def test_what_has_no_middleware_is_refused(wraps: Callable[[Any], Any]) -> None:
     with pytest.raises(HookUsageError, match="HooklineMiddleware"):
-        hooked(create_agent(Script(turns=[]), []), hooks=[])
+        hooked(wraps(create_agent(Script(turns=[]), [])), hooks=[])
 
 
 @pytest.mark.anyio
