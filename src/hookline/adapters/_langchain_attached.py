@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from hookline.adapters._langchain_messages import (
     changed_request,
     message_of,
     messages_of,
+    misfit,
     names_of,
     pending_of,
     put,
@@ -33,7 +35,7 @@ from hookline.adapters._langchain_messages import (
 from hookline.adapters._langchain_streams import held
 from hookline.calls import AgentCall, CompactCall, Message, ModelCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
 from hookline.calls import ModelResponse as Answer
-from hookline.errors import HooklineError, HookUsageError, UnknownToolError
+from hookline.errors import HooklineError, HookUsageError, ToolArgumentsError, UnknownToolError
 from hookline.errors import message_of as error_message
 from hookline.events import PendingTool
 from hookline.runtime import KINDS, Drives, ForeignRun, Reject
@@ -67,6 +69,8 @@ class Attached:
         self._owner: Any = None
         self._unnamed = not getattr(run.run.agent.model, "name", "")
         self._begun = False
+        self._stopped = False
+        self._waiting: set[Future[Any]] = set()
 
     def serves(self, middleware: Any) -> bool:
         """Whether this is the run of the agent that has this middleware, not of one that begins inside of it."""
@@ -86,7 +90,24 @@ class Attached:
                 "A sync call of an agent inside of a hooked async run blocks the loop that its hooks need. "
                 "Call the inner agent with `ainvoke`."
             )
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        waiting = asyncio.run_coroutine_threadsafe(work, self.loop)
+        self._waiting.add(waiting)
+        if self._stopped:  # asked after it was added, or `stop` might overlook it
+            waiting.cancel()
+        try:
+            return waiting.result()
+        except CancelledError:
+            if not self._stopped:
+                raise  # a tool has raised it
+            raise RunStopped("The run was interrupted.") from None
+        finally:
+            self._waiting.discard(waiting)
+
+    def stop(self) -> None:
+        """End a run that is not async: what waits for hooks, and what comes to them from now on, raises."""
+        self._stopped = True
+        for each in tuple(self._waiting):
+            each.cancel()
 
     def _step(self) -> None:
         """A step begins, unless a compaction or a model call that failed has begun it."""
@@ -154,6 +175,8 @@ class Attached:
                 raise
             if unknown(request, own[0]):
                 raise UnknownToolError(name, sorted(tool.name for tool in request.runtime.tools))
+            if (reason := misfit(request, own[0])) is not None:
+                raise ToolArgumentsError(name, reason)
             return result_of(own[0])
 
         calling = ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=call["id"] or "")

@@ -1,56 +1,81 @@
-"""Runs of a LangChain agent, each with hooks of its own."""
+"""Agents of LangChain whose runs have hooks."""
 
 from __future__ import annotations
 
 import asyncio
-import queue
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
-import anyio.from_thread
-import anyio.to_thread
-from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.runnables.config import ensure_config
 from langgraph.prebuilt import ToolNode
-from langgraph.types import Command
+from langgraph.pregel import Pregel
+from langgraph.types import Command, GraphOutput
 
-from hookline.adapters._langchain_attached import DRIVES, Attached, RunStopped, local, present, whole
-from hookline.adapters._langchain_messages import decisions_of, message_of, pending_of, put, shown
-from hookline.adapters._langchain_streams import without_held
-from hookline.calls import AgentCall
+from hookline.adapters._langchain_attached import RunStopped, local
+from hookline.adapters._langchain_messages import pending_of, shown
+from hookline.adapters._langchain_runs import Driver
+from hookline.adapters._langchain_streams import HELD, without_held
+from hookline.adapters._langchain_sync import SyncRun
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook, hook_batch
-from hookline.runtime import Approve, ForeignRun, Reject
+from hookline.runtime import Approve, Reject
 
 __all__ = ["HookedAgent", "HookedToolNode", "RunStopped", "answers", "hooked"]
 
-MARK = "hookline_middleware"
-"""A private part of the state of agents that have the middleware."""
-
-OPERATION = "hookline_operation_id"
-"""In the metadata of a checkpoint: the operation whose run made it."""
-
-Play = Callable[[Any, Any], Awaitable[Any]]
-"""Runs the graph with an input and a config; what it gives, or `None` where nobody knows."""
+MARK, WITHOUT_TOOLS = "hookline_middleware", "hookline_without_tools"
+"""Private parts of the state of agents that have the middleware, and of those whose middleware hears of no tools."""
 
 
 class HookedToolNode(ToolNode):
     """The node of a graph that calls the tools through the hooks of the run."""
 
 
-def _heard(graph: Any) -> bool:
-    """Whether a graph, or one within it, tells hooks of anything."""
-    nodes = [each.bound for each in getattr(graph, "nodes", {}).values() if hasattr(each, "bound")]
-    return MARK in getattr(graph, "channels", ()) or any(isinstance(x, HookedToolNode) or _heard(x) for x in nodes)
+def _graphs_of(graph: Any) -> Iterator[Any]:
+    """A graph, and those that are nodes within it."""
+    yield graph
+    for each in getattr(graph, "nodes", {}).values():
+        if isinstance(bound := getattr(each, "bound", None), Pregel):
+            yield from _graphs_of(bound)
+
+
+_checked: WeakSet[Any] = WeakSet()
+"""Agents that `_check_middleware` let pass: to look through their graphs for each run would cost more than hooks."""
+
+
+def _check_middleware(agent: Any) -> None:
+    """Refuse an agent whose hooks would never be called, or not for its tools."""
+    if isinstance(agent, Pregel) and agent in _checked:
+        return
+    graphs = list(_graphs_of(agent))
+    if not any(
+        MARK in graph.channels or any(isinstance(each.bound, HookedToolNode) for each in graph.nodes.values())
+        for graph in graphs
+        if isinstance(graph, Pregel)
+    ):
+        raise HookUsageError(
+            "The agent was built without a HooklineMiddleware, so that no hook would ever be called. "
+            "Build it with create_agent(..., middleware=[HooklineMiddleware(), ...]); a graph of your own with its "
+            "`model` and its `tool_node`."
+        )
+    if any(WITHOUT_TOOLS in graph.channels and "tools" in graph.nodes for graph in graphs):
+        raise HookUsageError(
+            "The agent has tools, and its HooklineMiddleware(tools=False) hears of none of their calls, so that no "
+            "guard would ever judge one. Build it with HooklineMiddleware()."
+        )
+    _checked.add(agent)
 
 
 def hooked(agent: Any, *, hooks: Iterable[AnyHook], agent_id: str = "", **options: Any) -> HookedAgent:
-    """Give an agent the hooks of one run.
+    """Give the runs of an agent hooks.
 
     Args:
-        agent: What `create_agent` gave, with a `HooklineMiddleware`; it stays untouched.
-        hooks: Hooks of the run.
+        agent: What `create_agent` gave, with a `HooklineMiddleware`; it stays untouched. One that `hooked` gave gets
+            these hooks as well.
+        hooks: Hooks of each run.
         agent_id: What events call the agent; its own name unless given.
         options: What a `ForeignRun` takes: `operation_id`, `user_id`, `tenant_id`, `model`, `provider`, `dispatcher`,
             `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
@@ -58,7 +83,16 @@ def hooked(agent: Any, *, hooks: Iterable[AnyHook], agent_id: str = "", **option
     Raises:
         HookUsageError: If the agent was built without the middleware.
     """
-    return HookedAgent(agent, hooks, agent_id, options)
+    batch = hook_batch(hooks)
+    if isinstance(agent, HookedAgent):
+        known = agent._driver
+        merged = {**known.options, **options}
+        return _hook(
+            Driver(agent=known.agent, hooks=[*known.hooks, *batch], agent_id=agent_id or known.agent_id, options=merged)
+        )
+    _check_middleware(agent)
+    name = "agent" if agent.name == "LangGraph" else agent.name
+    return _hook(Driver(agent=agent, hooks=batch, agent_id=agent_id or name, options=options))
 
 
 def answers(result: Mapping[str, Any], decided: Sequence[Approve | Reject]) -> Command[Any]:
@@ -89,19 +123,14 @@ def answers(result: Mapping[str, Any], decided: Sequence[Approve | Reject]) -> C
     return Command(resume=found)
 
 
-class HookedAgent:
-    """An agent with the hooks of one run: run it as the agent is run."""
+class HookedAgent(Pregel[Any, Any, Any, Any]):
+    """An agent whose every run has hooks: the same graph, to be run, streamed, read and composed as the agent is.
 
-    def __init__(self, agent: Any, hooks: Iterable[AnyHook], agent_id: str, options: Mapping[str, Any]) -> None:
-        if not _heard(agent):
-            raise HookUsageError(
-                "The agent was built without a HooklineMiddleware, so that no hook would ever be called. "
-                "Build it with create_agent(..., middleware=[HooklineMiddleware(), ...]); a graph of your own with its "
-                "`model` and its `tool_node`."
-            )
-        self._agent, self._hooks, self._options = agent, hook_batch(hooks), dict(options)
-        name = getattr(agent, "name", "")
-        self._agent_id = agent_id or ("agent" if name == "LangGraph" else name)
+    Its class is also that of the agent, and it shares the attributes of the agent.
+    """
+
+    __slots__ = ("_driver",)
+    _driver: Driver
 
     async def ainvoke(self, input: Any, config: Any = None, **options: Any) -> Any:  # noqa: A002
         """Run it; see `ainvoke` of the agent.
@@ -110,11 +139,12 @@ class HookedAgent:
             RunStopped: If somebody has interrupted it.
             Exception: What the agent raises.
         """
+        agent = self._driver.agent
 
-        async def play(put: Any, config: Any) -> Any:
-            return await self._agent.ainvoke(put, config, **options)
+        async def play(given: Any, config: Any) -> Any:
+            return await agent.ainvoke(given, config, **options)
 
-        return await self._drive(input, config, play, self._agent.aget_state)
+        return _in_version(options, await self._driver.drive(input, config, play, agent.aget_state))
 
     def invoke(self, input: Any, config: Any = None, **options: Any) -> Any:  # noqa: A002
         """Run it from code that is not async; its hooks have a loop of their own in a thread.
@@ -123,31 +153,30 @@ class HookedAgent:
             RunStopped: If somebody has interrupted it.
             Exception: What the agent raises.
         """
+        with self._sync_run(input, config) as run:
+            for call in run:
+                with call:
+                    call.result = call.make(self._driver.agent.invoke, **options)
+            return _in_version(options, run.result)
 
-        async def play(put: Any, config: Any) -> Any:
-            return await anyio.to_thread.run_sync(lambda: self._agent.invoke(put, config, **options))
-
-        with self._portal() as portal:
-            return portal.call(self._drive, input, config, play, self._get_state)
-
-    def astream(self, input: Any, config: Any = None, **options: Any) -> AsyncIterator[Any]:  # noqa: A002
+    async def astream(self, input: Any, config: Any = None, **options: Any) -> AsyncIterator[Any]:  # noqa: A002
         """Run it and stream; see `astream` of the agent. A stream that is closed early ends the run."""
-        return self._streamed(input, config, lambda put, config: self._agent.astream(put, config, **options))
-
-    def astream_events(self, input: Any, config: Any = None, **options: Any) -> AsyncIterator[Any]:  # noqa: A002
-        """Run it and stream LangChain's events; see `astream_events` of the agent, and `astream` here."""
-        begin = self._agent.astream_events
-        return self._streamed(input, config, lambda put, config: without_held(begin(put, config, **options)))
-
-    async def _streamed(self, given: Any, config: Any, start: Callable[[Any, Any], Any]) -> AsyncIterator[Any]:
+        agent = self._driver.agent
         chunks: asyncio.Queue[Any] = asyncio.Queue(1)
+        wanted = asyncio.Event()
+        wanted.set()
 
-        async def play(put: Any, config: Any) -> None:
-            async with aclosing(start(put, config)) as stream:  # else what it runs goes on without it
+        async def play(given: Any, config: Any) -> None:
+            stream: Any = agent.astream(given, config, **options)
+            async with aclosing(stream):  # else its tasks go on without it
                 async for chunk in stream:
-                    await chunks.put(chunk)
+                    wanted.clear()
+                    chunks.put_nowait(chunk)
+                    await wanted.wait()  # a graph goes on when its reader asks for more
 
-        work = asyncio.ensure_future(self._drive(given, config, play, self._agent.aget_state))
+        work = asyncio.ensure_future(self._driver.drive(input, config, play, agent.aget_state))
+        _streaming.add(work)
+        work.add_done_callback(_streaming.discard)
         try:
             while not work.done() or not chunks.empty():
                 waiting = asyncio.ensure_future(chunks.get())
@@ -155,6 +184,7 @@ class HookedAgent:
                     await asyncio.wait([work, waiting], return_when=asyncio.FIRST_COMPLETED)
                     if waiting.done():
                         yield waiting.result()
+                        wanted.set()
                 finally:
                     waiting.cancel()
             work.result()
@@ -165,136 +195,56 @@ class HookedAgent:
 
     def stream(self, input: Any, config: Any = None, **options: Any) -> Iterator[Any]:  # noqa: A002
         """Run it and stream from code that is not async. A stream that is closed early ends the run."""
-        chunks: queue.Queue[Any] = queue.Queue(1)
-        over, left = object(), False
+        with self._sync_run(input, config) as run:
+            for call in run:
+                with call:
+                    yield from call.stream(self._driver.agent.stream, **options)
+            run.result  # noqa: B018  # raises what the run raised
 
-        def consume(put: Any, config: Any) -> None:
-            for chunk in self._agent.stream(put, config, **options):
-                chunks.put(chunk)
-                if left:
-                    return
+    def astream_events(self, input: Any, config: Any = None, **options: Any) -> Any:  # noqa: A002
+        """Run it and stream LangChain's events; see `astream_events` of the agent, and `astream` here."""
+        events = super().astream_events(input, config, **options)
+        return events if inspect.isawaitable(events) else without_held(events)
 
-        async def play(put: Any, config: Any) -> None:
-            await anyio.to_thread.run_sync(consume, put, config)
-            if left:
-                raise asyncio.CancelledError
+    def astream_log(self, input: Any, config: Any = None, **options: Any) -> Any:  # noqa: A002
+        """Run it and stream LangChain's log; see `astream_log` of the agent, and `astream` here."""
+        options["exclude_tags"] = [*(options.get("exclude_tags") or ()), HELD]
+        return super().astream_log(input, config, **options)
 
-        async def drive() -> None:
-            try:
-                await self._drive(input, config, play, self._get_state)
-            finally:
-                await anyio.to_thread.run_sync(chunks.put, over)
+    def copy(self, update: dict[str, Any] | None = None) -> HookedAgent:
+        """Copy it with other attributes, as `with_config` does; the copy has the same hooks."""
+        driver = self._driver
+        return _hook(replace(driver, agent=driver.agent.copy(update)))
 
-        with self._portal() as portal:
-            work = portal.start_task_soon(drive)
-            try:
-                while (chunk := chunks.get()) is not over:
-                    yield chunk
-                work.result()
-            finally:
-                if not work.done():
-                    left = True
-                    while chunks.get() is not over:
-                        pass
-
-    def _portal(self) -> Any:
-        if self._options.get("dispatcher") is not None:
+    def _sync_run(self, given: Any, config: Any) -> SyncRun:
+        if self._driver.options.get("dispatcher") is not None:
             raise HookUsageError(
                 "A run that is not async has a loop of its own, which the dispatcher of another cannot serve. "
                 "Give it none, or use `ainvoke` or `astream`."
             )
-        return anyio.from_thread.start_blocking_portal("asyncio")
+        return SyncRun(self._driver, given, config)
 
-    async def _get_state(self, config: Any) -> Any:
-        return await anyio.to_thread.run_sync(self._agent.get_state, config)
 
-    # One run.
+_streaming: set[asyncio.Future[Any]] = set()
+"""Runs that are streamed. A loop holds its tasks weakly: collected together with its stream, a run would never end."""
 
-    async def _drive(self, given: Any, config: Any, play: Play, get_state: Callable[[Any], Awaitable[Any]]) -> Any:
-        kept = self._agent.checkpointer not in (None, False)
-        waiting = await get_state(config) if kept and isinstance(given, Command) else None
-        options = dict(self._options)
-        if waiting is not None and options.get("operation_id") is None:
-            options["operation_id"] = (waiting.metadata or {}).get(OPERATION)
-        outer = present.get()
-        parent = outer.run if outer is not None and outer.loop is asyncio.get_running_loop() else None
-        async with ForeignRun(self._hooks, DRIVES, agent_id=self._agent_id, parent=parent, **options) as run:
-            attached = Attached(run)
-            if waiting is not None and self._ended(run, given, waiting):
-                return waiting.values
-            if kept:
-                config = ensure_config(config)
-                config["metadata"] = {**config.get("metadata", {}), OPERATION: run.operation_id}
-            if AgentCall in run.run.intercepted:
-                return await self._led(attached, given, config, play, get_state)
-            return await self._played(attached, given, config, play, get_state)
-        raise RunStopped("The run was interrupted.")
 
-    def _ended(self, run: ForeignRun, given: Command[Any], waiting: Any) -> bool:
-        """Tell what a person has decided, and whether that ends the run."""
-        decisions = decisions_of(given, pending_of(waiting.interrupts, shown(waiting.values), local))
-        run.begin_step()
-        run.step.type = "call_tool"
-        run.decided(decisions)
-        ends = any(isinstance(each, Reject) and not each.and_continue for each in decisions)
-        if ends:
-            run.finish("interrupted")
-        return ends
+@functools.cache
+def _hooked_class(kind: type[Any]) -> type[HookedAgent]:
+    """The class of agents of this class with hooks, so that `isinstance` and own methods hold for both."""
+    return type(HookedAgent.__name__, (HookedAgent, kind), {"__slots__": (), "__module__": HookedAgent.__module__})
 
-    async def _played(
-        self, attached: Attached, given: Any, config: Any, play: Play, get_state: Callable[[Any], Awaitable[Any]]
-    ) -> Any:
-        run = attached.run
-        with attached.standing():
-            result = await whole(play(given, config))
-        state = result
-        if isinstance(result, Mapping):
-            interrupts = result.get("__interrupt__", ())
-        elif self._agent.checkpointer not in (None, False):
-            found = await get_state(config)
-            interrupts, state = found.interrupts, found.values
-        else:
-            interrupts = ()
-        if interrupts:
-            pending = [call for _, call in pending_of(interrupts, shown(state), attached.named)]
-            run.pause([call for call in pending if call.tool_call_id not in run.step.asked])
-            run.end_step(should_continue=False)
-        elif run.denied is not None:
-            run.finish("interrupted")
-        else:
-            run.finish("done", attached.said(result))
+
+def _hook(driver: Driver) -> HookedAgent:
+    agent = driver.agent
+    made: HookedAgent = object.__new__(_hooked_class(type(agent)))
+    made.__dict__ = agent.__dict__
+    made._driver = driver
+    return made
+
+
+def _in_version(options: Mapping[str, Any], result: Any) -> Any:
+    """What a run gave in the form that was asked for, where it was made of what hooks said."""
+    if options.get("version") != "v2" or not isinstance(result, Mapping):
         return result
-
-    async def _led(
-        self, attached: Attached, given: Any, config: Any, play: Play, get_state: Callable[[Any], Awaitable[Any]]
-    ) -> Any:
-        """The run, through the hooks of `AgentCall`, as often as they continue it."""
-        run, results = attached.run, list[Any]()
-        asked = [] if isinstance(given, Command) else shown(given)
-        prompt = [message_of(each, local) for each in asked]
-        following = given
-
-        async def work(call: AgentCall) -> str:
-            final = following
-            if call.input != prompt and following is given:
-                left = list(zip(prompt, asked, strict=True))
-                changed = [next((old for each, old in left if each == one), None) or put(one, {}) for one in call.input]
-                final = {**given, "messages": changed}
-            attached.instructions = call.instructions or None
-            results.append(await self._played(attached, final, config, play, get_state))
-            return attached.said(results[-1])
-
-        done = await run.lead_run(prompt, work)
-        while done.continues and results[-1] is not None and run.run.continues < run.run.agent.max_continues:
-            run.run.continues += 1
-            following = {"messages": [*shown(results[-1]), HumanMessage("\n\n".join(done.continues))]}
-            done = await run.lead_run(prompt, work)
-        if done.denied is not None:
-            return {"messages": asked}
-        if not results:
-            run.finish("done", done.output)
-            return {"messages": [*asked, AIMessage(done.output)]}
-        if done.changed and isinstance(results[-1], Mapping):
-            *before, last = shown(results[-1])
-            return {**results[-1], "messages": [*before, last.model_copy(update={"content": done.output})]}
-        return results[-1]
+    return GraphOutput(value=result)

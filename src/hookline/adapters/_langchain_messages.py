@@ -15,7 +15,7 @@ from langchain_core.messages import (
     ToolMessage,
     convert_to_messages,
 )
-from langgraph.prebuilt.tool_node import INVALID_TOOL_NAME_ERROR_TEMPLATE
+from langgraph.prebuilt.tool_node import INVALID_TOOL_NAME_ERROR_TEMPLATE, TOOL_INVOCATION_ERROR_TEMPLATE
 from langgraph.types import Command, Interrupt
 
 from hookline.calls import Message, ModelCall, ToolCalling, ToolResult, ToolSpec
@@ -29,6 +29,7 @@ __all__ = [
     "decisions_of",
     "message_of",
     "messages_of",
+    "misfit",
     "names_of",
     "pending_of",
     "put",
@@ -186,6 +187,21 @@ def unknown(request: ToolCallRequest, given: Any) -> bool:
     told, name = _told(given), request.tool_call["name"]
     words = INVALID_TOOL_NAME_ERROR_TEMPLATE.partition(",")[0].format(requested_tool=name)
     return request.tool is None and told is not None and told.text.startswith(words)
+
+
+def misfit(request: ToolCallRequest, given: Any) -> str | None:
+    """What the model was told of arguments that do not fit the tool; `None` if they did.
+
+    LangGraph has made text of the error by then, in words of its own that are also in those of other handlers.
+    """
+    told = _told(given)
+    if told is None or told.status != "error":
+        return None
+    begins, _, rest = TOOL_INVOCATION_ERROR_TEMPLATE.partition("{tool_kwargs}")
+    if begins.format(tool_name=request.tool_call["name"]) not in told.text:
+        return None
+    before, _, after = rest.partition("{error}")
+    return told.text.partition(before)[2].rpartition(after)[0].strip()
 
 
 def tool_message(call: Mapping[str, Any], content: str, *, success: bool) -> ToolMessage:

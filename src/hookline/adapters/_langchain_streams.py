@@ -14,7 +14,7 @@ from hookline.adapters._relay import holds
 from hookline.calls import Call
 from hookline.runtime import ForeignRun
 
-__all__ = ["held", "without_held"]
+__all__ = ["HELD", "held", "without_held"]
 
 HELD = "hookline:held"
 """A tag of what is asked inside of hooks that may change or withhold what comes of it."""

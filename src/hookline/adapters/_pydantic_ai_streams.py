@@ -108,7 +108,9 @@ class HoldingModel(WrapperModel):
             )
         self._held.heard.set_result(response)
         response = await self._held.judged
-        yield CompletedStreamedResponse(response, model_request_parameters=model_request_parameters, replay_events=True)
+        # Those that the model has prepared: they say what counts as the final output, and so what is asked for again.
+        prepared = stream.model_request_parameters
+        yield CompletedStreamedResponse(response, model_request_parameters=prepared, replay_events=True)
 
 
 _present: ContextVar[Held | None] = ContextVar("hookline_pydantic_ai_held", default=None)

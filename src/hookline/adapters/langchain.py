@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 
-from hookline.errors import MissingExtraError
+from hookline.errors import HookUsageError, MissingExtraError
 
 try:
     from typing import NotRequired
@@ -36,6 +36,11 @@ class _State(AgentState[Any]):
     hookline_middleware: NotRequired[Annotated[None, PrivateStateAttr]]
 
 
+class _StateWithoutTools(_State):
+    # Nothing is ever kept here either; `hooked` refuses an agent that has it and calls tools.
+    hookline_without_tools: NotRequired[Annotated[None, PrivateStateAttr]]
+
+
 class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
     """Lets runs of an agent have hooks. Give it to `create_agent` as the first middleware, so that none hides a call.
 
@@ -44,17 +49,28 @@ class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
     Args:
         sub_agents: The tools that call an agent, and the ids of the agents that they call.
         identifiers: Where tools come from that are no Python functions of yours: for those of an MCP server its name.
+        tools: Whether it wraps tool calls. LangChain gives an agent whose middleware does so a node for tools, even
+            where it has none; `False` leaves the graph of an agent without tools as it is.
     """
 
     state_schema = _State
 
+    def __new__(cls, *, tools: bool = True, **options: Any) -> HooklineMiddleware:
+        """Make one of the class that wraps what it is to wrap: LangChain looks at classes."""
+        return super().__new__(cls if tools or cls is not HooklineMiddleware else _WithoutTools)
+
     def __init__(
-        self, *, sub_agents: Mapping[str, str] | None = None, identifiers: Mapping[str, str] | None = None
+        self,
+        *,
+        sub_agents: Mapping[str, str] | None = None,
+        identifiers: Mapping[str, str] | None = None,
+        tools: bool = True,
     ) -> None:
         super().__init__()
         self._sub_agents, self._identifiers = dict(sub_agents or {}), dict(identifiers or {})
         self.awrap_model_call = _with_signature(self.awrap_model_call)  # type: ignore[method-assign]
-        self.awrap_tool_call = _with_signature(self.awrap_tool_call)  # type: ignore[method-assign]
+        if type(self).awrap_tool_call is not AgentMiddleware.awrap_tool_call:
+            self.awrap_tool_call = _with_signature(self.awrap_tool_call)  # type: ignore[method-assign]
 
     def named(self, tool: str) -> tuple[str, str]:
         """Where a tool comes from, and what it is called there.
@@ -132,7 +148,15 @@ class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
         Args:
             tools: Its tools.
             options: What else a `ToolNode` takes.
+
+        Raises:
+            HookUsageError: If the middleware was made with `tools=False`.
         """
+        if isinstance(self, _WithoutTools):
+            raise HookUsageError(
+                "A HooklineMiddleware(tools=False) hears of no tool calls, so its node could not tell hooks of them. "
+                "Make the node with HooklineMiddleware()."
+            )
         return HookedToolNode(
             tools, wrap_tool_call=self.wrap_tool_call, awrap_tool_call=self.awrap_tool_call, **options
         )
@@ -140,6 +164,16 @@ class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
     def _attached(self) -> Attached | None:
         attached = present.get()
         return attached if attached is not None and attached.serves(self) else None
+
+
+class _WithoutTools(HooklineMiddleware):
+    state_schema = _StateWithoutTools
+    wrap_tool_call = AgentMiddleware.wrap_tool_call
+    awrap_tool_call = AgentMiddleware.awrap_tool_call
+
+    @property
+    def name(self) -> str:
+        return HooklineMiddleware.__name__
 
 
 def _with_signature(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -56,7 +56,9 @@ class Script(BaseChatModel):
 
     async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> ChatResult:
         await asyncio.sleep(0)
-        return self._generate(messages)
+        result = self._generate(messages)
+        await asyncio.sleep(0)
+        return result
 
     def _stream(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> Any:
         turn = self.turn(messages)
@@ -66,6 +68,13 @@ class Script(BaseChatModel):
             yield ChatGenerationChunk(message=AIMessageChunk(text))
         if turn.tool_calls:
             yield ChatGenerationChunk(message=AIMessageChunk("", tool_calls=turn.tool_calls))
+
+    async def _astream(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> Any:
+        """Wait before it says anything, and between its words, as whoever asks a server does."""
+        await asyncio.sleep(0)
+        for chunk in self._stream(messages, run_manager=run_manager and run_manager.get_sync()):
+            yield chunk
+            await asyncio.sleep(0)
 
 
 def agent_of(scene: Scene, asked: list[str] | None = None, name: str = "tester") -> Any:

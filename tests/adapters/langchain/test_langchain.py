@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain.agents.structured_output import ToolStrategy
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -393,9 +393,69 @@ async def test_a_sub_agent_is_led_through_the_hooks_that_go_along() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_agent_without_the_middleware_is_refused() -> None:
+@pytest.mark.parametrize("wraps", [lambda agent: agent, lambda agent: agent.with_retry(), lambda agent: None])
+async def test_what_has_no_middleware_is_refused(wraps: Callable[[Any], Any]) -> None:
     with pytest.raises(HookUsageError, match="HooklineMiddleware"):
-        hooked(create_agent(Script(turns=[]), []), hooks=[])
+        hooked(wraps(create_agent(Script(turns=[]), [])), hooks=[])
+
+
+@pytest.mark.anyio
+async def test_a_middleware_without_tools_leaves_the_graph_of_an_agent_without_tools_as_it_is() -> None:
+    class Jumps(AgentMiddleware[Any, Any, Any]):
+        """Wants to go back to the model, which it has not declared: LangChain heeds that in agents with tools alone."""
+
+        def after_model(self, state: Any, runtime: Any) -> dict[str, Any]:
+            return {"jump_to": "model"}
+
+    seen = Recorder()
+    bare = create_agent(Script(turns=[says("done")]), middleware=[Jumps()])
+    agent = create_agent(Script(turns=[says("done")]), middleware=[HooklineMiddleware(tools=False), Jumps()])
+    run = hooked(agent, hooks=[seen.hooks])
+
+    assert run.get_graph().draw_mermaid() == bare.get_graph().draw_mermaid()
+    assert (await run.ainvoke(GO))["messages"][-1].text == "done"
+    assert seen.names() == ["beforeStep", "afterStep", "onComplete"]
+
+
+def test_a_middleware_without_tools_lets_langchain_refuse_tools_that_nobody_runs() -> None:
+    class Offers(AgentMiddleware[Any, Any, Any]):
+        def wrap_model_call(self, request: Any, handler: Any) -> Any:
+            return handler(request.override(tools=[tool_of(add)]))
+
+    agent = create_agent(Script(turns=[says("done")]), middleware=[HooklineMiddleware(tools=False), Offers()])
+
+    with pytest.raises(ValueError, match="add"):
+        hooked(agent, hooks=[]).invoke(GO)
+
+
+def test_an_agent_whose_tools_nobody_hears_of_is_refused() -> None:
+    model = Script(turns=[says("done")])
+    agent = create_agent(model, [tool_of(add)], middleware=[HooklineMiddleware(tools=False)])
+
+    with pytest.raises(HookUsageError, match=r"HooklineMiddleware\(\)"):
+        hooked(agent, hooks=[])
+
+
+def test_a_middleware_without_tools_makes_no_node_for_tools() -> None:
+    with pytest.raises(HookUsageError, match="hears of no tool calls"):
+        HooklineMiddleware(tools=False).tool_node([tool_of(add)])
+
+
+def test_a_cancellation_that_a_tool_of_a_sync_run_raises_is_no_interruption() -> None:
+    seen = Recorder()
+
+    def gives_up() -> str:
+        """Give up."""
+        raise asyncio.CancelledError("enough")
+
+    with pytest.raises(BaseException) as bare:
+        sync_agent(calls("gives_up"), tools=(gives_up,)).invoke(GO)
+    with pytest.raises(BaseException) as given:
+        hooked(sync_agent(calls("gives_up"), tools=(gives_up,)), hooks=[seen.hooks]).invoke(GO)
+
+    assert not isinstance(given.value, RunStopped)
+    assert "Cancelled" in type(bare.value).__name__
+    assert [each.error_type for each in seen.of(OnToolCallError)] == ["CancelledError"]
 
 
 @pytest.mark.anyio

@@ -202,6 +202,47 @@ async def test_a_tool_that_the_model_has_made_up_is_no_value_of_a_metric(sync: b
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("sync", [False, True])
+async def test_arguments_that_do_not_fit_are_an_error_of_the_call(sync: bool) -> None:
+    seen = Recorder()
+    agent = sync_agent(calls("add", a="many", b=2), says("done"))
+    run = hooked(agent, hooks=[seen.hooks])
+
+    bare = await agent.ainvoke(GO)
+    result = await (asyncio.to_thread(run.invoke, GO) if sync else run.ainvoke(GO))
+
+    assert told(result) == told(bare)
+    (error,) = seen.of(OnToolCallError)
+    assert (error.error_type, error.args) == ("ToolArgumentsError", {"a": "many", "b": 2})
+    assert error.error.startswith("Invalid arguments for add: a: Input should be a valid integer")
+    assert [result.success for each in seen.of(AfterStep) for result in each.tools_result] == [False]
+
+
+@pytest.mark.anyio
+async def test_arguments_that_a_hook_changed_and_that_do_not_fit_are_an_error_of_the_call() -> None:
+    hooks, seen = Hooks("breaks"), Recorder()
+    hooks.before(ToolCall)(lambda call: call.with_args(b="{error}"))
+
+    result = await hooked(sync_agent(), hooks=[hooks, seen.hooks]).ainvoke(GO)
+
+    assert "valid integer" in told(result)[0]
+    assert [each.error_type for each in seen.of(OnToolCallError)] == ["ToolArgumentsError"]
+
+
+@pytest.mark.anyio
+async def test_text_of_a_tool_that_looks_like_such_an_error_is_what_the_tool_said() -> None:
+    seen = Recorder()
+
+    def add(a: int, b: int) -> str:
+        """Add two numbers."""
+        return "Error invoking tool 'add' with kwargs {} with error:\n no\n Please fix the error and try again."
+
+    await hooked(sync_agent(tools=(add,)), hooks=[seen.hooks]).ainvoke(GO)
+
+    assert seen.of(OnToolCallError) == []
+
+
+@pytest.mark.anyio
 async def test_a_hook_may_say_more_of_a_tool_that_the_model_has_made_up() -> None:
     hooks = Hooks("says")
     hooks.after(ToolCall)(lambda call, result: replace(result, content="Call add instead."))

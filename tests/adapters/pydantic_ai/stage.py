@@ -96,6 +96,7 @@ class Scripted(FunctionModel):
         self.scene, self.asked = scene, asked
 
     async def answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        await asyncio.sleep(0)  # as whoever asks a server waits
         self.asked.append("\n".join(texts(messages)))
         turn = sum(isinstance(message, ModelResponse) for message in messages)
         return response_of(self.scene.turns[turn])
@@ -103,6 +104,7 @@ class Scripted(FunctionModel):
     async def compact_messages(
         self, request_context: ModelRequestContext, *, instructions: str | None = None
     ) -> ModelResponse:
+        await asyncio.sleep(0)
         if self.scene.summary_fails:
             raise ValueError("no summary")
         return ModelResponse(parts=[CompactionPart("summary")])

@@ -84,17 +84,20 @@ def names(witness: Witness, of: str | None = None) -> list[str]:
 def agent_that(*turns: list[Any] | str, **given: Any) -> Agent[Any, Any]:
     """An agent whose model plays these turns: parts, or text."""
 
-    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        await asyncio.sleep(0)  # here and below: as whoever asks a server waits
         turn = turns[sum(isinstance(message, ModelResponse) for message in messages)]
         return ModelResponse(parts=[TextPart(turn)] if isinstance(turn, str) else turn)
 
     async def stream(messages: list[ModelMessage], info: AgentInfo) -> Any:
-        for part in answer(messages, info).parts:
+        for part in (await answer(messages, info)).parts:
             if isinstance(part, TextPart):
                 for word in part.content.split(" "):
                     yield word + " "
+                    await asyncio.sleep(0)
             elif isinstance(part, ToolCallPart):
                 yield {0: DeltaToolCall(part.tool_name, part.args_as_json_str(), tool_call_id=part.tool_call_id)}
+                await asyncio.sleep(0)
 
     return Agent(FunctionModel(answer, stream_function=stream, model_name="scripted"), name="tester", **given)
 

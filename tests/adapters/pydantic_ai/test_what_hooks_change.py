@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from pydantic import BaseModel
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, RetryModelRequest, RunCancelled
+from pydantic_ai.exceptions import (
+    ApprovalRequired,
+    CallDeferred,
+    RetryModelRequest,
+    RunCancelled,
+    UnexpectedModelBehavior,
+)
 from pydantic_ai.messages import (
     BinaryContent,
     FilePart,
@@ -26,6 +34,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.tools import DeferredToolRequests
 
 from hookline import (
@@ -138,7 +147,9 @@ async def test_the_stream_of_a_model_that_steps_in_for_another_is_held_back_too(
         yield ""
 
     async def stream(messages: list[ModelMessage], info: AgentInfo) -> Any:
-        yield "my secret is out"
+        yield "my secret "
+        await asyncio.sleep(0)
+        yield "is out"
 
     @dataclass
     class StepsIn(AbstractCapability[Any]):
@@ -151,11 +162,86 @@ async def test_the_stream_of_a_model_that_steps_in_for_another_is_held_back_too(
     assert "secret" not in str(seen)
 
 
+def hooks_of_kind(kind: str) -> Hooks:
+    hooks = Hooks(kind)
+    if kind == "before":
+        hooks.before(ModelCall)(lambda call: None)
+    elif kind == "guard":
+        hooks.guard(ModelCall)(lambda call: None)
+    elif kind == "after":
+        hooks.after(ModelCall)(lambda call, answer: None)
+    elif kind == "around":
+
+        @hooks.around(ModelCall)
+        async def around(call: ModelCall, call_next: Any) -> Any:
+            return await call_next(call)
+
+    return hooks
+
+
+class Place(BaseModel):
+    city: str
+
+
+RIGHT = [ToolCallPart("final_result", {"city": "Oslo"}, tool_call_id="o1")]
+WRONG = [ToolCallPart("final_result", {"town": "Oslo"}, tool_call_id="o1")]
+
+
+async def place_of(hooks: list[Hooks], *turns: Any) -> tuple[str, int]:
+    """What a streamed run came to, and how often its model was asked."""
+    requests: list[Any] = []
+    agent = agent_that(*turns, output_type=Place)
+    agent.model = Counting(agent.model, requests)
+    try:
+        async with agent.run_stream("where?", capabilities=[Hookline(hooks)] if hooks else []) as result:
+            return str(await result.get_output()), len(requests)
+    except UnexpectedModelBehavior as error:
+        return str(error), len(requests)
+
+
+class Counting(WrapperModel):
+    def __init__(self, wrapped: Any, requests: list[Any]) -> None:
+        super().__init__(wrapped)
+        self.requests = requests
+
+    @asynccontextmanager
+    async def request_stream(self, *given: Any, **options: Any) -> AsyncGenerator[Any]:
+        self.requests.append(given)
+        async with super().request_stream(*given, **options) as stream:
+            yield stream
+
+
+@pytest.mark.parametrize("kind", ["observers", "before", "guard", "after", "around"])
+@pytest.mark.parametrize(
+    "turns",
+    [("no idea", RIGHT), ("no idea", "still none"), (WRONG,), (RIGHT,)],
+    ids=["mended", "text", "wrong", "right"],
+)
+async def test_a_streamed_answer_is_tried_again_as_without_hooks(kind: str, turns: Any) -> None:
+    witness = watch()
+
+    bare = await place_of([], *turns)
+
+    assert await place_of([hooks_of_kind(kind), witness.hooks], *turns) == bare
+    assert names(witness).count("beforeStep") == bare[1]
+    assert names(witness).count("onComplete") == 1
+
+
+async def test_an_answer_that_a_hook_made_invalid_is_tried_again_too() -> None:
+    hooks, answers = Hooks("breaks"), iter([True, False])
+    hooks.after(ModelCall)(
+        lambda call, answer: replace(answer, content="no idea", tool_calls=[]) if next(answers) else None
+    )
+
+    assert await place_of([hooks], [TextPart("well "), *RIGHT], RIGHT) == ("city='Oslo'", 2)
+
+
 async def test_a_stream_that_breaks_while_it_is_held_back_raises_what_broke_it() -> None:
     hooks, witness = Hooks("looks"), watch()
     hooks.after(ModelCall)(lambda call, answer: None)
 
     async def stream(messages: list[ModelMessage], info: AgentInfo) -> Any:
+        await asyncio.sleep(0)
         yield "half of "
         raise ValueError("broken")
 
@@ -170,6 +256,7 @@ async def test_an_interrupt_ends_a_stream_that_is_held_back() -> None:
     before = asyncio.all_tasks()
 
     async def stream(messages: list[ModelMessage], info: AgentInfo) -> Any:
+        await asyncio.sleep(0)
         yield "half of "
         begun.set()
         await asyncio.Event().wait()
