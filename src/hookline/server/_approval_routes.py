@@ -223,8 +223,7 @@ async def pending_approvals(
 
 def _fitting(calls: Iterable[PendingApproval], wanted: ApprovalFilter, now: float) -> list[PendingApproval]:
     """Select calls by what the database cannot select: their tools, and how long they wait."""
-    glob = wanted.tool
-    matches = tool_matcher(glob if glob is None or "/" in glob else f"*/{glob}") or bool
+    matches = tool_matcher(wanted.tool) or bool
     latest = now - wanted.waiting_seconds if wanted.waiting_seconds > 0 else math.inf
     return [call for call in calls if matches(f"{call.identifier}/{call.api_name}") and call.waiting_since <= latest]
 
