@@ -74,14 +74,17 @@ class Models(ChatMiddleware):
         self, context: ChatContext, call_next: Next
     ) -> ResponseStream[ChatResponseUpdate, ChatResponse[Any]]:
         relay = Relay(self._ask(context, call_next, Emitted))
-        first = await anext(relay, None)  # the framework keeps what was compacted until here
+        first: list[ChatResponseUpdate] = []
+        async for update in relay:  # the framework keeps what was compacted until the first update
+            first.append(update)
+            break
 
         async def updates() -> AsyncGenerator[ChatResponseUpdate, None]:
             with closing(relay.work):
-                if first is not None:
-                    yield first
-                    async for update in relay:
-                        yield update
+                for update in first:
+                    yield update
+                async for update in relay:
+                    yield update
 
         return ResponseStream(updates(), finalizer=lambda _: relay.result)
 

@@ -15,6 +15,7 @@ from hookline import ToolCalling
 from hookline.adapters._claude_tasks import Detached
 from hookline.calls import ModelResponse
 from hookline.evals.adapter_contract import Scene
+from tests.adapters.suspending import suspend
 
 COMMON = {"session_id": "session", "transcript_path": "", "cwd": "/"}
 SUMMARY = {"type": "result", "duration_ms": 1, "duration_api_ms": 1, "session_id": "session", "is_error": False}
@@ -64,6 +65,7 @@ class FakeCli(Transport):
         self._playing = Detached(self._play_all())
 
     async def write(self, data: str) -> None:
+        await suspend()
         line = json.loads(data)
         if line["type"] == "control_request":
             request = line["request"]
@@ -85,8 +87,10 @@ class FakeCli(Transport):
         elif line["type"] == "user":
             self._prompts.send_nowait(line["message"]["content"])
 
-    def read_messages(self) -> AsyncIterator[dict[str, Any]]:
-        return self._lines
+    async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
+        async for line in self._lines:
+            await suspend()
+            yield line
 
     async def close(self) -> None:
         self._playing.cancel()
