@@ -23,6 +23,21 @@ SUMMARY = {"type": "result", "duration_ms": 1, "duration_api_ms": 1, "session_id
 STRICT = ("", "allow", "ask", "defer", "deny")
 
 
+class Lines:
+    """The lines that the CLI has written; reading one waits."""
+
+    def __init__(self, lines: AsyncIterator[dict[str, Any]]) -> None:
+        self._lines = lines
+
+    def __aiter__(self) -> Lines:
+        return self
+
+    async def __anext__(self) -> dict[str, Any]:
+        line = await anext(self._lines)
+        await suspend()
+        return line
+
+
 class FakeCli(Transport):
     """Plays a scene for each prompt.
 
@@ -87,10 +102,8 @@ class FakeCli(Transport):
         elif line["type"] == "user":
             self._prompts.send_nowait(line["message"]["content"])
 
-    async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
-        async for line in self._lines:
-            await suspend()
-            yield line
+    def read_messages(self) -> AsyncIterator[dict[str, Any]]:
+        return Lines(self._lines)
 
     async def close(self) -> None:
         self._playing.cancel()
