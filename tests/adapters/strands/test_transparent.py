@@ -1,0 +1,307 @@
+"""Programs of Strands run bare and with hooks that change nothing: caller and model must be given the same."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from strands import Agent, ToolContext, tool
+from strands.agent.conversation_manager import SlidingWindowConversationManager, SummarizingConversationManager
+from strands.hooks import BeforeToolCallEvent, BeforeToolsEvent
+from strands.middleware import ExecuteToolStage
+from strands.vended_interventions.hitl import HumanInTheLoop
+
+from hookline import AgentCall, Ask, Hooks, ModelCall, ToolCall
+from hookline.adapters.strands import answers, hooked
+from hookline.calls import ModelResponse, SubAgentCall, ToolCalling
+from hookline.events import EVENTS, BeforeStep, OnComplete
+from hookline.runtime import Approve, InMemoryStore, Reject
+
+from .stage import Scripted, texts
+from .test_strands import DONE, calls, listening, names
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def passing() -> Hooks:
+    """Hooks of every kind, around every call, that change nothing."""
+    hooks = Hooks("passing", inherit=True)
+
+    async def around(call: Any, call_next: Any) -> Any:
+        return await call_next(call)
+
+    for call in (AgentCall, ModelCall, ToolCall, SubAgentCall):
+        hooks.before(call)(lambda call: None)
+        hooks.guard(call)(lambda call: None)
+        hooks.after(call)(lambda call, result: None)
+        hooks.around(call)(around)
+    return hooks
+
+
+def watching() -> Hooks:
+    hooks = Hooks("watching", inherit=True)
+    for event in EVENTS.values():
+        hooks.on(event)(lambda event: None)
+    return hooks
+
+
+ATTACHED: dict[str, Callable[[], list[Hooks]]] = {
+    "an empty bundle": lambda: [Hooks("x")],
+    "observers": lambda: [watching()],
+    "all that pass": lambda: [watching(), passing()],
+}
+
+
+# Who interrupts, and what a person answers.
+
+
+@tool(context=True)
+def connect(tool_context: ToolContext) -> str:
+    """Connect to a database, which a person names."""
+    return f"connected to {tool_context.interrupt('which', reason='Which database?')!r}"
+
+
+@tool
+def plain() -> str:
+    """Do something."""
+    return "done so"
+
+
+def by_tool(**given: Any) -> Agent:
+    return Agent(model=Scripted([calls("connect"), DONE]), tools=[connect], callback_handler=None, **given)
+
+
+def by_hook_of_theirs(**given: Any) -> Agent:
+    agent = Agent(model=Scripted([calls("plain"), DONE]), tools=[plain], callback_handler=None, **given)
+
+    def ask(event: BeforeToolCallEvent) -> None:
+        if event.interrupt("which", reason="Which database?") == "no":
+            event.cancel_tool = "their hook says no"
+
+    agent.add_hook(ask)
+    return agent
+
+
+def by_hook_of_all_tools(**given: Any) -> Agent:
+    agent = Agent(model=Scripted([calls("plain"), DONE]), tools=[plain], callback_handler=None, **given)
+
+    def ask(event: BeforeToolsEvent) -> None:
+        if event.interrupt("which", reason="Which database?") == "no":
+            event.cancel = "their hook says no"
+
+    agent.add_hook(ask)
+    return agent
+
+
+def by_intervention(**given: Any) -> Agent:
+    approval = HumanInTheLoop(evaluate=lambda answer: answer in ("staging", "yes", True))
+    model = Scripted([calls("plain"), DONE])
+    return Agent(model=model, tools=[plain], interventions=[approval], callback_handler=None, **given)
+
+
+def by_middleware_of_theirs(**given: Any) -> Agent:
+    async def ask(context: Any, call_next: Any) -> Any:
+        context.interrupt("which", reason="Which database?")
+        async for event in call_next(context):
+            yield event
+
+    agent = Agent(model=Scripted([calls("plain"), DONE]), tools=[plain], callback_handler=None, **given)
+    agent.add_middleware(ExecuteToolStage, ask)
+    return agent
+
+
+def inside(make: Callable[..., Agent]) -> Callable[..., Agent]:
+    def by_sub_agent(**given: Any) -> Agent:
+        child = make(name="child")
+        turn = ModelResponse(tool_calls=[ToolCalling(api_name="child", args={"input": "x"}, tool_call_id="c1")])
+        return Agent(model=Scripted([turn, DONE]), tools=[child.as_tool()], callback_handler=None, **given)
+
+    return by_sub_agent
+
+
+ASKING: dict[str, Callable[..., Agent]] = {
+    "a tool": by_tool,
+    "their hook": by_hook_of_theirs,
+    "their hook of all tools": by_hook_of_all_tools,
+    "an intervention": by_intervention,
+    "their middleware": by_middleware_of_theirs,
+    "a tool of a sub-agent": inside(by_tool),
+    "their hook in a sub-agent": inside(by_hook_of_theirs),
+    "an intervention in a sub-agent": inside(by_intervention),
+}
+
+ANSWERS = ["staging", "yes", "no", True, False, 7, ["a", "b"], {"name": "staging"}, {"approved": False, "reason": "x"}]
+
+
+async def conversation(agent: Agent, run: Any, answer: Any) -> list[Any]:
+    """Play to the end, and give what the model was shown and the caller was given."""
+    result, found = await run.invoke_async("go"), []
+    for _ in range(3):
+        found.append((result.stop_reason, [(each.name, each.reason) for each in result.interrupts or ()]))
+        if result.stop_reason != "interrupt":
+            break
+        prompt = [{"interruptResponse": {"interruptId": each.id, "response": answer}} for each in result.interrupts]
+        result = await run.invoke_async(prompt)
+    shown = copy.deepcopy([each["content"] for each in agent.messages])
+    return [*found, texts(result.message), shown]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=str)
+@pytest.mark.parametrize("asking", ASKING)
+async def test_an_interrupt_that_no_hook_has_asked_takes_any_answer(asking: str, answer: Any) -> None:
+    agent = ASKING[asking]()
+    bare = await conversation(agent, agent, answer)
+
+    for attached in ATTACHED.values():
+        agent = ASKING[asking]()
+        run = hooked(agent, hooks=attached(), store=InMemoryStore())
+        assert await conversation(agent, run, answer) == bare
+
+
+@pytest.mark.parametrize(
+    ("asking", "answer", "action"),
+    [
+        ("a tool", "staging", "approve"),
+        ("a tool", "no", "approve"),
+        ("their middleware", "no", "approve"),
+        ("their hook", "staging", "approve"),
+        ("their hook", "no", "rejectAndContinue"),
+        ("an intervention", "yes", "approve"),
+        ("an intervention", "staging", "approve"),
+        ("an intervention", "no", "rejectAndContinue"),
+    ],
+)
+async def test_hooks_are_told_what_came_of_the_answer(asking: str, answer: str, action: str) -> None:
+    hooks, seen = listening()
+    agent = ASKING[asking]()
+
+    await conversation(agent, hooked(agent, hooks=[hooks], store=InMemoryStore()), answer)
+
+    assert [event.action for event in seen if event.hook_type == "afterHumanIntervention"] == [action]
+    assert [event.reason for event in seen if isinstance(event, OnComplete)] == ["waiting_for_human", "done"]
+    assert len({event.operation_id for event in seen}) == 1
+    ran = names(seen).count("afterToolCall")
+    assert ran == (1 if action == "approve" else 0)
+
+
+@pytest.mark.parametrize("and_continue", [False, True])
+@pytest.mark.parametrize("asking", [each for each in ASKING if each != "their hook of all tools"])
+async def test_a_rejection_by_answers_refuses_the_call_whoever_has_asked(asking: str, and_continue: bool) -> None:
+    hooks, seen = listening(inherit=True)
+    agent = ASKING[asking]()
+    run = hooked(agent, hooks=[hooks], store=InMemoryStore())
+    result = await run.invoke_async("go")
+    call = "c1" if "sub-agent" in asking else "t1"
+
+    await run.invoke_async(answers(result, [Reject(call, "not that one", and_continue=and_continue)]))
+
+    shown = str(agent.messages)
+    assert "connected" not in shown
+    assert "done so" not in shown
+    assert not [event for event in seen if event.hook_type == "afterToolCall" and event.success]
+    own = [event for event in seen if event.operation_id == seen[0].operation_id]
+    assert own[-1].reason == ("done" if and_continue else "interrupted")
+
+
+async def test_a_call_that_a_hook_and_then_its_tool_ask_about_has_both_answers() -> None:
+    hooks, seen = listening()
+    hooks.guard(ToolCall)(lambda call: Ask("sure?"))
+    agent = by_tool()
+    run = hooked(agent, hooks=[hooks], store=InMemoryStore())
+
+    result = await run.invoke_async("go")
+    result = await run.invoke_async(answers(result, [Approve("t1")]))
+    assert [each.reason for each in result.interrupts] == ["Which database?"]
+    await run.invoke_async([{"interruptResponse": {"interruptId": result.interrupts[0].id, "response": "staging"}}])
+
+    assert texts(agent.messages[2]) == "connected to 'staging'"
+    assert [event.action for event in seen if event.hook_type == "afterHumanIntervention"] == ["approve"] * 2
+
+
+# What is the user's stays the user's.
+
+
+class Counting(SummarizingConversationManager):
+    """A conversation manager with something of its own in the place of its method, as a spy has it."""
+
+    def __init__(self) -> None:
+        super().__init__(preserve_recent_messages=2)
+        self.reduced = 0
+        self.reduce_context = self.count  # type: ignore[method-assign]
+
+    def count(self, agent: Any, e: Exception | None = None, **given: Any) -> None:
+        self.reduced += 1
+        super().reduce_context(agent, e=e, **given)
+
+
+@pytest.mark.parametrize("make", [SlidingWindowConversationManager, Counting])
+async def test_an_agents_conversation_manager_is_as_it_was_after_a_run(make: Any) -> None:
+    manager = make()
+    before = dict(vars(manager))
+    agent = Agent(model=Scripted([DONE]), conversation_manager=manager, callback_handler=None)
+    during: list[Any] = []
+    hooks, _ = listening()
+    hooks.on(BeforeStep)(lambda event: during.append(vars(manager)["reduce_context"]))
+
+    await hooked(agent, hooks=[hooks]).invoke_async("go")
+
+    assert agent.conversation_manager is manager
+    assert vars(manager).keys() == before.keys()
+    assert vars(manager).get("reduce_context") == before.get("reduce_context")
+    assert during
+
+
+async def test_a_conversation_manager_that_agents_share_is_led_until_the_last_of_their_runs_ends() -> None:
+    manager, last = SlidingWindowConversationManager(), asyncio.Event()
+    led: list[bool] = []
+
+    @tool
+    async def wait_for_last() -> str:
+        """Wait until the other run has ended."""
+        await last.wait()
+        led.append("reduce_context" in vars(manager))
+        return "waited"
+
+    def agent(*turns: ModelResponse) -> Agent:
+        tools = [wait_for_last]
+        return Agent(model=Scripted(turns), tools=tools, conversation_manager=manager, callback_handler=None)
+
+    first = asyncio.create_task(hooked(agent(calls("wait_for_last"), DONE), hooks=[watching()]).invoke_async("go"))
+    await hooked(agent(DONE), hooks=[watching()]).invoke_async("go")
+    last.set()
+    await first
+
+    assert led == [True]
+    assert "reduce_context" not in vars(manager)
+
+
+@pytest.mark.parametrize("attached", [None, *ATTACHED])
+async def test_a_sub_agent_that_is_cancelled_with_its_parent_ends_as_strands_says(attached: str | None) -> None:
+    parents: list[Agent] = []
+
+    @tool
+    def cancel() -> str:
+        """Cancel the run around this one."""
+        parents[0].cancel()
+        return "cancelled"
+
+    child = Agent(name="child", model=Scripted([calls("cancel"), DONE]), tools=[cancel], callback_handler=None)
+    turn = ModelResponse(tool_calls=[ToolCalling(api_name="child", args={"input": "x"}, tool_call_id="c1")])
+    parents.append(Agent(model=Scripted([turn, DONE]), tools=[child.as_tool()], callback_handler=None))
+    run = parents[0] if attached is None else hooked(parents[0], hooks=ATTACHED[attached]())
+
+    result = await run.invoke_async("go")
+
+    (told,) = [
+        block["toolResult"] for message in parents[0].messages for block in message["content"] if "toolResult" in block
+    ]
+    assert result.stop_reason == "cancelled"
+    assert (told["status"], told["content"]) == ("error", [{"text": "Agent 'child' cancelled"}])
