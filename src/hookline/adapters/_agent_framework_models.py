@@ -57,6 +57,7 @@ class Models(ChatMiddleware):
         elif led:
             context.result = await self._ask(context, call, None)
         else:
+            self._seat.run.begin_model_call()
             await call()
             if context.stream:
                 context.stream_result_hooks.append(self._heard)
@@ -67,8 +68,7 @@ class Models(ChatMiddleware):
 
     def _heard(self, response: Any) -> None:
         self._seat.asking = False
-        self._seat.run.run.llm_calls += 1
-        self._seat.run.answered(words.model_response(response, self._seat.servers))
+        self._seat.run.asked_model(words.model_response(response, self._seat.servers))
 
     async def _streamed(
         self, context: ChatContext, call_next: Next

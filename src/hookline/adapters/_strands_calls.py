@@ -42,6 +42,8 @@ def before_model(event: strands_hooks.BeforeModelCallEvent) -> None:
         if not seat.asking:
             seat.run.begin_step()
             seat.asking = seat.told = True
+        if not seat.leads_models:
+            seat.run.begin_model_call()
         seat.tokens = event.projected_input_tokens or 0
 
 
