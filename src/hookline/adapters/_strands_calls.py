@@ -221,6 +221,8 @@ def attach(agent: Any, *, models: bool = True, resumes: bool = False) -> None:
     """
     first, last = -math.inf, math.inf
     if not isinstance(agent, Agent):
+        if not isinstance(getattr(agent, "nodes", None), dict):
+            return  # an agent elsewhere (A2A): the graph around it tells of its run
         if agent not in waiting:
             agent.hooks.add_callback(strands_hooks.BeforeNodeCallEvent, before_node, order=last)
             agent.hooks.add_callback(strands_hooks.AfterNodeCallEvent, after_node, order=first)

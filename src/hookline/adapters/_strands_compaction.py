@@ -29,7 +29,11 @@ def lead_compactions(agent: Any) -> Iterator[None]:
     Args:
         agent: An agent, or a graph or a swarm with its nodes.
     """
-    managers = [each for each in _managers_of(agent) if not isinstance(each, NullConversationManager)]
+    managers = [
+        each
+        for each in _managers_of(agent)
+        if hasattr(each, "reduce_context") and not isinstance(each, NullConversationManager)
+    ]
     with _changing:
         for manager in managers:
             present = vars(manager).get("reduce_context")
@@ -46,10 +50,10 @@ def lead_compactions(agent: Any) -> Iterator[None]:
 
 def _managers_of(agent: Any) -> Iterator[Any]:
     if isinstance(agent, Agent):
-        yield agent.conversation_manager
-    else:
-        for node in agent.nodes.values():
-            yield from _managers_of(node.executor)
+        yield getattr(agent, "conversation_manager", None)
+        return
+    for node in getattr(agent, "nodes", {}).values():  # an agent elsewhere (A2A) has neither
+        yield from _managers_of(node.executor)
 
 
 def _release(attributes: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from hookline.errors import HookDenied
 from hookline.events import CompletionReason, PendingTool, ToolOutcome
 from hookline.runtime import KINDS, Approve, Drives, ForeignRun, Reject
 
-__all__ = ["DRIVES", "Seat", "present", "seat_of", "sub_run", "waiting"]
+__all__ = ["DRIVES", "Seat", "present", "present_seat", "seat_of", "sub_run", "waiting"]
 
 Tell = Callable[[Any], Awaitable[None]]
 DRIVES = Drives(
@@ -215,9 +215,17 @@ waiting: WeakKeyDictionary[Any, str | None] = WeakKeyDictionary()
 """The agents that have the adapter's callbacks, each with its operation that waits for a person."""
 
 
+def present_seat() -> Seat | None:
+    """The run that this code runs in; one that is over is none, and what was started in it may go on."""
+    seat = present.get()
+    while seat is not None and not seat.run.is_open:
+        seat = seat.outer
+    return seat
+
+
 def seat_of(agent: object) -> Seat | None:
     """The present run of an agent."""
-    seat = present.get()
+    seat = present_seat()
     while seat is not None and seat.agent is not agent:
         seat = seat.outer
     return seat

@@ -26,7 +26,7 @@ except ImportError as error:
 
 from hookline.adapters._strands_calls import attach
 from hookline.adapters._strands_compaction import lead_compactions
-from hookline.adapters._strands_seat import DRIVES, Seat, present, waiting
+from hookline.adapters._strands_seat import DRIVES, Seat, present, present_seat, waiting
 from hookline.adapters._strands_words import agent_name, answered, answers_in, call_of, model_name, response_to
 
 __all__ = ["DRIVES", "HookedAgent", "answers", "attach", "hooked"]
@@ -120,7 +120,7 @@ class HookedAgent:
                 await asyncio.wait([task])
 
     async def _run(self, prompt: Any, given: Mapping[str, Any], tell: Callable[[Any], Awaitable[None]] | None) -> Any:
-        agent, outer, answers = self._agent, present.get(), answers_in(prompt)
+        agent, outer, answers = self._agent, present_seat(), answers_in(prompt)
         options = {
             "agent_id": agent_name(agent),
             "model": model_name(agent),

@@ -107,6 +107,11 @@ class ForeignLife:
         return self._run
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has begun and not ended: what was started in it may outlive it."""
+        return self._run is not None and live.get(self.operation_id) is self._run
+
+    @property
     def inherited(self) -> list[AnyHook]:
         """The hooks that go along into the runs of sub-agents."""
         return [entry for entry in self._hooks if isinstance(entry, Hooks) and entry.inherit]

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 from strands import Agent, ToolContext, tool
+from strands.agent.agent_result import AgentResult as SDKResult
 from strands.agent.conversation_manager import SlidingWindowConversationManager, SummarizingConversationManager
-from strands.hooks import BeforeToolCallEvent, BeforeToolsEvent
+from strands.hooks import BeforeNodeCallEvent, BeforeToolCallEvent, BeforeToolsEvent
 from strands.middleware import ExecuteToolStage
+from strands.multiagent import GraphBuilder
+from strands.telemetry.metrics import EventLoopMetrics
 from strands.vended_interventions.hitl import HumanInTheLoop
 
 from hookline import AgentCall, Ask, Hooks, ModelCall, ToolCall
@@ -305,3 +308,73 @@ async def test_a_sub_agent_that_is_cancelled_with_its_parent_ends_as_strands_say
     ]
     assert result.stop_reason == "cancelled"
     assert (told["status"], told["content"]) == ("error", [{"text": "Agent 'child' cancelled"}])
+
+
+class Elsewhere:
+    """An agent that is no `Agent`, as one of another process (A2A) is: it can only be run."""
+
+    name = id = "elsewhere"
+
+    async def stream_async(self, prompt: Any = None, **given: Any) -> Any:
+        message: Any = {"role": "assistant", "content": [{"text": "from elsewhere"}]}
+        yield {"result": SDKResult(stop_reason="end_turn", message=message, metrics=EventLoopMetrics(), state={})}
+
+    async def invoke_async(self, prompt: Any = None, **given: Any) -> Any:
+        return [event async for event in self.stream_async(prompt)][-1]["result"]
+
+    def __call__(self, prompt: Any = None, **given: Any) -> Any:
+        raise NotImplementedError
+
+
+async def test_a_node_of_a_graph_may_be_an_agent_that_runs_elsewhere() -> None:
+    hooks, seen = listening()
+    builder = GraphBuilder()
+    builder.add_node(Elsewhere(), "far")
+    builder.set_max_node_executions(10)
+
+    result = await hooked(builder.build(), hooks=[hooks, passing()]).invoke_async("go")
+
+    assert "from elsewhere" in str(result.results["far"].result)
+    assert names(seen) == ["beforeCallAgent", "afterCallAgent", "onComplete"]
+
+
+async def test_what_a_run_has_started_may_run_agents_when_that_run_is_over() -> None:
+    started: list[asyncio.Task[Any]] = []
+    over, (hooks, seen) = asyncio.Event(), listening()
+    other = Agent(name="other", model=Scripted([DONE, DONE]), callback_handler=None)
+
+    async def later() -> str:
+        await over.wait()
+        await other.invoke_async("go")
+        other.messages.clear()
+        return texts((await hooked(other, hooks=[hooks]).invoke_async("go")).message)
+
+    @tool
+    async def start() -> str:
+        """Start something that outlives the run."""
+        started.append(asyncio.create_task(later()))
+        return "started"
+
+    agent = Agent(model=Scripted([calls("start"), DONE]), tools=[start], callback_handler=None)
+    await hooked(agent, hooks=[passing()]).invoke_async("go")
+    over.set()
+
+    assert await started[0] == "done"
+    assert {event.parent_operation_id for event in seen} == {None}
+
+
+@pytest.mark.parametrize("attached", [None, *ATTACHED])
+async def test_a_node_that_a_hook_of_theirs_cancels_fails_the_graph_in_their_words(attached: str | None) -> None:
+    builder = GraphBuilder()
+    builder.add_node(Agent(name="one", model=Scripted([DONE]), callback_handler=None), "one")
+    builder.set_max_node_executions(10)
+    graph = builder.build()
+
+    def cancel(event: BeforeNodeCallEvent) -> None:
+        event.cancel_node = "closed today"
+
+    graph.hooks.add_callback(BeforeNodeCallEvent, cancel)
+    run = graph if attached is None else hooked(graph, hooks=ATTACHED[attached]())
+
+    with pytest.raises(RuntimeError, match="closed today"):
+        await run.invoke_async("go")
