@@ -134,8 +134,8 @@ async def _call(seat: Seat, context: Any, call_next: Next) -> TypedEvent:
         del run.step.asked[calling.tool_call_id]
         run.decided([seat.decisions[calling.tool_call_id]])
         return await _call(seat, context, call_next)
-    if isinstance(done.error, InterruptException) and not own:
-        raise done.error
+    if done.error is not None and not own:
+        raise done.error  # an interrupt, or middleware has failed: Strands says what becomes of it
     if own and not done.changed:
         return own[-1]
     return words.tool_result(use, done.result.content, success=done.result.success)

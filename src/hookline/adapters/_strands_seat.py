@@ -77,6 +77,8 @@ class Seat:
         self.stop = ""
         """Why the run ends after the tool calls under way."""
         self.pending: list[PendingTool] = []
+        self.last_event: Mapping[str, Any] = {}
+        """That of the stream which has the result."""
         self.nodes: dict[str, Relay[Any]] = {}
         """The nodes of a graph that are running."""
 
@@ -97,7 +99,7 @@ class Seat:
         else:
             own = await self._led(prompt, given, tell)
         if tell is not None:
-            await tell({"result": own})
+            await tell({**self.last_event, "result": own})
         return own
 
     async def _stream(self, prompt: Any, given: Mapping[str, Any], tell: Tell | None) -> Any:
@@ -105,7 +107,7 @@ class Seat:
         result = None
         async for event in self.agent.stream_async(prompt, **given):
             if "result" in event:
-                result = event["result"]
+                result, self.last_event = event["result"], event
             elif tell is not None:
                 await tell(event)
         return result

@@ -213,7 +213,7 @@ def agent_name(agent: Any) -> str:
 
 def model_name(agent: Any) -> str:
     """The model's name; a graph has none."""
-    model = getattr(agent, "model", None)
+    model: Any = getattr(agent, "model", None)
     config = model.get_config() if hasattr(model, "get_config") else {}
     found = config.get("model_id") if isinstance(config, dict) else getattr(config, "model_id", None)
     return str(found or "")
