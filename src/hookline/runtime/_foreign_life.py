@@ -186,7 +186,7 @@ class ForeignLife:
             exec_child=no_child,
             parent=self._parent.run if self._parent is not None else None,
         )
-        run.at_hand, run.can_ask, run.given_specs = {}, self.drives.asks, list(tools)
+        run.at_hand, run.can_ask, run.given_specs, run.closed = {}, self.drives.asks, list(tools), False
         run.instructions, run.framework = instructions, self.drives.framework
         self._run = live[self.operation_id] = run
         try:
@@ -267,6 +267,7 @@ class ForeignLife:
                     run.dispatcher.dispatch(event)
                 reason, failure = await settled(run, reason, failure)
             finally:
+                run.closed = True
                 await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
                 end_enclosing(run)
                 del live[self.operation_id]

@@ -378,3 +378,30 @@ async def test_a_node_that_a_hook_of_theirs_cancels_fails_the_graph_in_their_wor
 
     with pytest.raises(RuntimeError, match="closed today"):
         await run.invoke_async("go")
+
+
+@pytest.mark.parametrize("attached", [None, *ATTACHED])
+async def test_a_tool_in_the_background_that_outlives_the_run_keeps_its_result(attached: str | None) -> None:
+    released, ended = asyncio.Event(), list[str]()
+
+    @tool(name="work")
+    async def work() -> str:
+        """Work for long."""
+        await released.wait()
+        ended.append("worked")
+        return "done in the background"
+
+    background: Any = {"wait_for_completion": False, "max_concurrency": 1, "timeout": 60}
+    turns = [calls("work", _background_execution=True), *[DONE] * 8]
+    agent = Agent(model=Scripted(turns), tools=[work], background_tasks=background, callback_handler=None)
+    run = agent if attached is None else hooked(agent, hooks=ATTACHED[attached]())
+    await run.invoke_async("go")
+    released.set()
+    while not ended:
+        await asyncio.sleep(0)
+    for _ in range(200):  # Strands takes the result up in a task of its own
+        await asyncio.sleep(0)
+
+    await agent.invoke_async("again")
+
+    assert "done in the background" in str(agent.messages)
