@@ -44,5 +44,6 @@ PEER = Peer(
         "tests/server/transforms",
         "tests/tools",
     ],
+    left_out=["tests/client/sampling/handlers"],
     options=["-m", "not integration and not client_process and not subprocess_heavy and not conformance"],
 )
