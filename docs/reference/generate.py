@@ -1256,6 +1256,7 @@ SPAN_ATTRIBUTES: dict[str, dict[str, str]] = {
     names.HOOK: {
         names.HOOK_ID: "Always. The hook.",
         names.HOOK_TYPE: "Always. The event, the call, or `phase`.",
+        names.TOOL_CALL_ID: "Of a hook of a tool call, or of its events. The call that it judged or was told of.",
         names.HOOK_STATUS: "Always. See [hook executions](../how-to/watch-hook-executions.md).",
         names.HOOK_DURATION: "Always. Seconds spent in the handler itself.",
         names.DENIAL_REASON: "With content. Why it refused.",
@@ -1311,13 +1312,16 @@ EVENTS_SENT: list[list[str]] = [
     [
         f"`{names.DENIED_EVENT}`",
         "a span event of `agent_step`, outside of every step of the root",
-        "A hook has withheld the result of something that has run, or refused a write to memory. [Denials](#denials).",
+        "A hook has withheld the result of something that has run, or refused a write to memory. [Denials](#denials). "
+        f"With `tool_spans=False` also: it has refused a tool call, named by `{names.TOOL_NAME}` and "
+        f"`{names.TOOL_CALL_ID}`. With `agent_spans=False` also: it has refused the run, a step or a model call.",
     ],
     [
         f"`{names.ANSWERED_EVENT}`",
         "a span event of `agent_step`, outside of every step of the root",
         f"A hook has answered in place of a model call, a sub-agent, a compaction, a step or the run: "
-        f"`{names.ANSWER_HOOK}` says which, `{names.ANSWER_CALL}` what. A tool call that was answered says so itself.",
+        f"`{names.ANSWER_HOOK}` says which, `{names.ANSWER_CALL}` what. A tool call that was answered says so itself; "
+        "with `tool_spans=False` it is named here.",
     ],
     [
         f"`{names.HOOK_EVENT}`",

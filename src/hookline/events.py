@@ -122,7 +122,7 @@ class OnComplete(EventFields, frozen=True, kw_only=True, tag="onComplete", gc=Fa
     Attributes:
         reason: Why.
         steps: Steps of the operation so far.
-        llm_calls: Model calls so far.
+        llm_calls: Model calls so far, those that failed too; one that is tried again counts once.
         tool_calls: Tool calls so far.
         total_tokens: Tokens read and written so far.
         cost_usd: Price so far.

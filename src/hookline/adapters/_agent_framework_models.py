@@ -57,6 +57,7 @@ class Models(ChatMiddleware):
         elif led:
             context.result = await self._ask(context, call, None)
         else:
+            self._seat.run.begin_model_call()
             await call()
             if context.stream:
                 context.stream_result_hooks.append(self._heard)
@@ -67,21 +68,23 @@ class Models(ChatMiddleware):
 
     def _heard(self, response: Any) -> None:
         self._seat.asking = False
-        self._seat.run.run.llm_calls += 1
-        self._seat.run.answered(words.model_response(response, self._seat.servers))
+        self._seat.run.asked_model(words.model_response(response, self._seat.servers))
 
     async def _streamed(
         self, context: ChatContext, call_next: Next
     ) -> ResponseStream[ChatResponseUpdate, ChatResponse[Any]]:
         relay = Relay(self._ask(context, call_next, Emitted))
-        first = await anext(relay, None)  # the framework keeps what was compacted until here
+        first: list[ChatResponseUpdate] = []
+        async for update in relay:  # the framework keeps what was compacted until the first update
+            first.append(update)
+            break
 
         async def updates() -> AsyncGenerator[ChatResponseUpdate, None]:
             with closing(relay.work):
-                if first is not None:
-                    yield first
-                    async for update in relay:
-                        yield update
+                for update in first:
+                    yield update
+                async for update in relay:
+                    yield update
 
         return ResponseStream(updates(), finalizer=lambda _: relay.result)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -47,9 +47,8 @@ async def play(context: AgentContext, call_next: Next, hooks: Iterable[AnyHook],
         options: What `ForeignRun` takes.
     """
     outside = context.metadata.get(OUTSIDE, 0)
-    context.metadata[OUTSIDE] = outside + 1
     mark = f"{words.OPERATION}_{outside}" if outside else words.OPERATION
-    decided, operation = words.decisions(context.messages, mark)
+    decided, reworded, operation = words.decisions(context.messages, mark)
     agent: Any = context.agent
     given = {
         "agent_id": agent.name or agent.id,
@@ -59,7 +58,7 @@ async def play(context: AgentContext, call_next: Next, hooks: Iterable[AnyHook],
         **options,
     }
     run = ForeignRun(hooks, DRIVES, **given)
-    seat = Seat(run, context, decided, mark)
+    seat = Seat(run, context, decided, reworded, mark)
     ended = list[MiddlewareTermination]()
     call = partial(ending, context, call_next, ended)
     if context.stream:
@@ -108,39 +107,64 @@ async def _over(task: asyncio.Task[None]) -> None:
 
 async def _run(seat: Seat, call_next: Next, tell: Tell | None) -> AgentResponse[Any]:
     async with seat.run as run:
-        context = seat.context
-        _install(seat)
-        stopped = seat.resume() if seat.decisions else ""
-        if stopped:
-            run.finish("interrupted")
-            return AgentResponse(messages=[])
-        if AgentCall not in run.run.intercepted:
-            response = await _through(context, call_next, tell)
-            _conclude(seat, response)
-            return response
-        return await _led(seat, call_next, tell)
+        with _installed(seat):
+            stopped = seat.resume() if seat.decisions else ""
+            if stopped:
+                run.finish("interrupted")
+                return AgentResponse(messages=[])
+            if AgentCall not in run.run.intercepted:
+                response = await _through(seat.context, call_next, tell)
+                _conclude(seat, response)
+                return response
+            return await _led(seat, call_next, tell)
     return AgentResponse(messages=[])  # somebody has interrupted it
 
 
-def _install(seat: Seat) -> None:
-    """Stand in the way of the run's calls, outside of all others."""
+@contextmanager
+def _installed(seat: Seat) -> Iterator[None]:
+    """Stand in the way of the run's calls, outside of all others, while the run lasts.
+
+    Middleware outside of ours may run the agent again with the same context, which must not lead to a run that is over.
+    """
     context = seat.context
     agent: Any = context.agent
-    others = context.client_kwargs.get("middleware") or []
-    context.client_kwargs["middleware"] = [Models(seat), Tools(seat, follow), *others]
+    outside = context.metadata.get(OUTSIDE, 0)
     client = getattr(agent, "client", None)
     strategies = (context.compaction_strategy, getattr(agent, "compaction_strategy", None))
     strategy = next((each for each in (*strategies, getattr(client, "compaction_strategy", None)) if each), None)
-    if strategy is not None:
-        context.compaction_strategy = Compacting(seat.run, strategy)
+    others = context.client_kwargs.get("middleware")
+    with ExitStack() as stack:
+        stack.enter_context(_lent(context.metadata, OUTSIDE, outside + 1))
+        ours = [Models(seat), Tools(seat, follow), *(others or [])]
+        stack.enter_context(_lent(context.client_kwargs, "middleware", ours))
+        if strategy is not None:
+            compacting = Compacting(seat.run, strategy)
+            stack.enter_context(_lent(vars(context), "compaction_strategy", compacting))
+        yield
+
+
+@contextmanager
+def _lent(mapping: MutableMapping[str, Any], key: str, value: Any) -> Iterator[None]:
+    """Put a value into a mapping, and what was there back at the end, unless somebody else has changed it since."""
+    before = mapping.get(key, mapping)
+    mapping[key] = value
+    try:
+        yield
+    finally:
+        if mapping.get(key) is value:
+            if before is mapping:
+                del mapping[key]
+            else:
+                mapping[key] = before
 
 
 async def _through(context: AgentContext, call_next: Next, tell: Tell | None) -> AgentResponse[Any]:
     """The agent's own run."""
-    context.result = None  # what a stream is to give stands there by now
+    given, context.result = context.result, None  # what a stream is to give stands there by now
     with suppress(MiddlewareTermination):
         await call_next()
-    result: Any = context.result
+    result: Any
+    result, context.result = context.result, given
     if isinstance(result, ResponseStream):
         try:
             async for update in result:
@@ -164,22 +188,30 @@ async def _led(seat: Seat, call_next: Next, tell: Tell | None) -> AgentResponse[
 
     async def work(call: AgentCall) -> str:
         nonlocal own
+        give = hold if tell is not None and holds(run, AgentCall) else tell
         if call.input != messages:
             context.messages = words.messages_again(call.input, known)
-        own = await _through(context, call_next, hold if tell is not None and holds(run, AgentCall) else tell)
+            changed.append(context.messages)
+        own = await _through(context, call_next, give)
         return _conclude(seat, own)
 
     instructions = str(_option(context, "instructions") or "")
-    for _ in range(1 + run.run.agent.max_continues):
-        known = [(each, words.heard(each, {})) for each in context.messages]
-        messages: list[Message] = [ours for _, each in known for ours in each]
-        done = await run.lead_run(messages, work, instructions=instructions)
-        if done.denied is not None:
-            raise HookDenied(done.denied.hook_id, done.denied.reason)
-        if not done.continues:
-            break
-        earlier = [] if context.session is not None else [*context.messages, *own.messages]
-        context.messages = [*earlier, Theirs("user", ["\n\n".join(done.continues)])]
+    given, changed = context.messages, list[Any]()
+    try:
+        for _ in range(1 + run.run.agent.max_continues):
+            known = [(each, words.heard(each, {})) for each in context.messages]
+            messages: list[Message] = [ours for _, each in known for ours in each]
+            done = await run.lead_run(messages, work, instructions=instructions)
+            if done.denied is not None:
+                raise HookDenied(done.denied.hook_id, done.denied.reason)
+            if not done.continues:
+                break
+            earlier = [] if context.session is not None else [*context.messages, *own.messages]
+            context.messages = [*earlier, Theirs("user", ["\n\n".join(done.continues)])]
+            changed.append(context.messages)
+    finally:
+        if any(context.messages is each for each in changed):
+            context.messages = given  # middleware outside of ours may run the agent again, with what it was given
     if done.changed:
         own = words.said_instead(own, done.output, _option(context, "response_format"))
         held = [AgentResponseUpdate(role="assistant", contents=own.messages[-1].contents)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextvars import ContextVar
 from typing import Any
 
+import msgspec
 from agent_framework import AgentContext, ChatContext, Content, Message, MiddlewareTermination
 
 from hookline.adapters import _agent_framework_words as words
@@ -32,11 +33,17 @@ class Seat:
         run: The run.
         context: The framework's own context of it.
         decisions: What a person has decided since it paused, by tool call.
+        reworded: The refused calls of which the model is to be told in our words; of others in the framework's.
         mark: Where its requests for approval say which operation waits.
     """
 
     def __init__(
-        self, run: ForeignRun, context: AgentContext, decisions: Mapping[str, Approve | Reject], mark: str
+        self,
+        run: ForeignRun,
+        context: AgentContext,
+        decisions: Mapping[str, Approve | Reject],
+        reworded: Set[str],
+        mark: str,
     ) -> None:
         self.run, self.context, self.mark = run, context, mark
         self.decisions = dict(decisions)
@@ -46,17 +53,22 @@ class Seat:
         """Where its tools come from, by name."""
         self.rejected = {call: each for call, each in decisions.items() if isinstance(each, Reject)}
         """Rejections that the model has not been told of yet."""
+        self._reworded = reworded
 
     def begin(self, context: ChatContext) -> None:
         """A step begins; another attempt at the same model call belongs to the same step."""
+        for content in (each for message in context.messages for each in message.contents if self.rejected):
+            decision = self.rejected.get(content.call_id or "") if content.type == "function_result" else None
+            if decision is None:
+                continue
+            if decision.tool_call_id in self._reworded:
+                _replace(content, words.rejection(decision))  # in place: what the run gives back holds it too
+            elif self.run.run.step_index is not None:
+                self._reword(decision.tool_call_id, words.text_of(content.result))
+        self.rejected = {}
         if not self.asking:
             self.run.begin_step()
             self.asking = True
-        for content in (each for message in context.messages for each in message.contents if self.rejected):
-            decision = self.rejected.get(content.call_id or "") if content.type == "function_result" else None
-            if decision is not None:  # in place: the conversation that the run gives back holds it too
-                _replace(content, words.rejection(decision))
-        self.rejected = {}
 
     async def tell_unknown(self, messages: Sequence[Message]) -> None:
         """Tell of calls of tools that do not exist, to which the framework itself has answered.
@@ -124,6 +136,12 @@ class Seat:
         where = {"identifier": pending.identifier, "api_name": pending.api_name, "tool_call_id": name}
         step.calling.append(ToolCalling(**where, args=pending.args))
         step.outcomes[name] = ToolOutcome(**where, content=told, success=False)
+
+    def _reword(self, name: str, told: str) -> None:
+        """Note what the framework has told the model of a call that a person refused."""
+        outcomes = self.run.step.outcomes
+        if name in outcomes:
+            outcomes[name] = msgspec.structs.replace(outcomes[name], content=told)
 
     def learn(self, context: ChatContext) -> None:
         """Where the tools come from that the model is offered."""

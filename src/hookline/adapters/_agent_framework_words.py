@@ -235,23 +235,30 @@ def pending(response: AgentResponse[Any], tools: Mapping[str, str]) -> list[Pend
     ]
 
 
-def decisions(messages: Iterable[Any], mark: str) -> tuple[dict[str, Approve | Reject], str | None]:
-    """What a person has decided, by tool call, and for which operation if the answers say so.
+def decisions(messages: Iterable[Any], mark: str) -> tuple[dict[str, Approve | Reject], set[str], str | None]:
+    """Read what a person has decided.
 
     Args:
         messages: What the run is given.
-        mark: Where the answers say it.
+        mark: Where the answers say for which operation they are.
+
+    Returns:
+        The decisions by tool call; the calls of which the model is to be told in our words, because `answers` made the
+        answer; and the operation, if an answer says it.
     """
     answers = [each for message in messages for each in message.contents if each.type == "function_approval_response"]
     found: dict[str, Approve | Reject] = {}
+    reworded: set[str] = set()
     operation = None
     for each in answers:
         call, more = each.function_call.call_id, each.additional_properties or {}
         why = more.get(REJECTED) or {}
+        if why:
+            reworded.add(call)
         reject = Reject(call, str(why.get("reason", "")), bool(why.get("and_continue", True)))
         found[call] = Approve(call) if each.approved else reject
         operation = more.get(mark) or operation
-    return found, operation
+    return found, reworded, operation
 
 
 def request(occurrence: str, call_id: str, name: str, args: Mapping[str, Any]) -> Content:

@@ -88,14 +88,14 @@ class Task:
             await self.compacting.settle()
         if message.error is not None:  # the CLI's own words: the model was asked in vain
             self._begin_step(run)
+            run.begin_model_call()
             return
         response = words.model_response(message)
         goes_on = message.message_id is not None and self._message_ids.get(caller) == message.message_id
         if not goes_on:
             self._message_ids[caller] = message.message_id or ""
             self._begin_step(run)
-            run.answered(response)
-            run.run.llm_calls += 1
+            run.asked_model(response)
         else:
             step = run.step
             step.calling = [*step.calling, *response.tool_calls]

@@ -187,7 +187,9 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
         if self._messages is None:
             self._messages = super().receive_messages()
         try:
-            return await anext(self._messages, None)
+            return await anext(self._messages)
+        except StopAsyncIteration:
+            return None
         except BaseException:
             self._messages = None  # a generator that has raised is over
             raise

@@ -177,6 +177,7 @@ class Plugin(BasePlugin):
             llm_request.append_instructions([place.instructions])
         if not place.run.leads(ModelCall):
             place.heeds = True
+            place.run.begin_model_call()
             return None
         request, between = words.Request(llm_request), Between(place.under_way)
         leading = place.run.ask_model(request.messages, between.work, tools=request.tools, settings=request.settings)

@@ -126,6 +126,7 @@ class Attached:
         if self.instructions is not None:
             request = request.override(system_message=SystemMessage(self.instructions))
         if not run.leads(ModelCall):
+            run.begin_model_call()
             response = await handler(request)
             run.asked_model(answer_of(response.result, named))
             self._begun = False

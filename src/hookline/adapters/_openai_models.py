@@ -146,13 +146,14 @@ def begin(attached: Attached) -> None:
     if not attached.asking:
         attached.run.begin_step()
         attached.asking = True
+    if not attached.leads_models:
+        attached.run.begin_model_call()
 
 
 def heard(attached: Attached, response: ModelResponse, tools: Any, handoffs: Any) -> None:
     """A model has answered, and only observers look."""
     run = attached.run
-    run.run.llm_calls += 1
-    run.answered(answer_of(response, tools, handoffs))
+    run.asked_model(answer_of(response, tools, handoffs))
     attached.asking = False
 
 

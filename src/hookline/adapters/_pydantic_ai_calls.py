@@ -59,6 +59,7 @@ class Calls:
         if can_compact(request.model):
             request = replace(request, model=CompactingModel(request.model, run, self._shown))
         if not run.leads(ModelCall):  # translating a long conversation for nobody would cost more than all the rest
+            run.begin_model_call()
             with UnderWay(self._calls):
                 response = await handler(request)
             run.asked_model(words.answer_of(response, self._source))

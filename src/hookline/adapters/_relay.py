@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
+from types import coroutine
 from typing import Any, Generic, TypeVar, cast
 
 from hookline.calls import Call
@@ -47,22 +48,28 @@ class Relay(Generic[T]):
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self.work = work
         self.result = cast(T, None)
+        self._over = False
         self._go: tuple[Callable[[Any], Any], Any] = (work.send, None)
 
     def __aiter__(self) -> Relay[T]:
         return self
 
-    def __anext__(self) -> Relay[T]:
-        return self
-
-    def __await__(self) -> Generator[Any, Any, Any]:
+    # A coroutine, not an awaitable of its own: `anext(relay, default)` calls the `__await__` of such a one anew each
+    # time that it is resumed (CPython 3.11 to 3.13), and loses what was suspended in the one before.
+    @coroutine
+    def __anext__(self) -> Generator[Any, Any, Any]:
+        if self._over:
+            raise StopAsyncIteration
         while True:
             go, value = self._go
             self._go = (self.work.send, None)
             try:
                 asked = go(value)
-            except StopIteration as stop:
-                self.result = stop.value
+            except BaseException as error:
+                self._over = True
+                if not isinstance(error, StopIteration):
+                    raise
+                self.result = error.value
                 raise StopAsyncIteration from None
             if asked.__class__ is Emitted:
                 return asked.event

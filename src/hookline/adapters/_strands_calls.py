@@ -11,13 +11,12 @@ from weakref import WeakSet
 
 from strands import Agent
 from strands import hooks as strands_hooks
-from strands.agent.conversation_manager import NullConversationManager
 from strands.interrupt import InterruptException
 from strands.middleware import ExecuteToolStage, InvokeModelStage, ToolResultEvent, TypedEvent
 
 from hookline.adapters import _strands_words as words
 from hookline.adapters._relay import Emitted
-from hookline.adapters._strands_compaction import Compacting
+from hookline.adapters._strands_compaction import lead_compactions
 from hookline.adapters._strands_models import after_model, model_stage, relayed
 from hookline.adapters._strands_nodes import after_node, before_node
 from hookline.adapters._strands_seat import Seat, present, seat_of, sub_run, waiting
@@ -42,7 +41,9 @@ def before_model(event: strands_hooks.BeforeModelCallEvent) -> None:
     if seat is not None:
         if not seat.asking:
             seat.run.begin_step()
-            seat.asking = True
+            seat.asking = seat.told = True
+        if not seat.leads_models:
+            seat.run.begin_model_call()
         seat.tokens = event.projected_input_tokens or 0
 
 
@@ -93,16 +94,18 @@ async def after_tool(event: strands_hooks.AfterToolCallEvent[Any]) -> None:
     seat = seat_of(event.agent)
     if seat is None or event.cancel_message is None:
         return
-    decision = seat.decisions.get(event.tool_use["toolUseId"])
+    calling, judged = words.calling(event.agent, event.tool_use), event.tool_use["toolUseId"] not in seat.untold
+    decision = seat.decide(calling, refused=event.cancel_message)
     if isinstance(decision, Reject):
-        told = seat.refused(words.calling(event.agent, event.tool_use), decision)
-        event.result = words.tool_result(event.tool_use, told, success=False).tool_result
+        told = seat.refused(calling, decision, None if judged else event.cancel_message)
+        if judged:
+            event.result = words.tool_result(event.tool_use, told, success=False).tool_result
         return
 
     async def cancelled(args: Mapping[str, Any]) -> ToolResult:
         return ToolResult(content=event.cancel_message or "", success=False)
 
-    await seat.run.call_tool(words.calling(event.agent, event.tool_use), cancelled, approved=True)
+    await seat.run.call_tool(calling, cancelled, approved=True)
 
 
 # Calls.
@@ -114,7 +117,7 @@ async def _call(seat: Seat, context: Any, call_next: Next) -> TypedEvent:
         return await _call_agent(seat, context, call_next)
     use, run, own = context.tool_use, seat.run, list[TypedEvent]()
     calling = words.calling(context.agent, use)
-    decision = seat.decisions.get(calling.tool_call_id)
+    decision = seat.decide(calling)
     if isinstance(decision, Reject):
         return words.tool_result(use, seat.refused(calling, decision), success=False)
     if decision is not None:
@@ -126,13 +129,13 @@ async def _call(seat: Seat, context: Any, call_next: Next) -> TypedEvent:
     done = await run.call_tool(calling, work, approved=decision is not None)
     if done.asked is not None:
         # Raises, unless a person has answered the sub-agent's question in a run of the agent around it.
-        answer = context.interrupt("hookline", reason=done.asked.prompt)
+        answer = context.interrupt(words.ASK, reason=done.asked.prompt)
         seat.decisions[calling.tool_call_id] = words.decision(calling.tool_call_id, answer.response)
         del run.step.asked[calling.tool_call_id]
         run.decided([seat.decisions[calling.tool_call_id]])
         return await _call(seat, context, call_next)
-    if isinstance(done.error, InterruptException) and not own:
-        raise done.error
+    if done.error is not None and not own:
+        raise done.error  # an interrupt, or middleware has failed: Strands says what becomes of it
     if own and not done.changed:
         return own[-1]
     return words.tool_result(use, done.result.content, success=done.result.success)
@@ -165,13 +168,17 @@ async def _call_agent(seat: Seat, context: Any, call_next: Next) -> TypedEvent:
 
     async def work(instruction: str, operation_id: str) -> str:
         async with sub_run(seat, agent, operation_id) as run:
-            inner = Seat(run, agent, seat)
+            # It goes on as a new operation, in which only rejections are not the answers of its own tools.
+            answers = words.answers_inside(seat.answers.given, use["toolUseId"])
+            rejected = {call: each for call, each in answers.decisions.items() if isinstance(each, Reject)}
+            inner = Seat(run, agent, seat, answers._replace(decisions=rejected), told=True)
             present.set(inner)
             try:
-                done = await run.lead_run(
-                    [Message(role="user", content=instruction)],
-                    partial(_sub_agent, inner, context, call_next, given, own),
-                )
+                with lead_compactions(agent):
+                    done = await run.lead_run(
+                        [Message(role="user", content=instruction)],
+                        partial(_sub_agent, inner, context, call_next, given, own),
+                    )
             finally:
                 present.set(seat)
         return done.output
@@ -214,6 +221,8 @@ def attach(agent: Any, *, models: bool = True, resumes: bool = False) -> None:
     """
     first, last = -math.inf, math.inf
     if not isinstance(agent, Agent):
+        if not isinstance(getattr(agent, "nodes", None), dict):
+            return  # an agent elsewhere (A2A): the graph around it tells of its run
         if agent not in waiting:
             agent.hooks.add_callback(strands_hooks.BeforeNodeCallEvent, before_node, order=last)
             agent.hooks.add_callback(strands_hooks.AfterNodeCallEvent, after_node, order=first)
@@ -234,6 +243,3 @@ def attach(agent: Any, *, models: bool = True, resumes: bool = False) -> None:
     if resumes and agent not in _resuming:  # every callback costs each run something, and few runs are resumed
         agent.add_hook(before_tools, strands_hooks.BeforeToolsEvent, order=first)
         _resuming.add(agent)
-    manager = agent.conversation_manager
-    if not isinstance(manager, NullConversationManager) and not isinstance(manager.reduce_context, Compacting):
-        vars(manager)["reduce_context"] = Compacting(manager)

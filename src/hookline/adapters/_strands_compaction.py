@@ -2,16 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
+from threading import Lock
 from typing import Any
+
+from strands import Agent
+from strands.agent.conversation_manager import NullConversationManager
 
 from hookline.adapters._strands_seat import seat_of
 from hookline.adapters._strands_words import heard, text_of
 from hookline.calls import Message
 from hookline.errors import HookUsageError
 
-__all__ = ["Compacting"]
+__all__ = ["lead_compactions"]
+
+
+_changing = Lock()
+
+
+@contextmanager
+def lead_compactions(agent: Any) -> Iterator[None]:
+    """Lead the compactions of an agent while it runs; then its conversation manager is as it was.
+
+    Args:
+        agent: An agent, or a graph or a swarm with its nodes.
+    """
+    managers = [
+        each
+        for each in _managers_of(agent)
+        if hasattr(each, "reduce_context") and not isinstance(each, NullConversationManager)
+    ]
+    with _changing:
+        for manager in managers:
+            present = vars(manager).get("reduce_context")
+            if not isinstance(present, Compacting):
+                present = vars(manager)["reduce_context"] = Compacting(manager)
+            present.runs += 1
+    try:
+        yield
+    finally:
+        with _changing:
+            for manager in managers:
+                _release(vars(manager))
+
+
+def _managers_of(agent: Any) -> Iterator[Any]:
+    if isinstance(agent, Agent):
+        yield getattr(agent, "conversation_manager", None)
+        return
+    for node in getattr(agent, "nodes", {}).values():  # an agent elsewhere (A2A) has neither
+        yield from _managers_of(node.executor)
+
+
+def _release(attributes: dict[str, Any]) -> None:
+    """Give a conversation manager its own method back, once no run needs ours."""
+    present = attributes.get("reduce_context")
+    if not isinstance(present, Compacting):
+        return
+    present.runs -= 1
+    if present.runs:
+        return
+    if present.own is None:
+        del attributes["reduce_context"]
+    else:
+        attributes["reduce_context"] = present.own
 
 
 class Compacting:
@@ -19,10 +75,16 @@ class Compacting:
 
     Args:
         manager: The conversation manager.
+
+    Attributes:
+        own: What the manager itself has in that place, if it is no method of its class.
+        runs: How many runs need it.
     """
 
     def __init__(self, manager: Any) -> None:
         self._reduce = manager.reduce_context
+        self.own = vars(manager).get("reduce_context")
+        self.runs = 0
 
     def __call__(self, agent: Any, e: Exception | None = None, **given: Any) -> None:
         """Compact.

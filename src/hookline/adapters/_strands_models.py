@@ -63,9 +63,8 @@ def after_model(event: AfterModelCallEvent) -> None:
     answer = event.stop_response
     if answer is not None and "metadata" in answer.message:
         seat.asking = False
-        seat.run.run.llm_calls += 1
         usage = answer.message["metadata"]["usage"]
-        seat.run.answered(words.response_of(event.agent, answer.message, answer.stop_reason, usage))
+        seat.run.asked_model(words.response_of(event.agent, answer.message, answer.stop_reason, usage))
 
 
 async def _ask(seat: Seat, context: Any, call_next: Next) -> ModelStopReason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from strands.hooks import AfterNodeCallEvent, BeforeNodeCallEvent
@@ -50,5 +51,6 @@ async def after_node(event: AfterNodeCallEvent) -> None:
     relay = seat.nodes.pop(event.node_id, None) if seat is not None else None
     if relay is not None:
         source: Any = event.source
-        outcome = source.state.results[event.node_id].result
-        await relay.end(outcome if isinstance(outcome, Exception) else str(outcome).strip())
+        found = source.state.results.get(event.node_id)  # none if it was cancelled, or took too long
+        outcome = found.result if found is not None else asyncio.CancelledError()
+        await relay.end(outcome if isinstance(outcome, BaseException) else str(outcome).strip())

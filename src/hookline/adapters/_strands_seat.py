@@ -11,13 +11,22 @@ import msgspec
 from strands import Agent
 
 from hookline.adapters._relay import Relay, holds
-from hookline.adapters._strands_words import agent_name, answered, model_name, prompt_of, rejection, said, text_of
+from hookline.adapters._strands_words import (
+    Answers,
+    agent_name,
+    answered,
+    model_name,
+    prompt_of,
+    rejection,
+    said,
+    text_of,
+)
 from hookline.calls import AgentCall, CompactCall, Message, ModelCall, SubAgentCall, ToolCall, ToolCalling
 from hookline.errors import HookDenied
 from hookline.events import CompletionReason, PendingTool, ToolOutcome
 from hookline.runtime import KINDS, Approve, Drives, ForeignRun, Reject
 
-__all__ = ["DRIVES", "Seat", "present", "seat_of", "sub_run", "waiting"]
+__all__ = ["DRIVES", "Seat", "present", "present_seat", "seat_of", "sub_run", "waiting"]
 
 Tell = Callable[[Any], Awaitable[None]]
 DRIVES = Drives(
@@ -43,16 +52,21 @@ class Seat:
         run: The run.
         agent: The agent, or a graph or a swarm.
         outer: The run around it.
-        decisions: What a person has decided since it paused, by tool call.
+        answers: What a person has answered since it paused.
+        told: Whether the hooks need not be told of that when its tools begin, but call by call.
     """
 
     def __init__(
-        self, run: ForeignRun, agent: Any, outer: Seat | None, decisions: Mapping[str, Approve | Reject] | None = None
+        self, run: ForeignRun, agent: Any, outer: Seat | None, answers: Answers | None = None, *, told: bool = False
     ) -> None:
         self.run, self.agent, self.outer = run, agent, outer
-        self.decisions = dict(decisions or {})
-        self.told = not self.decisions
-        """Whether the hooks have been told what a person decided."""
+        self.answers = answers or Answers({}, {}, frozenset())
+        self.decisions = dict(self.answers.decisions)
+        """What a person has decided since it paused, by tool call."""
+        self.untold = {*self.answers.unjudged, *(self.decisions if told else ())}
+        """Calls of which the hooks are still to be told what a person decided."""
+        self.told = told or not self.answers.given
+        """Whether the run has gone on with what a person answered."""
         self.leads_models = ModelCall in run.run.intercepted or ModelCall in run.run.enclosing
         """Whether hooks or telemetry stand around its model calls; observers do not."""
         self.asking = False
@@ -63,6 +77,8 @@ class Seat:
         self.stop = ""
         """Why the run ends after the tool calls under way."""
         self.pending: list[PendingTool] = []
+        self.last_event: Mapping[str, Any] = {}
+        """That of the stream which has the result."""
         self.nodes: dict[str, Relay[Any]] = {}
         """The nodes of a graph that are running."""
 
@@ -83,7 +99,7 @@ class Seat:
         else:
             own = await self._led(prompt, given, tell)
         if tell is not None:
-            await tell({"result": own})
+            await tell({**self.last_event, "result": own})
         return own
 
     async def _stream(self, prompt: Any, given: Mapping[str, Any], tell: Tell | None) -> Any:
@@ -91,7 +107,7 @@ class Seat:
         result = None
         async for event in self.agent.stream_async(prompt, **given):
             if "result" in event:
-                result = event["result"]
+                result, self.last_event = event["result"], event
             elif tell is not None:
                 await tell(event)
         return result
@@ -142,18 +158,37 @@ class Seat:
             self.run.finish(ENDS[reason])
         return str(result) if reason is None else text_of(result.message["content"])
 
+    def decide(self, calling: ToolCalling, *, refused: str | None = None) -> Approve | Reject | None:
+        """What a person has decided about a call that has come.
+
+        Args:
+            calling: The call.
+            refused: Why Strands does not run it, if it does not.
+        """
+        name = calling.tool_call_id
+        if name in self.untold:
+            self.untold.discard(name)
+            judged = Approve(name) if refused is None else Reject(name, and_continue=True)
+            self.run.decided([self.decisions.setdefault(name, judged)])
+        return self.decisions.get(name)
+
     def approved(self, calling: ToolCalling) -> ToolCalling:
         """A call that a person has let through, as that person has seen it."""
         shown = [each.args for each in self.run.run.pending if each.tool_call_id == calling.tool_call_id]
         return msgspec.structs.replace(calling, args=shown[0]) if shown else calling
 
-    def refused(self, calling: ToolCalling, decision: Reject) -> str:
+    def refused(self, calling: ToolCalling, decision: Reject, told: str | None = None) -> str:
         """Note a call that a person has refused.
+
+        Args:
+            calling: The call.
+            decision: The refusal.
+            told: What Strands has told the model of it.
 
         Returns:
             What the model is told.
         """
-        step, told = self.run.step, rejection(decision)
+        step, told = self.run.step, rejection(decision) if told is None else told
         step.calling.append(calling)
         step.outcomes[calling.tool_call_id] = ToolOutcome(
             identifier=calling.identifier,
@@ -182,9 +217,17 @@ waiting: WeakKeyDictionary[Any, str | None] = WeakKeyDictionary()
 """The agents that have the adapter's callbacks, each with its operation that waits for a person."""
 
 
+def present_seat() -> Seat | None:
+    """The run that this code runs in; one that is over is none, and what was started in it may go on."""
+    seat = present.get()
+    while seat is not None and not seat.run.is_open:
+        seat = seat.outer
+    return seat
+
+
 def seat_of(agent: object) -> Seat | None:
     """The present run of an agent."""
-    seat = present.get()
+    seat = present_seat()
     while seat is not None and seat.agent is not agent:
         seat = seat.outer
     return seat

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
-from urllib.parse import unquote
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+from uuid import NAMESPACE_OID, uuid5
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
@@ -18,12 +19,15 @@ from hookline.calls import Message, ModelResponse, ToolCalling, ToolSpec, Usage
 from hookline.runtime import Approve, Reject
 
 __all__ = [
+    "ASK",
+    "Answers",
     "agent_name",
     "answered",
+    "answers_in",
+    "answers_inside",
     "call_of",
     "calling",
     "decision",
-    "decisions",
     "heard",
     "is_agent",
     "messages_again",
@@ -40,6 +44,11 @@ __all__ = [
 ]
 
 Block = Mapping[str, Any]
+ASK = "hookline"
+"""The name of the interrupts of hooks that ask a person."""
+REJECTED = "hookline_rejected"
+"""What marks the response of a person who has rejected a call, whoever has asked."""
+_OURS = uuid5(NAMESPACE_OID, ASK)
 _encoded = json.JSONEncoder(default=str).encode
 
 
@@ -204,7 +213,8 @@ def agent_name(agent: Any) -> str:
 
 def model_name(agent: Any) -> str:
     """The model's name; a graph has none."""
-    config = agent.model.get_config() if isinstance(agent, Agent) else {}
+    model: Any = getattr(agent, "model", None)
+    config = model.get_config() if hasattr(model, "get_config") else {}
     found = config.get("model_id") if isinstance(config, dict) else getattr(config, "model_id", None)
     return str(found or "")
 
@@ -247,7 +257,7 @@ def response_to(decision: Approve | Reject) -> Any:
     """The response to an interrupt that says what a person decided."""
     if isinstance(decision, Approve):
         return True
-    return {"approved": False, "reason": decision.reason, "and_continue": decision.and_continue}
+    return {REJECTED: True, "approved": False, "reason": decision.reason, "and_continue": decision.and_continue}
 
 
 def rejection(decision: Reject) -> str:
@@ -255,9 +265,70 @@ def rejection(decision: Reject) -> str:
     return f"A person refused this call: {decision.reason}" if decision.reason else "A person refused this call."
 
 
-def decisions(prompt: Any) -> dict[str, Approve | Reject]:
-    """The decisions that a prompt carries, by tool call."""
+class Answers(NamedTuple):
+    """What a person has answered to interrupts."""
+
+    given: Mapping[str, Any]
+    """The responses, by interrupt."""
+    decisions: Mapping[str, Approve | Reject]
+    """What they decide about tool calls. A call whose interrupt takes any answer goes on with that answer."""
+    unjudged: Set[str]
+    """Tool calls of which a hook or an intervention of Strands is still to say what the response means."""
+
+
+def answers_in(prompt: Any) -> Answers:
+    """Read the responses to interrupts in a prompt.
+
+    Args:
+        prompt: As an agent takes it.
+    """
     blocks = [each for each in prompt if isinstance(each, dict)] if isinstance(prompt, list) else []
     given = [block["interruptResponse"] for block in blocks if "interruptResponse" in block]
-    calls = [(call_of(each["interruptId"]), each["response"]) for each in given]
-    return {call: decision(call, response) for call, response in calls if call}
+    return answers_of({each["interruptId"]: each["response"] for each in given})
+
+
+def answers_of(given: Mapping[str, Any]) -> Answers:
+    """Read responses to interrupts.
+
+    Args:
+        given: The responses, by interrupt.
+    """
+    decisions: dict[str, Approve | Reject] = {}
+    unjudged: set[str] = set()
+    for interrupt, response in given.items():
+        call = call_of(interrupt)
+        if not call:
+            continue
+        answer = decision(call, response)
+        if isinstance(answer, Reject) and not (asked_by_hook(interrupt) or is_rejection(response)):
+            if interrupt.startswith("v1:before_tool_call:"):
+                unjudged.add(call)
+                continue
+            answer = Approve(call)
+        if not isinstance(decisions.get(call), Reject):
+            decisions[call] = answer
+    for call in unjudged:
+        if isinstance(decisions.get(call), Approve):
+            del decisions[call]
+    return Answers(given, decisions, unjudged - decisions.keys())
+
+
+def answers_inside(given: Mapping[str, Any], tool_call_id: str) -> Answers:
+    """Those of the responses that are for interrupts inside of a sub-agent.
+
+    Args:
+        given: The responses, by interrupt.
+        tool_call_id: The call of the sub-agent.
+    """
+    prefix = f"v1:agent_as_tool:{quote(tool_call_id, safe='')}:"
+    return answers_of({name.removeprefix(prefix): each for name, each in given.items() if name.startswith(prefix)})
+
+
+def asked_by_hook(interrupt_id: str) -> bool:
+    """Whether a hook has asked, here or in a sub-agent; any other interrupt belongs to its tool, or to Strands."""
+    return interrupt_id.endswith(f":{_OURS}") and "middleware_execute_tool" in interrupt_id.split(":")
+
+
+def is_rejection(response: Any) -> bool:
+    """Whether `answers` has made a response, of a rejection."""
+    return isinstance(response, dict) and response.get(REJECTED) is True

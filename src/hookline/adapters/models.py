@@ -122,9 +122,10 @@ class PydanticModel:
                     )
                 events = aiter(response)
                 while True:
-                    with request.in_time():
-                        event = await anext(events, None)
-                    if event is None:
+                    try:
+                        with request.in_time():
+                            event = await anext(events)
+                    except StopAsyncIteration:
                         break
                     if text := text_of(event):
                         yield text

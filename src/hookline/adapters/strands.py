@@ -25,8 +25,9 @@ except ImportError as error:
     raise MissingExtraError("strands", "The adapter of Strands") from error
 
 from hookline.adapters._strands_calls import attach
-from hookline.adapters._strands_seat import DRIVES, Seat, present, waiting
-from hookline.adapters._strands_words import agent_name, answered, call_of, decisions, model_name, response_to
+from hookline.adapters._strands_compaction import lead_compactions
+from hookline.adapters._strands_seat import DRIVES, Seat, present, present_seat, waiting
+from hookline.adapters._strands_words import agent_name, answered, answers_in, call_of, model_name, response_to
 
 __all__ = ["DRIVES", "HookedAgent", "answers", "attach", "hooked"]
 
@@ -119,20 +120,21 @@ class HookedAgent:
                 await asyncio.wait([task])
 
     async def _run(self, prompt: Any, given: Mapping[str, Any], tell: Callable[[Any], Awaitable[None]] | None) -> Any:
-        agent, outer, decided = self._agent, present.get(), decisions(prompt)
+        agent, outer, answers = self._agent, present_seat(), answers_in(prompt)
         options = {
             "agent_id": agent_name(agent),
             "model": model_name(agent),
             "parent": outer.run if outer is not None else None,
-            **({"operation_id": waiting.get(agent)} if decided else {}),
+            **({"operation_id": waiting.get(agent)} if answers.given else {}),
             **self._options,
         }
         async with ForeignRun(self._hooks, DRIVES, **options) as run:
-            seat = Seat(run, agent, outer, decided)
-            attach(agent, models=seat.leads_models, resumes=bool(decided))
+            seat = Seat(run, agent, outer, answers)
+            attach(agent, models=seat.leads_models, resumes=bool(answers.given))
             present.set(seat)
             try:
-                return await seat.play(prompt, given, tell)
+                with lead_compactions(agent):
+                    return await seat.play(prompt, given, tell)
             finally:
                 present.set(outer)
                 for relay in list(seat.nodes.values()):

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from hookline.calls import ModelCall
 from hookline.evals._contract_scenes import (
     COMPACTING,
     DELEGATING,
@@ -23,7 +24,7 @@ from hookline.evals._contract_scenes import (
     tool_pair,
 )
 from hookline.evals._contract_stage import Stage
-from hookline.evals._contract_witness import Witness, expect, holds, identifier_of, same, told
+from hookline.evals._contract_witness import Witness, drives_call, expect, holds, identifier_of, same, told
 from hookline.events import (
     AfterCallAgent,
     AfterStep,
@@ -92,13 +93,22 @@ async def tool_error(stage: Stage) -> Witness:
 
 
 async def model_error(stage: Stage) -> Witness:
-    """A model that raises ends the run, which tells so."""
+    """A model that raises ends the run, which tells so, and counts the call; whether hooks lead it or only look."""
+    looked_at = await _model_error(stage, [])
+    if not drives_call(stage.drives, ModelCall, "guard"):
+        return looked_at
+    passing = Hooks("passes")
+    passing.guard(ModelCall, id="guard")(lambda call: None)
+    return await _model_error(stage, [passing])
+
+
+async def _model_error(stage: Stage, hooks: list[Hooks]) -> Witness:
     witness = Witness(stage)
     with suppress(Exception):
-        await stage.play(SPEECHLESS, [witness.hooks])
+        await stage.play(SPEECHLESS, [*hooks, witness.hooks])
 
     failed = [expect(BeforeStep, step_index=1), expect(AfterStep, step_index=1, should_continue=False)]
-    ends = [complete("error", steps=2, llm_calls=1, tool_calls=1), expect(OnError)]
+    ends = [complete("error", steps=2, llm_calls=2, tool_calls=1), expect(OnError)]
     witness.heard([*step(0, *tool_pair(identifier_of(stage), content="3")), *failed, *ends])
     return witness
 

@@ -78,6 +78,8 @@ def tool_key(event: BeforeToolCall | AfterToolCall | OnToolCallError) -> tuple[o
 
 
 def before_tool_call(spans: OperationSpans, event: BeforeToolCall, content: Content) -> None:
+    if not spans.common.tool_spans:
+        return
     name = clean(event.api_name)
     attributes: dict[str, Any] = {}
     if content.on_spans:
@@ -102,6 +104,7 @@ def before_tool_call(spans: OperationSpans, event: BeforeToolCall, content: Cont
 def after_tool_call(spans: OperationSpans, event: AfterToolCall, content: Content) -> None:
     opened = spans.open.get(tool_key(event))
     if opened is None:
+        tell_step(spans, event, content)
         return
     attributes = answered(event)
     denied = event.answered_by is not None and not event.mocked
@@ -119,6 +122,7 @@ def after_tool_call(spans: OperationSpans, event: AfterToolCall, content: Conten
 def on_tool_call_error(spans: OperationSpans, event: OnToolCallError, content: Content) -> None:
     opened = spans.open.get(tool_key(event))
     if opened is None:
+        tell_step(spans, event, content)
         return
     attributes = answered(event)
     if is_interrupted(event):
@@ -127,6 +131,25 @@ def on_tool_call_error(spans: OperationSpans, event: OnToolCallError, content: C
         return
     message = content.message(names.EXECUTE_TOOL, names.ERROR_MESSAGE, event.error)
     spans.end(opened, event.time_unix_nano, attributes, error_type=error_type(event.error_type), message=message)
+
+
+def tell_step(spans: OperationSpans, event: AfterToolCall | OnToolCallError, content: Content) -> None:
+    """Say in the step's span which hook has refused or answered a tool call, where tool calls have no spans."""
+    if spans.common.tool_spans or event.answered_by is None:
+        return
+    call = {names.TOOL_NAME: clean(event.api_name), names.TOOL_CALL_ID: clean(event.tool_call_id)}
+    if event.mocked:
+        name = names.ANSWERED_EVENT
+        attributes = {**call, **answered(event), names.ANSWER_HOOK: clean(event.answered_by)}
+        attributes[names.ANSWER_CALL] = ToolCall.__name__
+    elif isinstance(event, AfterToolCall):
+        told = Denial(hook_id=event.answered_by, reason=event.content)
+        denial, cause = spans.denials.pop(event.tool_call_id, (told, None))
+        name = names.DENIED_EVENT
+        attributes = {**call, **denial_attributes(names.AGENT_STEP, ToolCall, denial, cause, content)}
+    else:
+        return
+    spans.step_of(event.step_index).span.add_event(name, attributes, spans.at(event.time_unix_nano))
 
 
 def answered(event: AfterToolCall | OnToolCallError) -> dict[str, Any]:

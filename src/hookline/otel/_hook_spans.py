@@ -82,6 +82,8 @@ def attributes_of(execution: HookExecution, content: Content, *, in_log: bool = 
         names.HOOK_STATUS: execution.status,
         names.HOOK_DURATION: execution.duration_ms / 1e3,
     }
+    if execution.tool_call_id:
+        attributes[names.TOOL_CALL_ID] = clean(execution.tool_call_id)
     if execution.status in ("error", "timeout"):
         attributes[names.ERROR_TYPE] = error_type_of(execution)
     if execution.error and (content.on_events if in_log else content.on_spans):

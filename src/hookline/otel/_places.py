@@ -73,11 +73,12 @@ def among_bundles(inside: OpenSpan, current: Context, operations: Operations) ->
     What is current is the span of whichever bundle was last; under that of another one, whose back end may be another,
     the segment would be lost.
     """
-    if not inside.span.is_recording() and getattr(inside.span, "end_time", None) is None:
+    spans = operations.get(inside.operation_id)
+    rooted = spans is None or spans.rooted
+    if rooted and not inside.span.is_recording() and getattr(inside.span, "end_time", None) is None:
         return set_span_in_context(inside.span, current)  # this bundle is not to see what the other one does
     span = get_current_span(current)
     attributes = getattr(span, "attributes", None) or {}
-    spans = operations.get(inside.operation_id)
     if spans is None or spans.has(span):
         return current
     call_id = attributes.get(names.TOOL_CALL_ID)

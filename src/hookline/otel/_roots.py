@@ -8,6 +8,7 @@ from typing import Any, get_args
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanKind,
+    get_current_span,
     set_span_in_context,
 )
 
@@ -21,7 +22,7 @@ from hookline.otel._context import OPERATION, set_value
 from hookline.otel._links import links_to, parsed
 from hookline.otel._places import place_of
 from hookline.otel._segments import Over
-from hookline.otel._spans import MARKS, Common, OpenSpan, OperationSpans, finish
+from hookline.otel._spans import MARKS, Common, OpenSpan, OperationSpans
 from hookline.otel._text import clean, count, error_type
 
 __all__ = ["Roots", "descriptions", "reason_of", "segment_of_event"]
@@ -68,10 +69,11 @@ class Roots:
             own: Whether it is a run of this package, or one that only events tell of.
         """
         base, at, links, parent, under, call = place_of(segment, at, operations, self._common.key, own=own)
+        goes_on = False
         if segment.traceparents and self._same_trace:
             earlier = parsed(segment.traceparents[-1])
             if earlier is not None:
-                base = set_span_in_context(NonRecordingSpan(earlier), base)
+                base, goes_on = set_span_in_context(NonRecordingSpan(earlier), base), True
         elif segment.traceparents:
             links = [*links_to(segment.traceparents), *links]
         agent = clean(segment.agent_id)
@@ -81,11 +83,18 @@ class Roots:
         spans.id = operation_id
         spans.traceparents = tuple(segment.traceparents)
         attributes = self._attributes(segment, spans)
-        name = f"{names.INVOKE_AGENT} {agent}" if agent else names.INVOKE_AGENT
-        span = self._common.tracer.start_span(name, base, SpanKind.INTERNAL, attributes, links, at)
+        if spans.rooted:
+            name = f"{names.INVOKE_AGENT} {agent}" if agent else names.INVOKE_AGENT
+            span = self._common.tracer.start_span(name, base, SpanKind.INTERNAL, attributes, links, at)
+            spans.recording = span.is_recording()
+        else:
+            span = get_current_span(base)
+            around = span.get_span_context()
+            spans.recording = not around.is_valid or around.trace_flags.sampled
+            spans.fixed = goes_on
         spans.at(at)
         spans.root = OpenSpan("root", names.INVOKE_AGENT, span, None, at, attributes, segment.operation_id)
-        if span.is_recording():
+        if spans.recording:
             spans.previous = links
             if parent is not None and under is not None:
                 spans.parent, spans.under, spans.call = parent, under, call
@@ -104,7 +113,7 @@ class Roots:
         spans.descriptions = self._descriptions(segment)
         spans.totals_from = (segment.input_tokens, segment.output_tokens)
         spans.waiting_since = segment.waiting_since_unix_nano
-        if self._content.on_spans:
+        if self._content.on_spans and spans.rooted:
             self._put_request(spans.root, segment)
 
     def complete(self, spans: OperationSpans, event: OnComplete | OnError) -> None:
@@ -120,11 +129,13 @@ class Roots:
         if spans.parent is not None:
             spans.parent.at(at)
             spans.parent.segments.pop(spans.operation_id, None)
+        if not spans.rooted:
+            return
         attributes: dict[str, Any] = {names.OUTCOME: reason}
         try:
             self._put_last(attributes, spans, event)
         finally:
-            finish(spans.root, at, attributes, failed_with, message)
+            spans.end_root(at, attributes, failed_with, message)
 
     def _put_last(self, attributes: dict[str, Any], spans: OperationSpans, event: OnComplete | OnError) -> None:
         """What is known of a segment at its end."""
@@ -157,7 +168,7 @@ class Roots:
             spans.denials[call.tool_call_id] = (denial, cause)
         elif kind is CompactCall or (kind is SubAgentCall and not ran):
             spans.denials[kind] = (denial, cause)
-        elif ran or kind not in ENDS_THE_RUN:  # there is no span for it, or that has ended
+        elif ran or not spans.rooted or kind not in ENDS_THE_RUN:  # there is no span for it, or that has ended
             attributes = denial_attributes(names.AGENT_STEP, kind, denial, cause, self._content)
             spans.current_step().span.add_event(names.DENIED_EVENT, attributes)
 

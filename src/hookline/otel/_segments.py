@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanContext
 from hookline.otel import _attributes as names
 from hookline.otel._failures import Failures
 from hookline.otel._links import traceparent_of
-from hookline.otel._spans import OperationSpans, finish
+from hookline.otel._spans import OperationSpans
 
 __all__ = ["Over", "Segments"]
 
@@ -91,7 +91,7 @@ class Segments:
             if spans.parent is not None:
                 spans.parent.at(spans.at(at))
                 spans.parent.segments.pop(spans.operation_id, None)
-            finish(spans.root, spans.at(at), {names.SPAN_TRUNCATED: why, names.OUTCOME: why})
+            spans.end_root(spans.at(at), {names.SPAN_TRUNCATED: why, names.OUTCOME: why})
         except Exception as error:
             self._failures.note(why, error)
         self.ended(spans)

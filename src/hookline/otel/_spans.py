@@ -10,13 +10,29 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from opentelemetry.context import Context, create_key
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    get_current_span,
+    set_span_in_context,
+)
 
 from hookline.calls import Call, Denial
 from hookline.otel import _attributes as names
 from hookline.otel._failures import Failures
 
-__all__ = ["MARKS", "Common", "OpenSpan", "OperationSpans", "finish", "merge"]
+__all__ = ["MARKS", "MODEL_CALLS", "Common", "OpenSpan", "OperationSpans", "finish", "merge"]
+
+
+MODEL_CALLS = ("chat", "generate_content", "text_completion")
+"""What the conventions call the asking of a model, in `gen_ai.operation.name`."""
+
+CALLS = (*MODEL_CALLS, names.EXECUTE_TOOL)
 
 
 class OpenSpan:
@@ -37,9 +53,11 @@ class OpenSpan:
         outcome: Why that ended.
         error_type: What it failed with.
         left: Of a call of a sub-agent: whether its work has failed, and only the event that tells of it is to come.
+        around: Where agents have no spans: the span of somebody else that it is under.
     """
 
     __slots__ = (
+        "around",
         "attributes",
         "began",
         "callee",
@@ -79,6 +97,16 @@ class OpenSpan:
         self.outcome: str | None = None
         self.error_type: str | None = None
         self.left = False
+        self.around: Span | None = None
+
+    def not_after_around(self, at: int) -> int:
+        """A time, but none after the end of the span of somebody else that this is under."""
+        each: OpenSpan | None = self
+        while each is not None:
+            if each.around is not None:
+                return min(at, getattr(each.around, "end_time", None) or at)
+            each = each.parent
+        return at
 
 
 class Common:
@@ -89,6 +117,8 @@ class Common:
         failures: Told of what goes wrong.
         kinds: What OpenInference calls each kind of span, where that is wanted.
         cut: Ends a segment in place of its own events: the segment, why, when.
+        agent_spans: Whether runs of agents have spans.
+        tool_spans: Whether tool calls have spans.
     """
 
     def __init__(
@@ -97,11 +127,16 @@ class Common:
         failures: Failures,
         kinds: Mapping[str, str],
         cut: Callable[[OperationSpans, str, int], None],
+        *,
+        agent_spans: bool,
+        tool_spans: bool,
     ) -> None:
         self.tracer = tracer
         self.failures = failures
         self.kinds = kinds
         self.cut = cut
+        self.agent_spans = agent_spans
+        self.tool_spans = tool_spans
         self.key = create_key("hookline-span")
         """Where the context says inside of which root or call of a sub-agent it is; two bundles have two of them."""
 
@@ -114,7 +149,7 @@ class OperationSpans:
         id: The run as attributes have it.
         agent: Its agent, as attributes have it.
         open: The spans under the root, by key, in the order in which they began.
-        root: The span of the segment.
+        root: The span of the segment; where agents have none, what stands for it is the span that it began in.
         latest: The latest time seen: time never runs backwards in a trace, whatever the machine's clock does.
         denials: What hooks have denied, by the class of the call or a tool call's id, until the event that tells of it.
     """
@@ -130,6 +165,7 @@ class OperationSpans:
         "denials",
         "descriptions",
         "finish_reason",
+        "fixed",
         "heard",
         "id",
         "input_tokens",
@@ -143,7 +179,9 @@ class OperationSpans:
         "parent",
         "previous",
         "provider",
+        "recording",
         "root",
+        "rooted",
         "segments",
         "step",
         "stopped_by",
@@ -170,6 +208,12 @@ class OperationSpans:
         self.open: dict[Hashable, OpenSpan] = {}
         self.latest = 0
         self.root: OpenSpan
+        self.rooted = common.agent_spans
+        """Whether the root is a span of its own."""
+        self.recording = True
+        """Whether the segment is sampled."""
+        self.fixed = False
+        """Whether a segment without a root goes on in the trace of an earlier one, whatever span is current."""
         self.step: OpenSpan | None = None
         self.parent: OperationSpans | None = None
         self.under: OpenSpan | None = None
@@ -202,6 +246,24 @@ class OperationSpans:
         if time_unix_nano > self.latest:
             self.latest = time_unix_nano
         return self.latest
+
+    def around(self) -> Context:
+        """The context of what is under the root, where agents have no spans.
+
+        It is inside of the span that is current, such as the framework's own span of the agent; beside it, if that is
+        the framework's own span of the call with which a step begins.
+        """
+        span = get_current_span()
+        if not self.own or self.fixed or not span.get_span_context().is_valid or self.has(span):
+            return self.inside(self.root)
+        attributes = getattr(span, "attributes", None) or {}
+        if names.OPERATION_ID in attributes or getattr(span, "end_time", None) is not None:  # another bundle's, or over
+            return self.inside(self.root)
+        above = getattr(span, "parent", None)
+        began = getattr(span, "start_time", None) or 0
+        if above is not None and began >= self.root.began and attributes.get(names.OPERATION_NAME) in CALLS:
+            span = NonRecordingSpan(above)
+        return set_span_in_context(span, self.base)
 
     def inside(self, opened: OpenSpan) -> Context:
         """The context inside of a span: what its children begin in, and what work of its own may be run in."""
@@ -239,9 +301,18 @@ class OperationSpans:
         common = self.common
         if common.kinds:
             attributes[names.OPENINFERENCE_KIND] = common.kinds[kind]
-        context = parent.context or self.inside(parent)
+        around: Span | None = None
+        if self.rooted:
+            context = parent.context or self.inside(parent)
+        elif parent is self.root:
+            context, links = self.around(), links or self.previous
+            around = get_current_span(context)
+        else:
+            context = parent.context or self.inside(parent)
+            at = parent.not_after_around(at)
         span = common.tracer.start_span(name, context, span_kind, attributes, links, at)
         opened = self.open[key] = OpenSpan(key, kind, span, parent, at, attributes, self.operation_id)
+        opened.around = around
         opened.stamp = stamp
         return opened
 
@@ -272,6 +343,13 @@ class OperationSpans:
         except Exception as error:
             self.common.failures.note("end", error)
         return True
+
+    def end_root(
+        self, at: int, attributes: dict[str, Any], error_type: str | None = None, message: str | None = None
+    ) -> None:
+        """End the span of the segment, where it is one of its own."""
+        if self.rooted:
+            finish(self.root, at, attributes, error_type, message)
 
     def children(self, opened: OpenSpan) -> list[OpenSpan]:
         """The open spans under one, the newest first."""
@@ -306,7 +384,8 @@ class OperationSpans:
 
     def open_kinds(self) -> list[str]:
         """What kind each open span is of, the root's included."""
-        return [names.INVOKE_AGENT, *(each.kind for each in list(self.open.values()))]
+        root = [names.INVOKE_AGENT] if self.rooted else []
+        return [*root, *(each.kind for each in list(self.open.values()))]
 
 
 def finish(
@@ -333,7 +412,7 @@ def finish(
             if error_type is not None:
                 span.set_attribute(names.ERROR_TYPE, error_type)
     finally:
-        span.end(max(at, opened.began))
+        span.end(max(opened.not_after_around(at), opened.began))
 
 
 MARKS = (names.CONTENT_TRUNCATED, names.CONTENT_LENGTH)

@@ -95,7 +95,10 @@ class MetricsHooks(EnclosingHooks):
 
     Args:
         meter_provider: Where metrics go; the process's unless given.
+        agent_metrics: Whether runs of agents are measured (duration, model and tool calls); False where the framework
+            does that.
         model_metrics: Whether model calls are measured (duration, tokens); False where the model's library does that.
+        tool_metrics: Whether tool calls are measured (duration); False where the framework does that.
         hook_metrics: Whether the runs of hooks are measured. Records of hook runs, which cost time, are then made in
             the whole process while such a run lives.
         max_values: How many different values one attribute takes (tools, agents, models, hooks); all further ones
@@ -112,19 +115,24 @@ class MetricsHooks(EnclosingHooks):
         self,
         meter_provider: MeterProvider | None = None,
         *,
+        agent_metrics: bool = True,
         model_metrics: bool = True,
+        tool_metrics: bool = True,
         hook_metrics: bool = True,
         max_values: int = 200,
         id: str = "metrics",  # noqa: A002
     ) -> None:
         super().__init__(id, inherit=True)
         provider("meter_provider", meter_provider, "get_meter")
-        flags(model_metrics=model_metrics, hook_metrics=hook_metrics)
+        flags(agent_metrics=agent_metrics, model_metrics=model_metrics)
+        flags(tool_metrics=tool_metrics, hook_metrics=hook_metrics)
         positive("max_values", max_values, whole=True)
         self._provider, self._instruments = instruments_of(meter_provider)
         self._record = self._instruments.histograms
         self._failures = Failures(id, self._instruments)
+        self._agent_metrics = agent_metrics
         self._model_metrics = model_metrics
+        self._tool_metrics = tool_metrics
         self._hook_metrics = hook_metrics
         bounded = self._instruments.bounded
         self._agents = bounded(names.AGENT_NAME, max_values)
@@ -264,6 +272,8 @@ class MetricsHooks(EnclosingHooks):
         self._tool(counted, event, None if is_interrupted(event) else error_type(event.error_type))
 
     def _tool(self, counted: Counted, event: AfterToolCall | OnToolCallError, error_type: str | None) -> None:
+        if not self._tool_metrics:
+            return
         real = event.api_name in counted.tools or (error_type != UNKNOWN_TOOL and event.answered_by is None)
         tool = self._tools(clean(event.api_name)) if real else names.OTHER
         attributes = {names.TOOL_NAME: tool, names.TOOL_TYPE: "function", names.AGENT_NAME: counted.agent}
@@ -293,7 +303,7 @@ class MetricsHooks(EnclosingHooks):
             self._record["compaction"].record(max(0, event.time_unix_nano - began) / 1e9, attributes)
 
     def _on_complete(self, counted: Counted, event: OnComplete) -> None:
-        if self._operations.pop(event.operation_id, None) is None:
+        if self._operations.pop(event.operation_id, None) is None or not self._agent_metrics:
             return
         agent = {names.AGENT_NAME: counted.agent}
         attributes: dict[str, Any] = dict(agent)

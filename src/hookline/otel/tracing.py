@@ -32,14 +32,14 @@ from hookline.otel._log_events import LogEvents
 from hookline.otel._options import flags, one_of, positive, provider
 from hookline.otel._roots import Roots, descriptions, reason_of, segment_of_event
 from hookline.otel._segments import Segments, end_open, heard
-from hookline.otel._spans import Common, OpenSpan, OperationSpans
+from hookline.otel._spans import MODEL_CALLS, Common, OpenSpan, OperationSpans
 from hookline.otel._text import error_type
 from hookline.signals import HookExecution
 
 __all__ = ["TracingHooks"]
 
-Entered = tuple[OpenSpan, Token[Context], Call]
-"""What `leave` needs of `enter`: the span, the context before it, and the call."""
+Entered = tuple[OpenSpan | None, Token[Context], Call]
+"""What `leave` needs of `enter`: the span, if it is the call's own; the context before it; and the call."""
 
 END_OF_TIME = 2**63
 """What a span's time must be below, in nanoseconds since 1970."""
@@ -62,7 +62,12 @@ class TracingHooks(EnclosingHooks):
         redact: `(kind of span, name of the attribute, value) -> value`, called before content is cut; `None` leaves it
             out, and so does an exception.
         max_content_chars: How many characters of content one attribute holds; the rest is cut inside of its structure.
-        model_spans: Whether model calls become `chat` spans; False where the model's library makes them itself.
+        agent_spans: Whether runs of agents become `invoke_agent` spans; False where the framework makes them itself:
+            what is in a run is then under the span that is current, which is the framework's.
+        model_spans: Whether model calls become `chat` spans; False where the model's library makes them itself, which
+            are then under the step.
+        tool_spans: Whether tool calls become `execute_tool` spans; False where the framework makes them itself, which
+            are then under the step. The step says which of them hooks have refused or answered.
         hook_spans: Whether each hook of the run becomes a span (True, `"spans"`) or an event of one (`"events"`).
         resume: Whether a segment after a pause begins a trace with a link to the earlier ones, or goes on in theirs.
         aggregate_usage: Whether the tokens of a segment stand on its root as well: `"hookline"` under our own names,
@@ -88,7 +93,9 @@ class TracingHooks(EnclosingHooks):
         capture_content: bool | str | None = None,
         redact: Redact | None = None,
         max_content_chars: int = 16_000,
+        agent_spans: bool = True,
         model_spans: bool = True,
+        tool_spans: bool = True,
         hook_spans: bool | Literal["spans", "events"] = False,
         resume: Literal["link", "same_trace"] = "link",
         aggregate_usage: Literal["off", "hookline", "gen_ai"] = "off",
@@ -102,7 +109,8 @@ class TracingHooks(EnclosingHooks):
         provider("tracer_provider", tracer_provider, "get_tracer")
         provider("meter_provider", meter_provider, "get_meter")
         provider("logger_provider", logger_provider, "get_logger")
-        flags(model_spans=model_spans, user_ids=user_ids, openinference=openinference)
+        flags(agent_spans=agent_spans, model_spans=model_spans, tool_spans=tool_spans)
+        flags(user_ids=user_ids, openinference=openinference)
         one_of("hook_spans", hook_spans, (True, False, "spans", "events"))
         one_of("resume", resume, ("link", "same_trace"))
         one_of("aggregate_usage", aggregate_usage, ("off", "hookline", "gen_ai"))
@@ -120,7 +128,14 @@ class TracingHooks(EnclosingHooks):
         kinds = names.OPENINFERENCE_KINDS if openinference else {}
         self._error_told: OnError | None = None
         self._segments = Segments(self._failures, max_span_age * 1e9)
-        self._common = Common(self._tracer, self._failures, kinds, self._segments.cut)
+        self._common = Common(
+            self._tracer,
+            self._failures,
+            kinds,
+            self._segments.cut,
+            agent_spans=agent_spans,
+            tool_spans=tool_spans,
+        )
         self._roots = Roots(
             self._common,
             self._content,
@@ -129,7 +144,9 @@ class TracingHooks(EnclosingHooks):
             conversation_id=conversation_id,
             user_ids=user_ids,
         )
-        self._model_spans = model_spans
+        self._left_to_others = frozenset(
+            call for call, ours in ((ModelCall, model_spans), (ToolCall, tool_spans)) if not ours
+        )
         self._hook_spans = hook_spans
         self.observers = tuple(
             Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observer(kind)) for kind in EVENTS.values()
@@ -142,10 +159,9 @@ class TracingHooks(EnclosingHooks):
         """Begin the root span."""
         try:
             spans = self._roots.begin(segment, time_ns(), self._segments.open, own=True)
-            wanted = spans.root.span.is_recording()
-            if wanted:
+            if spans.recording:
                 self._keep(spans)
-            return spans, wanted
+            return spans, spans.recording
         except Exception as error:
             self._failures.note("begin", error)
             return None, False
@@ -180,7 +196,7 @@ class TracingHooks(EnclosingHooks):
     def carried(self, begun: OperationSpans | None) -> str | None:
         """Where the segment is in a trace."""
         try:
-            if begun is None or is_hollow(begun):
+            if begun is None or (begun.rooted and is_hollow(begun)):
                 return None
             return traceparent_of(begun.root.span.get_span_context())
         except Exception as error:
@@ -195,6 +211,11 @@ class TracingHooks(EnclosingHooks):
                 return None
             if not spans.descriptions and isinstance(call, ModelCall) and call.tools:
                 spans.descriptions = descriptions(call.tools)  # of another framework no more is known before
+            if call.__class__ in self._left_to_others:
+                within = spans.step_of(call.step_index)
+                if is_inside(within, spans):
+                    return None
+                return None, attach(set_span_in_context(within.span)), call
             opened = self._span_of(spans, call)
             if opened is None:
                 return None
@@ -215,6 +236,8 @@ class TracingHooks(EnclosingHooks):
             return
         opened, token, call = entered
         detach(token)
+        if opened is None:
+            return
         if error is None and call.__class__ is not ModelCall:
             return
         try:
@@ -256,7 +279,7 @@ class TracingHooks(EnclosingHooks):
         if kind is ToolCall:
             return spans.open.get(("tool", call.tool_call_id))  # type: ignore[attr-defined]
         if isinstance(call, ModelCall):
-            return begin_chat(spans, call, self._content) if self._model_spans else None
+            return begin_chat(spans, call, self._content)
         wanted = names.COMPACT_CONTEXT if kind is CompactCall else names.CALL_AGENT
         callee = call.callee_id if isinstance(call, SubAgentCall) else ""
         found = (each for each in reversed(spans.open.values()) if each.kind == wanted and each.callee == callee)
@@ -301,7 +324,7 @@ class TracingHooks(EnclosingHooks):
             return None
         segment = segment_of_event(event, over)
         spans = self._roots.begin(segment, event.time_unix_nano, self._segments.open, own=False)
-        if not spans.root.span.is_recording():
+        if not spans.recording:
             self._segments.silence(operation_id)
             return None
         self._keep(spans)
@@ -385,6 +408,25 @@ class TracingHooks(EnclosingHooks):
     def open_kinds(self) -> list[str]:
         """The kind of each open span, for the gauge of open spans."""
         return self._segments.open_kinds()
+
+
+def is_inside(within: OpenSpan, spans: OperationSpans) -> bool:
+    """Whether what is current need not be changed for others' spans to be inside of a step.
+
+    An adapter cannot stand around a step, so that there the run is current, or the framework's own span of it. A span
+    that has begun since the step did is inside of it: one of a hook, or the framework's own of the call.
+    """
+    if within is spans.root:
+        return True
+    span = get_current_span()
+    if span is within.span:
+        return True
+    attributes = getattr(span, "attributes", None) or {}
+    if not span.is_recording() or names.OPERATION_ID in attributes:
+        return False
+    return (getattr(span, "start_time", None) or 0) >= within.began or attributes.get(
+        names.OPERATION_NAME
+    ) in MODEL_CALLS
 
 
 def is_hollow(spans: OperationSpans) -> bool:

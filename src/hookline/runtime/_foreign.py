@@ -93,13 +93,22 @@ class ForeignRun(ForeignLife):
         run = self._opened
         return call in run.intercepted or call in run.enclosing
 
+    def begin_model_call(self) -> None:
+        """Count a model call that the framework is about to make alone, which it may where such calls are not led.
+
+        A call that fails counts too. One that is tried again in the same step counts once.
+        """
+        self._opened.begin_model_call(self.step)
+
     def asked_model(self, response: ModelResponse) -> None:
-        """The framework has asked a model alone, which it may where such calls are not led.
+        """Take the answer of a model that the framework has asked alone.
+
+        The call is counted here, unless `begin_model_call` has counted it.
 
         Args:
             response: What the model answered.
         """
-        self._opened.llm_calls += 1
+        self.begin_model_call()
         self.answered(response)
 
     async def ask_model(
@@ -135,9 +144,10 @@ class ForeignRun(ForeignLife):
         )
 
         async def terminal(final: ModelCall) -> ModelResponse:
+            run.begin_model_call(step)
             work = ask(final)
             response = await (enclosed(run, final, work) if ModelCall in run.enclosing else work)
-            run.llm_calls += 1
+            step.asking = False
             return response
 
         if ModelCall not in run.intercepted:

@@ -110,6 +110,11 @@ class ForeignLife:
         return self._run
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has begun and not ended: what was started in it may outlive it."""
+        return self._run is not None and live.get(self.operation_id) is self._run
+
+    @property
     def inherited(self) -> list[AnyHook]:
         """The hooks that go along into the runs of sub-agents."""
         return [entry for entry in self._hooks if isinstance(entry, Hooks) and entry.inherit]
@@ -187,7 +192,7 @@ class ForeignLife:
             exec_child=no_child,
             parent=self._parent.run if self._parent is not None else None,
         )
-        run.at_hand, run.can_ask, run.given_specs = {}, self.drives.asks, list(tools)
+        run.at_hand, run.can_ask, run.given_specs, run.closed = {}, self.drives.asks, list(tools), False
         run.instructions, run.framework = instructions, self.drives.framework
         self._run = live[self.operation_id] = run
         try:
@@ -268,6 +273,7 @@ class ForeignLife:
                     run.dispatcher.dispatch(event)
                 reason, failure = await settled(run, reason, failure)
             finally:
+                run.closed = True
                 await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
                 end_enclosing(run)
                 del live[self.operation_id]

@@ -8,6 +8,7 @@ from typing import Any
 
 from hookline.calls import ModelCall, ModelResponse, ToolCall, ToolCalling, ToolSpec
 from hookline.errors import HookUsageError
+from hookline.events import Event
 from hookline.runtime._agent import Agent
 from hookline.runtime._run import Run
 from hookline.runtime._state import OperationState
@@ -35,12 +36,17 @@ def stand_in(agent_id: str, model: str, provider: str) -> Agent:
 class Segment(Run):
     """A segment whose tools are the framework's, known by the call that is under way."""
 
-    __slots__ = ("at_hand", "can_ask", "framework", "given_specs")
+    __slots__ = ("at_hand", "can_ask", "closed", "framework", "given_specs")
 
     at_hand: dict[str, Tool]
     can_ask: bool
+    closed: bool
     framework: str
     given_specs: list[ToolSpec]
+
+    def hooked(self, event: type[Event]) -> bool:
+        """Whether anybody wants this event; when the run is over, nobody does, though a tool of it may still work."""
+        return not self.closed and super().hooked(event)
 
     @property
     def specs(self) -> list[ToolSpec]:

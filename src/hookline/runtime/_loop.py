@@ -170,9 +170,9 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     if run.journal is not None:
         await checkpoint(run)
     if ModelCall not in run.intercepted:
+        run.llm_calls += 1
         answer = respond(model, partial(model_call, run, step), retry, run.text)
         response = await (enclosed(run, shown_call(run, step), answer) if ModelCall in run.enclosing else answer)
-        run.llm_calls += 1
         if run.text is not None:
             await run.text.answered(response.content)
         return response
@@ -180,10 +180,11 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
 
     async def terminal(final: ModelCall) -> ModelResponse:
         nonlocal spent
+        run.begin_model_call(step)
         own = final.metadata.get(RETRY)
         answer = respond(model, partial(own_copy, final), own if isinstance(own, ModelRetry) else retry, run.text)
         response = await (enclosed(run, final, answer) if ModelCall in run.enclosing else answer)
-        run.llm_calls += 1
+        step.asking = False
         spent = response.usage
         return response
 

@@ -71,6 +71,8 @@ class Step:
         self.ran = False
         """Whether any of its calls was run, answered or denied."""
         self.cost_usd = 0.0
+        self.asking = False
+        """Whether a model was asked, and has not answered yet: another attempt is the same call."""
 
     def results(self) -> list[ToolOutcome]:
         """What the model was told, in the order in which it asked."""

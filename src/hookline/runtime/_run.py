@@ -352,6 +352,12 @@ class Run(Conversation):
         path = f"{call.identifier}/{call.api_name}"
         self.call_indices[path] = max(call.call_index, self.call_indices.get(path, 0))
 
+    def begin_model_call(self, step: Step) -> None:
+        """Count a model call, also if it will fail; one that failed and is tried again in the same step counts once."""
+        if not step.asking:
+            step.asking = True
+            self.llm_calls += 1
+
     def count(self, step: Step, response: ModelResponse) -> None:
         """Take a model's answer into the step and the totals."""
         usage = response.usage
@@ -364,6 +370,7 @@ class Run(Conversation):
         self.last_content = step.content = response.content
         step.reasoning = response.reasoning
         step.cost_usd = usage.cost_usd
+        step.asking = False
 
     # Ending.
 

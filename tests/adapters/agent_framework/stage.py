@@ -26,6 +26,7 @@ from hookline.calls import ModelResponse
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
 from hookline.runtime import Approve, InMemoryStore, Reject
+from tests.adapters.suspending import suspend
 
 
 class Scripted(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatClient[Any]):
@@ -55,11 +56,14 @@ class Scripted(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatC
         usage: Any = {"input_token_count": 10, "output_token_count": 2}
 
         async def whole() -> ChatResponse[Any]:
+            await suspend()
             return ChatResponse(messages=[reply()], usage_details=usage)
 
         async def parts() -> Any:
+            await suspend()
             for content in reply().contents:
                 yield ChatResponseUpdate(role="assistant", contents=[content])
+                await suspend()
 
         return ResponseStream(parts(), finalizer=ChatResponse.from_updates) if stream else whole()
 

@@ -15,11 +15,27 @@ from hookline import ToolCalling
 from hookline.adapters._claude_tasks import Detached
 from hookline.calls import ModelResponse
 from hookline.evals.adapter_contract import Scene
+from tests.adapters.suspending import suspend
 
 COMMON = {"session_id": "session", "transcript_path": "", "cwd": "/"}
 SUMMARY = {"type": "result", "duration_ms": 1, "duration_api_ms": 1, "session_id": "session", "is_error": False}
 
 STRICT = ("", "allow", "ask", "defer", "deny")
+
+
+class Lines:
+    """The lines that the CLI has written; reading one waits."""
+
+    def __init__(self, lines: AsyncIterator[dict[str, Any]]) -> None:
+        self._lines = lines
+
+    def __aiter__(self) -> Lines:
+        return self
+
+    async def __anext__(self) -> dict[str, Any]:
+        line = await anext(self._lines)
+        await suspend()
+        return line
 
 
 class FakeCli(Transport):
@@ -64,6 +80,7 @@ class FakeCli(Transport):
         self._playing = Detached(self._play_all())
 
     async def write(self, data: str) -> None:
+        await suspend()
         line = json.loads(data)
         if line["type"] == "control_request":
             request = line["request"]
@@ -86,7 +103,7 @@ class FakeCli(Transport):
             self._prompts.send_nowait(line["message"]["content"])
 
     def read_messages(self) -> AsyncIterator[dict[str, Any]]:
-        return self._lines
+        return Lines(self._lines)
 
     async def close(self) -> None:
         self._playing.cancel()

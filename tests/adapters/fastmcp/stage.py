@@ -13,6 +13,7 @@ from hookline import ToolCalling
 from hookline.adapters.fastmcp import CALL_ID, DRIVES, HooklineMiddleware
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
+from tests.adapters.suspending import suspend
 
 IDS = ("operation_id", "user_id", "tenant_id")
 
@@ -45,6 +46,7 @@ async def as_client(server: FastMCP, scene: Scene, number: int = 0) -> Ran:
     client = Client(server, mode="legacy")  # with a session, so that a scene is one operation
 
     async def call(calling: ToolCalling) -> str:
+        await suspend()
         meta = {CALL_ID: calling.tool_call_id, "number": number}
         result = await client.call_tool(calling.api_name, dict(calling.args), raise_on_error=False, meta=meta)
         return result.content[0].text

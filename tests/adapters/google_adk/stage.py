@@ -24,6 +24,7 @@ from hookline.calls import ModelResponse
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
 from hookline.runtime import Approve, Reject
+from tests.adapters.suspending import suspend
 
 CONFIRMATION = "adk_request_confirmation"
 
@@ -38,6 +39,7 @@ class Scripted(BaseLlm):
     async def generate_content_async(self, llm_request: Any, stream: bool = False) -> AsyncGenerator[LlmResponse, None]:
         parts = [part for content in llm_request.contents for part in content.parts or ()]
         self.asked.append("\n".join(part.text for part in parts if part.text))
+        await suspend()
         answered = {part.function_response.id for part in parts if part.function_response}
         turns, turn = self.scene.turns, 0
         if self.scene.compact:  # the conversation does not show any more what was asked
@@ -50,6 +52,7 @@ class Scripted(BaseLlm):
         if stream:
             for word in said.content.split():
                 yield LlmResponse(partial=True, content=types.Content(role="model", parts=[types.Part(text=word)]))
+                await suspend()
         usage = types.GenerateContentResponseUsageMetadata(
             prompt_token_count=2000 if self.scene.compact and turn == len(turns) - 2 else 10, candidates_token_count=5
         )
@@ -75,6 +78,7 @@ class Summarizer(BaseEventsSummarizer):
         self.fails = fails
 
     async def maybe_summarize_events(self, *, events: list[Event]) -> Event | None:
+        await suspend()
         if self.fails:
             raise ValueError("no summary")
         compaction = EventCompaction(

@@ -15,6 +15,7 @@ from hookline.errors import HookDenied
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
 from hookline.runtime import KINDS, Approve, Drives, InMemoryStore, OperationResult, Reject, resume_agent
+from tests.adapters.suspending import suspend
 
 
 class HooklineStage:
@@ -62,6 +63,7 @@ class HooklineStage:
 
 def agent_of(name: str, scene: Scene, asked: list[str]) -> Agent:
     async def summarize(messages: Sequence[Message]) -> str:
+        await suspend()
         if scene.summary_fails:
             raise ValueError("no summary")
         return "summary"
@@ -75,8 +77,9 @@ def agent_of(name: str, scene: Scene, asked: list[str]) -> Agent:
     )
 
 
-def answer(scene: Scene, asked: list[str], call: ModelCall) -> ModelResponse:
+async def answer(scene: Scene, asked: list[str], call: ModelCall) -> ModelResponse:
     asked.append("\n".join(message.content for message in call.messages))
+    await suspend()
     turn = sum(message.role == "assistant" for message in call.messages)
     turn = len(scene.turns) - 1 if scene.compact and call.step_index else turn
     full = scene.compact and turn == len(scene.turns) - 2

@@ -17,6 +17,7 @@ from hookline.calls import ModelResponse
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
 from hookline.runtime import Approve, InMemoryStore, Reject
+from tests.adapters.suspending import suspend
 
 
 class Scripted(Model):
@@ -39,6 +40,7 @@ class Scripted(Model):
 
     async def stream(self, messages: Any, tool_specs: Any = None, system_prompt: Any = None, **given: Any) -> Any:
         self.asked.append("\n".join([system_prompt or "", *(texts(message) for message in messages)]))
+        await suspend()
         if self.fails:
             raise ValueError("no summary")
         done = sum(message["role"] == "assistant" for message in messages)
@@ -48,11 +50,14 @@ class Scripted(Model):
             yield {"contentBlockStart": {"start": {}}}
             yield {"contentBlockDelta": {"delta": {"text": turn.content}}}
             yield {"contentBlockStop": {}}
+            await suspend()
         for call in turn.tool_calls:
             args = {"input": call.args["instruction"]} if call.identifier == "agent" else call.args
             yield {"contentBlockStart": {"start": {"toolUse": {"name": call.api_name, "toolUseId": call.tool_call_id}}}}
+            await suspend()
             yield {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps(args)}}}}
             yield {"contentBlockStop": {}}
+        await suspend()
         yield {"messageStop": {"stopReason": "tool_use" if turn.tool_calls else "end_turn"}}
         usage = {"inputTokens": 10, "outputTokens": 2, "totalTokens": 12}
         yield {"metadata": {"usage": usage, "metrics": {"latencyMs": 1}}}

@@ -1,0 +1,25 @@
+"""Where spans are in traces of LangChain: ours, those of a model's library and of tools, and what is left to others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.adapters.traces import BUNDLES, SCENES, Library, check_every_subset, play_of, replaced
+
+from .stage import LangChainStage, Script
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize("bundles", BUNDLES)
+@pytest.mark.parametrize("scene", SCENES)
+async def test_spans_that_are_left_to_others_leave_the_tree_as_it_was(scene: str, bundles: str) -> None:
+    library = Library()
+
+    with replaced(Script, "_agenerate", library.around(Script._agenerate)):
+        await check_every_subset(play_of(LangChainStage()), library, bundles, SCENES[scene])

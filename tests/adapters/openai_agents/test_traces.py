@@ -1,0 +1,25 @@
+"""Where spans are in traces of OpenAI Agents: ours, those of a model's library and of tools, and what is left to others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.adapters.traces import BUNDLES, SCENES, Library, check_every_subset, play_of, replaced
+
+from .stage import OpenAIStage, Script
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize("bundles", BUNDLES)
+@pytest.mark.parametrize("scene", SCENES)
+async def test_spans_that_are_left_to_others_leave_the_tree_as_it_was(scene: str, bundles: str) -> None:
+    library = Library()
+
+    with replaced(Script, "get_response", library.around(Script.get_response)):
+        await check_every_subset(play_of(OpenAIStage()), library, bundles, SCENES[scene])
