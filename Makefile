@@ -19,7 +19,7 @@ WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); n=$$((n + (n + 1) / 2)); ech
 # Where it is set, every process that the tests start would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check bench soak adapters docs clean
+.PHONY: demo test check bench soak adapters peers docs clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/hookline demo
@@ -43,11 +43,14 @@ soak: $(VENV)/.bench $(SOAK_PHOENIX)
 adapters:
 	python3 tests/adapters/environments.py $(ARGS)
 
+peers:
+	python3 -m tests.peers $(ARGS)
+
 docs: $(VENV)/.test
 	$(PY) -m pytest tests/docs $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(SOAK_VENV) .adapters-venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
+	rm -rf $(VENV) $(SOAK_VENV) .adapters-venv .peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
 
 $(VENV)/.pip:
 	python3 -m venv $(VENV)

@@ -1,0 +1,33 @@
+"""Hooks that do nothing, for the plugins that attach them to a framework's runs."""
+
+from __future__ import annotations
+
+import os
+
+from hookline import Hooks, ModelCall, ToolCall
+from hookline.events import EVENTS
+
+
+def hooks_that_do_nothing() -> list[Hooks]:
+    """Sixteen observers; in the mode `interceptors` also a before, a guard and an after of tool and model calls."""
+    hooks = Hooks("peers", inherit=True)
+    for event in EVENTS.values():
+        hooks.on(event)(_observe)
+    if os.environ["HOOKLINE_PEERS_MODE"] == "interceptors":
+        for call in (ToolCall, ModelCall):
+            hooks.before(call)(_pass_before)
+            hooks.guard(call)(_pass_before)
+            hooks.after(call)(_pass_after)
+    return [hooks]
+
+
+def _observe(event: object) -> None:
+    pass
+
+
+def _pass_before(call: object) -> None:
+    pass
+
+
+def _pass_after(call: object, result: object) -> None:
+    pass

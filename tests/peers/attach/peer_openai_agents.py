@@ -1,0 +1,40 @@
+"""Attach hookline to the tests of OpenAI Agents: `Runner` runs each agent through a `HooklineRunner`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agents import Runner
+from agents.run import AgentRunner, get_default_agent_runner
+from peer_hooks import hooks_that_do_nothing
+
+from hookline.adapters.openai_agents import HooklineRunner
+
+run, run_sync, run_streamed = (vars(Runner)[name].__func__ for name in ("run", "run_sync", "run_streamed"))
+
+
+def _attached() -> HooklineRunner | None:
+    """A runner with hooks; none where a test has put a runner of its own in place of the SDK's."""
+    ours = (
+        type(get_default_agent_runner()) in (AgentRunner,) or "hookline" in type(get_default_agent_runner()).__module__
+    )
+    return HooklineRunner(hooks_that_do_nothing()) if ours else None
+
+
+async def _run(cls: type[Runner], *given: Any, **options: Any) -> Any:
+    runner = _attached()
+    return await (run(cls, *given, **options) if runner is None else runner.run(*given, **options))
+
+
+def _run_sync(cls: type[Runner], *given: Any, **options: Any) -> Any:
+    runner = _attached()
+    return run_sync(cls, *given, **options) if runner is None else runner.run_sync(*given, **options)
+
+
+def _run_streamed(cls: type[Runner], *given: Any, **options: Any) -> Any:
+    runner = _attached()
+    return run_streamed(cls, *given, **options) if runner is None else runner.run_streamed(*given, **options)
+
+
+for name, function in (("run", _run), ("run_sync", _run_sync), ("run_streamed", _run_streamed)):
+    setattr(Runner, name, classmethod(function))
