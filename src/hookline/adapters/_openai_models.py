@@ -203,6 +203,8 @@ async def _led_stream(
     failures: list[tuple[ModelBehaviorError, Any]] = []
 
     async def get(final: Asked) -> ModelResponse:
+        kept.clear()  # an `around` may ask twice
+        ends.clear()
         done, failed, events = list[Any](), None, stream(final)
         try:
             async for event in events:

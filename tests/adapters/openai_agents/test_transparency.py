@@ -525,6 +525,24 @@ async def test_a_hook_may_answer_where_a_stream_failed() -> None:
     assert result.final_output == "Ask a doctor."
 
 
+async def test_a_hook_that_asks_twice_shows_the_answer_that_it_takes_alone() -> None:
+    hooks, shown = Hooks("twice"), list[str]()
+
+    @hooks.around(ModelCall)
+    async def twice(call: ModelCall, call_next: Any) -> Any:
+        await call_next(call)
+        return await call_next(call)
+
+    agent = Agent(name="t", model=Script([says("well said")]))
+    result = HooklineRunner([hooks]).run_streamed(agent, "go", run_config=QUIET)
+    async for event in result.stream_events():
+        if event.type == "raw_response_event":
+            shown.append(event.data.type)
+
+    assert shown == ["response.output_text.delta", "response.output_text.delta", "response.completed"]
+    assert result.final_output == "well said"
+
+
 class Slow(Script):
     """A model that answers when it is let."""
 
