@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agents import Agent, Model, ModelBehaviorError, ModelResponse, RunConfig, Usage
+from agents.util._error_tracing import get_current_task_model_timeout_error, mark_model_timeout_task
 from openai.types.responses import ResponseCompletedEvent, ResponseOutputItemDoneEvent
 
 from hookline.adapters._openai_attached import Attached, here
@@ -257,6 +258,9 @@ async def _led_stream(
             yield ends[-1].model_copy(update={"response": response})
     finally:
         if not asking.done():
+            timeout = get_current_task_model_timeout_error()
+            if timeout is not None:  # noted on the task that waits, for the SDK's span in the one that asks
+                mark_model_timeout_task(asking, timeout)
             asking.cancel()
             await asyncio.wait([asking])
         if not asking.cancelled():

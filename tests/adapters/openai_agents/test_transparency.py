@@ -22,6 +22,7 @@ from agents import (
     ModelProvider,
     ModelResponse,
     ModelSettings,
+    ModelTimeoutError,
     RunConfig,
     RunContextWrapper,
     RunHooks,
@@ -36,6 +37,7 @@ from agents import (
 from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
 from agents.run import AgentRunner
 from agents.tool_context import ToolContext
+from agents.util._error_tracing import get_current_task_model_timeout_error
 from anyio.lowlevel import checkpoint
 from openai import AsyncOpenAI
 from openai.types.responses import (
@@ -523,6 +525,28 @@ async def test_a_hook_may_answer_where_a_stream_failed() -> None:
         pass
 
     assert result.final_output == "Ask a doctor."
+
+
+@pytest.mark.parametrize("hooks", ATTACHED, ids=lambda each: each.__name__)
+async def test_a_model_that_is_timed_out_knows_it_as_without_hooks(hooks: Callable[[], list[Any]]) -> None:
+    known: list[object] = []
+
+    class Hanging(Script):
+        async def stream_response(self, *given: Any, **options: Any) -> AsyncIterator[Any]:
+            yield _delta("Take")
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                known.append(type(get_current_task_model_timeout_error()).__name__)
+                raise
+
+    agent = Agent(name="t", model=Hanging([]), model_settings=ModelSettings(timeout=0.05))
+    result = HooklineRunner(hooks()).run_streamed(agent, "go", run_config=QUIET)
+
+    with pytest.raises(ModelTimeoutError):
+        async for _ in result.stream_events():
+            pass
+    assert known == ["ModelTimeoutError"]
 
 
 async def test_a_hook_that_asks_twice_shows_the_answer_that_it_takes_alone() -> None:
