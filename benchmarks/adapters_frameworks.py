@@ -113,7 +113,7 @@ def openai_agents() -> Workload:
 
     agent = Agent(name="adder", model=Scripted(), tools=[function_tool(add)])
     offline = RunConfig(tracing_disabled=True)
-    runner = AgentRunner()  # `Runner` goes through the adapter as soon as that is imported
+    runner = AgentRunner()
 
     def hooked(hooks: Sequence[AnyHook]) -> Run:
         return lambda: HooklineRunner(hooks).run(agent, "go", run_config=offline)

@@ -23,6 +23,7 @@ from .frame import (
     MODES,
     Comparison,
     Difference,
+    Outcomes,
     Peer,
     compare,
     differences,
@@ -85,38 +86,40 @@ def _narrowed(peer: Peer, chosen: str) -> Peer:
     return Peer(**values)
 
 
-def _timed(peer: Peer, python: Path, folder: Path, mode: str, timeout: int) -> dict[str, str]:
+def _timed(peer: Peer, python: Path, folder: Path, mode: str, timeout: int) -> Outcomes:
     begun = time.monotonic()
     found = outcomes(peer, python, folder, mode, only=(), timeout=timeout)
-    passed = sum(outcome == "passed" for outcome in found.values())
-    print(f"   {mode}: {passed} of {len(found)} pass ({time.monotonic() - begun:.0f} s)", flush=True)
+    passed = sum(outcome == "passed" for outcome in found.ended.values())
+    print(f"   {mode}: {passed} of {len(found.ended)} pass ({time.monotonic() - begun:.0f} s)", flush=True)
     return found
 
 
 def _compare(
-    peer: Peer, python: Path, folder: Path, mode: str, bare: dict[str, str], listed: Sequence[Difference], timeout: int
+    peer: Peer, python: Path, folder: Path, mode: str, bare: Outcomes, listed: Sequence[Difference], timeout: int
 ) -> bool:
     attached = _timed(peer, python, folder, mode, timeout)
-    found = compare(bare, attached, mode, listed)
+    found = compare(bare.ended, attached, mode, listed)
     for _ in range(AGAIN):
         if not found.unlisted:
             break
         for where, told in ((MODES[0], bare), (mode, attached)):  # by chance it may have passed bare
             told.update(outcomes(peer, python, folder, where, only=found.unlisted, timeout=timeout))
-        found = compare(bare, attached, mode, listed)
+        found = compare(bare.ended, attached, mode, listed)
     _tell(peer, found)
     return found.holds
 
 
 def _tell(peer: Peer, found: Comparison) -> None:
     rate = 100 * found.same / found.passed if found.passed else 0
-    print(f"   {found.mode}: {found.same} of the {found.passed} that pass bare pass attached ({rate:.1f} %)")
+    print(
+        f"   {found.mode}: {found.same} of {found.passed} that pass bare and run with hooks pass so too ({rate:.1f} %)"
+    )
     for test in found.unlisted:
         print(f"   DIFFERS {test}")
     for test in found.settled:
         print(f"   DIFFERS NO LONGER, so take it from differences/{peer.name}.toml: {test}")
     if not found.passed:
-        print("   no test passes bare")
+        print("   no test that passes bare ran anything with hooks")
     if found.unlisted:
         print(f"   their output: {HOME / f'{peer.name}-{found.mode}-again.log'}")
     if found.too_many:

@@ -39,6 +39,7 @@ class Peer:
         options: Further options of pytest.
         environ: Further variables of the environment.
         root: Folder of the source in which the tests run, where it is not the top.
+        sources: Folders of its source that are imported in place of the installed framework.
         checkout: Whether the source distribution holds no tests, so that a checkout of the repository is needed.
     """
 
@@ -51,6 +52,7 @@ class Peer:
     options: Sequence[str] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     root: str = "."
+    sources: Sequence[str] = ()
     checkout: bool = False
 
     @property
@@ -69,12 +71,25 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Outcomes:
+    """How each test ended, and the tests that ran something with hooks."""
+
+    ended: dict[str, str] = field(default_factory=dict)
+    attached: set[str] = field(default_factory=set)
+
+    def update(self, later: Outcomes) -> None:
+        """Take over how tests ended that were run again."""
+        self.ended.update(later.ended)
+        self.attached.update(later.attached)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """How one mode compares with bare.
 
     Attributes:
         mode: The mode.
-        passed: How many tests pass bare.
+        passed: How many tests pass bare that run something with hooks in this mode, or end otherwise in it.
         same: How many of them pass attached too.
         unlisted: Tests that differ, and are not in the list of differences.
         settled: Tests of the list that differ no longer.
@@ -97,17 +112,16 @@ class Comparison:
         return bool(self.passed) and not self.unlisted and not self.settled and not self.too_many
 
 
-def compare(
-    bare: Mapping[str, str], attached: Mapping[str, str], mode: str, listed: Sequence[Difference]
-) -> Comparison:
+def compare(bare: Mapping[str, str], attached: Outcomes, mode: str, listed: Sequence[Difference]) -> Comparison:
     """Compare the outcomes of a mode with those of the bare run."""
     passed = {test for test, outcome in bare.items() if outcome == "passed"}
-    differs = {test for test in passed if attached.get(test) != "passed"}
+    differs = {test for test in passed if attached.ended.get(test) != "passed"}
     known = {each.test for each in listed if each.mode == mode}
+    ran = passed & attached.attached | differs
     return Comparison(
         mode=mode,
-        passed=len(passed),
-        same=len(passed) - len(differs),
+        passed=len(ran),
+        same=len(ran) - len(differs),
         unlisted=sorted(differs - known),
         settled=sorted(known - differs),
     )
@@ -181,7 +195,7 @@ def source(peer: Peer, python: Path) -> Path | None:
     return folder
 
 
-def outcomes(peer: Peer, python: Path, folder: Path, mode: str, *, only: Sequence[str], timeout: int) -> dict[str, str]:
+def outcomes(peer: Peer, python: Path, folder: Path, mode: str, *, only: Sequence[str], timeout: int) -> Outcomes:
     """Run the framework's tests in one mode.
 
     Args:
@@ -207,7 +221,9 @@ def outcomes(peer: Peer, python: Path, folder: Path, mode: str, *, only: Sequenc
     environ = {
         **os.environ,
         **peer.environ,
-        "PYTHONPATH": str(HERE / "attach"),
+        "PYTHONPATH": os.pathsep.join(
+            str(each) for each in (HERE / "attach", *(folder / name for name in peer.sources))
+        ),
         "HOOKLINE_PEERS_MODE": mode,
         "HOOKLINE_PEERS_REPORT": str(report),
     }
@@ -218,5 +234,5 @@ def outcomes(peer: Peer, python: Path, folder: Path, mode: str, *, only: Sequenc
         )
     if not report.exists():
         raise RuntimeError(f"pytest did not run; its output is in {HOME / name}.log.")
-    found: dict[str, str] = json.loads(report.read_text())
-    return found
+    found = json.loads(report.read_text())
+    return Outcomes(ended=found["ended"], attached=set(found["attached"]))

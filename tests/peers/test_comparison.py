@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from .frame import MODES, Difference, compare, differences
+from .frame import MODES, Difference, Outcomes, compare, differences
 
 BARE = {f"t{number}": "passed" for number in range(200)} | {"broken": "failed", "left": "skipped"}
+
+
+def ended(outcomes: dict[str, str], *, alone: set[str] | None = None) -> Outcomes:
+    """How an attached run ended; every test ran something with hooks unless `alone` names those that did."""
+    return Outcomes(ended=dict(outcomes), attached=set(outcomes) if alone is None else alone)
 
 
 def by_nature(test: str, mode: str = "observers") -> Difference:
@@ -16,13 +21,13 @@ def by_nature(test: str, mode: str = "observers") -> Difference:
 
 
 def test_it_holds_where_every_test_ends_as_it_does_bare() -> None:
-    found = compare(BARE, dict(BARE), "observers", [])
+    found = compare(BARE, ended(BARE), "observers", [])
 
     assert (found.passed, found.same, found.holds) == (200, 200, True)
 
 
 def test_tests_that_fail_bare_are_not_compared() -> None:
-    found = compare(BARE, BARE | {"broken": "passed", "left": "failed"}, "observers", [])
+    found = compare(BARE, ended(BARE | {"broken": "passed", "left": "failed"}), "observers", [])
 
     assert found.holds
 
@@ -31,7 +36,7 @@ def test_tests_that_fail_bare_are_not_compared() -> None:
 def test_a_test_that_does_not_pass_attached_differs(outcome: str | None) -> None:
     attached = BARE | {"t1": outcome} if outcome else {test: end for test, end in BARE.items() if test != "t1"}
 
-    found = compare(BARE, attached, "observers", [])  # type: ignore[arg-type]
+    found = compare(BARE, ended(attached), "observers", [])  # type: ignore[arg-type]
 
     assert (found.unlisted, found.holds) == (["t1"], False)
 
@@ -39,14 +44,14 @@ def test_a_test_that_does_not_pass_attached_differs(outcome: str | None) -> None
 def test_a_listed_difference_holds_in_its_mode_alone() -> None:
     attached = BARE | {"t1": "failed"}
 
-    found = [compare(BARE, attached, mode, [by_nature("t1")]) for mode in MODES[1:]]
+    found = [compare(BARE, ended(attached), mode, [by_nature("t1")]) for mode in MODES[1:]]
 
     assert [each.unlisted for each in found] == [[], ["t1"]]
     assert [each.holds for each in found] == [True, False]
 
 
 def test_a_listed_difference_that_is_none_any_more_fails() -> None:
-    found = compare(BARE, dict(BARE), "observers", [by_nature("t1"), by_nature("t2", "interceptors")])
+    found = compare(BARE, ended(BARE), "observers", [by_nature("t1"), by_nature("t2", "interceptors")])
 
     assert (found.settled, found.holds) == (["t1"], False)
 
@@ -55,13 +60,25 @@ def test_a_listed_difference_that_is_none_any_more_fails() -> None:
 def test_at_most_one_test_in_a_hundred_may_differ(many: int, *, holds: bool) -> None:
     tests = [f"t{number}" for number in range(many)]
 
-    found = compare(BARE, BARE | dict.fromkeys(tests, "failed"), "observers", [by_nature(test) for test in tests])
+    found = compare(
+        BARE, ended(BARE | dict.fromkeys(tests, "failed")), "observers", [by_nature(test) for test in tests]
+    )
 
     assert found.holds is holds
 
 
 def test_nothing_holds_where_no_test_passes_bare() -> None:
-    assert not compare({"t1": "failed"}, {"t1": "failed"}, "observers", []).holds
+    assert not compare({"t1": "failed"}, ended({"t1": "failed"}), "observers", []).holds
+
+
+def test_tests_that_run_nothing_with_hooks_do_not_count() -> None:
+    some = {f"t{number}" for number in range(99)}
+    differs = ended(BARE | {"t150": "failed"}, alone=some)
+
+    assert not compare(BARE, ended(BARE, alone=set()), "observers", []).holds
+    assert compare(BARE, ended(BARE, alone=some), "observers", []).passed == 99
+    assert compare(BARE, differs, "observers", [by_nature("t150")]).holds
+    assert compare(BARE, differs, "observers", [by_nature("t150")]).passed == 100
 
 
 def test_a_list_names_tests_modes_and_the_rule(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run of hookline around one run of the OpenAI Agents SDK: what the twins of its agents tell, and ask."""
+"""A run of hookline around one run of the OpenAI Agents SDK: what the functions of the SDK tell it, and ask."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import anyio
-from agents import Agent, AgentsException, RunConfig, RunResultStreaming, RunState, ToolApprovalItem
+from agents import Agent, AgentsException, Model, RunConfig, RunState
 
 from hookline.adapters._openai_items import call_id_of, parsed, pending_of, told
 from hookline.adapters._openai_outputs import said_last
@@ -19,7 +19,7 @@ from hookline.errors import HooklineError, message_of
 from hookline.events import PendingTool
 from hookline.runtime import KINDS, AgentDone, Approve, Drives, ForeignRun, Reject
 
-__all__ = ["DRIVES", "Attached", "RunStopped", "masked", "present"]
+__all__ = ["DRIVES", "Attached", "RunStopped", "here", "present"]
 
 DRIVES = Drives(
     framework="OpenAI Agents",
@@ -45,19 +45,36 @@ class RunStopped(HooklineError, AgentsException):
 
 
 class Attached:
-    """Stands between the twins of a run and its hooks. After a handoff `run` is that of the agent that took over."""
+    """Stands between a run of the SDK and its hooks. After a handoff `run` is that of the agent that took over.
+
+    Args:
+        run: The run of hookline.
+        awaited: The agent whose run has not begun yet, where that is a tool of another run.
+
+    Attributes:
+        session: The session of the run.
+        config: What the SDK was told for the run.
+        asks: The agent that asks a model.
+        reworded: An agent, and the instructions that hooks gave it.
+        waits: The calls that wait for a person.
+        asking: Whether a model is asked, and has not answered.
+        handed: The runs that handed over, with what ends those that took over.
+        stand_ins: Models, and what stands in for each.
+    """
 
     def __init__(self, run: ForeignRun, *, awaited: Agent[Any] | None = None) -> None:
         self.run = run
         self.loop = asyncio.get_running_loop()
+        self.over = False
         self.waits: list[PendingTool] = []
-        self.streamed: RunResultStreaming | None = None
-        self.undecided: list[ToolApprovalItem] = []
-        self.nested = awaited is not None
-        self._awaited = awaited
-        self.config: RunConfig | None = None
+        self.session: Any = None
+        self.config: RunConfig | dict[str, Any] | None = None
+        self.asks: Agent[Any] | None = None
+        self.reworded: tuple[Agent[Any], str] | None = None
         self.asking = False
         self.handed: list[tuple[ForeignRun, asyncio.Future[str], asyncio.Task[AgentDone]]] = []
+        self.stand_ins: list[tuple[Model, Any]] = []
+        self._awaited = awaited
         self._under_way: set[asyncio.Task[Any]] = set()
 
     @property
@@ -66,35 +83,52 @@ class Attached:
         run = self.run.run
         return ModelCall in run.intercepted or bool(run.begun)
 
-    def take_turn(self) -> Agent[Any] | None:
-        """The agent whose run this stands for, if that is the next one to begin."""
-        awaited, self._awaited = self._awaited, None
-        return awaited
+    def take_turn(self, agent: Agent[Any]) -> bool:
+        """Whether it is the run of this agent for which it stands, and which begins now."""
+        if self._awaited is None or self._awaited is not agent:
+            return False
+        self._awaited = None
+        return True
 
     def go_on(self, state: RunState[Any]) -> None:
-        """The run begins where it has paused."""
-        self.undecided = state.get_interruptions()
+        """Begin where the run has paused, and tell what a person has decided since."""
         self.run.begin_step()
         self.run.step.type = "call_tool"
-
-    # What the twins call.
-
-    def hear(self, context: Any) -> None:
-        """Tell what a person has decided since the run paused."""
+        context = state._context
         decisions: list[Approve | Reject] = []
-        for item in self.undecided:
+        for item in state.get_interruptions():
             name, call_id = item.tool_name or "", call_id_of(item)
+            if context is None:
+                break
             approved = context.is_tool_approved(name, call_id)
             if approved is not None:
                 reason = None if approved else context.get_rejection_message(name, call_id, existing_pending=item)
                 decisions.append(
                     Approve(call_id) if approved else Reject(call_id, reason=reason or "", and_continue=True)
                 )
-        self.undecided = []
         self.run.decided(decisions)
 
-    async def call(self, identifier: str, name: str, invoke: Callable[..., Awaitable[Any]], ctx: Any, text: str) -> Any:
-        """A tool is called; one that runs unchanged gives what it gives, or raises what it raises."""
+    # What the SDK's functions call.
+
+    async def call(
+        self,
+        identifier: str,
+        name: str,
+        invoke: Callable[..., Awaitable[Any]],
+        context: Any,
+        given_context: Any,
+        text: str,
+    ) -> Any:
+        """Call a tool; one that runs unchanged gives what it gives, or raises what it raises.
+
+        Args:
+            identifier: Where it comes from.
+            name: Its name there.
+            invoke: Runs it.
+            context: What the SDK knows of the call.
+            given_context: What it gives to the tool, which may be less.
+            text: The arguments.
+        """
         run, own, given = self.run, list[Any](), parsed(text)
         changeable = ToolCall in run.run.intercepted
         shown = given if isinstance(given, dict) else {}  # what to make of other text is the tool's own affair
@@ -104,16 +138,18 @@ class Attached:
             final = text
             if changeable and args != shown:
                 final = json.dumps(args)
-                ctx._function_tool_arguments = None  # what the SDK has parsed for an approval
+                for each in (context, given_context):  # what the SDK has parsed for an approval
+                    if getattr(each, "_function_tool_arguments", None) is not None:
+                        each._function_tool_arguments = None
             try:
-                own.append(await invoke(ctx, final))
+                own.append(await invoke(given_context, final))
             except asyncio.CancelledError as error:
                 cancelled.append(error)
                 raise
             return ToolResult(content=told(own[0]))
 
-        approved = changeable and ctx.is_tool_approved(ctx.tool_name, ctx.tool_call_id) is True
-        calling = ToolCalling(identifier=identifier, api_name=name, args=shown, tool_call_id=ctx.tool_call_id)
+        approved = changeable and context.is_tool_approved(context.tool_name, context.tool_call_id) is True
+        calling = ToolCalling(identifier=identifier, api_name=name, args=shown, tool_call_id=context.tool_call_id)
         with self.busy():
             done = await run.call_tool(calling, work, approved=approved)
         _heed_cancellation()
@@ -143,10 +179,7 @@ class Attached:
 
     async def rest(self) -> None:
         """Wait for what the SDK has cancelled, and left: a cancelled run of its ends before its tools do."""
-        left = set(self._under_way)
-        if self.streamed is not None and self.streamed.run_loop_task is not None:
-            left.add(self.streamed.run_loop_task)
-        if left:
+        if left := self._under_way - {asyncio.current_task()}:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait(left, timeout=self.run.run.drain_timeout)
 
@@ -173,7 +206,7 @@ class Attached:
 
     @contextmanager
     def standing(self) -> Iterator[None]:
-        """Let the twins find it."""
+        """Let the SDK's functions find it."""
         token = present.set(self)
         try:
             yield
@@ -182,17 +215,18 @@ class Attached:
 
 
 present: ContextVar[Attached | None] = ContextVar("hookline_openai_agents", default=None)
-"""The run in which the twins are."""
+"""The run in which the SDK's functions are called."""
 
 
-@contextmanager
-def masked() -> Iterator[None]:
-    """Let nothing find a run of another loop."""
-    token = present.set(None)
+def here() -> Attached | None:
+    """The run with hooks in which this is called; one of another loop, or that is over, is none."""
+    attached = present.get()
+    if attached is None or attached.over:
+        return None
     try:
-        yield
-    finally:
-        present.reset(token)
+        return attached if attached.loop is asyncio.get_running_loop() else None
+    except RuntimeError:  # no loop runs, as in `run_sync`
+        return None
 
 
 def _heed_cancellation() -> None:

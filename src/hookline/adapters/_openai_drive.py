@@ -1,62 +1,63 @@
-"""One run of the OpenAI Agents SDK, from its options to its result, through the hooks of the whole run."""
+"""One run of the OpenAI Agents SDK, from its input to its result, through the hooks of the whole run."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import anyio
 from agents import (
     Agent,
-    ModelProvider,
-    RunConfig,
+    InputGuardrailTripwireTriggered,
+    MaxTurnsExceeded,
     RunContextWrapper,
     RunResult,
     RunResultStreaming,
     RunState,
 )
+from agents.run_internal.run_steps import QueueCompleteSentinel
 
-from hookline.adapters._openai_attached import Attached, present
+from hookline.adapters._openai_attached import Attached
 from hookline.adapters._openai_items import input_of, spoken
-from hookline.adapters._openai_models import TwinProvider, alike, twin_model
 from hookline.adapters._openai_outputs import retyped, said_last
-from hookline.adapters._openai_sessions import twin_session
 from hookline.adapters._openai_sub_agents import end_early, settle
-from hookline.adapters._openai_twins import current, twin
 from hookline.calls import AgentCall
 from hookline.errors import HookUsageError
-from hookline.runtime import ForeignRun
 
-__all__ = ["Input", "Start", "drive", "hooked_options", "stream_ended", "unhooked_stream"]
+__all__ = ["Input", "StreamFailed", "drive", "drive_stream", "end_stream"]
 
 Input = str | list[Any] | RunState[Any]
-Start = Callable[..., Awaitable[Any]]
-Play = Callable[[Agent[Any], Input], Awaitable[str]]
+Start = Callable[[Input], Awaitable[Any]]
 
 
-async def drive(attached: Attached, agent: Agent[Any], given: Input, options: dict[str, Any], start: Start) -> Any:
-    """Run an agent in the SDK, through the hooks of the whole run."""
+class StreamFailed(Exception):
+    """A stream ends by what its consumer is told alone; its task ends without an error."""
+
+
+async def drive(attached: Attached, agent: Agent[Any], given: Input, options: Mapping[str, Any], start: Start) -> Any:
+    """Run an agent in the SDK, through the hooks of the whole run.
+
+    Args:
+        attached: Stands between that run and its hooks.
+        agent: The agent.
+        given: Its input.
+        options: Those of the run.
+        start: Runs it in the SDK, with the input that hooks have left.
+    """
     run, results = attached.run, list[Any]()
-    options, owned = hooked_options(options)
-    attached.config = options["run_config"]
-    root = twin(agent)
+    attached.session, attached.config = options.get("session"), options.get("run_config")
     if isinstance(given, RunState):
-        if not attached.nested:  # else it was restored along with that of the caller
-            given = await _restored(root, given)
         attached.go_on(given)
 
-    async def play(agent: Agent[Any], put: Input) -> str:
+    async def play(put: Input) -> str:
         try:
-            token = present.set(attached)
-            try:
-                result = await start(agent, put, **options)
-            finally:
-                present.reset(token)
+            with attached.standing():
+                result = await start(put)
         except BaseException as error:
-            end_early(run, error)
+            failure = error.__cause__ if isinstance(error, StreamFailed) and error.__cause__ is not None else error
+            end_early(run, failure)
             await attached.rest()
-            await settle(attached, "", error)
+            await settle(attached, "", failure)
             raise
         results.append(result)
         attached.ended(result)
@@ -66,48 +67,107 @@ async def drive(attached: Attached, agent: Agent[Any], given: Input, options: di
 
     try:
         if AgentCall not in run.run.intercepted:
-            await play(root, given)
+            await play(given)
         else:
-            changed = await _led(run, root, given, results, play)
+            changed = await _led(attached, agent, given, results, play)
             attached.heed_stop()
             if changed is not None and results:
                 results[-1].final_output = retyped(results[-1].last_agent, changed)
             elif changed is not None:
-                result = _answered(root, given, options, retyped(root, changed))
+                result = _answered(agent, given, options, retyped(agent, changed))
                 run.finish("done", changed)
                 return result
+        attached.heed_stop()
+        return results[-1]
     finally:
-        if owned is not None:
-            await owned.aclose()
-    attached.heed_stop()
-    return results[-1]
+        attached.over = True
+
+
+async def drive_stream(
+    attached: Attached,
+    agent: Agent[Any],
+    given: Input,
+    options: Mapping[str, Any],
+    result: RunResultStreaming,
+    start: Callable[..., Awaitable[Any]],
+) -> None:
+    """Run an agent in the task of a stream of the SDK, through the hooks of the whole run.
+
+    Args:
+        attached: Stands between that run and its hooks.
+        agent: The agent.
+        given: Its input.
+        options: Those of the run.
+        result: The stream.
+        start: The SDK's function that runs it; it takes another input by name.
+
+    Raises:
+        StreamFailed: If the SDK tells an error to the consumer of the stream alone.
+    """
+    begun = False
+
+    async def stream(put: Input) -> RunResultStreaming:
+        nonlocal begun
+        if begun:
+            raise HookUsageError("A hook lets the run continue, and a stream has one end; use `run`.")
+        begun = True
+        await (start() if put is given else start(starting_input=put))
+        failure = _failure_of(result)
+        if failure is not None:
+            raise StreamFailed from failure
+        return result
+
+    with attached.busy():
+        found = await drive(attached, agent, given, options, stream)
+        if found is not result:  # a hook answered in place of the run
+            result.final_output = found.final_output
+        elif result._cancel_mode != "none" and result.final_output is None and not result.interruptions:
+            attached.run.finish("interrupted")
+
+
+def end_stream(result: RunResultStreaming) -> None:
+    """Tell the consumer of a stream that it is over, where the SDK has not."""
+    if not result.is_complete:
+        result.is_complete = True
+        result._event_queue.put_nowait(QueueCompleteSentinel())
+
+
+def _failure_of(result: RunResultStreaming) -> Exception | None:
+    """What the SDK will raise in the consumer of a stream whose task has ended well."""
+    if result.max_turns is not None and result.current_turn > result.max_turns and not result._max_turns_handled:
+        return MaxTurnsExceeded(f"Max turns ({result.max_turns}) exceeded")
+    if isinstance(result._stored_exception, Exception):
+        return result._stored_exception
+    if result._triggered_input_guardrail_result is not None:
+        return InputGuardrailTripwireTriggered(result._triggered_input_guardrail_result)
+    task: asyncio.Task[Any] | None = result._input_guardrails_task
+    if task is None or not task.done() or task.cancelled():
+        return None
+    error = task.exception()
+    return error if isinstance(error, Exception) else None
 
 
 async def _led(
-    run: ForeignRun,
-    root: Agent[Any],
-    given: Input,
-    results: list[Any],
-    play: Callable[[Agent[Any], Input], Awaitable[str]],
+    attached: Attached, root: Agent[Any], given: Input, results: list[Any], play: Callable[[Input], Awaitable[str]]
 ) -> str | None:
     """Lead a run through the hooks of `AgentCall`, as often as they continue it.
 
     Returns:
         What a hook made of its output.
     """
+    run = attached.run
     known = [] if isinstance(given, RunState) else spoken(None, given, {})
     prompt = [message for message, _ in known]
     instructions = root.instructions if isinstance(root.instructions, str) else ""
     following: Input = given
 
     async def work(call: AgentCall) -> str:
-        agent, put = root, following
+        put = following
         if call.input != prompt and put is given:
             put = input_of(call.input, known, None)[1]
         if call.instructions != instructions:
-            agent = alike(root)
-            agent.instructions = call.instructions
-        return await play(agent, put)
+            attached.reworded = root, call.instructions
+        return await play(put)
 
     done = await run.lead_run(prompt, work, instructions=instructions)
     while done.continues and run.run.continues < run.run.agent.max_continues:
@@ -118,63 +178,7 @@ async def _led(
     return done.output if done.changed else None
 
 
-def hooked_options(options: dict[str, Any]) -> tuple[dict[str, Any], ModelProvider | None]:
-    """The options of a run whose models and session are twins, and the provider that is to be closed after it."""
-    given = options.get("run_config")
-    ours = given is None or (isinstance(given, dict) and "model_provider" not in given)
-    config = RunConfig() if given is None else RunConfig(**given) if isinstance(given, dict) else given
-    provider = config.model_provider
-    if not isinstance(provider, TwinProvider):
-        config = alike(config)
-        config.model_provider, config.model = TwinProvider(provider), twin_model(config.model)
-    options = {**options, "run_config": config}
-    if options.get("session") is not None:
-        options["session"] = twin_session(options["session"])
-    return options, provider if ours else None
-
-
-async def stream_ended(result: RunResultStreaming) -> bool:
-    """See to it that a streamed run is over, and raise what it raised.
-
-    Returns:
-        Whether it was not.
-    """
-    early, task = not result.is_complete, result.run_loop_task
-    if early:
-        result.cancel()
-    if task is not None:
-        with anyio.CancelScope(shield=True):  # it ends soon: who is interrupted here has cancelled it
-            await asyncio.wait([task])
-        early = early or task.cancelled()
-    result._check_errors()  # type: ignore[no-untyped-call]  # too many turns fail the stream, not its task
-    if result._stored_exception is not None:
-        raise result._stored_exception
-    return early or (result._cancel_mode != "none" and result.final_output is None and not result.interruptions)
-
-
-def unhooked_stream() -> HookUsageError:
-    """What is raised for a stream that no block ends, so that its hooks would never be called."""
-    return HookUsageError(
-        "`run_streamed` cannot end a run with its hooks, so that none would be called. "
-        "Use `async with HooklineRunner(hooks).stream(agent, input) as result`."
-    )
-
-
-async def _restored(root: Agent[Any], state: RunState[Any]) -> RunState[Any]:
-    """A state whose agents are twins: as it is, if it comes from a run with hooks in this process.
-
-    Else the way leads over JSON, as it does for one that waited on another machine.
-    """
-    if current(state._current_agent) and current(state._starting_agent):
-        return state
-    kept = state.to_json(context_serializer=lambda _: {})
-    found = await RunState.from_json(root, kept, context_deserializer=dict)
-    if found._context is not None and state._context is not None:
-        found._context.context = state._context.context
-    return found
-
-
-def _answered(agent: Agent[Any], given: Input, options: dict[str, Any], output: object) -> RunResult:
+def _answered(agent: Agent[Any], given: Input, options: Mapping[str, Any], output: object) -> RunResult:
     """What a run gives for which a hook answered."""
     nothing: dict[str, Any] = {name: [] for name in _RESULTS}
     context = RunContextWrapper(options.get("context"))

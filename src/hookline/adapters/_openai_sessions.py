@@ -2,64 +2,56 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agents.memory.openai_responses_compaction_session import select_compaction_candidate_items
 
-from hookline.adapters._openai_attached import Attached, present
+from hookline.adapters._openai_attached import Attached, here
 from hookline.adapters._openai_items import spoken
 from hookline.calls import Message
 from hookline.errors import HookUsageError
 
-__all__ = ["twin_session"]
+__all__ = ["compacting"]
 
 
-class TwinSession:
-    """A session that compacts itself, through the hooks of the run that has it do so."""
+def compacting(call_session: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Wrap the SDK's function that calls a method of a session."""
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self._told = "wrapper" in inspect.signature(inner.run_compaction).parameters
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def run_compaction(self, args: Any = None, *, wrapper: Any = None) -> None:
-        """Compact the conversation, if it is time to."""
-        attached = present.get()
+    async def call(method: Any, /, *given: Any, **options: Any) -> Any:
+        attached = here()
+        if attached is None or getattr(method, "__name__", "") != "run_compaction":
+            return await call_session(method, *given, **options)
+        session = attached.session if attached.session is not None else method.__self__
 
         async def compact() -> None:
-            await self._inner.run_compaction(args, **({"wrapper": wrapper} if self._told else {}))
+            await call_session(method, *given, **options)
 
-        if attached is None or not await self._is_due(args or {}):
+        if not await _is_due(session, (given[0] if given else None) or {}):
             await compact()
         else:
-            await compact_session(attached, self._inner, compact)
+            await _compact_session(attached, session, compact)
+        return None
 
-    async def _is_due(self, args: Any) -> bool:
-        """Whether it will compact, by the session's own rule where it has one."""
-        decide = getattr(self._inner, "should_trigger_compaction", None)
-        if decide is None or args.get("force"):
-            return True
-        found = await self._inner.get_items()
-        shown = {
-            "response_id": args.get("response_id"),
-            "compaction_mode": getattr(self._inner, "compaction_mode", "auto"),
-            "compaction_candidate_items": select_compaction_candidate_items(found),
-            "session_items": found,
-        }
-        return bool(decide(shown))
+    return call
 
 
-def twin_session(session: Any) -> Any:
-    """The twin of a session that compacts itself; others stay as they are."""
-    aware = callable(getattr(session, "run_compaction", None)) and not isinstance(session, TwinSession)
-    return TwinSession(session) if aware else session
+async def _is_due(session: Any, args: Any) -> bool:
+    """Whether a session will compact, by its own rule where it has one."""
+    decide = getattr(session, "should_trigger_compaction", None)
+    if decide is None or args.get("force"):
+        return True
+    found = await session.get_items()
+    shown = {
+        "response_id": args.get("response_id"),
+        "compaction_mode": getattr(session, "compaction_mode", "auto"),
+        "compaction_candidate_items": select_compaction_candidate_items(found),
+        "session_items": found,
+    }
+    return bool(decide(shown))
 
 
-async def compact_session(attached: Attached, session: Any, compact: Callable[[], Awaitable[None]]) -> None:
+async def _compact_session(attached: Attached, session: Any, compact: Callable[[], Awaitable[None]]) -> None:
     """A session compacts its history. It chooses itself what; a summary that a hook gives replaces the history."""
     shown = [message for message, _ in spoken(None, await session.get_items(), {})]
     own: list[str] = []

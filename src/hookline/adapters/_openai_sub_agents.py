@@ -13,7 +13,6 @@ from agents import Agent, MaxTurnsExceeded
 from hookline.adapters._openai_attached import DRIVES, Attached, RunStopped
 from hookline.adapters._openai_items import parsed, told
 from hookline.adapters._openai_models import model_name
-from hookline.adapters._openai_outputs import said_last
 from hookline.runtime import ForeignRun
 
 __all__ = ["call_agent", "end_early", "hand_over", "settle"]
@@ -48,11 +47,9 @@ async def call_agent(
             except BaseException as error:
                 end_early(run, error)
                 await attached.rest()
-                await settle(attached, "", error)
                 raise
-            if attached.streamed is not None:
-                attached.ended(attached.streamed)
-                await settle(attached, said_last(attached.streamed))
+            finally:
+                attached.over = True
         if attached.waits:
             raise Waits
         return told(own[0])

@@ -1,15 +1,19 @@
 """Hooks in runs of the OpenAI Agents SDK: `HooklineRunner` stands where `Runner` stood.
 
-Every run works on twins of its agents, whose tools, models and handoffs lead through the run's hooks. They find that
-run in a context variable; the agents themselves stay untouched, and serve many runs at once.
+Agents, tools, models, sessions and states stay those that are given, and serve many runs at once. The functions of the
+SDK in which hooks stand find their run in a context variable; see `_openai_seams`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Unpack
+
+import anyio
 
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError, MissingExtraError
@@ -18,12 +22,15 @@ from hookline.runtime import Approve, ForeignRun, OperationStore, Reject
 
 try:
     from agents import Agent, RunResult, RunResultStreaming, RunState
-    from agents.run import AgentRunner, RunOptions, get_default_agent_runner, set_default_agent_runner
+    from agents.run import AgentRunner, RunOptions
 
-    from hookline.adapters._openai_attached import DRIVES, Attached, RunStopped, masked, present
-    from hookline.adapters._openai_drive import Input, Start, drive, hooked_options, stream_ended, unhooked_stream
+    from hookline.adapters._openai_attached import DRIVES, Attached, RunStopped, here
+    from hookline.adapters._openai_drive import Input, StreamFailed, drive, drive_stream, end_stream
     from hookline.adapters._openai_items import call_id_of
-    from hookline.adapters._openai_models import model_name
+    from hookline.adapters._openai_models import model_name, resolving
+    from hookline.adapters._openai_seams import install, original
+    from hookline.adapters._openai_sessions import compacting
+    from hookline.adapters._openai_tools import handing_over, invoking
 except ImportError as error:
     raise MissingExtraError("openai-agents", "The adapter of the OpenAI Agents SDK") from error
 
@@ -33,8 +40,8 @@ __all__ = ["DRIVES", "HooklineRunner", "RunStopped"]
 class HooklineRunner(AgentRunner):
     """Runs agents as `Runner` does, each run with the hooks that are given here.
 
-    `run` and `run_sync` take what `Runner.run` takes; its own `hooks=` keep their meaning. `stream` stands for
-    `Runner.run_streamed`. One runner may run many agents, many times at once.
+    `run`, `run_sync` and `run_streamed` take what those of `Runner` take, and give what they give; `hooks=` of the SDK
+    keep their meaning. One runner may run many agents, many times at once.
 
     Args:
         hooks: Hooks of each run.
@@ -48,6 +55,9 @@ class HooklineRunner(AgentRunner):
         best_effort: Whether hooks that the SDK cannot drive are only told of in the log.
         allow_missing_hooks: Whether an operation that waits for a person may go on without interceptors that it was
             given before, with a warning in the log.
+
+    Raises:
+        HookUsageError: If the SDK that is installed is not as this adapter knows it.
     """
 
     def __init__(
@@ -63,6 +73,7 @@ class HooklineRunner(AgentRunner):
         best_effort: bool = False,
         allow_missing_hooks: bool = False,
     ) -> None:
+        install(WRAPPERS)
         self._hooks = hook_batch(hooks)
         self._given: dict[str, Any] = {
             "operation_id": operation_id,
@@ -80,18 +91,19 @@ class HooklineRunner(AgentRunner):
 
         Args:
             starting_agent: The agent; it stays untouched.
-            input: What the user says, or the state.
+            input: What the user says, or the state, which the SDK brings up to date.
             options: Those of `Runner.run`.
 
         Returns:
-            What `Runner.run` returns. Its agents are twins of those given.
+            What `Runner.run` returns.
 
         Raises:
             RunStopped: If a hook ended the run.
             UnsupportedHookError: If a hook would never be called.
             Exception: What `Runner.run` raises.
         """
-        result: RunResult = await self._attached(starting_agent, input, dict(options), super().run)
+        attached = functools.partial(_attached, self._foreign(starting_agent, options))
+        result: RunResult = await attached(self, starting_agent, input, options)
         return result
 
     async def resume(
@@ -133,6 +145,28 @@ class HooklineRunner(AgentRunner):
             run.finish("interrupted")
         raise RunStopped(f"A person refused the call {ends[0].tool_call_id!r}: {ends[0].reason or 'no reason given'}")
 
+    def run_streamed(
+        self,
+        starting_agent: Agent[Any],
+        input: Input,  # noqa: A002
+        **options: Unpack[RunOptions[Any]],
+    ) -> RunResultStreaming:
+        """Run an agent and stream its events; see `Runner.run_streamed`.
+
+        The run goes on in a task of the SDK and ends with that: before `stream_events` is exhausted, if its result is
+        cancelled, or by itself where nobody looks. `stream_events` raises what a hook ended it with, a `RunStopped`.
+
+        Args:
+            starting_agent: The agent; it stays untouched.
+            input: What the user says, or the state, which the SDK brings up to date.
+            options: Those of `Runner.run_streamed`.
+
+        Raises:
+            UnsupportedHookError: If a hook would never be called.
+        """
+        run = self._foreign(starting_agent, options)
+        return _streamed(functools.partial(_stream_of_its_own, run), self, starting_agent, input, options)
+
     @contextlib.asynccontextmanager
     async def stream(
         self,
@@ -140,7 +174,7 @@ class HooklineRunner(AgentRunner):
         input: Input,  # noqa: A002
         **options: Unpack[RunOptions[Any]],
     ) -> AsyncIterator[RunResultStreaming]:
-        """Run an agent and stream its events; the run ends where the block is left.
+        """Run an agent and stream its events; the run ends where the block is left, at the latest.
 
         Args:
             starting_agent: The agent; it stays untouched.
@@ -154,131 +188,148 @@ class HooklineRunner(AgentRunner):
             RunStopped: If a hook ended the run.
             Exception: What its `stream_events` raises.
         """
-        ready: asyncio.Future[RunResultStreaming] = asyncio.get_running_loop().create_future()
-        left = asyncio.Event()
-
-        async def start(agent: Agent[Any], given: Input, **options: Unpack[RunOptions[Any]]) -> RunResultStreaming:
-            result = super(HooklineRunner, self).run_streamed(agent, given, **options)
-            ready.set_result(result)
-            try:
-                await left.wait()
-            finally:
-                early = await stream_ended(result)
-            if early:
-                raise LeftEarly("The stream was left before its end.")
-            return result
-
-        work = asyncio.ensure_future(self._attached(starting_agent, input, dict(options), start, ready))
+        result = self.run_streamed(starting_agent, input, **options)
+        task = result.run_loop_task
         try:
-            await asyncio.wait([work, ready], return_when=asyncio.FIRST_COMPLETED)
-            if not ready.done():
-                work.result()
-            yield ready.result()
+            yield result
         finally:
-            left.set()
-            work.add_done_callback(_seen)
-            if not ready.done():
-                work.cancel()
-            try:
-                await asyncio.wait([work])
-            except asyncio.CancelledError:
-                work.cancel()
-                await asyncio.wait([work])
-                raise
-        with contextlib.suppress(LeftEarly):
-            work.result()
-
-    def run_streamed(
-        self,
-        starting_agent: Agent[Any],
-        input: Input,  # noqa: A002
-        **options: Unpack[RunOptions[Any]],
-    ) -> RunResultStreaming:
-        """Refuse to stream: hooks end with a block, which this has not.
-
-        Raises:
-            HookUsageError: Always.
-        """
-        raise unhooked_stream()
+            if not result.is_complete:
+                result.cancel()
+            if task is not None:
+                try:
+                    await asyncio.wait([task])
+                except asyncio.CancelledError:
+                    task.cancel()
+                    with anyio.CancelScope(shield=True):
+                        await asyncio.wait([task])
+                    raise
+        result._check_errors()  # type: ignore[no-untyped-call]  # too many turns fail the stream, not its task
+        if result._stored_exception is not None:
+            raise result._stored_exception
 
     def _foreign(self, agent: Agent[Any], options: Mapping[str, Any]) -> ForeignRun:
-        outer = present.get()
-        return ForeignRun(
-            self._hooks,
-            DRIVES,
-            agent_id=agent.name,
-            model=model_name(agent, options.get("run_config")),
-            parent=outer.run if outer is not None else None,
-            **self._given,
-        )
-
-    async def _attached(
-        self,
-        agent: Agent[Any],
-        given: Input,
-        options: dict[str, Any],
-        start: Start,
-        stream: asyncio.Future[RunResultStreaming] | None = None,
-    ) -> Any:
-        if not isinstance(get_default_agent_runner(), _NestedRunner):
-            set_default_agent_runner(_NestedRunner(get_default_agent_runner()))
-        async with self._foreign(agent, options) as run:
-            result = await drive(Attached(run), agent, given, options, start)
-            if stream is not None and not stream.done():
-                raise HookUsageError("A hook answered in place of the run, and an answer is no stream; use `run`.")
-            return result
-        raise RunStopped("The run was interrupted.")
+        return _foreign(self._hooks, agent, options, **self._given)
 
 
-class LeftEarly(RunStopped):
-    """Nobody consumes the stream any more."""
+def _foreign(hooks: Iterable[AnyHook], agent: Agent[Any], options: Mapping[str, Any], **given: Any) -> ForeignRun:
+    """A run of hookline for a run of the SDK; inside of another one it has its parent there."""
+    outer, model = here(), model_name(agent, options.get("run_config"))
+    parent = outer.run if outer is not None else None
+    return ForeignRun(hooks, DRIVES, agent_id=agent.name, model=model, parent=parent, **given)
 
 
-def _seen(work: asyncio.Future[Any]) -> None:
-    """Look at what it raised, or asyncio would complain where the block raises something else."""
-    if not work.cancelled():
-        work.exception()
+async def _attached(
+    foreign: ForeignRun, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
+) -> Any:
+    """Run an agent in the SDK, as a run of hookline."""
+    async with foreign as run:
+        return await _driven(Attached(run), runner, agent, given, options)
+    raise RunStopped("The run was interrupted.")
 
 
-class _NestedRunner(AgentRunner):
-    """The SDK's default runner, which takes the hooks along into runs that begin inside of a run with hooks.
+async def _driven(
+    attached: Attached, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
+) -> Any:
+    async def start(put: Input) -> Any:
+        return await original("run")(runner, agent, put, **options)
 
-    `Agent.as_tool` runs its agent through the default runner; there is no other seam.
+    return await drive(attached, agent, given, options, start)
 
-    Args:
-        inner: The default runner so far.
-    """
 
-    def __init__(self, inner: AgentRunner) -> None:
-        self._inner = inner
+Lead = Callable[..., Awaitable[None]]
+"""Runs an agent in the task of a stream, given that stream and what runs it in the SDK."""
 
-    async def run(self, starting_agent: Agent[Any], input: Input, **options: Unpack[RunOptions[Any]]) -> RunResult:  # noqa: A002
-        outer = present.get()
-        if outer is None or outer.loop is not asyncio.get_running_loop():
-            with masked():
-                return await self._inner.run(starting_agent, input, **options)
-        agent = outer.take_turn()
-        if agent is not None:
-            result: RunResult = await drive(outer, agent, input, dict(options), self._inner.run)
-            return result
-        return await HooklineRunner().run(starting_agent, input, **options)
+_leads: ContextVar[list[Lead]] = ContextVar("hookline_openai_agents_stream")
+"""What leads the stream that begins; taken once, though every task that begins meanwhile has this context."""
 
-    def run_streamed(
-        self,
-        starting_agent: Agent[Any],
-        input: Input,  # noqa: A002
-        **options: Unpack[RunOptions[Any]],
-    ) -> RunResultStreaming:
-        outer = present.get()
-        agent = outer.take_turn() if outer is not None else None
-        if outer is None or agent is None:
-            if outer is not None and outer.run.inherited:
-                raise unhooked_stream()
-            with masked():  # the task of the streamed run takes the context along as it is now
-                return self._inner.run_streamed(starting_agent, input, **options)
-        if isinstance(input, RunState):
-            outer.go_on(input)
-        hooked, _ = hooked_options(dict(options))
-        outer.config = hooked["run_config"]
-        outer.streamed = self._inner.run_streamed(agent, input, **hooked)
-        return outer.streamed
+
+def _streamed(
+    lead: Lead, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
+) -> RunResultStreaming:
+    """Begin a stream of the SDK, whose task takes the context along as it is now."""
+    token = _leads.set([functools.partial(lead, agent, given, options)])
+    try:
+        result: RunResultStreaming = original("run_streamed")(runner, agent, given, **options)
+        return result
+    finally:
+        _leads.reset(token)
+
+
+async def _stream_of_its_own(
+    foreign: ForeignRun,
+    agent: Agent[Any],
+    given: Input,
+    options: Mapping[str, Any],
+    result: RunResultStreaming,
+    start: Callable[..., Awaitable[Any]],
+) -> None:
+    """Run an agent in the task of a stream, as a run of hookline."""
+    async with foreign as run:
+        await drive_stream(Attached(run), agent, given, options, result, start)
+        return
+    raise RunStopped("The run was interrupted.")
+
+
+def _starting(start_streaming: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Wrap the SDK's function that runs an agent in the task of a stream."""
+
+    async def start(*given: Any, streamed_result: RunResultStreaming, **options: Any) -> Any:
+        bare = functools.partial(start_streaming, *given, streamed_result=streamed_result, **options)
+        leads = _leads.get([])
+        if not leads:
+            return await bare()
+        try:
+            await leads.pop()(streamed_result, bare)
+        except StreamFailed:
+            return None
+        finally:
+            end_stream(streamed_result)
+        return None
+
+    return start
+
+
+def _running(run: Callable[..., Awaitable[RunResult]]) -> Callable[..., Awaitable[RunResult]]:
+    """Wrap the SDK's `run`: inside of a run with hooks these go along, as they do where an agent is a tool."""
+
+    async def nested(self: AgentRunner, starting_agent: Agent[Any], input: Input, **options: Any) -> RunResult:  # noqa: A002
+        outer = here()
+        if outer is None:
+            return await run(self, starting_agent, input, **options)
+        found: RunResult
+        if outer.take_turn(starting_agent):
+            found = await _driven(outer, self, starting_agent, input, options)
+        else:
+            found = await _attached(_foreign((), starting_agent, options), self, starting_agent, input, options)
+        return found
+
+    return nested
+
+
+def _running_streamed(run_streamed: Callable[..., RunResultStreaming]) -> Callable[..., RunResultStreaming]:
+    """Wrap the SDK's `run_streamed`: inside of a run with hooks these go along, as they do where an agent is a tool."""
+
+    def nested(self: AgentRunner, starting_agent: Agent[Any], input: Input, **options: Any) -> RunResultStreaming:  # noqa: A002
+        outer = here()
+        if outer is None:
+            return run_streamed(self, starting_agent, input, **options)
+        lead: Lead
+        if outer.take_turn(starting_agent):
+            lead = functools.partial(drive_stream, outer)
+        else:
+            lead = functools.partial(_stream_of_its_own, _foreign((), starting_agent, options))
+        return _streamed(lead, self, starting_agent, input, options)
+
+    return nested
+
+
+WRAPPERS: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "run": _running,
+    "run_streamed": _running_streamed,
+    "start_streaming": _starting,
+    "get_model": resolving,
+    "invoke_tool": invoking,
+    "execute_handoffs": handing_over,
+    "call_session": compacting,
+}
+"""What is put around each function of the SDK."""

@@ -20,6 +20,7 @@ from agents import (
     function_tool,
 )
 from agents.testing import assistant_message, function_call
+from anyio.lowlevel import checkpoint
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseTextDeltaEvent
 
 from hookline.adapters.openai_agents import DRIVES, HooklineRunner, RunStopped
@@ -39,20 +40,21 @@ class Script(Model):
 
     async def get_response(self, system_instructions: Any, input: Any, *given: Any, **options: Any) -> ModelResponse:  # noqa: A002
         self.asked.append(json.dumps(input))
-        await asyncio.sleep(0)
+        await checkpoint()
         return ModelResponse(output=items_of(self.turn(input)), usage=Usage(requests=1), response_id="r1")
 
     async def stream_response(
         self, system_instructions: Any, given: Any, *rest: Any, **options: Any
     ) -> AsyncIterator[Any]:
         self.asked.append(json.dumps(given))
+        await checkpoint()
         turn = self.turn(given)
         for number, word in enumerate(turn.content.split(" ")):
             yield ResponseTextDeltaEvent(
                 content_index=0, delta=word, item_id="m", logprobs=[], output_index=0, sequence_number=number,
                 type="response.output_text.delta",
             )  # fmt: skip
-            await asyncio.sleep(0)
+            await checkpoint()
         response = Response(
             id="r1", created_at=0, model="script", object="response", output=items_of(turn), parallel_tool_calls=True,
             tool_choice="auto", tools=[],
@@ -87,9 +89,11 @@ class Compacting:
         self.fails = fails
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
+        await checkpoint()
         return list(self.items)
 
     async def add_items(self, items: list[Any]) -> None:
+        await checkpoint()
         self.items.extend(items)
 
     async def pop_item(self) -> Any:
@@ -99,6 +103,7 @@ class Compacting:
         self.items.clear()
 
     async def run_compaction(self, args: Any = None) -> None:
+        await checkpoint()
         if self.fails:
             raise ValueError("no summary")
         self.items = [{"role": "user", "content": "summary"}]

@@ -27,6 +27,7 @@ from agents import (
 )
 from agents.exceptions import AgentsException
 from agents.mcp import MCPServer
+from anyio.lowlevel import checkpoint
 
 from hookline import (
     AfterCallAgent,
@@ -97,6 +98,7 @@ def says(content: str) -> ModelResponse:
 
 async def test_the_agents_stay_untouched_and_the_sdks_own_hooks_keep_their_meaning() -> None:
     agent, seen, heard = agent_of(PLAIN), Recorder(), list[str]()
+    await Runner.run(agent, "go", run_config=QUIET)  # the SDK notes something of its own on the agent
     before = dict(vars(agent)), list(agent.tools), dict(vars(agent.tools[0]))
 
     class Own(RunHooks[Any]):
@@ -356,11 +358,13 @@ class Files(MCPServer):
     async def cleanup(self) -> None: ...
 
     async def list_tools(self, *given: Any) -> list[mcp.types.Tool]:
+        await checkpoint()
         return [
             mcp.types.Tool(name=name, inputSchema={"type": "object", "properties": {}}) for name in ("read", "write")
         ]
 
     async def call_tool(self, *given: Any, **options: Any) -> Any:
+        await checkpoint()
         raise OSError("no disk")
 
     async def list_prompts(self) -> Any: ...
@@ -466,11 +470,10 @@ async def test_a_hook_may_change_what_the_model_is_offered_and_how_it_is_asked()
     hooks, offered = Hooks("offer"), list[Any]()
 
     class Looking(Script):
-        async def get_response(
-            self, system_instructions: Any, given: Any, model_settings: Any, tools: Any, *rest: Any, **options: Any
-        ) -> Any:
-            offered.append((system_instructions, [tool.name for tool in tools], model_settings.temperature))
-            return await super().get_response(system_instructions, given, *rest, **options)
+        async def get_response(self, system_instructions: Any, *given: Any, **options: Any) -> Any:
+            tools = [tool.name for tool in options["tools"]]
+            offered.append((system_instructions, tools, options["model_settings"].temperature))
+            return await super().get_response(system_instructions, *given, **options)
 
     def change(call: ModelCall) -> ModelCall:
         first, *others = call.messages
@@ -662,21 +665,29 @@ async def test_a_stream_that_its_consumer_cancels_is_interrupted() -> None:
     assert [each.reason for each in seen.of(OnComplete)] == ["interrupted"]
 
 
-async def test_what_would_stream_without_hooks_is_refused_and_an_answer_is_no_stream() -> None:
+async def test_a_stream_that_a_hook_answers_gives_the_answer_and_no_events() -> None:
     hooks, seen = Hooks("answers"), Recorder()
     hooks.before(AgentCall)(lambda call: Respond("canned"))
 
-    with pytest.raises(HookUsageError, match="stream"):
-        HooklineRunner([seen.hooks]).run_streamed(agent_of(PLAIN), "go", run_config=QUIET)
-    with pytest.raises(HookUsageError, match="no stream"):
-        async with HooklineRunner([hooks, seen.hooks]).stream(agent_of(PLAIN), "go", run_config=QUIET):
-            pass
+    result = HooklineRunner([hooks, seen.hooks]).run_streamed(agent_of(PLAIN), "go", run_config=QUIET)
+    events = [event async for event in result.stream_events()]
+
+    assert (events, result.final_output, seen.names()) == ([], "canned", ["onComplete"])
+
+
+async def test_a_stream_that_a_hook_would_let_continue_fails_with_what_to_do() -> None:
+    hooks, seen = Hooks("more"), Recorder()
+    hooks.after(AgentCall)(lambda call, result: Continue("and again"))
+
+    result = HooklineRunner([hooks, seen.hooks]).run_streamed(agent_of(PLAIN), "go", run_config=QUIET)
+    with pytest.raises(HookUsageError, match="use `run`"):
+        _ = [event async for event in result.stream_events()]
 
     assert [(each.reason, each.error_type) for each in seen.of(OnComplete)] == [("error", "HookUsageError")]
 
 
 @pytest.mark.parametrize("inherit", [True, False])
-async def test_a_stream_inside_of_a_tool_is_refused_where_hooks_are_to_go_along(*, inherit: bool) -> None:
+async def test_a_stream_inside_of_a_tool_has_the_hooks_that_go_along(*, inherit: bool) -> None:
     seen = Recorder(inherit=inherit)
 
     async def ask() -> str:
@@ -687,7 +698,8 @@ async def test_a_stream_inside_of_a_tool_is_refused_where_hooks_are_to_go_along(
         return str(result.final_output)
 
     agent = Agent(name="t", model=Script([calls("ask"), says("done")]), tools=[function_tool(ask)])
-    await HooklineRunner([seen.hooks]).run(agent, "go", run_config=QUIET)
+    await HooklineRunner([seen.hooks], operation_id=f"streams-{inherit}").run(agent, "go", run_config=QUIET)
 
-    told = seen.of(OnToolCallError)[0].error if inherit else seen.of(AfterToolCall)[0].content
-    assert ("run_streamed" in told, told == "fine") == (inherit, not inherit)
+    assert [each.content for each in seen.of(AfterToolCall)] == ["fine"]
+    ends = [(each.agent_id, each.parent_operation_id) for each in seen.of(OnComplete)]
+    assert ends == [("other", f"streams-{inherit}")] * inherit + [("t", None)]

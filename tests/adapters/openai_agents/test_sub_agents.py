@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from agents import (
     function_tool,
     input_guardrail,
 )
-from agents.testing import ScriptedModel
+from agents.testing import ModelStep, ScriptedModel
+from anyio.lowlevel import checkpoint
 from opentelemetry.trace import StatusCode
 
 from hookline import Deny, Hooks, ModelResponse, OnComplete, Respond, SubAgentCall
@@ -33,11 +35,16 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+async def _items(turn: ModelResponse, call: object) -> list[Any]:
+    await checkpoint()
+    return items_of(turn)
+
+
 class Named(ScriptedModel):
     """Says, as the models of the SDK do, which model it is."""
 
     def __init__(self, model: str, *turns: ModelResponse) -> None:
-        super().__init__([items_of(turn) for turn in turns])
+        super().__init__([ModelStep.respond(functools.partial(_items, turn)) for turn in turns])
         self.model = model
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 
+from peer_recording import note_attached
+
 from hookline import Hooks, ModelCall, ToolCall
 from hookline.events import EVENTS
 
 
 def hooks_that_do_nothing() -> list[Hooks]:
-    """Sixteen observers; in the mode `interceptors` also a before, a guard and an after of tool and model calls."""
+    """Sixteen observers; in the mode `interceptors` also a before, a guard and an after of tool and model calls.
+
+    To be called for each run that is attached, which is how tests that run something with hooks are told from others.
+    """
+    note_attached()
     hooks = Hooks("peers", inherit=True)
     for event in EVENTS.values():
         hooks.on(event)(_observe)

@@ -8,17 +8,16 @@ from agents import Runner
 from agents.run import AgentRunner, get_default_agent_runner
 from peer_hooks import hooks_that_do_nothing
 
+from hookline.adapters._openai_attached import here
 from hookline.adapters.openai_agents import HooklineRunner
 
 run, run_sync, run_streamed = (vars(Runner)[name].__func__ for name in ("run", "run_sync", "run_streamed"))
 
 
 def _attached() -> HooklineRunner | None:
-    """A runner with hooks; none where a test has put a runner of its own in place of the SDK's."""
-    ours = (
-        type(get_default_agent_runner()) in (AgentRunner,) or "hookline" in type(get_default_agent_runner()).__module__
-    )
-    return HooklineRunner(hooks_that_do_nothing()) if ours else None
+    """A runner with hooks; none inside of a run that has them, nor where a test has put in a runner of its own."""
+    bare = here() is not None or type(get_default_agent_runner()) is not AgentRunner
+    return None if bare else HooklineRunner(hooks_that_do_nothing())
 
 
 async def _run(cls: type[Runner], *given: Any, **options: Any) -> Any:

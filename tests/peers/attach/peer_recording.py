@@ -1,4 +1,4 @@
-"""A plugin of pytest that writes how each test ended into the file that a variable names."""
+"""A plugin of pytest that writes how each test ended, and which ran attached, into the file that a variable names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from pathlib import Path
 import pytest
 
 FOUND: dict[str, str] = {}
+ATTACHED: set[str] = set()
+
+
+def note_attached() -> None:
+    """Note that the present test runs something with hooks."""
+    if test := os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]:
+        ATTACHED.add(test)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -24,4 +31,4 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
-        Path(os.environ["HOOKLINE_PEERS_REPORT"]).write_text(json.dumps(FOUND, indent=1))
+        Path(os.environ["HOOKLINE_PEERS_REPORT"]).write_text(json.dumps({"ended": FOUND, "attached": sorted(ATTACHED)}))
