@@ -195,7 +195,8 @@ class Soak:
                 async with asyncio.timeout(None if last else lifetime()):
                     await asyncio.shield(ended)
             if not ended.done():
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended by itself, and nobody was told yet
+                    os.kill(pid, signal.SIGKILL)
             status = await ended
             if status == -signal.SIGKILL:
                 self.tally["kills"] += 1

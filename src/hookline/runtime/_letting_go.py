@@ -66,9 +66,7 @@ def is_lost(run: Run | None) -> bool:
 async def given_up(run: Run, reason: CompletionReason, error: Exception | None) -> OperationResult:
     """The run cannot go on here. That is no end of the operation: whoever reaches the store goes on with it."""
     if error is not None:
-        logger.error(
-            "Operation %s cannot go on here, and is left to others: %s", run.operation_id, error, exc_info=error
-        )
+        logger.error("Operation %s cannot go on here, and is left to others: %s", run.operation_id, error)
     try:
         await let_go(run)
         for event in endings(run, reason, error):
