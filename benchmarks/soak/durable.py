@@ -42,13 +42,13 @@ MOST_ROOM, NO_ROOM_SECONDS = "2g", 4.0
 WRITTEN = ("operations", "deliveries", "attempts", "workers")
 NO_ROOM = """
 CREATE OR REPLACE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
-$$ BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;
-""" + "".join(
-    f"CREATE CONSTRAINT TRIGGER no_room AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED "
-    "FOR EACH ROW EXECUTE FUNCTION no_room();"
-    for table in WRITTEN
-)
+$$ BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$
+"""
 """What a full disk says at the commit: deferred triggers run there."""
+ON_WRITE = (
+    "CREATE CONSTRAINT TRIGGER no_room AFTER INSERT OR UPDATE ON {} DEFERRABLE INITIALLY DEFERRED "
+    "FOR EACH ROW EXECUTE FUNCTION no_room()"
+)
 UNFINISHED = ("running", "waiting_for_human")
 
 
@@ -377,13 +377,12 @@ async def refuse_commits(url: str) -> None:
     try:
         await connection.execute(NO_ROOM)
         try:
+            for table in WRITTEN:  # one by one: who held the locks of several would be in a deadlock with writers
+                await connection.execute(ON_WRITE.format(table))
             await asyncio.sleep(random.uniform(0.5, NO_ROOM_SECONDS))
         finally:
-            while True:
-                with contextlib.suppress(asyncpg.DeadlockDetectedError):
-                    for table in WRITTEN:
-                        await connection.execute(f"DROP TRIGGER IF EXISTS no_room ON {table}")
-                    break
+            for table in WRITTEN:
+                await connection.execute(f"DROP TRIGGER IF EXISTS no_room ON {table}")
     finally:
         await connection.close()
 
