@@ -279,6 +279,28 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "--by weather"),
         (MISUSED, "--store sqlite:///missing.db"),
     ],
+    "endpoints list": [
+        (DONE, ""),
+        (MISUSED, "--limit x"),
+        (MISUSED, "--store sqlite:///missing.db"),
+    ],
+    "endpoints rotate": [
+        (DONE, "https://acme.example/in --tenant acme"),
+        (FAILED, f"https://acme.example/in --master-key-file new.key --store {NOBODY}"),
+        (MISUSED, "ftp://acme.example"),
+        (MISUSED, "https://acme.example/in --overlap soon"),
+        (MISUSED, ""),
+        (MISUSED, "https://acme.example/in --store sqlite:///missing.db"),
+    ],
+    "endpoints revoke": [
+        (FAILED, "unknown"),
+        (MISUSED, ""),
+        (MISUSED, "unknown --store sqlite:///missing.db"),
+    ],
+    "keys rotate-master": [
+        (DONE, ""),
+        (MISUSED, "--store sqlite:///missing.db"),
+    ],
     "keys create": [
         (DONE, "ops --scope hooks:read"),
         (FAILED, f"ops --scope hooks:read --store {NOBODY}"),

@@ -404,4 +404,4 @@ def downgraded(connection: Connection) -> None:
     config.set_main_option("script_location", str(SCRIPTS))
     config.set_main_option("path_separator", "os")
     config.attributes.update(connection=connection, version_table=VERSION_TABLE)
-    command.stamp(config, "0001", purge=True)
+    command.stamp(config, "0003_missing_hooks", purge=True)

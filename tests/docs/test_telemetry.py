@@ -243,7 +243,7 @@ async def play(found: Exported) -> None:
     paying = agent(calls("pay"), calls("pay"), says())
     await exec_agent(paying, "Go", hooks=hooks, operation_id="pays")
     await resume_agent(paying, "pays", [Approve("c0")], hooks=both, drain_timeout=0.0)
-    await resume_agent(paying, "pays", [Reject("c0", LONG)], hooks=hooks)
+    await resume_agent(paying, "pays", [Reject("c0", LONG)], hooks=both)
     async with AgentSession(agent(says()), hooks=hooks) as session:
         await session.run("Go")
     async with HookDispatcher() as dispatcher:

@@ -33,7 +33,7 @@ def test_the_sample_of_each_point_is_one(name: str) -> None:
         ("bank/*", ("bank", "search")),
         ("bank/pay", ("bank", "pay")),
         ("*pay", ("local", "pay")),
-        ("bank*", ("bank", "search")),
+        ("bank*", ("local", "bank")),
         ("m[cd]p/get_?", ("mcp", "get_x")),
     ],
 )

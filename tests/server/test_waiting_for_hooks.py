@@ -10,6 +10,7 @@ import pytest
 
 from hookline import Agent, Approve, Hooks, ModelResponse, ScriptedModel, ToolCall, ToolCalling, exec_agent, tool
 from hookline.registry import Registry
+from hookline.server._health_routes import HOOKS_PROBLEM
 from hookline.store import SqlStore
 from tests.server.site import Site, key
 from tests.server.test_serving import visitor
@@ -83,6 +84,7 @@ async def test_the_api_and_readiness_name_the_hooks_that_an_operation_waits_for(
         "store": True,
         "registry": True,
         "waitingForHooks": {"operations": 1, "hooks": MISSING},
+        "problems": [HOOKS_PROBLEM],
     }
 
 

@@ -186,6 +186,10 @@ async def test_decisions_of_an_older_store_are_kept_and_taken(tmp_path: Path) ->
         connection.execute(text("DROP INDEX ix_decisions_operation_id"))
         for column in ("call", "event_number"):
             connection.execute(text(f"ALTER TABLE decisions DROP COLUMN {column}"))
+        connection.execute(text("DROP INDEX ix_operations_missing_hooks"))
+        connection.execute(text("ALTER TABLE operations DROP COLUMN missing_hooks"))
+        for table in ("endpoint_secrets", "master_keys"):
+            connection.execute(text(f"DROP TABLE {table}"))
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
     engine.dispose()
 

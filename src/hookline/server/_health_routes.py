@@ -49,7 +49,7 @@ class WaitingForHooks(msgspec.Struct, frozen=True, kw_only=True):
     hooks: list[str]
 
 
-class Readiness(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the server can work.
 
     Attributes:
@@ -64,7 +64,9 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: Literal["ok", "degraded", "unavailable"]
     store: bool
     registry: bool | None
-    waiting_for_hooks: WaitingForHooks | None = msgspec.field(default=None, name="waitingForHooks")
+    waiting_for_hooks: WaitingForHooks | msgspec.UnsetType = msgspec.field(
+        default=msgspec.UNSET, name="waitingForHooks"
+    )
     problems: list[str] = []
 
 
@@ -82,16 +84,16 @@ async def ready(request: Req) -> Response[Readiness]:
     store, missing = look is not None, look or {}
     registry = None if parts.known_registry is None else not parts.known_registry.problems
     status: Literal["ok", "degraded", "unavailable"] = "unavailable" if not store else "ok"
-    waiting: WaitingForHooks | None = None
+    waiting: WaitingForHooks | msgspec.UnsetType = msgspec.UNSET
     if missing:
         ids = sorted({hook_id for hook_ids in missing.values() for hook_id in hook_ids})
         waiting = WaitingForHooks(operations=len(missing), hooks=ids[:SHOWN_HOOKS])
-    if store and (registry is False or waiting is not None):
+    if store and (registry is False or waiting is not msgspec.UNSET):
         status = "degraded"
     problems = [] if store else [STORE_PROBLEM]
     if registry is False:
         problems.append(REGISTRY_PROBLEM)
-    if waiting is not None:
+    if waiting is not msgspec.UNSET:
         problems.append(HOOKS_PROBLEM)
     found = Readiness(status=status, store=store, registry=registry, waiting_for_hooks=waiting, problems=problems)
     return Response(found, status_code=200 if store else 503)
