@@ -72,13 +72,15 @@ class Held:
 
     async def ask(self, request: ModelRequestContext) -> ModelResponse:
         """Ask the model; what it answered, which nobody has seen yet."""
-        self._asked = asyncio.create_task(self._ask(replace(request, model=HoldingModel(request.model, self))))
+        if _can_stream(request.model):  # the framework refuses others, in its own words
+            request = replace(request, model=HoldingModel(request.model, self))
+        self._asked = asyncio.create_task(self._ask(request))
         await asyncio.wait([self._asked, self.heard], return_when=asyncio.FIRST_COMPLETED)
         return self.heard.result() if self.heard.done() else self._asked.result()
 
     async def _ask(self, request: ModelRequestContext) -> ModelResponse:
         _present.set(self)  # in a task of its own
-        with UnderWay(self._calls):
+        async with UnderWay(self._calls):
             return await self._handler(request)
 
     async def give(self, response: ModelResponse) -> ModelResponse:
@@ -215,4 +217,10 @@ def holding(model: Model) -> Model | None:
     held, inner = _present.get(), model
     while isinstance(inner, WrapperModel) and not isinstance(inner, HoldingModel):
         inner = inner.wrapped
-    return None if held is None or isinstance(inner, HoldingModel) else HoldingModel(model, held)
+    if held is None or isinstance(inner, HoldingModel) or not _can_stream(model):
+        return None
+    return HoldingModel(model, held)
+
+
+def _can_stream(model: Model) -> bool:
+    return type(model).request_stream is not Model.request_stream

@@ -7,13 +7,16 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_ai import Agent
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelResponse,
@@ -24,7 +27,7 @@ from pydantic_ai.messages import (
     ToolCallPart,
     ToolCallPartDelta,
 )
-from pydantic_ai.models import StreamedResponse
+from pydantic_ai.models import Model, StreamedResponse
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.usage import RequestUsage
@@ -145,6 +148,32 @@ async def test_a_stream_that_hooks_leave_alone_comes_piece_by_piece_as_without_h
     assert await way(agent_of(*TURNS, output_type=list[int]), passing(kind)) == bare
 
 
+@dataclass
+class Watching(AbstractCapability[Any]):
+    """A capability that needs a stream."""
+
+    async def wrap_run_event_stream(self, ctx: Any, *, stream: Any) -> Any:
+        async for event in stream:
+            yield event
+
+
+class OnlyWhole(Model):
+    """A model that cannot stream."""
+
+    model_name, system = "whole", "test"
+
+    async def request(self, *given: Any, **options: Any) -> ModelResponse:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("kind", ["before", "after", "around"])
+async def test_a_model_that_cannot_stream_is_refused_in_the_words_of_the_framework(kind: str) -> None:
+    agent = Agent(OnlyWhole(), capabilities=[Watching()])
+
+    with pytest.raises(UserError, match="does not support streamed requests"):
+        await agent.run("go", capabilities=passing(kind))
+
+
 words = st.lists(st.text("ab ", min_size=1, max_size=3), min_size=1, max_size=4)
 pieces_of_calls = st.lists(st.integers(1, 12), max_size=3).map(
     lambda cuts: [
@@ -164,6 +193,7 @@ def _cut(text: str, sizes: list[int]) -> list[str]:
     return [*cut, text]
 
 
+@settings(max_examples=50, deadline=None)
 @given(first=st.tuples(thoughts | st.just([]), words | st.just([]), pieces_of_calls), last=words)
 def test_a_held_stream_is_the_bare_stream(first: tuple[list[Any], ...], last: list[str]) -> None:
     turns = [[piece for pieces in first for piece in pieces], last]
