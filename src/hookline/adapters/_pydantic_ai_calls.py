@@ -60,7 +60,7 @@ class Calls:
             request = replace(request, model=CompactingModel(request.model, run, self._shown))
         if not run.leads(ModelCall):  # translating a long conversation for nobody would cost more than all the rest
             run.begin_model_call()
-            with UnderWay(self._calls):
+            async with UnderWay(self._calls):
                 response = await handler(request)
             run.asked_model(words.answer_of(response, self._source))
             return response
@@ -81,7 +81,7 @@ class Calls:
             gave.append((response, words.answer_of(response, self._source)))
             return gave[0][1]
 
-        with UnderWay(self._calls):
+        async with UnderWay(self._calls):
             answer = await run.ask_model(talk.messages, ask, tools=talk.tools, settings=request.model_settings)
         if answer is None:
             assert run.denied is not None
@@ -154,7 +154,7 @@ class Calls:
             given.append(value)
             return told
 
-        with UnderWay(self._calls):
+        async with UnderWay(self._calls):
             done = await run.call_tool(calling, work, approved=ctx.tool_call_approved)
         if done.asked is not None:
             raise ApprovalRequired()
@@ -219,7 +219,7 @@ class Calls:
             return words.result_of(tool_def.name, values[0]).content
 
         metadata = tool_def.metadata or {}
-        with UnderWay(self._calls):
+        async with UnderWay(self._calls):
             done = await self._run.call_agent(metadata[CALLEE], words.text_of(args.get("instruction", args)), work)
         if self._run.denied is not None:
             raise HookDenied(self._run.denied.hook_id, self._run.denied.reason)

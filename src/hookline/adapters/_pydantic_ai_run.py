@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import anyio
 from pydantic_ai import CallToolsNode, ModelRequestNode, UserPromptNode
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.run import AgentRunResult
@@ -17,7 +15,7 @@ from pydantic_ai.tools import DeferredToolRequests, RunContext, ToolApproved, To
 from hookline.adapters import _pydantic_ai_words as words
 from hookline.adapters._pydantic_ai_calls import Calls
 from hookline.adapters._pydantic_ai_people import RunRejected, Stop
-from hookline.adapters._pydantic_ai_under_way import Scope, present_caller
+from hookline.adapters._pydantic_ai_under_way import Scope, UnderWay, present_caller
 from hookline.calls import AgentCall, Message
 from hookline.errors import HookDenied, HookUsageError, UnknownToolError
 from hookline.events import PendingTool
@@ -82,7 +80,8 @@ class Led(Calls):
         try:
             result = await self._result_of(ctx, handler, run)
         except BaseException as error:
-            await self._unwind()
+            # A cancelled run of the framework ends its calls after its hooks have ended.
+            await UnderWay.unwind(self._calls)
             await run.close(error)
             raise
         else:
@@ -90,17 +89,6 @@ class Led(Calls):
         finally:
             self._scope.over = True
         return result
-
-    async def _unwind(self) -> None:
-        """End the calls that are under way: a cancelled run of the framework does so after its hooks have ended."""
-        ends: list[asyncio.Event] = []
-        for task, call in self._calls.items():
-            call.over = asyncio.Event()
-            ends.append(call.over)
-            task.cancel()
-        with anyio.CancelScope(shield=True):
-            for over in ends:
-                await over.wait()
 
     async def _result_of(self, ctx: RunContext[Any], handler: Callable[[], Awaitable[Any]], run: ForeignRun) -> Any:
         if not run.leads(AgentCall):

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.messages import (
+    FinalResultEvent,
+    ModelMessage,
+    ModelResponse,
+    ModelResponseStreamEvent,
+    PartDeltaEvent,
+    PartEndEvent,
+    PartStartEvent,
+    ToolCallPartDelta,
+)
 from pydantic_ai.models import (
     CompletedStreamedResponse,
     Model,
@@ -20,6 +30,7 @@ from pydantic_ai.models import (
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
+from pydantic_ai.usage import RequestUsage
 
 from hookline.adapters._pydantic_ai_under_way import UnderWay
 from hookline.errors import HookUsageError
@@ -61,13 +72,15 @@ class Held:
 
     async def ask(self, request: ModelRequestContext) -> ModelResponse:
         """Ask the model; what it answered, which nobody has seen yet."""
-        self._asked = asyncio.create_task(self._ask(replace(request, model=HoldingModel(request.model, self))))
+        if _can_stream(request.model):  # the framework refuses others, in its own words
+            request = replace(request, model=HoldingModel(request.model, self))
+        self._asked = asyncio.create_task(self._ask(request))
         await asyncio.wait([self._asked, self.heard], return_when=asyncio.FIRST_COMPLETED)
         return self.heard.result() if self.heard.done() else self._asked.result()
 
     async def _ask(self, request: ModelRequestContext) -> ModelResponse:
         _present.set(self)  # in a task of its own
-        with UnderWay(self._calls):
+        async with UnderWay(self._calls):
             return await self._handler(request)
 
     async def give(self, response: ModelResponse) -> ModelResponse:
@@ -77,6 +90,80 @@ class Held:
         self.judged.set_result(response)
         await asyncio.wait([self._asked])
         return self._asked.result()
+
+
+class Recording:
+    """What the stream of a model said, piece by piece.
+
+    Args:
+        stream: The stream, of which nothing has been read yet.
+    """
+
+    def __init__(self, stream: StreamedResponse) -> None:
+        self.stream = stream
+        self.begun = _without_parts(stream)
+        self.events: list[tuple[ModelResponseStreamEvent, ModelResponse]] = []
+        self._started: set[int] = set()
+        self.is_faithful = True
+        """Whether all that it said is in the answer that hooks judge: nothing has taken the place of what it said."""
+
+    def add(self, event: ModelResponseStreamEvent) -> None:
+        """Add what the stream has just given, with the answer as it is now, but for its parts: they follow from it."""
+        if isinstance(event, FinalResultEvent | PartEndEvent):  # these follow from the others
+            return
+        if isinstance(event, PartStartEvent):
+            self.is_faithful &= event.index not in self._started
+            self._started.add(event.index)
+        elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, ToolCallPartDelta):
+            self.is_faithful &= not isinstance(event.delta.args_delta, dict)
+        last, now = self.events[-1][1] if self.events else self.begun, _without_parts(self.stream)
+        self.events.append((event, last if now == last else now))
+
+
+def _without_parts(stream: StreamedResponse) -> ModelResponse:
+    answer = stream.get()
+    return replace(answer, parts=[], usage=copy(answer.usage))
+
+
+class Replayed(CompletedStreamedResponse):
+    """A stream that gives again what a model has said, piece by piece as the model did.
+
+    Args:
+        response: The whole answer.
+        recording: What the model said.
+    """
+
+    def __init__(self, response: ModelResponse, recording: Recording) -> None:
+        # The parameters that the model has prepared: they say what counts as the final output.
+        super().__init__(
+            response, model_request_parameters=recording.stream.model_request_parameters, replay_events=True
+        )
+        self._recording, self._now = recording, recording.begun
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        for event, now in self._recording.events:
+            if self.cancelled:
+                return
+            self._parts_manager.apply_event(event)
+            self._now = now
+            yield event
+
+    def get(self) -> ModelResponse:
+        """Return the answer as far as it has been given."""
+        whole = super().get()
+        if self._finished:
+            return whole
+        return replace(
+            self._now,
+            parts=self._parts_manager.get_parts(),
+            state="interrupted" if self.cancelled else "incomplete",
+            failed_attempts=whole.failed_attempts,
+        )
+
+    @property
+    def usage(self) -> RequestUsage:
+        """What has been used so far."""
+        return self.response.usage if self._finished else self._now.usage
 
 
 class HoldingModel(WrapperModel):
@@ -98,19 +185,24 @@ class HoldingModel(WrapperModel):
         async with self.wrapped.request_stream(
             messages, model_settings, model_request_parameters, run_context
         ) as stream:
-            async for _ in stream:
-                pass
-            response = stream.get()
-        if response.state == "suspended":
+            recording = Recording(stream)
+            async for event in stream:
+                recording.add(event)
+            heard = stream.get()
+        if heard.state == "suspended":
             raise HookUsageError(
                 "The model paused within its answer, and a stream of several parts cannot be held back until hooks of "
                 "ModelCall have judged it. Use `run` instead."
             )
-        self._held.heard.set_result(response)
+        self._held.heard.set_result(heard)
         response = await self._held.judged
-        # Those that the model has prepared: they say what counts as the final output, and so what is asked for again.
-        prepared = stream.model_request_parameters
-        yield CompletedStreamedResponse(response, model_request_parameters=prepared, replay_events=True)
+        if response is heard and recording.is_faithful:
+            yield Replayed(heard, recording)
+        else:
+            # With the parameters that the model has prepared: they say what counts as the final output, and so what is
+            # asked for again.
+            prepared = stream.model_request_parameters
+            yield CompletedStreamedResponse(response, model_request_parameters=prepared, replay_events=True)
 
 
 _present: ContextVar[Held | None] = ContextVar("hookline_pydantic_ai_held", default=None)
@@ -125,4 +217,10 @@ def holding(model: Model) -> Model | None:
     held, inner = _present.get(), model
     while isinstance(inner, WrapperModel) and not isinstance(inner, HoldingModel):
         inner = inner.wrapped
-    return None if held is None or isinstance(inner, HoldingModel) else HoldingModel(model, held)
+    if held is None or isinstance(inner, HoldingModel) or not _can_stream(model):
+        return None
+    return HoldingModel(model, held)
+
+
+def _can_stream(model: Model) -> bool:
+    return type(model).request_stream is not Model.request_stream

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 from pydantic_ai.tools import RunContext
 
 from hookline.runtime import ForeignRun
@@ -47,20 +48,38 @@ class UnderWay:
     """A call that is under way in the present task.
 
     Attributes:
-        over: Set at its end, if somebody waits for that.
+        unwound: The end of all calls of a run that has ended before them, if it has.
     """
 
     def __init__(self, calls: dict[asyncio.Task[Any], UnderWay]) -> None:
         self._calls = calls
-        self.over: asyncio.Event | None = None
+        self._over = asyncio.Event()
+        self.unwound: asyncio.Event | None = None
 
-    def __enter__(self) -> None:
+    async def __aenter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
         self._calls[task] = self
 
-    def __exit__(self, *raised: object) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         del self._calls[self._task]
-        if self.over is not None:
-            self.over.set()
+        self._over.set()
+        if self.unwound is not None:
+            # The framework cancels what is left at the end of the first call, and so would interrupt what another one
+            # still has to clean up.
+            await self.unwound.wait()
+
+    @classmethod
+    async def unwind(cls, calls: dict[asyncio.Task[Any], UnderWay]) -> None:
+        """Cancel calls, each of them once, and wait until all of them have cleaned up after themselves."""
+        unwound, left = asyncio.Event(), dict(calls)
+        for task, call in left.items():
+            call.unwound = unwound
+            task.cancel()
+        try:
+            with anyio.CancelScope(shield=True):
+                for call in left.values():
+                    await call._over.wait()
+        finally:
+            unwound.set()

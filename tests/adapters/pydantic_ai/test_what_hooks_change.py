@@ -356,3 +356,41 @@ async def test_guards_see_arguments_as_other_capabilities_have_left_them(first: 
     assert judged == [{"a": 101, "b": "2"}]
     assert [event.args for event in witness.of(BeforeToolCall)] == judged
     assert "106" in str(result.all_messages())
+
+
+@pytest.mark.parametrize("kind", ["observers", "after", "around"])
+async def test_a_cancelled_tool_cleans_up_undisturbed_while_another_ends_at_once(kind: str) -> None:
+    begun, may_end, cleaned_up = asyncio.Event(), asyncio.Event(), list[str]()
+    agent: Agent[Any, Any] = Agent(
+        FunctionModel(lambda messages, info: ModelResponse([ToolCallPart("careful"), ToolCallPart("quick")]))
+    )
+
+    @agent.tool_plain
+    async def careful() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            begun.set()
+            await may_end.wait()
+            cleaned_up.append("careful")
+
+    @agent.tool_plain
+    async def quick() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned_up.append("quick")
+
+    task = asyncio.create_task(agent.run("go", capabilities=[Hookline([hooks_of_kind(kind)])]))
+    await begun.wait()
+    begun.clear()
+    task.cancel()
+    await begun.wait()
+    for _ in range(100):  # all that the framework does at the end of the other call
+        await asyncio.sleep(0)
+    may_end.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cleaned_up == ["quick", "careful"]
