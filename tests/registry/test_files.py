@@ -414,4 +414,4 @@ async def test_a_file_counts_again_once_it_may_be_read_again(tmp_path: Path) -> 
 
         file.chmod(0o600)
         await until(lambda: not registry.problems)
-        assert [each.name for each in (await registry.list()).items] == ["Still no shell"]
+        assert [each.name for each in (await registry.list()).items] == ["Still no shell", "Told"]
