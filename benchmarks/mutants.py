@@ -32,6 +32,9 @@ MODULES = {
 
 GOAL = 0.9
 
+TEST_SECONDS = 30
+"""After which a test hangs; those of these folders take a second at most."""
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -74,9 +77,14 @@ def judge(name: str, sample: int, seed: int, jobs: int) -> bool:
         if unchanged.survived is False:
             print(f"{name}: the tests fail without any change:\n{unchanged.output[-3000:]}")
             return False
-        limit = 60.0 + 10 * unchanged.seconds
+        limit = 60.0 + 4 * unchanged.seconds
+        runs: list[TestRun] = []
         with ThreadPoolExecutor(jobs) as pool:
-            runs = list(pool.map(lambda mutant: run_tests(copies, module, tests, mutant.source, limit), drawn))
+            for run in pool.map(lambda mutant: run_tests(copies, module, tests, mutant.source, limit), drawn):
+                runs.append(run)
+                if len(runs) % 20 == 0:
+                    gone = f"{sum(run.survived for run in runs)} survived, {time.monotonic() - began:.0f} s"
+                    print(f"{name}: {len(runs)} of {len(drawn)} tried, {gone}", flush=True)
     survivors = [mutant for mutant, run in zip(drawn, runs, strict=True) if run.survived]
     killed = len(drawn) - len(survivors)
     share = killed / len(drawn)
@@ -155,7 +163,8 @@ def run_tests(copies: SimpleQueue[Path], module: str, tests: str, source: str, l
     began = time.monotonic()
     try:
         (folder / module).write_text(source)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", tests]
+        alone = ["-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", str(TEST_SECONDS)]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", *alone, tests]
         environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

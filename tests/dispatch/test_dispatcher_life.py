@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import Collection
 from typing import Any, get_args
 
@@ -14,6 +16,7 @@ from hookline import (
     AfterToolCall,
     BeforeStep,
     BeforeToolCall,
+    DrainReport,
     Event,
     Hook,
     HookDispatcher,
@@ -324,3 +327,64 @@ async def test_an_operation_id_may_look_like_anything() -> None:
             await dispatcher.unregister(operation_id)
 
         assert not dispatcher.has_hooks("beforeStep", OnComplete)
+
+
+# --- what it gives back, and what it takes
+
+
+def test_a_drain_report_is_read_only_and_names_its_counts() -> None:
+    report = DrainReport(delivered=1, dropped=2)
+
+    with pytest.raises(AttributeError):
+        report.delivered = 3  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        DrainReport(1, 2)  # type: ignore[misc]
+
+
+async def test_two_registrations_of_one_bundle_are_not_the_same() -> None:
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(lambda event: None)
+    async with HookDispatcher() as dispatcher:
+        first, second = dispatcher.register("op", [bundle]), dispatcher.register("op", [bundle])
+
+        assert first != second
+
+
+async def test_the_collector_need_not_look_at_operations_that_are_idle() -> None:
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(lambda event: None)
+    async with HookDispatcher() as dispatcher:
+        registration = dispatcher.register("op", [bundle])
+        report = await dispatcher.unregister("op")
+
+        assert not gc.is_tracked(registration)
+        assert not gc.is_tracked(report)
+
+
+def test_the_limits_are_those_that_the_reference_names() -> None:
+    dispatcher = HookDispatcher()
+
+    assert (dispatcher.hook_timeout, dispatcher.max_queued, dispatcher.chain_budget) == (30.0, 10_000, None)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+async def test_a_dispatcher_gives_back_the_memory_of_operations_that_are_gone(rounds: int) -> None:
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(lambda event: None)
+    async with HookDispatcher() as dispatcher:
+        await dispatcher.unregister("unknown")
+        dispatcher.register("first", [bundle])
+        await dispatcher.unregister("first")
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in range(rounds):
+                for number in range(4000):
+                    dispatcher.register(str(number), [bundle])
+                for number in range(4000):
+                    await dispatcher.unregister(str(number))
+            left = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+
+    assert left < 60_000  # the tables of so many take 150,000 bytes each
