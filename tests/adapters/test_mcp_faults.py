@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from adapters.mcp_servers import alive, raw, started
+from adapters.mcp_servers import alive, everything_read, raw, started
 from hookline import AfterToolCall, Agent, Hooks, ModelResponse, OnComplete, ScriptedModel, ToolCalling, exec_agent
 from hookline.adapters.mcp import McpServer, McpServerError, McpStartError, McpToolsError, mcp_server
 from hookline.runtime import OperationResult
@@ -168,7 +168,7 @@ async def test_a_server_that_has_gone_between_two_calls_is_started_again(tmp_pat
         with anyio.fail_after(10):
             while alive(started(notes)[0]):
                 await anyio.sleep(0.001)
-        await anyio.wait_all_tasks_blocked()
+        await everything_read()
         second = await act.run({})
 
     assert (first.success, second.success) == (True, True)

@@ -105,5 +105,7 @@ class Project:
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> Project:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    for variable in ("CI", "BUILD_NUMBER"):  # with these pytest repeats each failure whole in its summary
+        monkeypatch.delenv(variable, raising=False)
     return Project(pytester)

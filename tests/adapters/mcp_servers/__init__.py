@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
+
 from hookline.adapters.mcp import McpServer, mcp_server
 
 HERE = Path(__file__).parent
 
-__all__ = ["HERE", "alive", "raw", "shop", "started"]
+__all__ = ["HERE", "alive", "everything_read", "raw", "shop", "started"]
 
 
 def shop(**options: Any) -> McpServer:
@@ -38,3 +41,17 @@ def alive(pid: int) -> bool:
         return False
     stat = Path(f"/proc/{pid}/stat")
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def everything_read() -> None:
+    """Wait until the event loop has read what lies in its pipes, the end of a process that is gone among it."""
+    reading, writing = os.pipe()
+    os.close(writing)
+    try:
+        # The loop asks for all its pipes at once, so that it hears of those that were ready before this one too.
+        await anyio.wait_readable(reading)
+    finally:
+        os.close(reading)
+    for _ in range(3):
+        await anyio.lowlevel.checkpoint()
+    await anyio.wait_all_tasks_blocked()
