@@ -30,12 +30,12 @@ from hookline import (
     resume_agent,
     tool,
 )
-from hookline._webhook import Envelope, HookData, Webhook
 from hookline.calls import Message
 from hookline.delivery import KeyRing, Outbox, generate_key, sign, verify
 from hookline.events import AfterToolCall, HookType, encode
 from hookline.runtime import InMemoryStore, JournalEntry, OperationState, recover_agent
 from hookline.store import SqlStore
+from hookline.webhooks import Envelope, HookData, Webhook
 
 TOGETHER = 5
 """Events in one commit, as a step with a tool makes them."""

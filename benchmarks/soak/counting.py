@@ -13,12 +13,12 @@ from sqlalchemy import func, select
 
 from benchmarks.soak import trips
 from benchmarks.soak.moody import Journal
-from hookline._webhook import delivery_id
 from hookline.events import decode
 from hookline.runtime import OperationState
 from hookline.store import SqlStore
 from hookline.store._reading import StoredOperation
 from hookline.store._tables import attempts, deliveries
+from hookline.webhooks import delivery_id
 
 ENDS = ("onComplete", "onError")
 PAIRS = (

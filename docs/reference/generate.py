@@ -29,7 +29,6 @@ from hookline import (
     signals,
     store,
 )
-from hookline._redaction import Redaction
 from hookline.adapters import agent_hooks, mcp, models
 from hookline.errors import HooklineError
 from hookline.evals import errors as evals_errors
@@ -37,6 +36,7 @@ from hookline.evals import faults
 from hookline.evals.trajectory import ArgumentRule, TrajectoryMatch
 from hookline.hooks import Hooks
 from hookline.otel import _attributes as names
+from hookline.redaction import Redaction
 from hookline.registry import _errors as registry_errors
 from hookline.runtime._foreign_life import ForeignLife
 from hookline.server._approval_routes import APPROVAL_ROUTES

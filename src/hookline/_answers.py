@@ -8,14 +8,14 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from hookline._deadline import own_cancellation, runs_on_asyncio
-from hookline._hook_checks import shown
+from hookline._checks import shown
+from hookline._deadlines import own_cancellation, runs_on_asyncio
 from hookline._passages import ABSENT, CLOSED, FAILED, IDLE, RUNNING, Enter, HookInChain, Passage, Raised
-from hookline._records import report_failure
 from hookline._turns import after_error, fail_closed, failed, stopped, too_long
 from hookline._verdicts import check_changed, check_result, result_of
 from hookline.calls import Ask, Continue, Denial, Deny, Respond
 from hookline.errors import HookDenied, HookReturnError, HookUsageError
+from hookline.execution import report_failure
 from hookline.signals import ExecutionStatus
 
 __all__ = [

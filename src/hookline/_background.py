@@ -11,16 +11,10 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from hookline._deadline import (
-    HandlerCancelledError,
-    HandlerTimeoutError,
-    bounded_for_this_backend,
-    own_cancellation,
-)
+from hookline._deadlines import HandlerCancelledError, HandlerTimeoutError, bounded_for_this_backend, own_cancellation
 from hookline._passages import HookInChain, Passage
-from hookline._records import described, report_failure
 from hookline.errors import HookTimeoutError
-from hookline.execution import refuse_return
+from hookline.execution import described, refuse_return, report_failure
 from hookline.signals import ExecutionStatus
 
 __all__ = ["run_beside"]

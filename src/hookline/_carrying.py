@@ -12,10 +12,10 @@ import anyio
 import msgspec
 
 from hookline._controls import interceptor_of
-from hookline._webhook import Delivery, Envelope, HookData, payload_of
 from hookline.errors import CriticalDeliveryError, DeliveryError, MissingExtraError
 from hookline.events import Event, encode
 from hookline.hooks import AnyHook, Hook, Hooks
+from hookline.webhooks import Delivery, Envelope, HookData, payload_of
 
 __all__ = ["Carrier", "Critical", "carried", "default_delivery", "has_webhooks", "local"]
 

@@ -6,12 +6,12 @@ import os
 
 import msgspec
 
-from hookline._frozen import read_only
-from hookline._hook_records import ControlInterceptor, Interceptor
-from hookline._webhook import ControlAnswer, Delivery, Envelope, HookData, payload_of
+from hookline._readonly import read_only
 from hookline.calls import Ask, Deny, Respond, ToolCall
 from hookline.errors import DeliveryError
 from hookline.events import BeforeToolCall, encode
+from hookline.hooks import ControlInterceptor, Interceptor
+from hookline.webhooks import ControlAnswer, Delivery, Envelope, HookData, payload_of
 
 __all__ = ["interceptor_of"]
 

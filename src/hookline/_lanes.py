@@ -19,11 +19,18 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from hookline._deadline import Alarm, Bounded, bounded_anyio, bounded_asyncio, runs_on_asyncio
-from hookline._observers import Observer
-from hookline._records import logger, record_dropped, report
+from hookline._deadlines import Alarm, Bounded, bounded_anyio, bounded_asyncio, runs_on_asyncio
 from hookline.events import Event
-from hookline.execution import blame, finish_queued, refuse_decision, run_queued
+from hookline.execution import (
+    Observer,
+    blame,
+    finish_queued,
+    logger,
+    record_dropped,
+    refuse_decision,
+    report,
+    run_queued,
+)
 from hookline.signals import hook_executed
 
 __all__ = ["LaneHost"]

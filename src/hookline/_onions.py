@@ -26,15 +26,14 @@ from hookline._answers import (
     object_to,
     returned,
 )
-from hookline._hook_records import ControlInterceptor
-from hookline._observers import awaiting, is_async_handler, matcher
 from hookline._own_time import NOBODY, drive_elsewhere
 from hookline._passages import ABSENT, CLOSED, FAILED, IDLE, RUNNING, Enter, HookInChain, Passage, Raised
 from hookline._short_ways import Around, Outermost, come_back, short_way
 from hookline._turns import admits, ask, too_late
 from hookline.calls import CALLS, Call
 from hookline.errors import HookDefinitionError
-from hookline.hooks import Interceptor
+from hookline.execution import awaiting, is_async_handler, matcher
+from hookline.hooks import ControlInterceptor, Interceptor
 
 __all__ = ["Onion", "Placed", "check_depth"]
 

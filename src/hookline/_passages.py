@@ -10,11 +10,11 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from hookline._hook_records import Kind
 from hookline._own_time import Clock
-from hookline._records import announce_execution
 from hookline.calls import Ask, Call, Denial
 from hookline.errors import HookDenied, HookExecutionError
+from hookline.execution import announce_execution
+from hookline.hooks import Kind
 from hookline.signals import ExecutionStatus, HookExecution
 
 __all__ = ["Control", "Enter", "HookInChain", "Passage", "Terminal"]

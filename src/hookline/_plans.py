@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from typing import Any
 
-from hookline._observers import Observer, compile_observer
 from hookline.events import BeforeToolCall, Event
-from hookline.execution import compile_askable, compile_inline
+from hookline.execution import Observer, compile_askable, compile_inline, compile_observer
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor
 
 __all__ = ["Entry", "Plan", "Run", "compile_batch", "compiled", "merged"]

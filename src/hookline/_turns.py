@@ -7,12 +7,11 @@ import math
 from time import perf_counter
 from typing import Any
 
-from hookline._deadline import HandlerCancelledError, own_cancellation
+from hookline._deadlines import HandlerCancelledError, own_cancellation
 from hookline._own_time import NO_ONE
 from hookline._passages import FAILED, HookInChain, Passage
-from hookline._records import described, report_failure
 from hookline.errors import HookDenied, HookExecutionError, HookReturnError, HookTimeoutError
-from hookline.execution import refuse_awaitable
+from hookline.execution import described, refuse_awaitable, report_failure
 from hookline.signals import ExecutionStatus
 
 __all__ = ["admits", "after_error", "ask", "fail_closed", "failed", "stopped", "too_late", "too_long"]

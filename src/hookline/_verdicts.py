@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hookline._hook_checks import shown
-from hookline._records import described
+from hookline._checks import shown
 from hookline.calls import (
     AgentCall,
     AgentResult,
@@ -31,6 +30,7 @@ from hookline.calls import (
     as_tool_result,
 )
 from hookline.errors import HookUsageError
+from hookline.execution import described
 
 __all__ = ["check_changed", "check_result", "result_of"]
 

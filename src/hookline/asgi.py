@@ -17,7 +17,7 @@ import anyio.abc
 import anyio.lowlevel
 import msgspec
 
-from hookline._deadline import own_cancellation
+from hookline._deadlines import own_cancellation
 from hookline._paths import has_dot_segment, merge_slashes
 from hookline.calls import Denial, RequestCall, RequestResult
 from hookline.errors import HookDefinitionError, HookUsageError

@@ -1,21 +1,12 @@
 """What is about to happen in a run, what came of it, and what a hook may decide about it."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from hookline._frozen import (
-    NO_DICT,
-    NO_LIST,
-    ReadOnlyDict,
-    ReadOnlyList,
-    freeze_dict,
-    freeze_list,
-    read_only_value,
-)
-from hookline._messages import Message, ToolCalling, ToolSpec, Usage
-from hookline._tool_result import ToolResult, as_tool_result, tool_failure
+from hookline._readonly import NO_DICT, NO_LIST, ReadOnlyDict, ReadOnlyList, freeze_dict, freeze_list, read_only_value
+from hookline.errors import HookUsageError, message_of
 
 __all__ = [
     "CALLS",
@@ -48,6 +39,152 @@ __all__ = [
     "as_tool_result",
     "tool_failure",
 ]
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool call came to.
+
+    Attributes:
+        content: The text that the model reads.
+        success: Whether the tool did what it was asked for.
+        error_type: Set when the tool raised: the exception's class name.
+        metadata: What else the answer carries (rule, fault, cassette); it appears on the events.
+    """
+
+    content: str
+    success: bool = True
+    error_type: str | None = None
+    metadata: dict[str, Any] = NO_DICT
+
+    def __post_init__(self) -> None:
+        kind = self.metadata.__class__
+        if kind is not ReadOnlyDict and (kind is dict or isinstance(self.metadata, Mapping)):
+            freeze_dict(self, "metadata", self.metadata)  # anything else is refused where the result is used
+
+
+def as_tool_result(answer: object) -> ToolResult:
+    """What a hook answers in a tool's place, as a `ToolResult`.
+
+    Args:
+        answer: A `ToolResult`, a `str` (also empty), a mapping with `content` and optionally `success` and
+            `metadata`, or an `Exception`, which counts as raised by the tool.
+
+    Raises:
+        HookUsageError: If it is anything else.
+    """
+    if isinstance(answer, str):
+        return ToolResult(content=answer)
+    if isinstance(answer, ToolResult):
+        return _checked(answer)
+    if isinstance(answer, Mapping):
+        unknown = [key for key in answer if key not in ("content", "success", "metadata")]
+        if unknown or "content" not in answer:
+            raise HookUsageError(
+                f"An answer given as a mapping has `content` and optionally `success` and `metadata`; got the keys "
+                f"{', '.join(map(str, answer)) or 'none'}."
+            )
+        return _checked(ToolResult(**answer))
+    if isinstance(answer, Exception):
+        return tool_failure(answer)
+    raise HookUsageError(
+        f"A tool call is answered with a ToolResult, a str, a mapping with `content`, or an Exception instance; "
+        f"got {type(answer).__name__}."
+    )
+
+
+def tool_failure(error: BaseException) -> ToolResult:
+    """The result of a tool that raised."""
+    return ToolResult(content=message_of(error), success=False, error_type=type(error).__name__)
+
+
+def _checked(result: ToolResult) -> ToolResult:
+    if not isinstance(result.content, str):
+        raise HookUsageError(f"`content` of an answer is text; got {type(result.content).__name__}.")
+    if not isinstance(result.success, bool):
+        raise HookUsageError(f"`success` of an answer is True or False; got {result.success!r}.")
+    if result.error_type is not None and not isinstance(result.error_type, str):
+        raise HookUsageError(f"`error_type` of an answer is text or None; got {type(result.error_type).__name__}.")
+    if result.metadata.__class__ is not ReadOnlyDict and not isinstance(result.metadata, Mapping):
+        raise HookUsageError(f"`metadata` of an answer is a mapping; got {type(result.metadata).__name__}.")
+    return result
+
+
+class ToolCalling(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A tool call as the model asked for it.
+
+    Attributes:
+        identifier: Where the tool comes from: `"local"` for a Python function, the server's name for MCP.
+        api_name: The tool's name there.
+        args: The arguments as a JSON object, or the model's raw text where it was not parsed.
+        tool_call_id: The model's id of this call, unique within the answer.
+    """
+
+    identifier: str = "local"
+    api_name: str
+    args: dict[str, Any] | str = {}
+    tool_call_id: str
+
+    def __post_init__(self) -> None:
+        if isinstance(self.args, dict):
+            freeze_dict(self, "args", self.args)
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What model calls used.
+
+    Attributes:
+        input_tokens: Tokens read.
+        output_tokens: Tokens written.
+        cost_usd: Price in US dollars.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost_usd=self.cost_usd + other.cost_usd,
+        )
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One message of a conversation.
+
+    Attributes:
+        role: Who speaks.
+        content: The text.
+        tool_calls: What an assistant message asks for.
+        tool_call_id: Which call a tool message answers.
+        details: What the model's adapter wants back with an assistant message, such as signatures of its reasoning.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    tool_calls: list[ToolCalling] = NO_LIST
+    tool_call_id: str | None = None
+    details: dict[str, Any] = NO_DICT
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as a model sees it.
+
+    Attributes:
+        identifier: Where the tool comes from: `"local"` for a Python function.
+        name: Its name there.
+        description: What it does, for the model.
+        schema: JSON Schema of its arguments.
+    """
+
+    identifier: str = "local"
+    name: str
+    description: str = ""
+    schema: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        freeze_dict(self, "schema", self.schema)
 
 
 def freeze_messages(struct: msgspec.Struct, name: str, messages: object) -> None:

@@ -15,19 +15,18 @@ import anyio
 import msgspec
 
 from hookline._carrying import Carrier, carried, has_webhooks
-from hookline._deadline import Bounded
+from hookline._checks import check_timeout
+from hookline._deadlines import Bounded
 from hookline._gates import LEFT, NOT_ENTERED, Closed, undispatchable
-from hookline._hook_checks import check_timeout
 from hookline._lanes import LaneHost
 from hookline._plans import Entry, Plan, compile_batch, compiled, merged
-from hookline._records import report
-from hookline._webhook import Delivery
 from hookline.calls import ToolResult
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import EVENTS, BeforeToolCall, Event, HookType
-from hookline.execution import Askable, ask, refuse_return
+from hookline.execution import Askable, ask, refuse_return, report
 from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.signals import announce, hook_executed, operation_registered, operation_unregistered
+from hookline.webhooks import Delivery
 
 __all__ = ["DrainReport", "HookDispatcher", "Registration"]
 

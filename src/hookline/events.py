@@ -7,26 +7,17 @@ Source:
     The names and their moments are LobeHub's agent-runtime hooks (version 2.2.10).
 """
 
+import enum
 import math
 import re
+import time
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import msgspec
 
-from hookline._event_fields import (
-    CompletionReason,
-    EventFields,
-    HookType,
-    HumanAction,
-    PendingTool,
-    StepType,
-    ToolOutcome,
-    freeze_list,
-)
-from hookline._frozen import check_finite
-from hookline._tool_events import AfterToolCall, BeforeToolCall, OnToolCallError
-from hookline.calls import ToolCalling
+from hookline._readonly import check_finite, read_only, read_only_list
+from hookline.calls import ToolCalling, as_tool_result
 from hookline.errors import EventDecodeError, EventEncodeError
 
 __all__ = [
@@ -58,6 +49,241 @@ __all__ = [
     "encode",
     "json_schema",
 ]
+
+CompletionReason = Literal["done", "error", "interrupted", "max_steps", "cost_limit", "waiting_for_human"]
+HumanAction = Literal["approve", "reject", "rejectAndContinue"]
+StepType = Literal["call_llm", "call_tool", "request_human_approve"]
+
+
+class HookType(enum.StrEnum):
+    """The wire names of the sixteen events."""
+
+    BEFORE_STEP = "beforeStep"
+    AFTER_STEP = "afterStep"
+    ON_COMPLETE = "onComplete"
+    ON_ERROR = "onError"
+    BEFORE_TOOL_CALL = "beforeToolCall"
+    AFTER_TOOL_CALL = "afterToolCall"
+    ON_TOOL_CALL_ERROR = "onToolCallError"
+    BEFORE_HUMAN_INTERVENTION = "beforeHumanIntervention"
+    AFTER_HUMAN_INTERVENTION = "afterHumanIntervention"
+    ON_STOP_BY_HUMAN_INTERVENTION = "onStopByHumanIntervention"
+    BEFORE_COMPACT = "beforeCompact"
+    AFTER_COMPACT = "afterCompact"
+    ON_COMPACT_ERROR = "onCompactError"
+    BEFORE_CALL_AGENT = "beforeCallAgent"
+    AFTER_CALL_AGENT = "afterCallAgent"
+    ON_CALL_AGENT_ERROR = "onCallAgentError"
+
+
+class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the model was told about one tool call.
+
+    Attributes:
+        identifier: Where the tool comes from.
+        api_name: The tool's name there.
+        tool_call_id: The model's id of the call.
+        content: The text that the model reads.
+        success: False if the tool failed, raised, was denied or was rejected.
+    """
+
+    identifier: str
+    api_name: str
+    tool_call_id: str
+    content: str
+    success: bool
+
+
+class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A tool call that waits for a person.
+
+    Attributes:
+        identifier: Where the tool comes from.
+        api_name: The tool's name there.
+        tool_call_id: The id to name in `Approve` or `Reject`.
+        args: The very arguments that will run when it is approved.
+        prompt: What a hook asks the person; on the wire only where there is one.
+    """
+
+    identifier: str
+    api_name: str
+    tool_call_id: str
+    args: dict[str, Any]
+    prompt: str = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "args", read_only(self.args))
+
+
+class EventFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type"):
+    """What every event says.
+
+    Attributes:
+        operation_id: The run that it belongs to.
+        time_unix_nano: When it happened, in nanoseconds since 1970.
+        agent_id: The agent that runs.
+        user_id: The user for whom it runs.
+        tenant_id: The tenant for whom it runs.
+        parent_operation_id: The run that called this one as a sub-agent.
+    """
+
+    hook_type: ClassVar[HookType]
+
+    operation_id: str
+    time_unix_nano: int = msgspec.field(default_factory=time.time_ns)
+    agent_id: str = ""
+    user_id: str = ""
+    tenant_id: str = ""
+    parent_operation_id: str | None = None
+
+
+def freeze_list(event: EventFields, name: str, value: list[Any]) -> None:
+    """Replace a list field of a new event by a read-only copy."""
+    msgspec.structs.force_setattr(event, name, read_only_list(value))
+
+
+INTERRUPTED = "The run was interrupted before the tool had finished."
+INTERRUPTED_TYPE = "Interrupted"
+"""`OnToolCallError.error` and `error_type` of a tool that was stopped with its run."""
+
+LOST = (
+    "Its process died, or lost its store, while the tool ran. Whether it took effect is unknown; it did not run again."
+)
+LOST_TYPE = "ProcessDied"
+"""`OnToolCallError.error` and `error_type` of a tool that was running when its process died."""
+
+
+class ToolEventFields(EventFields, frozen=True, kw_only=True):
+    """What every event of a tool call says.
+
+    Attributes:
+        identifier: Where the tool comes from: `"local"` for a Python function, the server's name for MCP.
+        api_name: The tool's name there.
+        args: The final arguments, read-only; text of the model that was no JSON object gives `{}`.
+        call_index: From 1, per tool and operation; parallel calls never share one.
+        step_index: The step, from 0.
+        tool_call_id: The model's id of the call.
+    """
+
+    identifier: str
+    api_name: str
+    args: dict[str, Any]
+    call_index: int
+    step_index: int
+    tool_call_id: str
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "args", read_only(self.args))
+
+
+class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeToolCall", dict=True):
+    """A tool is about to be called; the one event that an observer may answer.
+
+    `mock` answers in the tool's place; see `HookDispatcher.dispatch_before_tool_call`.
+    """
+
+    # The answer is no field: it must not travel with the event, and it lives for one dispatch only. It sits in the
+    # instance's __dict__ as `answer` (a ToolResult) and `sealed` (the dispatch is over). `standing` says beforehand
+    # that no mock will be taken, because an interceptor has answered or refused already. `denial` (a ToolResult) and
+    # `denied_by` are what an observer did that returned a decision: they beat every answer.
+    hook_type: ClassVar[HookType] = HookType.BEFORE_TOOL_CALL
+
+    def mock(self, answer: object) -> bool:
+        """Answer in the tool's place; the tool will not run.
+
+        Args:
+            answer: A `ToolResult`, a `str` (also empty), a mapping with `content` and optionally `success` and
+                `metadata`, or an `Exception`, which counts as raised by the tool.
+
+        Returns:
+            Whether this answer was taken: the first one is, unless the event's dispatch is over.
+
+        Raises:
+            HookUsageError: If `answer` is anything else.
+
+        Source:
+            LobeHub: first mock wins since the second version of its dispatcher.
+        """
+        result = as_tool_result(answer)
+        state = self.__dict__
+        if "answer" in state or "sealed" in state:
+            return False
+        state["answer"] = result
+        return True
+
+    @property
+    def mocked(self) -> bool:
+        """Whether a hook has answered already."""
+        return "answer" in self.__dict__
+
+    @property
+    def answered_by(self) -> str | None:
+        """Id of the hook that denied the call, else of the one that mocked it, known once that hook has returned."""
+        state = self.__dict__
+        return state.get("denied_by") or state.get("answered_by")
+
+
+class AfterToolCall(ToolEventFields, frozen=True, kw_only=True, tag="afterToolCall"):
+    """A tool call has given a result, good or bad.
+
+    Attributes:
+        content: What the tool, or the hook in its place, answered; for a denied call the reason.
+        success: Whether it did what it was asked for.
+        mocked: Whether a hook answered instead of the tool.
+        answered_by: Id of that hook.
+        metadata: What the answer carried: rule, fault, cassette.
+        execution_time_ms: How long the call took.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.AFTER_TOOL_CALL
+
+    content: str
+    success: bool
+    mocked: bool = False
+    answered_by: str | None = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    execution_time_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "args", read_only(self.args))
+        msgspec.structs.force_setattr(self, "metadata", read_only(self.metadata))
+
+
+class OnToolCallError(ToolEventFields, frozen=True, kw_only=True, tag="onToolCallError"):
+    """A tool call has raised; the model is told and the run goes on.
+
+    Attributes:
+        error: What the exception said.
+        error_type: Its class name.
+        mocked: Whether a hook answered with an exception instead of the tool.
+        answered_by: Id of that hook.
+        metadata: What the answer carried.
+        execution_time_ms: How long the call took.
+    """
+
+    hook_type: ClassVar[HookType] = HookType.ON_TOOL_CALL_ERROR
+
+    error: str
+    error_type: str
+    mocked: bool = False
+    answered_by: str | None = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    execution_time_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "args", read_only(self.args))
+        msgspec.structs.force_setattr(self, "metadata", read_only(self.metadata))
+
+
+def is_interrupted(event: OnToolCallError) -> bool:
+    """Whether a tool did not fail but was stopped with its run."""
+    return event.error_type == INTERRUPTED_TYPE and event.error == INTERRUPTED
+
+
+def is_settled(event: BeforeToolCall) -> bool:
+    """Whether it is decided already what becomes of the call, so that no answer would be taken."""
+    state = event.__dict__
+    return "answer" in state or "sealed" in state
 
 
 class BeforeStep(EventFields, frozen=True, kw_only=True, tag="beforeStep", gc=False):

@@ -5,30 +5,39 @@ Dispatcher and chain decide who is called and in which order; everything that a 
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import logging
+import math
+import traceback
+from collections.abc import Callable, Coroutine, Sequence
+from functools import cache
+from time import perf_counter, perf_counter_ns, time_ns
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from hookline._checks import tool_matcher
+from hookline._deadlines import HandlerCancelledError, HandlerTimeoutError
+from hookline._phase import PhaseTransition
+from hookline.calls import Denial
+from hookline.errors import DeliveryError, message_of
+from hookline.events import Event
+from hookline.hooks import Hook
+from hookline.signals import ChainRun, ExecutionStatus, HookExecution, announce, chain_ran, hook_executed
+
+if TYPE_CHECKING:
+    from hookline.redaction import Redacting
+import asyncio
+from collections.abc import Mapping
 from contextvars import Context
 from math import inf as _NEVER  # noqa: N812  a global of its own is found faster than an attribute
-from time import perf_counter_ns
-from typing import Any
 
-from hookline._deadline import (
-    Alarm,
-    Bounded,
-    HandlerCancelledError,
-    HandlerTimeoutError,
-    bounded_asyncio,
-    finish_asyncio,
-    own_cancellation,
-)
-from hookline._hook_checks import shown
-from hookline._observers import Observer
-from hookline._records import record, report
+from hookline._checks import shown
+from hookline._deadlines import Alarm, Bounded, bounded_asyncio, finish_asyncio, own_cancellation
 from hookline.calls import DECISIONS, Deny, ToolResult
-from hookline.errors import HookUsageError, message_of
-from hookline.events import BeforeToolCall, Event
-from hookline.signals import hook_executed
+from hookline.errors import HookUsageError
+from hookline.events import BeforeToolCall
 
 __all__ = [
     "ask",
@@ -41,6 +50,242 @@ __all__ = [
     "refuse_return",
     "run_queued",
 ]
+
+
+class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A hook as the mechanism runs it.
+
+    Attributes:
+        id: The hook's id.
+        handler: For an async one, a function that surely returns a coroutine.
+        is_async: Decided once, when the hook is registered.
+        timeout: Seconds; `None` for the dispatcher's.
+        matches: Whether an event is for this hook; `None` if every one is.
+        recorded: Whether its runs are announced to whoever watches hooks.
+    """
+
+    id: str
+    handler: Callable[[Any], Any]
+    is_async: bool
+    timeout: float | None = None
+    matches: Callable[[Any], object] | None = None
+    recorded: bool = True
+
+
+def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True) -> Observer:
+    """Decide everything about a hook that can be decided before an event comes."""
+    handler = cast("Callable[[Any], Any]", hook.handler)
+    is_async = is_async_handler(handler)
+    return Observer(
+        id=hook.id,
+        handler=awaiting(handler) if is_async else handler,
+        is_async=is_async,
+        timeout=hook.timeout,
+        matches=matcher(hook.tool, tenant_id),
+        recorded=recorded,
+    )
+
+
+def is_async_handler(handler: Callable[..., object]) -> bool:
+    """Whether calling it gives something to await, seen through partials, decorators and callable objects."""
+    inner: Any = handler
+    while not inspect.iscoroutinefunction(inner):
+        if isinstance(inner, functools.partial):
+            inner = inner.func
+        elif hasattr(inner, "__wrapped__"):
+            inner = inner.__wrapped__
+        else:
+            return inspect.iscoroutinefunction(type(inner).__call__)
+    return True
+
+
+def awaiting(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """An async handler as a function that surely returns a coroutine."""
+    if inspect.iscoroutinefunction(handler):
+        return handler
+
+    async def adapted(*args: Any) -> Any:
+        outcome = handler(*args)
+        return await outcome if inspect.isawaitable(outcome) else outcome
+
+    return adapted
+
+
+def matcher(tool: str | None, tenant_id: str) -> Callable[[Any], object] | None:
+    """A test on an event or a call: whether it is of that tenant, and its tool matches the glob."""
+    wanted = tool_matcher(tool)
+    if wanted is None and not tenant_id:
+        return None
+
+    def matches(event: Any) -> bool:
+        if tenant_id and event.tenant_id != tenant_id:
+            return False
+        return wanted is None or bool(wanted(f"{event.identifier}/{event.api_name}"))
+
+    return matches
+
+
+logger = logging.getLogger("hookline")
+
+
+def record_dropped(observers: Sequence[Observer], event: Event, sender: object, why: str) -> None:
+    """Log, and record for whoever listens, that observers never got an event."""
+    logger.warning(
+        "Operation %s: %s dropped for %s: %s",
+        event.operation_id,
+        event.hook_type,
+        ", ".join(repr(observer.id) for observer in observers),
+        why,
+    )
+    if hook_executed.receivers:
+        for observer in observers:
+            if observer.recorded:
+                _announce(observer, event, sender, "dropped", 0, why)
+
+
+def report(observer: Observer, event: Event, error: Exception, timeout: float = math.inf) -> None:
+    """Log what a handler did wrong."""
+    if isinstance(error, HandlerTimeoutError):
+        logger.error(
+            "Hook %r on %s of operation %s was cancelled: it was still running after its timeout of %g s",
+            observer.id,
+            event.hook_type,
+            event.operation_id,
+            timeout,
+        )
+        return
+    log_error("Hook %r on %s of operation %s raised %s", observer.id, event.hook_type, event.operation_id, error=error)
+
+
+def report_failure(hook_id: str, point: str, operation_id: str, error: Exception) -> None:
+    """Log what an interceptor or a phase hook did wrong."""
+    log_error("Hook %r on %s of operation %s failed: %s", hook_id, point, operation_id, error=error)
+
+
+def log_error(message: str, *args: object, error: Exception) -> None:
+    """Log an exception of a handler with its traceback, without the secrets that its text may quote from a call.
+
+    Args:
+        message: The line, whose last `%s` is what was raised.
+        args: What comes before that.
+        error: What was raised.
+    """
+    told, trace = described(error), _trace_of(error)
+    shown = "" if trace is None else "".join(traceback.format_exception(trace)).rstrip()
+    clean = redact(shown)
+    if clean == shown:
+        logger.error(message, *args, redact(told), exc_info=trace)
+    else:
+        # Handlers would write the exception's own text once more, so that the traceback is a part of the line.
+        logger.error(f"{message}\n%s", *args, redact(told), clean)
+
+
+def redact(text: str) -> str:
+    """Return a text without its secrets, as cassettes are kept without them."""
+    return _redaction().text(text)
+
+
+@cache
+def _redaction() -> Redacting:
+    from hookline.redaction import Redaction  # its patterns take a while to compile, and most runs need none
+
+    return Redaction()
+
+
+def _trace_of(error: Exception) -> Exception | None:
+    """What is logged with a traceback: a delivery that failed has nothing to show but our own code."""
+    return None if isinstance(error, DeliveryError) else error
+
+
+def announce_execution(execution: HookExecution, sender: object) -> None:
+    """Tell whoever listens how a hook's run has ended."""
+    if hook_executed.receivers:
+        announce(hook_executed, sender, execution=execution)
+
+
+def announce_chain(
+    call: Any, executions: list[HookExecution], denied: Denial | None, began: float, sender: object
+) -> None:
+    """Tell whoever listens how a call came through its interceptors.
+
+    Args:
+        call: The call.
+        executions: What each hook did.
+        denied: Who denied it.
+        began: When, by `perf_counter`.
+        sender: Of the record.
+    """
+    duration = perf_counter() - began
+    ran = ChainRun(
+        point=type(call).__name__,
+        operation_id=call.operation_id,
+        tenant_id=call.tenant_id,
+        executions=executions,
+        denied_by=denied.hook_id if denied is not None else None,
+        reason=denied.reason if denied is not None else None,
+        duration_ms=duration * 1e3,
+        time_unix_nano=time_ns() - int(duration * 1e9),
+        step_index=getattr(call, "step_index", None),
+        tool_call_id=getattr(call, "tool_call_id", None),
+    )
+    announce(chain_ran, sender, ran=ran)
+
+
+def described(error: Exception) -> str:
+    """An exception in a line."""
+    if isinstance(error, HandlerTimeoutError):
+        return "still running after its timeout"
+    if isinstance(error, HandlerCancelledError):
+        return "CancelledError without having been cancelled"
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
+def record(
+    observer: Observer,
+    event: Event | PhaseTransition,
+    sender: object,
+    started: int,
+    failure: Exception | None,
+    *,
+    mocked: bool = False,
+    denied: bool = False,
+) -> None:
+    """Tell whoever listens how a handler run that began at `started` (`perf_counter_ns`) has ended."""
+    duration_ns = perf_counter_ns() - started
+    status: ExecutionStatus = "mocked" if mocked else "ok"
+    if denied:
+        status = "denied"
+    elif isinstance(failure, HandlerTimeoutError):
+        status = "timeout"
+    elif failure is not None and not mocked:
+        status = "error"
+    elif not observer.is_async and observer.timeout is not None and duration_ns > observer.timeout * 1e9:
+        status = "timeout"  # nobody could interrupt it; it is told apart from a quiet success
+    _announce(observer, event, sender, status, duration_ns, described(failure) if failure is not None else None)
+
+
+def _announce(
+    observer: Observer,
+    event: Event | PhaseTransition,
+    sender: object,
+    status: ExecutionStatus,
+    duration_ns: int,
+    error: str | None,
+) -> None:
+    execution = HookExecution(
+        hook_id=observer.id,
+        hook_type=str(event.hook_type),
+        operation_id=event.operation_id,
+        status=status,
+        duration_ms=duration_ns / 1e6,
+        error=error,
+        time_unix_nano=time_ns() - duration_ns,
+        step_index=getattr(event, "step_index", None),
+        tool_call_id=getattr(event, "tool_call_id", None),
+        tenant_id=getattr(event, "tenant_id", ""),
+    )
+    announce(hook_executed, sender, execution=execution)
+
 
 Inline = Callable[[Event, object], None]
 """Runs sync observers: `(event, sender of the records) -> None`."""

@@ -13,12 +13,11 @@ import msgspec
 
 from hookline._answers import ended, returned
 from hookline._background import run_beside
-from hookline._deadline import runs_on_asyncio
-from hookline._hook_checks import check_timeout, shown
+from hookline._checks import check_timeout, shown
+from hookline._deadlines import runs_on_asyncio
 from hookline._onions import Onion, Placed, check_depth
 from hookline._own_time import Clock, ScopedClock, drive
 from hookline._passages import CLOSED, FAILED, IDLE, Control, Passage, Terminal
-from hookline._records import announce_chain
 from hookline._short_ways import executions_of
 from hookline.calls import (
     CALLS,
@@ -45,6 +44,7 @@ from hookline.calls import (
     ToolResult,
 )
 from hookline.errors import HookDefinitionError, HookDenied, HookUsageError
+from hookline.execution import announce_chain
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
 from hookline.signals import HookExecution, chain_ran, hook_executed
 

@@ -14,20 +14,26 @@ from time import perf_counter_ns
 
 import msgspec
 
-from hookline._deadline import (
+from hookline._deadlines import (
     Bounded,
     HandlerCancelledError,
     HandlerTimeoutError,
     bounded_for_this_backend,
     own_cancellation,
 )
-from hookline._hook_records import phase_handler
-from hookline._observers import Observer, awaiting, is_async_handler
 from hookline._phase import TRANSITIONS, Phase, PhaseHandler, PhaseHook, PhaseTransition
-from hookline._records import log_error, logger, record
 from hookline.errors import HookUsageError, PhaseTransitionError
-from hookline.execution import refuse_decision, refuse_return
-from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.execution import (
+    Observer,
+    awaiting,
+    is_async_handler,
+    log_error,
+    logger,
+    record,
+    refuse_decision,
+    refuse_return,
+)
+from hookline.hooks import AnyHook, Hooks, hook_batch, phase_handler
 from hookline.signals import announce, hook_executed, phase_changed
 
 __all__ = ["TRANSITIONS", "Phase", "PhaseHook", "PhaseMachine", "PhaseTransition"]

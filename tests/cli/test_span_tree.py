@@ -16,10 +16,10 @@ from hookline import (
     ModelResponse,
     ScriptedModel,
 )
-from hookline._enclosing import Segment
 from hookline.cli._otlp import Tracing
 from hookline.cli._recorded import replay_events
 from hookline.cli._span_notes import length, said
+from hookline.instrumentation import Segment
 
 PAUSED = """\
 [1] op  (time)  trace (id)

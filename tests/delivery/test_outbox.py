@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from hookline._webhook import ControlAnswer, Envelope, delivery_id
 from hookline.delivery import KeyRing, generate_key
 from hookline.delivery._outbox import Outbox
 from hookline.delivery._sender import Sender
@@ -21,6 +20,7 @@ from hookline.errors import DeliveryError, HookUsageError
 from hookline.store import SqlStore
 from hookline.store._deliveries_endpoints import Breaker
 from hookline.store._deliveries_log import DeliveryFilter, DeliveryLog
+from hookline.webhooks import ControlAnswer, Envelope, delivery_id
 from tests.databases import Server, administer
 from tests.delivery.envelopes import envelope_to
 from tests.delivery.receivers import Receiver, after, hang, hangs_up, ok, status

@@ -30,7 +30,7 @@ from hookline import (
     OnComplete,
     OnToolCallError,
 )
-from hookline._hook_checks import tool_test
+from hookline._checks import tool_test
 from hookline.delivery import Webhook
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.evals import match

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline import AfterStep, BeforeToolCall, Chain, Deny, HookDispatcher, Hooks, Phase, ToolCall, ToolResult
-from hookline._redaction import Redaction
 from hookline.phases import PhaseMachine
+from hookline.redaction import Redaction
 from hookline.registry import ExecutionLog
 from hookline.registry._logs_rows import LONGEST_TEXT, clean_error
 from hookline.store import SqlStore

@@ -14,7 +14,6 @@ import httpx
 from sqlalchemy import insert, update
 
 from hookline import HookType
-from hookline._webhook import Envelope, HookData, Webhook
 from hookline.calls import ToolCall, ToolResult
 from hookline.delivery import MasterKeys
 from hookline.events import PendingTool
@@ -25,6 +24,7 @@ from hookline.server import SCOPES, KeyStore, Scope, Server
 from hookline.store import SqlStore
 from hookline.store._deliveries import insert_deliveries, rows_of
 from hookline.store._tables import deliveries, endpoints
+from hookline.webhooks import Envelope, HookData, Webhook
 from tests.store.records import entries
 
 SECONDS = 20.0

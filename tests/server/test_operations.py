@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, exec_agent, tool
-from hookline._webhook import Envelope, HookData, Webhook
 from hookline.events import HookType
 from hookline.store import EventLog, SqlStore, Worker
 from hookline.store._deliveries import insert_deliveries, rows_of
+from hookline.webhooks import Envelope, HookData, Webhook
 from tests.server.site import Site, delivery, endpoint, key, operation
 from tests.server.test_hooks import problem
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline._hook_checks import tool_matcher
+from hookline._checks import tool_matcher
 from hookline.registry import POINTS, HookDefinition
 from hookline.registry._samples import sample_of
 from hookline.server._page_samples import first_sample

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from hookline import BeforeStep, HookType
-from hookline._webhook import HookData, Webhook
 from hookline.events import encode
 from hookline.runtime import JournalEntry, OperationState
 from hookline.store import SqlStore
+from hookline.webhooks import HookData, Webhook
 
 
 def state(operation_id: str = "op", version: int = 1, *, events: int = 0, **fields: Any) -> OperationState:

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from hookline._webhook import Envelope, HookData, Webhook, delivery_id
 from hookline.events import HookType
 from hookline.store import SqlStore
 from hookline.store._deliveries import Outcome, insert_deliveries, rows_of, settle
 from hookline.store._deliveries_claims import Claimed, claim, correct_times, due, extend, release
 from hookline.store._deliveries_endpoints import Breaker, disable_endpoint, enable_endpoint
 from hookline.store._tables import deliveries, endpoints, operations
+from hookline.webhooks import Envelope, HookData, Webhook, delivery_id
 from tests.store.records import state
 
 pytestmark = pytest.mark.anyio

@@ -14,12 +14,12 @@ from sqlalchemy import select
 
 import hookline
 from hookline import Agent, Approve, BeforeStep, Hook, ModelResponse, ScriptedModel, ToolCalling, exec_agent, tool
-from hookline._webhook import Envelope
 from hookline.delivery import KeyRing, Outbox
 from hookline.errors import HooklineError, StoreUnavailableError
 from hookline.store import SqlStore, Worker
 from hookline.store._engine import after_commit
 from hookline.store._tables import deliveries, events, operations
+from hookline.webhooks import Envelope
 
 from .faulty import Fault, Faults
 from .records import state

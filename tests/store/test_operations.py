@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 
 from hookline import Agent, HookType, ScriptedModel, Usage, exec_agent
-from hookline._webhook import Webhook, delivery_id
 from hookline.errors import HookUsageError, StaleStateError, StateFormatError
 from hookline.events import BeforeToolCall, encode
 from hookline.runtime import JournalEntry
 from hookline.runtime._state import FORMAT
 from hookline.store import SqlStore
 from hookline.store._tables import deliveries, operations
+from hookline.webhooks import Webhook, delivery_id
 
 from .records import entries, grow, hook, state
 

@@ -19,7 +19,6 @@ from agent_hooks import (
     Interceptor,
 )
 
-from hookline._enclosing import EnclosingHooks, Segment
 from hookline.adapters._agent_hooks_desk import Desk
 from hookline.adapters._agent_hooks_emitting import Emissions
 from hookline.adapters._agent_hooks_options import (
@@ -39,6 +38,7 @@ from hookline.adapters._agent_hooks_session import Sessions
 from hookline.adapters._agent_hooks_tool_points import ToolPoints
 from hookline.calls import AgentCall, ModelCall, SubAgentCall, ToolCall
 from hookline.events import OnComplete
+from hookline.instrumentation import EnclosingHooks, Segment
 
 __all__ = ["PolicyHooks"]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from agent_hooks import AgentContextBuilder
 
-from hookline._enclosing import Segment
 from hookline.adapters._agent_hooks_wire import (
     message_shown,
     plain,
@@ -27,6 +26,7 @@ from hookline.calls import (
     ToolSpec,
 )
 from hookline.events import OnComplete
+from hookline.instrumentation import Segment
 
 __all__ = ["Session", "Sessions"]
 

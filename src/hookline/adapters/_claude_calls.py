@@ -11,7 +11,7 @@ import anyio
 import msgspec
 from claude_agent_sdk import ClaudeAgentOptions, PermissionResultAllow
 
-from hookline._frozen import writable
+from hookline._readonly import writable
 from hookline.adapters import _claude_words as words
 from hookline.adapters._claude_compaction import Compacting
 from hookline.adapters._claude_people import People

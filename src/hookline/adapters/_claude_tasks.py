@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from hookline._deadline import runs_on_asyncio
+from hookline._deadlines import runs_on_asyncio
 
 __all__ = ["Between", "Detached", "Mail"]
 

@@ -18,7 +18,7 @@ from claude_agent_sdk import (
 )
 from mcp.types import CallToolResult, TextContent
 
-from hookline._frozen import writable
+from hookline._readonly import writable
 from hookline.calls import ModelResponse, ToolCalling, ToolResult, Usage
 from hookline.events import CompletionReason, PendingTool
 from hookline.runtime import AgentDone, ToolDone

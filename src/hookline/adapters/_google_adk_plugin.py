@@ -16,7 +16,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
-from hookline._frozen import writable
+from hookline._readonly import writable
 from hookline.adapters import _google_adk_words as words
 from hookline.adapters._between import Between
 from hookline.calls import (

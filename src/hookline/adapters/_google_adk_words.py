@@ -15,7 +15,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
-from hookline._frozen import writable
+from hookline._readonly import writable
 from hookline.calls import Denial, Message, ModelCall, ModelResponse, ToolCalling, ToolResult, ToolSpec, Usage
 from hookline.errors import ToolResultError
 from hookline.events import PendingTool

@@ -8,12 +8,12 @@ import anyio
 from mcp.client import Client, IncomingMessage
 from mcp_types import Implementation, ToolListChangedNotification
 
-from hookline._error_root import message_of
 from hookline.adapters._mcp_http import http_streams
 from hookline.adapters._mcp_process import process_streams
 from hookline.adapters._mcp_secrets import Secrets
 from hookline.adapters._mcp_settings import Settings
 from hookline.adapters._mcp_streams import Witness
+from hookline.errors import message_of
 
 __all__ = ["Connection"]
 

@@ -24,13 +24,13 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from hookline._error_root import message_of
 from hookline.adapters._mcp_connection import Connection
 from hookline.adapters._mcp_errors import McpServerError, McpStartError, McpToolsError
 from hookline.adapters._mcp_results import fault, tool_result
 from hookline.adapters._mcp_secrets import Secrets
 from hookline.adapters._mcp_settings import Settings
 from hookline.calls import ToolResult
+from hookline.errors import message_of
 
 __all__ = ["Link", "linked"]
 

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from hookline._hook_checks import shown
+from hookline._checks import shown
 from hookline.errors import AgentDefinitionError
 
 __all__ = ["Settings", "checked_settings"]

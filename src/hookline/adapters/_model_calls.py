@@ -14,7 +14,7 @@ from pydantic_ai.models import DEFAULT_HTTP_TIMEOUT, Model, ModelRequestParamete
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
-from hookline._frozen import writable
+from hookline._readonly import writable
 from hookline.adapters._model_failures import CallTimeoutError, CutStreamError, ProviderError
 from hookline.adapters._model_messages import answer, conversation
 from hookline.adapters._model_prices import Price, cost_of

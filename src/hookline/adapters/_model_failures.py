@@ -24,8 +24,8 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
-from hookline._redaction import Redaction
 from hookline.errors import ModelError, TransientModelError, message_of
+from hookline.redaction import Redaction
 
 try:
     import httpx

@@ -10,7 +10,7 @@ import msgspec
 from pydantic import TypeAdapter
 from pydantic_ai import messages as wire
 
-from hookline._frozen import writable
+from hookline._readonly import writable
 from hookline.adapters._model_tools import WireNames
 from hookline.calls import Message, ModelResponse, ToolCalling, Usage
 

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from hookline._frozen import writable
+from hookline._readonly import writable
 from hookline.calls import Denial, ToolCall, ToolCalling, ToolResult
 from hookline.errors import MissingExtraError, UnknownToolError
 from hookline.events import HookType

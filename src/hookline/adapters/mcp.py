@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from hookline._hook_checks import shown, tool_test
+from hookline._checks import shown, tool_test
 from hookline.adapters._mcp_errors import McpServerError, McpStartError, McpToolsError
 from hookline.adapters._mcp_settings import Settings, checked_settings
 from hookline.calls import ToolCall

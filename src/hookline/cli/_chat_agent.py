@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hookline._hook_records import Hook, Interceptor
 from hookline._phase import PhaseHook
 from hookline.cli._chat_errors import ChatArgumentError
 from hookline.errors import HooklineError, MissingExtraError, message_of
 from hookline.evals.suites._imports import ImportProblem, imported
-from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, hook_batch
 from hookline.runtime import Agent, ToolSource
 
 __all__ = ["Wanted", "agent_of", "hooks_of"]

@@ -12,10 +12,9 @@ from typing import Any
 
 from rich.text import Text
 
-from hookline._tool_events import is_interrupted
 from hookline.cli._span_notes import DENIED, ENDINGS, FAILED, OK, STOPPED, Mark, length
 from hookline.errors import HooklineError, message_of
-from hookline.events import AfterToolCall, OnToolCallError
+from hookline.events import AfterToolCall, OnToolCallError, is_interrupted
 from hookline.otel._attributes import MOCK_PROVENANCE
 from hookline.runtime import OperationResult, Usage
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from hookline._event_fields import EventFields
 from hookline.cli import _chat_lines as lines
 from hookline.cli._span_notes import DENIED, FAILED, OK, WAITING
 from hookline.cli._span_tree import fit
@@ -16,6 +15,7 @@ from hookline.events import (
     BeforeCallAgent,
     BeforeStep,
     BeforeToolCall,
+    EventFields,
     OnCallAgentError,
     OnCompactError,
     OnToolCallError,

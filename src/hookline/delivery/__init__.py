@@ -10,12 +10,12 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-from hookline._webhook import ControlAnswer, Delivery, Envelope, HookData, Webhook
 from hookline.delivery._in_process import InProcess
 from hookline.delivery._keys import KeyRing, WebhookKeyError, generate_key, public_key
 from hookline.delivery._master_keys import MasterKeyError, MasterKeys
 from hookline.delivery._receiving import WebhookGuard
 from hookline.delivery._signing import Verified, WebhookVerificationError, sign, verify
+from hookline.webhooks import ControlAnswer, Delivery, Envelope, HookData, Webhook
 
 if TYPE_CHECKING:
     from hookline.delivery._endpoint_secrets import EndpointSecret, EndpointSecrets, NewEndpointSecret

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from hookline._webhook import ControlAnswer
 from hookline.calls import as_tool_result
 from hookline.errors import DeliveryError, HookUsageError
+from hookline.webhooks import ControlAnswer
 
 __all__ = ["checked_answer", "read_answer"]
 

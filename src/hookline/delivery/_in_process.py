@@ -11,13 +11,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from hookline._deadline import runs_on_asyncio
-from hookline._hook_checks import shown
-from hookline._webhook import ControlAnswer, Envelope, HookData, ServedBy
+from hookline._checks import shown
+from hookline._deadlines import runs_on_asyncio
 from hookline.delivery._addresses import AddressGuard
 from hookline.delivery._controls import checked_answer
 from hookline.delivery._keys import KeyRing
 from hookline.errors import DeliveryError, HookDefinitionError, HookUsageError, MissingExtraError
+from hookline.webhooks import ControlAnswer, Envelope, HookData, ServedBy
 
 if TYPE_CHECKING:
     from hookline.delivery._sender import Sender

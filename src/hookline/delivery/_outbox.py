@@ -12,7 +12,6 @@ from types import TracebackType
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
-from hookline._webhook import ControlAnswer, Envelope, ServedBy
 from hookline.delivery._endpoint_secrets import EndpointSecrets
 from hookline.delivery._in_process import InProcess, LocalFunctions, is_local
 from hookline.delivery._keys import KeyRing
@@ -26,6 +25,7 @@ from hookline.store._deliveries import Outcome, insert_deliveries, rows_of
 from hookline.store._deliveries_claims import LONGEST_LEASE, Claimed, due
 from hookline.store._deliveries_endpoints import Breaker
 from hookline.store._rows import storable
+from hookline.webhooks import ControlAnswer, Envelope, ServedBy
 
 __all__ = ["Outbox"]
 

@@ -18,15 +18,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hookline._webhook import (
-    CONTROL_CHARACTER,
-    HEADER_NAME,
-    RESERVED_HEADERS,
-    VARIABLE,
-    ControlAnswer,
-    Envelope,
-    HookData,
-)
 from hookline.delivery._addresses import AddressGuard, BlockedAddressError
 from hookline.delivery._controls import read_answer
 from hookline.delivery._keys import KeyRing, WebhookKeyError
@@ -38,6 +29,15 @@ from hookline.errors import (
     HookUsageError,
     MissingExtraError,
     StoreUnavailableError,
+)
+from hookline.webhooks import (
+    CONTROL_CHARACTER,
+    HEADER_NAME,
+    RESERVED_HEADERS,
+    VARIABLE,
+    ControlAnswer,
+    Envelope,
+    HookData,
 )
 
 try:

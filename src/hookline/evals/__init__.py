@@ -7,7 +7,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hookline._redaction import Redaction
     from hookline.evals import faults
     from hookline.evals._argument_rules import ArgumentRule
     from hookline.evals._cassette_errors import (
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
         TrajectoryStep,
         assert_trajectory,
     )
+    from hookline.redaction import Redaction
 
 __all__ = [
     "AlignedCall",
@@ -165,7 +165,7 @@ _HOMES = {
         "UnrecordedOperationError",
         "UnseenEventError",
     ),
-    "hookline._redaction": ("Redaction",),
+    "hookline.redaction": ("Redaction",),
     "answers": ("Answer",),
     "cassette": ("Cassette",),
     "clocks": (

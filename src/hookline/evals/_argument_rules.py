@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from hookline._hook_checks import tool_test
+from hookline._checks import tool_test
 from hookline.errors import HookUsageError
 from hookline.evals._arguments import MISSING, at, contained, without
 from hookline.evals._call_shapes import argument_differences, shown

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import TypeVar
 
-from hookline._hook_checks import tool_test
+from hookline._checks import tool_test
 from hookline.errors import HookUsageError
 from hookline.evals._call_shapes import argument_differences, path_of, shown
 from hookline.evals._matcher import SeenCall

@@ -6,7 +6,7 @@ import json
 
 import msgspec
 
-from hookline._frozen import ReadOnlyDict
+from hookline._readonly import ReadOnlyDict
 
 __all__ = ["canonical"]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from hookline._hook_checks import has_wildcard, tool_test
-from hookline._observers import is_async_handler
+from hookline._checks import has_wildcard, tool_test
 from hookline.errors import HookUsageError, MissingExtraError
 from hookline.evals._arguments import MISSING, at, contained, difference, without
 from hookline.evals._matcher import ANY, Matcher, SeenCall, Specificity
+from hookline.execution import is_async_handler
 
 __all__ = ["ArgumentMode", "ArgumentsAre", "FieldsAre", "Fits", "PlaceIs", "RunIs", "ToolIs", "Where"]
 

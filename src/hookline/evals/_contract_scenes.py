@@ -8,8 +8,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from hookline._messages import ToolCalling
-from hookline.calls import ModelResponse
+from hookline.calls import ModelResponse, ToolCalling
 from hookline.evals._contract_stage import Scene
 from hookline.evals._contract_witness import Expected, expect
 from hookline.events import (

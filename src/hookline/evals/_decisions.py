@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hookline._deadline import own_cancellation
-from hookline._tool_events import is_interrupted, is_settled
+from hookline._deadlines import own_cancellation
 from hookline.calls import ToolCall, ToolResult, tool_failure
 from hookline.errors import ToolResultError
 from hookline.evals._endings import Endings
@@ -23,7 +22,7 @@ from hookline.evals.clocks import Clock
 from hookline.evals.faults import Fault, draw_for, strikes
 from hookline.evals.mocked_calls import FaultRule, FaultStrike, MockedCall, Outcome
 from hookline.evals.rules import Rule, RuleTable
-from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError
+from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, is_interrupted, is_settled
 from hookline.runtime import as_result
 
 if TYPE_CHECKING:

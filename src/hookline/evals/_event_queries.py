@@ -7,7 +7,7 @@ from typing import Generic, TypeVar, cast
 
 import anyio
 
-from hookline._hook_checks import tool_test
+from hookline._checks import tool_test
 from hookline.errors import HookUsageError
 from hookline.evals._call_shapes import path_of, shown
 from hookline.events import EVENTS, TOOL_EVENTS, AfterToolCall, BeforeToolCall, Event, OnToolCallError

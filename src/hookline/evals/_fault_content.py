@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from hookline._hook_checks import shown
+from hookline._checks import shown
 from hookline.calls import ToolResult
 from hookline.evals._fault_errors import FaultDefinitionError, check_count
 from hookline.evals._matcher import SeenCall

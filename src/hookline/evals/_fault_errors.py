@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-from hookline._hook_checks import shown
+from hookline._checks import shown
 from hookline.errors import HooklineError
 
 __all__ = ["FaultDefinitionError", "FaultFileError", "check_count", "check_probability", "check_seconds"]

@@ -7,7 +7,7 @@ import random
 
 import msgspec
 
-from hookline._hook_checks import shown
+from hookline._checks import shown
 from hookline.evals._fault_errors import FaultDefinitionError, check_seconds
 
 __all__ = ["LogNormal", "Normal", "Uniform"]

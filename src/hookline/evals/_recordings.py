@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from hookline._redaction import Redacting
 from hookline.calls import ToolResult
 from hookline.evals._canonical import canonical
 from hookline.events import AfterToolCall, OnToolCallError
+from hookline.redaction import Redacting
 
 __all__ = ["Matching", "Recording", "Recordings", "Scope", "Scopes", "in_file_order", "plain", "recording_of"]
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from hookline._observers import is_async_handler
 from hookline.errors import HookUsageError, ToolResultError, message_of
 from hookline.evals._arguments import MISSING, at
 from hookline.evals._mock_errors import AnswerError
 from hookline.evals.fakes import Fake, misfit
 from hookline.events import BeforeToolCall
+from hookline.execution import is_async_handler
 from hookline.runtime import as_result
 
 if TYPE_CHECKING:

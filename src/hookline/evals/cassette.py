@@ -11,8 +11,6 @@ from typing import Any, Final, Literal, Self, get_args
 
 import msgspec
 
-from hookline._redaction import SECRET_KEYS, SECRET_PATTERNS, Redacting, Redaction, as_redaction
-from hookline._tool_events import is_interrupted, is_settled
 from hookline.calls import ToolResult
 from hookline.errors import HookUsageError, message_of
 from hookline.evals._cassette_errors import (
@@ -35,8 +33,17 @@ from hookline.evals._recordings import (
     plain,
     recording_of,
 )
-from hookline.events import AfterToolCall, BeforeToolCall, Event, OnComplete, OnToolCallError
+from hookline.events import (
+    AfterToolCall,
+    BeforeToolCall,
+    Event,
+    OnComplete,
+    OnToolCallError,
+    is_interrupted,
+    is_settled,
+)
 from hookline.hooks import Hooks
+from hookline.redaction import SECRET_KEYS, SECRET_PATTERNS, Redacting, Redaction, as_redaction
 
 __all__ = [
     "SECRET_KEYS",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hookline._hook_checks import shown
+from hookline._checks import shown
 from hookline.evals._fault_errors import FaultDefinitionError, FaultFileError, check_probability
 from hookline.evals._yaml_lines import BadLine, LinedDict, LinedList, plain, read_lined
 from hookline.evals.faults import (

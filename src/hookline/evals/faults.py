@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from hookline._hook_checks import shown
+from hookline._checks import shown
 from hookline.calls import ToolResult
 from hookline.evals._fault_content import (
     DuplicatedResult,

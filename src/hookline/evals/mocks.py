@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hookline._hook_records import Hook
 from hookline.calls import ToolCall, ToolResult, ToolSpec
 from hookline.errors import HookUsageError
 from hookline.evals import _call_assertions as assertions
@@ -22,7 +21,7 @@ from hookline.evals.matching import Matcher, match
 from hookline.evals.mocked_calls import FaultRule, FaultStrike, MockedCall
 from hookline.evals.rules import Rule, RuleTable
 from hookline.events import AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError
-from hookline.hooks import Hooks
+from hookline.hooks import Hook, Hooks
 
 if TYPE_CHECKING:
     import re

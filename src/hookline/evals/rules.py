@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hookline._frozen import ReadOnlyDict, ReadOnlyList
+from hookline._readonly import ReadOnlyDict, ReadOnlyList
 from hookline.calls import as_tool_result
 from hookline.errors import HookUsageError
 from hookline.evals._conditions import ArgumentsAre

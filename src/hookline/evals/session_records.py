@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from hookline._redaction import Redacting, Redaction
 from hookline.errors import message_of
 from hookline.evals._canonical import canonical
 from hookline.evals._recordings import plain
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError
+from hookline.redaction import Redacting, Redaction
 
 if TYPE_CHECKING:
     from hookline.calls import ToolResult

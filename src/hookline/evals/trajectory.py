@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
 
 import msgspec
 
-from hookline._hook_checks import tool_test
+from hookline._checks import tool_test
 from hookline.calls import ToolCalling
 from hookline.errors import HookUsageError
 from hookline.evals._alignment import FULL, Pairs, in_any_order, in_order

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hookline._tool_events import is_interrupted
 from hookline.calls import Call, CompactCall, Denial, SubAgentCall, ToolCall
 from hookline.events import (
     AfterCallAgent,
@@ -27,6 +26,7 @@ from hookline.events import (
     OnCompactError,
     OnStopByHumanIntervention,
     OnToolCallError,
+    is_interrupted,
 )
 from hookline.otel import _attributes as names
 from hookline.otel._content import Content

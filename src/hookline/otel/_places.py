@@ -8,7 +8,7 @@ from typing import NamedTuple
 from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Link, get_current_span, set_span_in_context
 
-from hookline._enclosing import Segment
+from hookline.instrumentation import Segment
 from hookline.otel import _attributes as names
 from hookline.otel._context import OPERATION, PLACE, get_current, get_value
 from hookline.otel._spans import OpenSpan, OperationSpans

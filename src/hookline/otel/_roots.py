@@ -12,9 +12,9 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from hookline._enclosing import Segment
 from hookline.calls import AgentCall, Call, CompactCall, Denial, ModelCall, StepCall, SubAgentCall, ToolCall, ToolSpec
 from hookline.events import CompletionReason, Event, OnComplete, OnError
+from hookline.instrumentation import Segment
 from hookline.otel import _attributes as names
 from hookline.otel._actions import denial_attributes
 from hookline.otel._content import Content, message_parts, tool_definitions

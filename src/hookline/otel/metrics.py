@@ -7,10 +7,6 @@ from typing import Any, get_args
 
 from opentelemetry.metrics import MeterProvider
 
-from hookline._enclosing import EnclosingHooks, Segment
-from hookline._event_fields import HumanAction
-from hookline._hook_records import Hook
-from hookline._tool_events import is_interrupted
 from hookline.calls import Call, CompactCall, Denial, ModelCall, ModelResponse
 from hookline.events import (
     AfterCompact,
@@ -21,10 +17,14 @@ from hookline.events import (
     BeforeHumanIntervention,
     BeforeStep,
     Event,
+    HumanAction,
     OnCompactError,
     OnComplete,
     OnToolCallError,
+    is_interrupted,
 )
+from hookline.hooks import Hook
+from hookline.instrumentation import EnclosingHooks, Segment
 from hookline.otel import _attributes as names
 from hookline.otel._failures import Failures
 from hookline.otel._feeds import executions, unregistrations

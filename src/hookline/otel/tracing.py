@@ -13,11 +13,11 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider, get_current_span, get_tracer_provider, set_span_in_context
 
-from hookline._enclosing import EnclosingHooks, Segment
-from hookline._hook_records import Hook
 from hookline.calls import Call, CompactCall, Denial, ModelCall, StepCall, SubAgentCall, ToolCall
 from hookline.errors import HookUsageError
 from hookline.events import EVENTS, Event, OnComplete, OnError
+from hookline.hooks import Hook
+from hookline.instrumentation import EnclosingHooks, Segment
 from hookline.otel import _attributes as names
 from hookline.otel._actions import ACTIONS
 from hookline.otel._chats import begin_chat, end_chat

@@ -1,6 +1,6 @@
 """Which tools a ready-made hook is about."""
 
-from hookline._hook_checks import tool_test
+from hookline._checks import tool_test
 from hookline.calls import SubAgentCall, ToolCall
 from hookline.errors import HookDefinitionError
 

@@ -4,10 +4,9 @@ from typing import Any, Literal, TypeAlias, Unpack
 
 from msgspec.structs import replace
 
-from hookline._hook_records import OnError
 from hookline.calls import AgentCall, AgentResult, Call, Deny, Message, SubAgentCall, ToolCall, ToolResult
 from hookline.errors import HookDefinitionError
-from hookline.hooks import Hooks
+from hookline.hooks import Hooks, OnError
 from hookline.ready._globs import name_of
 from hookline.ready._injections import Finding, find_injections
 from hookline.ready._options import BundleOptions, with_defaults

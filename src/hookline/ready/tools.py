@@ -16,11 +16,10 @@ from typing import Any, Literal, TypeAlias, Unpack
 
 from msgspec.structs import replace
 
-from hookline._hook_records import meets_approved
 from hookline.calls import Ask, Call, Deny, ModelCall, SubAgentCall, ToolCall, ToolResult
 from hookline.errors import HookDefinitionError, HookDenied
 from hookline.events import AfterToolCall, BeforeToolCall
-from hookline.hooks import Hooks
+from hookline.hooks import Hooks, meets_approved
 from hookline.ready._globs import Globs, name_of
 from hookline.ready._kept import Kept
 from hookline.ready._options import BundleOptions, check_number, with_defaults

@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeAlias, Unpack
 import anyio
 import msgspec
 
-from hookline._hook_records import meets_approved
 from hookline.calls import (
     CALLS,
     AgentResult,
@@ -27,7 +26,7 @@ from hookline.calls import (
     ToolResult,
 )
 from hookline.errors import HookDefinitionError, HookDenied, message_of
-from hookline.hooks import Hooks
+from hookline.hooks import Hooks, meets_approved
 from hookline.ready._globs import name_of
 from hookline.ready._options import BundleOptions, check_number, with_defaults
 

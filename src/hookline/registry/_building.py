@@ -9,17 +9,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hookline._error_root import message_of
-from hookline._hook_records import Interceptor, check_hook, check_interceptor
-from hookline._webhook import Webhook
 from hookline.calls import Call, Deny
 from hookline.delivery._keys import ENVIRONMENT_KEY, KeyRing
-from hookline.errors import HookDefinitionError
-from hookline.hooks import AnyHook, Hook, Hooks
+from hookline.errors import HookDefinitionError, message_of
+from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook, check_interceptor
 from hookline.registry._catalog import HandlerCatalog
 from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError
 from hookline.registry._scripts import Scripts
+from hookline.webhooks import Webhook
 
 __all__ = ["Builder", "Built"]
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hookline._error_root import message_of
-from hookline.errors import HookUsageError
+from hookline.errors import HookUsageError, message_of
 from hookline.registry._definition import HookDefinition
 from hookline.registry._errors import DefinitionError
 

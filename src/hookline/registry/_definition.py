@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from hookline._frozen import NO_DICT, NO_LIST, ReadOnlyDict, ReadOnlyList, check_finite, freeze_dict, freeze_list
-from hookline._hook_records import EventClass, Kind, OnError
-from hookline._webhook import Webhook, check_webhook
+from hookline._readonly import NO_DICT, NO_LIST, ReadOnlyDict, ReadOnlyList, check_finite, freeze_dict, freeze_list
 from hookline.calls import CALLS, Call, ToolCall
 from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS, TOOL_EVENTS
+from hookline.hooks import EventClass, Kind, OnError
 from hookline.registry._errors import DefinitionError
+from hookline.webhooks import Webhook, check_webhook
 
 __all__ = [
     "POINTS",

@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from hookline._hook_checks import check_timeout, tool_matcher
+from hookline._checks import check_timeout, tool_matcher
 from hookline._verdicts import check_changed, check_result, result_of
-from hookline._webhook import payload_of
 from hookline.calls import CALLS, Ask, Call, Continue, Deny, Respond
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
 from hookline.hooks import Hook, Hooks
@@ -24,6 +23,7 @@ from hookline.registry._building import Builder
 from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError
 from hookline.registry._samples import Sample, sample_of
+from hookline.webhooks import payload_of
 
 __all__ = ["DryRun", "dry_run"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hookline._error_root import HooklineError
+from hookline.errors import HooklineError
 
 __all__ = [
     "DefinitionConflictError",

@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hookline._records import redact
 from hookline.errors import HookUsageError
+from hookline.execution import redact
 from hookline.signals import ChainRun, ExecutionStatus, HookExecution
 
 __all__ = [

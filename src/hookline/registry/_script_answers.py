@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from hookline._frozen import read_only
+from hookline._readonly import read_only
 from hookline._verdicts import result_of
-from hookline._webhook import ControlAnswer
 from hookline.calls import CALLS, Ask, Call, Deny, Respond, ToolCall
 from hookline.errors import HookUsageError
 from hookline.registry._definition import Point
 from hookline.registry._errors import ScriptError
+from hookline.webhooks import ControlAnswer
 
 __all__ = ["decision_of"]
 

@@ -11,7 +11,7 @@ from itertools import islice
 
 import msgspec
 
-from hookline._hook_checks import has_wildcard
+from hookline._checks import has_wildcard
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry._building import Builder

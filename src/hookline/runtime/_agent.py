@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hookline._frozen import ReadOnlyList
+from hookline._readonly import ReadOnlyList
 from hookline.calls import Message, ToolCall, ToolCalling, ToolSpec
 from hookline.errors import AgentDefinitionError
 from hookline.hooks import AnyHook, hook_batch

@@ -10,12 +10,19 @@ from typing import Any
 import anyio
 import msgspec
 
-from hookline._frozen import ReadOnlyDict, read_only
 from hookline._passages import Passage
-from hookline._tool_events import INTERRUPTED, INTERRUPTED_TYPE
+from hookline._readonly import ReadOnlyDict, read_only
 from hookline.calls import Ask, Denial, ToolCall, ToolCalling, ToolResult, tool_failure
 from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError
-from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, PendingTool, ToolOutcome
+from hookline.events import (
+    INTERRUPTED,
+    INTERRUPTED_TYPE,
+    AfterToolCall,
+    BeforeToolCall,
+    OnToolCallError,
+    PendingTool,
+    ToolOutcome,
+)
 from hookline.runtime._control import RunControl, lead
 from hookline.runtime._enclosing import enclosed
 from hookline.runtime._journal import storable_text

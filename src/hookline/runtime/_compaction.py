@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from hookline._deadline import own_cancellation
+from hookline._deadlines import own_cancellation
 from hookline.calls import CompactCall, CompactResult, Message
 from hookline.errors import message_of
 from hookline.events import AfterCompact, BeforeCompact, OnCompactError

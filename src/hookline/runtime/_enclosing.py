@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
-from hookline._enclosing import EnclosingHooks, Segment
 from hookline.calls import Call, StepCall
 from hookline.hooks import AnyHook
+from hookline.instrumentation import EnclosingHooks, Segment
 from hookline.runtime._run import Run
 
 __all__ = ["begin_enclosing", "enclosed", "enclosed_step", "end_enclosing", "failed_step"]

@@ -10,7 +10,6 @@ from typing import Self
 
 import anyio
 
-from hookline._enclosing import EnclosingHooks
 from hookline.calls import (
     Denial,
     Message,
@@ -29,6 +28,7 @@ from hookline.events import (
     ToolOutcome,
 )
 from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.instrumentation import EnclosingHooks
 from hookline.runtime._drives import Drives, check_driven
 from hookline.runtime._enclosing import begin_enclosing, end_enclosing, failed_step
 from hookline.runtime._foreign_keeping import cause_of, claim, keep_end

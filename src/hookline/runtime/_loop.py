@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import force_setattr
 
-from hookline._frozen import NO_LIST
+from hookline._readonly import NO_LIST
 from hookline.calls import Message, ModelCall, ModelResponse, StepCall, StepResult, ToolCall, ToolCalling, Usage
 from hookline.events import CompletionReason
 from hookline.phases import Phase

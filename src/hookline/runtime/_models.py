@@ -13,7 +13,7 @@ from typing import Protocol
 import anyio
 import msgspec
 
-from hookline._deadline import own_cancellation
+from hookline._deadlines import own_cancellation
 from hookline.calls import ModelCall, ModelResponse, ToolCalling, Usage
 from hookline.errors import HookUsageError, ModelAnswerError, ModelError, TransientModelError
 from hookline.runtime._streaming import RunText

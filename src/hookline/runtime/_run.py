@@ -11,8 +11,7 @@ from typing import Any, cast
 import anyio.lowlevel
 
 from hookline._carrying import Critical, has_webhooks
-from hookline._deadline import new_scope, runs_on_asyncio
-from hookline._enclosing import EnclosingHooks
+from hookline._deadlines import new_scope, runs_on_asyncio
 from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolResult, ToolSpec, Usage
 from hookline.dispatcher import HookDispatcher
 from hookline.events import (
@@ -23,6 +22,7 @@ from hookline.events import (
     ToolOutcome,
 )
 from hookline.hooks import AnyHook
+from hookline.instrumentation import EnclosingHooks
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent
 from hookline.runtime._chain import chain_of

@@ -11,7 +11,6 @@ from typing import Any
 
 import anyio
 
-from hookline._enclosing import EnclosingHooks
 from hookline.calls import AgentCall
 from hookline.errors import (
     HookUsageError,
@@ -21,6 +20,7 @@ from hookline.errors import (
     message_of,
 )
 from hookline.events import CompletionReason
+from hookline.instrumentation import EnclosingHooks
 from hookline.runtime._agent_call import run_agent
 from hookline.runtime._calls import INTERRUPTED
 from hookline.runtime._enclosing import begin_enclosing, end_enclosing

@@ -8,7 +8,6 @@ from time import perf_counter_ns
 
 import anyio
 
-from hookline._tool_events import LOST, LOST_TYPE
 from hookline.calls import AgentResult, StepCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
 from hookline.errors import (
     OperationBusyError,
@@ -17,7 +16,7 @@ from hookline.errors import (
     StoreUnavailableError,
     UnknownToolError,
 )
-from hookline.events import CompletionReason, ToolOutcome
+from hookline.events import LOST, LOST_TYPE, CompletionReason, ToolOutcome
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._calls import Job, tell_result
 from hookline.runtime._control import RunControl

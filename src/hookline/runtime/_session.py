@@ -11,7 +11,7 @@ from typing import Self
 
 import anyio
 
-from hookline._hook_checks import shown
+from hookline._checks import shown
 from hookline.calls import MemoryCall, MemoryResult, Message, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError, OperationFinishedError, OperationNotFoundError

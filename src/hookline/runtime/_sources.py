@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
-from hookline._hook_checks import shown
+from hookline._checks import shown
 from hookline.errors import AgentDefinitionError
 from hookline.runtime._tools import Tool
 

@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from hookline._webhook import HookData
 from hookline.calls import Denial, Message, ToolCalling, ToolSpec, Usage
 from hookline.errors import StaleStateError
 from hookline.events import CompletionReason, HookType, PendingTool, ToolOutcome
+from hookline.webhooks import HookData
 
 __all__ = [
     "FORMAT",

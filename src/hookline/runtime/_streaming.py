@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
-from hookline._deadline import own_cancellation
-from hookline._hook_checks import shown
+from hookline._checks import shown
+from hookline._deadlines import own_cancellation
 from hookline.calls import AgentCall, Call, ModelCall, ModelResponse, StepCall
 from hookline.errors import HookUsageError, ModelAnswerError
 

@@ -12,7 +12,7 @@ from typing import Any, overload
 import anyio.to_thread
 import msgspec
 
-from hookline._frozen import writable
+from hookline._readonly import writable
 from hookline.calls import ToolCall, ToolResult, ToolSpec, as_tool_result
 from hookline.errors import AgentDefinitionError, HookUsageError, ToolArgumentsError, ToolResultError
 

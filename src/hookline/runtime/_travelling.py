@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hookline._carrying import Critical, carried, local
-from hookline._hook_records import check_hook
-from hookline._webhook import HookData
-from hookline.hooks import AnyHook, Hook
+from hookline.hooks import AnyHook, Hook, check_hook
+from hookline.webhooks import HookData
 
 if TYPE_CHECKING:
     from hookline.runtime._run import Run

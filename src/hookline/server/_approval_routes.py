@@ -12,7 +12,7 @@ from litestar import Response
 from litestar.params import JSONBody
 from sqlalchemy import select
 
-from hookline._hook_checks import tool_matcher
+from hookline._checks import tool_matcher
 from hookline.errors import StateFormatError
 from hookline.runtime import OperationState
 from hookline.runtime._decision_words import decision_of

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from hookline._hook_records import OnError
-from hookline._webhook import Webhook
+from hookline.hooks import OnError
 from hookline.registry import HookDefinition
 from hookline.registry._definition import READ_ONLY, Id, Name, Seconds, Tag, Tenant, Text
 from hookline.server._problems import ApiError, FieldProblem
+from hookline.webhooks import Webhook
 
 __all__ = ["HookChanges", "NewHook", "Switching", "Trial", "WholeHook", "definition_of", "replacing"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hookline._hook_checks import tool_matcher
+from hookline._checks import tool_matcher
 from hookline.registry import POINTS, HookDefinition
 from hookline.registry._samples import sample_of
 

@@ -16,11 +16,11 @@ from sqlalchemy import ColumnElement, bindparam, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline._webhook import Envelope
 from hookline.store._deliveries_claims import Claimed
 from hookline.store._deliveries_endpoints import Breaker, note_endpoints
 from hookline.store._rows import stream_of
 from hookline.store._tables import attempts, deliveries, operations
+from hookline.webhooks import Envelope
 
 __all__ = ["Outcome", "insert_deliveries", "line_up", "rows_of", "settle"]
 

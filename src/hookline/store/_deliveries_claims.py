@@ -10,8 +10,8 @@ import msgspec
 from sqlalchemy import Double, Integer, Row, String, TextClause, bindparam, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline._webhook import Envelope, HookData
 from hookline.store._tables import deliveries, endpoints
+from hookline.webhooks import Envelope, HookData
 
 __all__ = [
     "LONGEST_LEASE",

@@ -9,8 +9,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from hookline._frozen import check_finite
-from hookline._hook_checks import shown, tool_matcher
+from hookline._checks import shown, tool_matcher
+from hookline._readonly import check_finite
 from hookline.errors import HookDefinitionError
 from hookline.events import TOOL_EVENTS, Event, HookType
 
