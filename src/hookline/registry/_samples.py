@@ -9,10 +9,10 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from hookline._verdicts import check_fields, result_of
 from hookline.calls import CALLS, Call
 from hookline.errors import HookUsageError
 from hookline.events import EventFields
+from hookline.interceptors._validate import check_fields, result_of
 from hookline.registry._definition import Point
 from hookline.registry._errors import DefinitionError
 

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from hookline._readonly import read_only
-from hookline._verdicts import result_of
 from hookline.calls import CALLS, Ask, Call, Deny, Respond, ToolCall
 from hookline.errors import HookUsageError
+from hookline.interceptors._validate import result_of
 from hookline.registry._definition import Point
 from hookline.registry._errors import ScriptError
 from hookline.webhooks import ControlAnswer

@@ -10,7 +10,6 @@ from typing import Any
 import anyio
 import msgspec
 
-from hookline._passages import Passage
 from hookline._readonly import ReadOnlyDict, read_only
 from hookline.calls import Ask, Denial, ToolCall, ToolCalling, ToolResult, tool_failure
 from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError
@@ -23,6 +22,7 @@ from hookline.events import (
     PendingTool,
     ToolOutcome,
 )
+from hookline.interceptors._traverse import Passage
 from hookline.runtime._control import RunControl, lead
 from hookline.runtime._enclosing import enclosed
 from hookline.runtime._journal import storable_text

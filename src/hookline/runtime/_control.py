@@ -9,9 +9,9 @@ from typing import Any
 import anyio.lowlevel
 import msgspec
 
-from hookline._passages import HookInChain, Passage, Terminal
 from hookline.calls import Ask, Call
 from hookline.execution import Observer, refuse_return
+from hookline.interceptors._traverse import HookInChain, Passage, Terminal
 from hookline.runtime._run import Run
 
 __all__ = ["RunControl", "lead"]

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import anyio.lowlevel
 
-from hookline._carrying import Critical, has_webhooks
 from hookline._deadlines import new_scope, runs_on_asyncio
 from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolResult, ToolSpec, Usage
 from hookline.dispatcher import HookDispatcher
+from hookline.dispatcher._webhooks import Critical, has_webhooks
 from hookline.events import (
     BeforeToolCall,
     CompletionReason,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from hookline._passages import Passage
 from hookline.calls import AgentResult, SubAgentCall, ToolCalling
 from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError, message_of
 from hookline.events import AfterCallAgent, BeforeCallAgent, OnCallAgentError, ToolOutcome
+from hookline.interceptors._traverse import Passage
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._calls import Job, parsed_args
 from hookline.runtime._control import RunControl, lead

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hookline._carrying import Critical, carried, local
+from hookline.dispatcher._webhooks import Critical, carried, local
 from hookline.hooks import AnyHook, Hook, check_hook
 from hookline.webhooks import HookData
 
