@@ -38,7 +38,7 @@ from hookline.hooks import Hooks
 from hookline.otel import _attributes as names
 from hookline.redaction import Redaction
 from hookline.registry import _errors as registry_errors
-from hookline.runtime._foreign_life import ForeignLife
+from hookline.runtime._adapter_run import ForeignLife
 from hookline.server._approval_routes import APPROVAL_ROUTES
 from hookline.server._delivery_routes import DELIVERY_ROUTES
 from hookline.server._description import described

@@ -48,7 +48,7 @@ from hookline.runtime import (
     OperationStore,
     recover_agent,
 )
-from hookline.runtime._live import live
+from hookline.runtime._run import live
 
 from .durable import Died, Disk, DyingStore
 

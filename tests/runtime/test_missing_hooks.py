@@ -46,7 +46,7 @@ from hookline.runtime import (
     OperationState,
     recover_agent,
 )
-from hookline.runtime._given_hooks import all_interceptor_keys, check_interceptors, interceptor_keys
+from hookline.runtime._missing_hooks import all_interceptor_keys, check_interceptors, interceptor_keys
 
 from .durable import Died, Disk, DyingStore
 from .interception import JsonStore

@@ -13,7 +13,7 @@ from hookline.calls import AgentCall, Message
 from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import AgentDone, Approve, ForeignRun, Reject
-from hookline.runtime._drives import check_driven
+from hookline.runtime._capabilities import check_driven
 
 try:
     from google.adk.agents.llm_agent import LlmAgent

@@ -30,7 +30,7 @@ from hookline.cli._outputs import deliver
 from hookline.errors import HooklineError, message_of
 from hookline.hooks import AnyHook
 from hookline.runtime import Agent, AgentSession
-from hookline.runtime._streaming import Release
+from hookline.runtime._models import Release
 
 __all__ = ["chat"]
 

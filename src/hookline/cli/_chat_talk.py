@@ -25,7 +25,7 @@ from hookline.cli._exit_codes import was_terminated
 from hookline.errors import HooklineError
 from hookline.events import PendingTool
 from hookline.runtime import AgentSession, Approve, OperationResult, Reject, Usage
-from hookline.runtime._streaming import Release
+from hookline.runtime._models import Release
 
 __all__ = ["COMMANDS", "Talk"]
 

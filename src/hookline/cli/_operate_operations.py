@@ -24,7 +24,7 @@ from hookline.cli._operate_tables import Column, as_lines, copied, fields, liste
 from hookline.cli._operate_times import age, stamp
 from hookline.errors import DecisionError, OperationNotFoundError
 from hookline.events import CompletionReason
-from hookline.runtime._decision_words import DECIDED
+from hookline.runtime._approvals import DECIDED
 
 if TYPE_CHECKING:
     from hookline.runtime import JournalEntry

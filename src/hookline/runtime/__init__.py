@@ -2,28 +2,26 @@
 
 from hookline.calls import Message, ModelCall, ModelResponse, ToolCalling, ToolResult, ToolSpec, Usage
 from hookline.errors import ModelError, TransientModelError
+from hookline.runtime._adapter_run import AgentDone, ForeignRun, ToolDone
 from hookline.runtime._agent import Agent, Compaction
-from hookline.runtime._drives import KINDS, Drives
-from hookline.runtime._exec import exec_agent, interrupt, recover_agent, resume_agent
-from hookline.runtime._foreign import ForeignRun
-from hookline.runtime._foreign_results import AgentDone, ToolDone
-from hookline.runtime._memory import InMemoryHistory, SessionMemory
+from hookline.runtime._capabilities import KINDS, Drives
+from hookline.runtime._exec import TextStream, exec_agent, interrupt, recover_agent, resume_agent, stream_agent
 from hookline.runtime._models import Model, ModelRetry, ScriptedModel, StreamingModel
-from hookline.runtime._result import OperationResult
 from hookline.runtime._session import AgentSession
-from hookline.runtime._sources import ToolSource
 from hookline.runtime._state import (
     Approve,
     DurableStore,
+    InMemoryHistory,
     InMemoryStore,
     InterceptorKey,
     JournalEntry,
+    OperationResult,
     OperationState,
     OperationStore,
     Reject,
+    SessionMemory,
 )
-from hookline.runtime._text_stream import TextStream, stream_agent
-from hookline.runtime._tools import Tool, as_result, tool
+from hookline.runtime._tools import Tool, ToolSource, as_result, tool
 
 __all__ = [
     "KINDS",

@@ -12,10 +12,9 @@ from hookline.calls import CompactCall, CompactResult, Message
 from hookline.errors import message_of
 from hookline.events import AfterCompact, BeforeCompact, OnCompactError
 from hookline.runtime._agent import Compaction
-from hookline.runtime._control import lead
-from hookline.runtime._enclosing import enclosed
-from hookline.runtime._result import Step
 from hookline.runtime._run import Run
+from hookline.runtime._seams import enclosed, lead
+from hookline.runtime._state import Step
 
 __all__ = ["compact_if_needed"]
 

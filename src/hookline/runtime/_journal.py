@@ -10,10 +10,8 @@ import msgspec
 from hookline.calls import ModelResponse, SubAgentCall, ToolCall, ToolCalling
 from hookline.errors import EventEncodeError
 from hookline.events import BeforeToolCall, Event, encode
-from hookline.runtime._agent import AGENT_IDENTIFIER
-from hookline.runtime._offer import jsonable
-from hookline.runtime._result import Step
-from hookline.runtime._state import BegunCall, Decision, JournalEntry, OpenStep, OperationState
+from hookline.runtime._agent import AGENT_IDENTIFIER, jsonable
+from hookline.runtime._state import BegunCall, Decision, JournalEntry, OpenStep, OperationState, Step
 
 __all__ = ["Journal", "storable", "storable_text"]
 

@@ -18,7 +18,16 @@ from hookline.calls import Message, ModelCall, ModelResponse, StepCall, StepResu
 from hookline.events import CompletionReason
 from hookline.phases import Phase
 from hookline.runtime._agent import Agent
-from hookline.runtime._calls import (
+from hookline.runtime._approvals import ask_person, note_decisions, resume_step
+from hookline.runtime._compaction import compact_if_needed
+from hookline.runtime._journal import storable
+from hookline.runtime._models import RETRY, Model, ModelRetry, own_copy, respond
+from hookline.runtime._persistence import checkpoint
+from hookline.runtime._run import Run, after_step, before_step
+from hookline.runtime._seams import RunControl, enclosed, enclosed_step, lead
+from hookline.runtime._state import Decision, Step
+from hookline.runtime._sub_agents import sub_agent_job
+from hookline.runtime._tool_calls import (
     INTERRUPTED,
     Job,
     answer_calls,
@@ -28,18 +37,6 @@ from hookline.runtime._calls import (
     job,
     shown_args,
 )
-from hookline.runtime._compaction import compact_if_needed
-from hookline.runtime._control import RunControl, lead
-from hookline.runtime._enclosing import enclosed, enclosed_step
-from hookline.runtime._journal import storable
-from hookline.runtime._keeping import checkpoint
-from hookline.runtime._models import RETRY, Model, ModelRetry, own_copy, respond
-from hookline.runtime._result import Step
-from hookline.runtime._resume import ask_person, note_decisions, resume_step
-from hookline.runtime._run import Run
-from hookline.runtime._state import Decision
-from hookline.runtime._sub_agents import sub_agent_job
-from hookline.runtime._telling import after_step, before_step
 
 __all__ = ["intercepted_step", "job_of", "limit_reached", "model_step", "run_step", "work_off"]
 

@@ -4,39 +4,153 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio.lowlevel
+import msgspec
 
 from hookline._deadlines import new_scope, runs_on_asyncio
 from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolResult, ToolSpec, Usage
 from hookline.dispatcher import HookDispatcher
-from hookline.dispatcher._webhooks import Critical, has_webhooks
+from hookline.dispatcher._webhooks import Critical, carried, has_webhooks, local
+from hookline.errors import message_of
 from hookline.events import (
+    AfterStep,
+    BeforeStep,
     BeforeToolCall,
     CompletionReason,
     Event,
+    OnComplete,
+    OnError,
     PendingTool,
     ToolOutcome,
 )
-from hookline.hooks import AnyHook
+from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook
 from hookline.instrumentation import EnclosingHooks
+from hookline.interceptors import Chain
 from hookline.phases import Phase, PhaseMachine
-from hookline.runtime._agent import Agent
-from hookline.runtime._chain import chain_of
-from hookline.runtime._conversation import Conversation
-from hookline.runtime._given_hooks import all_interceptor_keys
+from hookline.runtime._agent import Agent, found_offered, offered_again
+from hookline.runtime._inputs import system_message
 from hookline.runtime._journal import Journal
-from hookline.runtime._offer import found_offered, offered_again
-from hookline.runtime._result import OperationResult, Step
-from hookline.runtime._state import Decision, DurableStore, OperationState, OperationStore, Steering, WaitingCall
-from hookline.runtime._streaming import OnToken, Release, run_text
+from hookline.runtime._missing_hooks import all_interceptor_keys
+from hookline.runtime._models import OnToken, Release, run_text
+from hookline.runtime._state import (
+    Decision,
+    DurableStore,
+    OperationResult,
+    OperationState,
+    OperationStore,
+    Steering,
+    Step,
+    WaitingCall,
+    tool_message,
+)
 from hookline.runtime._tools import Tool
-from hookline.runtime._travelling import take_along
+from hookline.webhooks import HookData
 
-__all__ = ["Run"]
+__all__ = ["Conversation", "Run", "after_step", "before_step", "chain_of", "endings", "live", "take_along"]
+
+
+class Conversation:
+    """The part of a run that is its conversation."""
+
+    __slots__ = (
+        "decisions",
+        "history",
+        "instructions",
+        "last_content",
+        "messages",
+        "open_calls",
+        "outcomes",
+        "pending",
+        "said_from",
+        "waiting",
+        "waiting_since_unix_nano",
+    )
+
+    messages: list[Message]
+    history: int
+    instructions: str
+    last_content: str
+    said_from: int
+    pending: list[PendingTool]
+    decisions: dict[str, Decision]
+    open_calls: list[ToolCalling]
+    outcomes: dict[str, ToolOutcome]
+    waiting: dict[str, WaitingCall]
+    waiting_since_unix_nano: int | None
+
+    def first_input(self) -> int:
+        """Where in the conversation the input of this run begins: behind the instructions and what was said before."""
+        if self.history:
+            return self.history
+        first = self.messages[0] if self.messages else None
+        return int(first is not None and bool(self.instructions) and first == system_message(self.instructions))
+
+    def restate(self, content: str) -> None:
+        """Hooks have changed what the agent said last; nobody is to see the old text."""
+        self.last_content = content
+        for at in range(len(self.messages) - 1, self.said_from - 1, -1):
+            message = self.messages[at]
+            if message.role == "assistant":
+                self.messages[at] = msgspec.structs.replace(message, content=content)
+                return
+        self.messages.append(Message(role="assistant", content=content))
+
+    def withhold(self, denial: Denial) -> None:
+        """A hook does not let the agent's last words be seen."""
+        self.restate(f"Withheld by hook {denial.hook_id!r}: {denial.reason}")
+        self.last_content = ""
+
+    def undecided(self) -> list[PendingTool]:
+        """The calls that still wait for a person."""
+        return [pending for pending in self.pending if pending.tool_call_id not in self.decisions]
+
+    def conversation(self) -> list[Message]:
+        """All messages, with the results known so far of a step that waits for a person."""
+        known = [self.outcomes[call.tool_call_id] for call in self.open_calls if call.tool_call_id in self.outcomes]
+        return [*self.messages, *(tool_message(outcome) for outcome in known)]
+
+    def close_step(self, unanswered: str) -> None:
+        """Append the results of the open calls, one message each, in the model's order.
+
+        Args:
+            unanswered: What the model is told of a call that has no result.
+        """
+        for call in self.open_calls:
+            outcome = self.outcomes.get(call.tool_call_id)
+            content = outcome.content if outcome is not None else unanswered
+            self.messages.append(Message(role="tool", content=content, tool_call_id=call.tool_call_id))
+        self.open_calls, self.outcomes, self.pending, self.decisions, self.waiting = [], {}, [], {}, {}
+        self.waiting_since_unix_nano = None
+
+
+_NO_CALLS: frozenset[type[Call]] = frozenset()
+
+
+def chain_of(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chain | None, frozenset[type[Call]]]:
+    """The chain of a run, and the calls that it has hooks for."""
+    if not hooks:
+        return None, _NO_CALLS
+    owners = [
+        entry for entry in hooks if isinstance(entry, Interceptor) or (isinstance(entry, Hooks) and entry.interceptors)
+    ]
+    if not owners:
+        return None, _NO_CALLS
+    budget, hook_timeout = dispatcher.chain_budget, dispatcher.hook_timeout
+    if len(owners) > 1 or not isinstance(only := owners[0], Hooks):
+        chain = Chain(owners, budget=budget, hook_timeout=hook_timeout, record=False)
+        return chain, chain.calls
+    # A bundle keeps its own chain, which dies with it. Of several together nobody may keep it: one of them may be of
+    # this run alone.
+    key = (only.interceptors, budget, hook_timeout)
+    if only._chain is None or only._chain[0] != key:
+        only._chain = (key, Chain([only], budget=budget, hook_timeout=hook_timeout, record=False))
+    kept: Chain = only._chain[1]
+    return kept, kept.calls
 
 
 ExecChild = Callable[["Run", Agent, str, str, OperationState | None], Awaitable[OperationResult]]
@@ -388,3 +502,120 @@ class Run(Conversation):
             error=error,
             denied=self.denied,
         )
+
+
+live: dict[str, Run | None] = {}
+"""By operation id; `None` while one is being set up."""
+
+
+DETAIL_CHARACTERS = 8_000
+"""How much of a traceback `OnError.error_detail` carries, counted from its end."""
+
+
+def before_step(run: Run) -> Step:
+    """Start a step."""
+    step = Step(run.steps)
+    run.step_index = step.index
+    run.steps += 1
+    if run.journal is not None:
+        run.journal.step = step
+    if run.hooked(BeforeStep):
+        run.tell(BeforeStep(**run.ids, step_index=step.index))
+    return step
+
+
+def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
+    """End a step, whatever happened in it."""
+    if not run.hooked(AfterStep):
+        return
+    now = perf_counter_ns()
+    run.tell(
+        AfterStep(
+            **run.ids,
+            step_index=step.index,
+            step_type=step.type,
+            content=step.content,
+            reasoning=step.reasoning,
+            tools_calling=step.calling,
+            tools_result=step.results(),
+            should_continue=should_continue,
+            execution_time_ms=(now - step.started) / 1e6,
+            elapsed_ms=run.active_ms(),
+            step_cost_usd=step.cost_usd,
+            total_cost_usd=run.usage.cost_usd,
+            total_input_tokens=run.usage.input_tokens,
+            total_output_tokens=run.usage.output_tokens,
+            total_steps=run.steps,
+            total_tool_calls=run.tool_calls,
+        )
+    )
+    if run.journal is not None:
+        run.journal.step = None
+
+
+def endings(run: Run, reason: CompletionReason, error: BaseException | None) -> list[Event]:
+    """What is told at the end of a segment, as far as anybody wants it: `onComplete`, then `onError` if it failed."""
+    events: list[Event] = []
+    failed = reason == "error" and error is not None
+    if run.hooked(OnComplete):
+        events.append(
+            OnComplete(
+                **run.ids,
+                reason=reason,
+                steps=run.steps,
+                llm_calls=run.llm_calls,
+                tool_calls=run.tool_calls,
+                total_tokens=run.usage.input_tokens + run.usage.output_tokens,
+                cost_usd=run.usage.cost_usd,
+                duration_ms=run.active_ms(),
+                last_assistant_content=run.last_content,
+                error_type=type(error).__name__ if failed else None,
+                error_message=message_of(error) if failed and error else None,
+            )
+        )
+    if failed and error is not None and run.hooked(OnError):
+        events.append(
+            OnError(
+                **run.ids,
+                error_message=message_of(error),
+                error_type=type(error).__name__,
+                error_detail="".join(traceback.format_exception(error))[-DETAIL_CHARACTERS:],
+                step_index=run.step_index,
+            )
+        )
+    return events
+
+
+if TYPE_CHECKING:
+    pass
+
+
+def take_along(run: Run, hooks: Sequence[AnyHook]) -> None:
+    """See to it that the hooks of a run which are data are kept with it, those of earlier segments too.
+
+    On a store that keeps what happened their deliveries are made with each write; else the run makes them.
+
+    Args:
+        run: The run; its `data` are the hooks of its earlier segments.
+        hooks: Those that it was given.
+
+    Raises:
+        HookDefinitionError: If one that was kept could not be delivered by this version.
+        MissingExtraError: If what delivers them is not installed.
+    """
+    given = [data for entry in hooks if isinstance(entry, Hook) and (data := entry.data()) is not None]
+    kept = [data for data in run.data if data not in given]
+    run.data = [*kept, *given]
+    every = [*hooks, *(_restored(data) for data in kept)]
+    if run.journal is not None:
+        run.hooks = local(every, lambda: run.dispatcher.delivery)
+        return
+    if any(data.webhook.fallback == "none" for data in run.data):
+        run.critical = Critical()
+    run.hooks = carried(every, run.dispatcher.delivery, run.critical)
+
+
+def _restored(data: HookData) -> Hook:
+    hook = Hook(id=data.id, type=data.type, tool=data.tool, webhook=data.webhook, tenant_id=data.tenant_id)
+    check_hook(hook, f"Hook {data.id!r} of the stored operation")
+    return hook

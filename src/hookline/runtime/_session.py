@@ -18,17 +18,25 @@ from hookline.errors import HookUsageError, OperationFinishedError, OperationNot
 from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent
-from hookline.runtime._control import RunControl, lead
 from hookline.runtime._exec import exec_child, waiting_state
-from hookline.runtime._given import check_ids, checked_decisions, checked_id, conversation, system_message
-from hookline.runtime._given_hooks import check_hooks
-from hookline.runtime._memory import InMemoryHistory, SessionMemory
-from hookline.runtime._result import OperationResult
+from hookline.runtime._inputs import check_ids, checked_decisions, checked_id, conversation, system_message
+from hookline.runtime._lifecycle import exec_run
+from hookline.runtime._missing_hooks import check_hooks
+from hookline.runtime._models import OnToken, Release
 from hookline.runtime._run import Run
-from hookline.runtime._running import exec_run
-from hookline.runtime._sources import opened
-from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject, default_store
-from hookline.runtime._streaming import OnToken, Release
+from hookline.runtime._seams import RunControl, lead
+from hookline.runtime._state import (
+    Approve,
+    Decision,
+    InMemoryHistory,
+    OperationResult,
+    OperationState,
+    OperationStore,
+    Reject,
+    SessionMemory,
+    default_store,
+)
+from hookline.runtime._tools import opened
 
 __all__ = ["AgentSession"]
 

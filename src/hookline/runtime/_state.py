@@ -2,13 +2,14 @@
 
 import abc
 from collections.abc import Sequence
+from time import perf_counter_ns
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from hookline.calls import Denial, Message, ToolCalling, ToolSpec, Usage
-from hookline.errors import StaleStateError
-from hookline.events import CompletionReason, HookType, PendingTool, ToolOutcome
+from hookline.errors import RunFailedError, StaleStateError
+from hookline.events import CompletionReason, HookType, PendingTool, StepType, ToolOutcome
 from hookline.webhooks import HookData
 
 __all__ = [
@@ -16,13 +17,18 @@ __all__ = [
     "Approve",
     "Decision",
     "DurableStore",
+    "InMemoryHistory",
     "InMemoryStore",
     "InterceptorKey",
     "JournalEntry",
+    "OperationResult",
     "OperationState",
     "OperationStore",
     "Reject",
+    "SessionMemory",
+    "Step",
     "default_store",
+    "tool_message",
 ]
 
 FORMAT = 3
@@ -371,3 +377,101 @@ _default = InMemoryStore()
 def default_store() -> InMemoryStore:
     """The store of this process, used where none is given."""
     return _default
+
+
+class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to.
+
+    Attributes:
+        operation_id: The run, to resume it with.
+        reason: Why it returned.
+        output: The agent's final answer; what it said last, if it did not finish.
+        messages: The conversation, the instructions included.
+        steps: Steps of the operation so far.
+        usage: What its model calls used so far.
+        tool_calls: Tool calls so far.
+        pending: The calls that wait for a person.
+        error: On `reason="error"`: what was raised.
+        denied: Which hook refused the run, and why.
+    """
+
+    operation_id: str
+    reason: CompletionReason
+    output: str
+    messages: list[Message]
+    steps: int
+    usage: Usage
+    tool_calls: int
+    pending: list[PendingTool] = []
+    error: BaseException | None = None
+    denied: Denial | None = None
+
+    def raise_for_error(self) -> "OperationResult":
+        """Raise what a failed run raised; every other end is returned as it is.
+
+        Returns:
+            The result itself, for `(await exec_agent(...)).raise_for_error().output`.
+
+        Raises:
+            BaseException: The run's `error`, if its `reason` is `"error"`; a `RunFailedError` where the exception
+                itself is not in this process.
+        """
+        if self.reason != "error":
+            return self
+        raise self.error or RunFailedError("", "")
+
+
+class Step:
+    """One turn of the loop, while it lasts."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.started = perf_counter_ns()
+        self.type: StepType = "call_llm"
+        self.content = ""
+        self.reasoning = ""
+        self.calling: list[ToolCalling] = []
+        self.outcomes: dict[str, ToolOutcome] = {}
+        self.asked: dict[str, PendingTool] = {}
+        """Calls about which a person must decide, by tool call id."""
+        self.ran = False
+        """Whether any of its calls was run, answered or denied."""
+        self.cost_usd = 0.0
+        self.asking = False
+        """Whether a model was asked, and has not answered yet: another attempt is the same call."""
+
+    def results(self) -> list[ToolOutcome]:
+        """What the model was told, in the order in which it asked."""
+        return [self.outcomes[call.tool_call_id] for call in self.calling if call.tool_call_id in self.outcomes]
+
+
+def tool_message(outcome: ToolOutcome) -> Message:
+    """The message that tells a model what a tool call came to."""
+    return Message(role="tool", content=outcome.content, tool_call_id=outcome.tool_call_id)
+
+
+class SessionMemory(Protocol):
+    """Where the conversation of a session is kept from one task to the next, and from one process to the next."""
+
+    async def load(self, key: str) -> Sequence[Message] | None:
+        """The conversation that was saved last under a session's id, or `None`."""
+        ...
+
+    async def save(self, key: str, messages: Sequence[Message]) -> None:
+        """Keep a session's conversation in the place of the one before."""
+        ...
+
+
+class InMemoryHistory:
+    """Keeps conversations for as long as the object lives."""
+
+    def __init__(self) -> None:
+        self._conversations: dict[str, tuple[Message, ...]] = {}
+
+    async def load(self, key: str) -> Sequence[Message] | None:
+        """The conversation that was saved last under a session's id, or `None`."""
+        return self._conversations.get(key)
+
+    async def save(self, key: str, messages: Sequence[Message]) -> None:
+        """Keep a session's conversation in the place of the one before."""
+        self._conversations[key] = tuple(messages)

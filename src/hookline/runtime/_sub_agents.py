@@ -10,13 +10,12 @@ from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownTo
 from hookline.events import AfterCallAgent, BeforeCallAgent, OnCallAgentError, ToolOutcome
 from hookline.interceptors._traverse import Passage
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
-from hookline.runtime._calls import Job, parsed_args
-from hookline.runtime._control import RunControl, lead
-from hookline.runtime._enclosing import enclosed
-from hookline.runtime._given import new_operation_id
-from hookline.runtime._keeping import checkpoint
-from hookline.runtime._result import OperationResult, Step
+from hookline.runtime._inputs import new_operation_id
+from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run
+from hookline.runtime._seams import RunControl, enclosed, lead
+from hookline.runtime._state import OperationResult, Step
+from hookline.runtime._tool_calls import Job, parsed_args
 
 __all__ = ["answer_of", "failed", "keep_answer", "led", "sub_agent_job", "tell_completed"]
 

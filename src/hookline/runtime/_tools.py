@@ -4,19 +4,83 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import re
 import typing
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, overload
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, Protocol, overload
 
 import anyio.to_thread
 import msgspec
 
+from hookline._checks import shown
 from hookline._readonly import writable
 from hookline.calls import ToolCall, ToolResult, ToolSpec, as_tool_result
 from hookline.errors import AgentDefinitionError, HookUsageError, ToolArgumentsError, ToolResultError
 
-__all__ = ["Tool", "tool"]
+__all__ = ["Tool", "ToolSource", "is_source", "opened", "tool"]
+
+logger = logging.getLogger("hookline")
+
+
+class ToolSource(Protocol):
+    """Where tools come from that are not known before a run has asked for them.
+
+    Attributes:
+        identifier: The `identifier` of its tools.
+    """
+
+    @property
+    def identifier(self) -> str: ...
+
+    def open(self) -> AbstractAsyncContextManager[Sequence[Tool]]:
+        """Get the tools, and whatever they need to be called, for the time that the context is open.
+
+        It is entered and left in the task of the run, which is cancelled when the run is interrupted. What works in the
+        background must not fail or cancel that task.
+        """
+        ...
+
+
+def is_source(entry: object) -> bool:
+    """Whether an entry of `Agent.tools` is a source."""
+    return callable(getattr(entry, "open", None)) and isinstance(getattr(entry, "identifier", None), str)
+
+
+@asynccontextmanager
+async def opened(sources: Sequence[ToolSource]) -> AsyncIterator[list[Tool]]:
+    """The tools of several sources, one after the other.
+
+    Raises:
+        AgentDefinitionError: If a source gives something else than tools.
+    """
+    async with AsyncExitStack() as stack:
+        tools: list[Tool] = []
+        for source in sources:
+            given = await stack.enter_async_context(_open(source))
+            for tool in given:
+                if not isinstance(tool, Tool):
+                    raise AgentDefinitionError(
+                        f"Tool source {source.identifier!r}", f"it gives Tools; one of them is {shown(tool)}"
+                    )
+            tools.extend(given)
+        yield tools
+
+
+@asynccontextmanager
+async def _open(source: ToolSource) -> AsyncIterator[Sequence[Tool]]:
+    """One source, which cannot spoil a run that is over by failing to close."""
+    opening = source.open()
+    tools = await opening.__aenter__()
+    try:
+        yield tools
+    finally:
+        try:
+            await opening.__aexit__(None, None, None)
+        except Exception:
+            logger.exception("Tool source %r could not be closed", source.identifier)
+
 
 _ARGUMENTS = "_Arguments"
 """Name of the struct that holds a tool's parameters, unlikely to be that of one of their types."""

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from hookline._checks import tool_matcher
 from hookline.errors import StateFormatError
 from hookline.runtime import OperationState
-from hookline.runtime._decision_words import decision_of
+from hookline.runtime._approvals import decision_of
 from hookline.server._access import Caller, Req, caller_of, parts_of
 from hookline.server._audit import note_alone
 from hookline.server._operation_routes import visible_operation

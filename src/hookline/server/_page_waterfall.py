@@ -29,7 +29,7 @@ from hookline.events import (
 )
 from hookline.registry import ExecutionRow, HookRun
 from hookline.runtime import JournalEntry
-from hookline.runtime._decision_words import DECIDED
+from hookline.runtime._approvals import DECIDED
 
 __all__ = ["Bar", "Waterfall", "waterfall_of"]
 

@@ -22,8 +22,8 @@ from hookline.errors import (
 )
 from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime import Agent, Approve, OperationResult, Reject, recover_agent, resume_agent
-from hookline.runtime._given_hooks import hooks_of_child
-from hookline.runtime._letting_go import let_go_when_cancelled
+from hookline.runtime._missing_hooks import hooks_of_child
+from hookline.runtime._persistence import let_go_when_cancelled
 
 if TYPE_CHECKING:
     from hookline.store._reading import StoredOperation

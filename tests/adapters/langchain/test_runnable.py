@@ -35,7 +35,7 @@ from hookline import (
 )
 from hookline import interrupt as interrupt_operation
 from hookline.adapters.langchain import HookedAgent, RunStopped, hooked
-from hookline.runtime._live import live
+from hookline.runtime._run import live
 
 from .stage import thread
 from .test_langchain import GO, TWO_STEPS, Recorder, calls, says, sync_agent, told

@@ -1,9 +1,10 @@
-"""A step that takes a person's decisions in place of a model call."""
+"""Apply what people decided about the tool calls of a paused run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from time import time_ns
+from typing import Literal, TypeAlias
 
 from hookline.calls import ToolCall, ToolCalling
 from hookline.events import (
@@ -15,14 +16,52 @@ from hookline.events import (
     ToolOutcome,
 )
 from hookline.phases import Phase
-from hookline.runtime._calls import INTERRUPTED, Job, answer_calls, call_of, intercepted_job, job
-from hookline.runtime._decision_words import action_of
-from hookline.runtime._result import Step
 from hookline.runtime._run import Run
-from hookline.runtime._state import Decision, Reject
+from hookline.runtime._state import Approve, Decision, Reject, Step
+from hookline.runtime._tool_calls import INTERRUPTED, Job, answer_calls, call_of, intercepted_job, job
 from hookline.runtime._tools import Tool
 
-__all__ = ["ask_person", "note_decisions", "resume_step"]
+__all__ = ["DECIDED", "DECISIONS", "Action", "action_of", "ask_person", "decision_of", "note_decisions", "resume_step"]
+
+Action: TypeAlias = Literal["approve", "reject", "rejectAndContinue"]
+
+DECISIONS: dict[str, str] = {
+    "approve": "approve",
+    "rejectAndContinue": "reject and continue",
+    "reject": "reject and stop",
+}
+"""What a person can choose, in the order in which it is offered."""
+
+DECIDED: dict[str, str] = {
+    "approve": "approved",
+    "rejectAndContinue": "rejected and continued",
+    "reject": "rejected and stopped",
+}
+"""What a person has chosen."""
+
+
+def action_of(decision: Decision) -> Action:
+    """Return the name of a decision on the wire.
+
+    Args:
+        decision: What was decided.
+    """
+    if isinstance(decision, Approve):
+        return "approve"
+    return "rejectAndContinue" if decision.and_continue else "reject"
+
+
+def decision_of(action: str, tool_call_id: str, reason: str = "") -> Decision:
+    """Make a decision of its name on the wire.
+
+    Args:
+        action: What was decided.
+        tool_call_id: About which call.
+        reason: Why; an approval has none.
+    """
+    if action == "approve":
+        return Approve(tool_call_id)
+    return Reject(tool_call_id, reason, and_continue=action == "rejectAndContinue")
 
 
 def note_decisions(run: Run, step: Step, decisions: Sequence[Decision]) -> None:

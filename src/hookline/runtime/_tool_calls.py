@@ -23,14 +23,12 @@ from hookline.events import (
     ToolOutcome,
 )
 from hookline.interceptors._traverse import Passage
-from hookline.runtime._control import RunControl, lead
-from hookline.runtime._enclosing import enclosed
+from hookline.runtime._agent import jsonable
 from hookline.runtime._journal import storable_text
-from hookline.runtime._keeping import checkpoint
-from hookline.runtime._offer import jsonable
-from hookline.runtime._result import Step
+from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run
-from hookline.runtime._state import WaitingCall
+from hookline.runtime._seams import RunControl, enclosed, lead
+from hookline.runtime._state import Step, WaitingCall
 from hookline.runtime._tools import Tool, as_result
 
 __all__ = [

@@ -18,16 +18,14 @@ from hookline.errors import (
 )
 from hookline.events import LOST, LOST_TYPE, CompletionReason, ToolOutcome
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
-from hookline.runtime._calls import Job, tell_result
-from hookline.runtime._control import RunControl
-from hookline.runtime._keeping import save
+from hookline.runtime._approvals import resume_step
 from hookline.runtime._loop import intercepted_step, job_of, limit_reached, model_step, run_step, work_off
-from hookline.runtime._result import OperationResult, Step
-from hookline.runtime._resume import resume_step
-from hookline.runtime._run import Run
-from hookline.runtime._state import BegunCall, Decision, OpenStep, OperationState, Reject
+from hookline.runtime._persistence import save
+from hookline.runtime._run import Run, after_step
+from hookline.runtime._seams import RunControl
+from hookline.runtime._state import BegunCall, Decision, OpenStep, OperationResult, OperationState, Reject, Step
 from hookline.runtime._sub_agents import answer_of, failed, keep_answer, led, tell_completed
-from hookline.runtime._telling import after_step
+from hookline.runtime._tool_calls import Job, tell_result
 
 __all__ = ["run_segment"]
 

@@ -1,0 +1,968 @@
+"""Tell the run of another framework, or of a loop of one's own, as an operation: `ForeignRun`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from time import perf_counter_ns, time_ns
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import msgspec
+
+from hookline.calls import (
+    AgentCall,
+    AgentResult,
+    Call,
+    CompactCall,
+    CompactResult,
+    Denial,
+    Message,
+    ModelCall,
+    ModelResponse,
+    SubAgentCall,
+    ToolCall,
+    ToolCalling,
+    ToolResult,
+    ToolSpec,
+)
+from hookline.dispatcher import HookDispatcher
+from hookline.errors import (
+    HookUsageError,
+    OperationBusyError,
+    OperationExistsError,
+    OperationMismatchError,
+    StaleStateError,
+    message_of,
+)
+from hookline.events import (
+    AfterCallAgent,
+    AfterCompact,
+    AfterHumanIntervention,
+    BeforeCallAgent,
+    BeforeCompact,
+    BeforeHumanIntervention,
+    CompletionReason,
+    Event,
+    OnCallAgentError,
+    OnCompactError,
+    OnStopByHumanIntervention,
+    PendingTool,
+    ToolOutcome,
+)
+from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.instrumentation import EnclosingHooks
+from hookline.runtime._agent import Agent
+from hookline.runtime._approvals import decided, rejection
+from hookline.runtime._capabilities import Drives, check_driven
+from hookline.runtime._inputs import check_ids, checked_id, new_operation_id
+from hookline.runtime._journal import storable, storable_text
+from hookline.runtime._lifecycle import LAST_SAVE_SECONDS
+from hookline.runtime._missing_hooks import check_interceptors
+from hookline.runtime._persistence import LOST_HERE, end_somehow, is_stored, save, save_end, settled, take_back
+from hookline.runtime._run import Run, after_step, before_step, endings, live
+from hookline.runtime._seams import RunControl, begin_enclosing, enclosed, end_enclosing, failed_step, lead
+from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, default_store
+from hookline.runtime._tool_calls import answer, call_of, intercepted_job
+from hookline.runtime._tools import Tool, as_result
+
+__all__ = [
+    "AgentDone",
+    "ForeignLife",
+    "ForeignRun",
+    "Segment",
+    "ToolDone",
+    "cause_of",
+    "claim",
+    "keep_end",
+    "no_child",
+    "stand_in",
+    "storable_messages",
+]
+
+
+class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool call of another framework came to.
+
+    Attributes:
+        result: What the model is to be told.
+        ran: Whether the tool has run.
+        changed: Whether `result` is something else than what the tool gave; always so if it did not run.
+        error: What the tool raised, for an adapter that raises it on.
+        asked: What a person must decide first; the call is not over then.
+        stop: The denial that is to end the run.
+    """
+
+    result: ToolResult
+    ran: bool
+    changed: bool = True
+    error: Exception | None = None
+    asked: PendingTool | None = None
+    stop: Denial | None = None
+
+
+class AgentDone(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run, or a call of a sub-agent, of another framework came to.
+
+    Attributes:
+        output: What was said last.
+        ran: Whether it has run at all.
+        changed: Whether `output` is something else than what it said.
+        denied: The denial, if a hook refused it or withheld its output.
+        continues: Further input that hooks of the `AgentCall` ask for.
+    """
+
+    output: str
+    ran: bool
+    changed: bool = False
+    denied: Denial | None = None
+    continues: Sequence[str] = ()
+
+
+class _Named:
+    """Stands for the model of the framework, which nobody asks through it."""
+
+    def __init__(self, name: str, provider: str) -> None:
+        self.name, self.provider = name, provider
+
+    async def respond(self, call: ModelCall) -> ModelResponse:
+        raise HookUsageError("A model of another framework is asked by that framework.")
+
+
+@lru_cache(maxsize=1000)
+def stand_in(agent_id: str, model: str, provider: str) -> Agent:
+    """The framework's agent as the runtime knows it; a process has few, and runs each many times."""
+    return Agent(id=agent_id, model=_Named(model, provider))
+
+
+class Segment(Run):
+    """A segment whose tools are the framework's, known by the call that is under way."""
+
+    __slots__ = ("at_hand", "can_ask", "closed", "framework", "given_specs")
+
+    at_hand: dict[str, Tool]
+    can_ask: bool
+    closed: bool
+    framework: str
+    given_specs: list[ToolSpec]
+
+    def hooked(self, event: type[Event]) -> bool:
+        """Whether anybody wants this event; when the run is over, nobody does, though a tool of it may still work."""
+        return not self.closed and super().hooked(event)
+
+    @property
+    def specs(self) -> list[ToolSpec]:
+        return self.given_specs
+
+    def nobody_cancelled(self) -> bool:
+        """A framework may cancel the task that a tool runs in, which may be the very task of its run."""
+        if self.task is None or self.scope.cancel_called:
+            return False
+        present = asyncio.current_task()
+        return present is not None and not present.cancelling()
+
+    def find(self, calling: ToolCalling | ToolCall) -> Tool | None:
+        tool = self.at_hand.get(calling.tool_call_id)
+        same = tool is not None and (tool.identifier, tool.name) == (calling.identifier, calling.api_name)
+        return tool if same else None
+
+
+async def no_child(parent: Run, agent: Agent, instruction: str, operation_id: str, state: OperationState | None) -> Any:
+    """Refuse to run a sub-agent, which the framework does itself."""
+    raise HookUsageError("Sub-agents of another framework are called by that framework.")
+
+
+async def claim(run: Run) -> None:
+    """Take the operation in the store, so that nobody else does; a claim that is cancelled is given back.
+
+    Raises:
+        OperationExistsError: If it is known there.
+        OperationBusyError: If somebody else was quicker to go on with it.
+    """
+    version = run.version
+    try:
+        await save(run, "running")
+    except anyio.get_cancelled_exc_class():
+        with anyio.CancelScope(shield=True):
+            with contextlib.suppress(Exception):
+                if run.journal is not None:
+                    await take_back(run, version)
+                else:
+                    await save(run, "waiting_for_human")
+            if version is None:
+                _cancelled_at_start(run)
+        raise
+    except StaleStateError:
+        taken = OperationExistsError if version is None else OperationBusyError
+        raise taken(run.operation_id) from None
+
+
+def _cancelled_at_start(run: Run) -> None:
+    """A new operation was cancelled before its first step: hooks are told of its end."""
+    run.finishing, run.ended = True, perf_counter_ns()
+    for event in endings(run, "interrupted", None):
+        run.dispatcher.dispatch(event)
+
+
+def cause_of(run: Run, reason: CompletionReason, failure: Exception | None) -> BaseException | None:
+    """What the last step is to be remembered for, if it did not come to its end."""
+    interrupted = reason == "interrupted" and run.denied is None
+    return asyncio.CancelledError() if interrupted else failure if reason == "error" else None
+
+
+async def keep_end(
+    run: Run, reason: CompletionReason, error: Exception | None
+) -> tuple[CompletionReason, Exception | None]:
+    """Store how the segment ended.
+
+    Returns:
+        What it came to: an end that cannot be stored is an error.
+    """
+    if reason != "waiting_for_human":
+        run.open_calls, run.pending, run.waiting, run.waiting_since_unix_nano = [], [], {}, None
+    try:
+        await save_end(run, reason, error)
+    except Exception as unsaved:
+        if run.journal is None:
+            with contextlib.suppress(Exception):
+                await save(run, "error")
+        elif await is_stored(run, reason):
+            return reason, error
+        else:
+            await end_somehow(run, unsaved)
+        return "error", error or unsaved
+    return reason, error
+
+
+def storable_messages(messages: Sequence[Message]) -> list[Message]:
+    """Messages of a framework that every store keeps."""
+    return [
+        message
+        if message.content.isascii()
+        else msgspec.structs.replace(message, content=storable_text(message.content))
+        for message in messages
+    ]
+
+
+class ForeignLife:
+    """The life of one run of another framework: its beginning, its steps, its pauses, its end; see `ForeignRun`."""
+
+    def __init__(
+        self,
+        hooks: Iterable[AnyHook],
+        drives: Drives,
+        *,
+        agent_id: str = "agent",
+        model: str = "",
+        provider: str = "",
+        operation_id: str | None = None,
+        user_id: str = "",
+        tenant_id: str = "",
+        parent: ForeignLife | None = None,
+        conversation_id: str | None = None,
+        dispatcher: HookDispatcher | None = None,
+        store: OperationStore | None = None,
+        drain_timeout: float = 5.0,
+        best_effort: bool = False,
+        allow_missing_hooks: bool = False,
+    ) -> None:
+        check_ids(user_id=user_id, tenant_id=tenant_id)
+        own = hook_batch(hooks)
+        inherited = [entry for entry in parent.inherited if entry not in own] if parent is not None else []
+        self._hooks = [*inherited, *own]
+        check_driven(self._hooks, drives, best_effort=best_effort)
+        self.drives = drives
+        self.operation_id = checked_id(operation_id)
+        self._fresh = operation_id is None
+        self._agent = stand_in(agent_id or "agent", model, provider)
+        self._parent = parent
+        if parent is not None:
+            user_id, tenant_id = user_id or parent.run.user_id, tenant_id or parent.run.tenant_id
+            conversation_id = conversation_id or parent.run.conversation_id
+            dispatcher = dispatcher or parent.run.dispatcher
+        self._user_id, self._tenant_id, self._conversation_id = user_id, tenant_id, conversation_id
+        self._dispatcher = dispatcher
+        self._own_dispatcher: HookDispatcher | None = None
+        self._store = store or (parent.run.store if parent is not None else default_store())
+        self._drain_timeout = drain_timeout
+        self._allow_missing_hooks: bool = allow_missing_hooks or (parent is not None and parent._allow_missing_hooks)
+        self._run: Segment | None = None
+        self._step: Step | None = None
+        self._resumed = False
+        self._ended: tuple[CompletionReason, Exception | None] | None = None
+        self._lost: Exception | None = None
+
+    # Its life.
+
+    @property
+    def run(self) -> Run:
+        """What the runtime knows of it, once it is open."""
+        return self._opened
+
+    @property
+    def _opened(self) -> Segment:
+        if self._run is None:
+            raise HookUsageError(f"Run {self.operation_id!r} of {self.drives.framework} is not open.")
+        return self._run
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has begun and not ended: what was started in it may outlive it."""
+        return self._run is not None and live.get(self.operation_id) is self._run
+
+    @property
+    def inherited(self) -> list[AnyHook]:
+        """The hooks that go along into the runs of sub-agents."""
+        return [entry for entry in self._hooks if isinstance(entry, Hooks) and entry.inherit]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody asked for its end."""
+        return self._opened.interrupted
+
+    @property
+    def denied(self) -> Denial | None:
+        """The denial that ends it."""
+        return self._opened.denied
+
+    async def open(
+        self, prompt: Sequence[Message] = (), instructions: str = "", tools: Sequence[ToolSpec] = ()
+    ) -> Self:
+        """Begin: register the hooks.
+
+        Args:
+            prompt: What it is to work on.
+            instructions: The system message.
+            tools: What the model may call.
+
+        Raises:
+            OperationExistsError: If the operation id is taken.
+            OperationBusyError: If the store knows that it is running, or somebody else goes on with it.
+            OperationMismatchError: If it waits in another framework.
+            MissingHooksError: If it waits for a person, and an interceptor that it was given before is missing.
+        """
+        dispatcher = self._dispatcher
+        if dispatcher is None:
+            self._own_dispatcher = self._own_dispatcher or HookDispatcher()
+            dispatcher = await self._own_dispatcher.__aenter__()
+        try:
+            await self._register(dispatcher, prompt, instructions, tools)
+        except BaseException as error:
+            if self._own_dispatcher is not None:
+                await self._own_dispatcher.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def _register(
+        self, dispatcher: HookDispatcher, prompt: Sequence[Message], instructions: str, tools: Sequence[ToolSpec]
+    ) -> None:
+        state = None if self._fresh else await self._store.load(self.operation_id)
+        self._resumed = state is not None and state.status == "waiting_for_human"
+        if self.operation_id in live:
+            raise OperationBusyError(self.operation_id) if self._resumed else OperationExistsError(self.operation_id)
+        if state is not None and state.status == "running":
+            raise OperationBusyError(self.operation_id)
+        if state is None or not self._resumed:
+            parent = self._parent.operation_id if self._parent is not None else None
+            state = OperationState(
+                operation_id=self.operation_id,
+                agent_id=self._agent.id,
+                parent_operation_id=parent,
+                messages=list(prompt),
+                user_id=self._user_id,
+                tenant_id=self._tenant_id,
+                conversation_id=self._conversation_id,
+            )
+        elif state.framework not in ("", self.drives.framework):
+            raise OperationMismatchError(self.operation_id, state.framework, self.drives.framework)
+        if self._resumed:
+            check_interceptors(state, self._hooks, allow_missing=self._allow_missing_hooks)
+        run = Segment(
+            self._agent,
+            state,
+            version=state.version if self._resumed else None,
+            hooks=self._hooks,
+            dispatcher=dispatcher,
+            store=self._store,
+            drain_timeout=self._drain_timeout,
+            exec_child=no_child,
+            parent=self._parent.run if self._parent is not None else None,
+        )
+        run.at_hand, run.can_ask, run.given_specs, run.closed = {}, self.drives.asks, list(tools), False
+        run.instructions, run.framework = instructions, self.drives.framework
+        self._run = live[self.operation_id] = run
+        try:
+            bundles = [entry for entry in self._hooks if isinstance(entry, EnclosingHooks)]
+            hooks = begin_enclosing(run, list(dict.fromkeys(bundles))) if bundles else run.hooks
+            dispatcher.register(self.operation_id, hooks)
+            if self._resumed or run.journal is not None:
+                await claim(run)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
+            end_enclosing(run)
+            del live[self.operation_id]
+            self._run = None
+            raise
+
+    def finish(self, reason: CompletionReason, output: str | None = None, error: Exception | None = None) -> None:
+        """Say what it came to, for the end that follows.
+
+        Args:
+            reason: Why it ends.
+            output: What was said last, if the model's last answer was not it.
+            error: On `"error"`: what was raised.
+        """
+        if output is not None:
+            self._opened.last_content = output
+        self._ended = reason, error
+
+    async def close(self, error: BaseException | None = None) -> None:
+        """End: announce it, and forget the hooks. A second time does nothing.
+
+        Args:
+            error: What the framework's run raised, if `finish` was not called.
+        """
+        run = self._run
+        if run is None or live.get(self.operation_id) is not run:
+            return
+        if error is not None:
+            self._undo_done()
+        reason, known = self._ended or self._outcome(run, error)
+        failure = known
+        try:
+            if error is None:
+                failure = await self._end(run, reason, known)
+            else:
+                seconds = math.inf if isinstance(error, Exception) else LAST_SAVE_SECONDS
+                with anyio.CancelScope(shield=True):
+                    await self._end(run, reason, known, save_timeout=seconds)
+        finally:
+            if self._own_dispatcher is not None:
+                await self._own_dispatcher.__aexit__(None, None, None)
+        if failure is not None and failure is not known:
+            raise failure
+
+    async def _end(
+        self, run: Segment, reason: CompletionReason, failure: Exception | None, *, save_timeout: float = math.inf
+    ) -> Exception | None:
+        """Keep the end in the store, announce it, and forget the hooks.
+
+        Returns:
+            Why it failed, be it in the end.
+        """
+        try:
+            run.finishing = True
+            run.ended = perf_counter_ns()
+            if self._step is not None and (cause := cause_of(run, reason, failure)) is not None:
+                failed_step(run, self._step.index, cause)
+            self.end_step(should_continue=False)
+            if reason == "waiting_for_human" or self._resumed or run.journal is not None:
+                if save_timeout == math.inf:
+                    reason, failure = await keep_end(run, reason, failure)
+                else:
+                    with anyio.move_on_after(save_timeout):
+                        reason, failure = await keep_end(run, reason, failure)
+        finally:
+            try:
+                for event in endings(run, reason, failure):
+                    run.dispatcher.dispatch(event)
+                reason, failure = await settled(run, reason, failure)
+            finally:
+                run.closed = True
+                await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
+                end_enclosing(run)
+                del live[self.operation_id]
+        return failure
+
+    def _undo_done(self) -> None:
+        """A run in which something is raised after its last words is not done."""
+        if self._ended is not None and self._ended[0] == "done":
+            self._ended = None
+
+    def _outcome(self, run: Run, error: BaseException | None) -> tuple[CompletionReason, Exception | None]:
+        if run.denied is not None or run.stopped:
+            return "interrupted", None
+        if error is None:
+            return "done", None
+        return ("error", error) if isinstance(error, Exception) else ("interrupted", None)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        self._opened.scope.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        swallowed = self._opened.scope.__exit__(kind, error, trace)
+        if swallowed:
+            self._undo_done()
+        await self.close(None if swallowed else error)
+        return bool(swallowed)
+
+    # Steps and model calls.
+
+    def begin_step(self) -> int:
+        """A step begins; one that is under way ends.
+
+        Returns:
+            Its index, from 0.
+
+        Raises:
+            StoreUnavailableError: If the store was lost in the step before, whatever the framework made of that.
+            StaleStateError: If somebody else goes on with the operation.
+        """
+        if self._lost is not None:
+            raise self._lost
+        if self._step is not None:
+            self.end_step(should_continue=True)
+        self._step = step = before_step(self._opened)
+        return step.index
+
+    def end_step(self, *, should_continue: bool) -> None:
+        """The step that is under way ends, if there is one."""
+        step, self._step = self._step, None
+        if step is not None:
+            run = self._opened
+            after_step(run, step, should_continue=should_continue)
+            if self._ended is None:
+                run.outcomes.clear()
+            run.step_index = None
+
+    @property
+    def step(self) -> Step:
+        """The step that is under way; one begins where there is none."""
+        if self._step is None:
+            self.begin_step()
+        assert self._step is not None
+        return self._step
+
+    def answered(self, response: ModelResponse) -> None:
+        """Take a model's answer into the step and the totals."""
+        step = self.step
+        self._opened.count(step, response if self._opened.journal is None else storable(response))
+        if response.tool_calls:
+            step.calling, step.type = list(response.tool_calls), "call_tool"
+        elif step.calling:
+            step.calling = []
+
+    # People.
+
+    def pause(self, pending: Sequence[PendingTool] = ()) -> None:
+        """The run is about to wait for a person; `finish` is said as well.
+
+        Args:
+            pending: The calls that wait; those about which hooks have asked come by themselves.
+        """
+        run, step = self._opened, self.step
+        step.type = "request_human_approve"
+        known = {each.tool_call_id: each for each in (*pending, *step.asked.values())}
+        run.pending = list(known.values())
+        run.open_calls = list(step.calling)
+        run.waiting_since_unix_nano = time_ns()
+        if run.hooked(BeforeHumanIntervention):
+            run.tell(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
+        self.finish("waiting_for_human")
+
+    def refused(self, calling: ToolCalling, decision: Reject) -> str:
+        """A call will not run, because a person has refused it.
+
+        Args:
+            calling: The call.
+            decision: What the person decided.
+
+        Returns:
+            What the model is to be told.
+        """
+        step, content = self.step, rejection(decision)
+        step.type = "call_tool"
+        step.calling.append(calling)
+        step.outcomes[calling.tool_call_id] = ToolOutcome(
+            identifier=calling.identifier,
+            api_name=calling.api_name,
+            tool_call_id=calling.tool_call_id,
+            content=content,
+            success=False,
+        )
+        return content
+
+    def decided(self, decisions: Iterable[Approve | Reject]) -> None:
+        """A person has decided; a plain `Reject` stops the run."""
+        run, stopped = self._opened, False
+        for decision in decisions:
+            reject = decision if isinstance(decision, Reject) else None
+            if run.hooked(AfterHumanIntervention):
+                run.tell(decided(run, decision))
+            if reject is not None and not reject.and_continue and not stopped:
+                stopped, self.step.type = True, "request_human_approve"
+                if run.hooked(OnStopByHumanIntervention):
+                    run.tell(
+                        OnStopByHumanIntervention(
+                            **run.ids, tool_call_id=reject.tool_call_id, rejection_reason=reject.reason or None
+                        )
+                    )
+
+
+class ForeignRun(ForeignLife):
+    """One run of another framework, or the segment of one that goes on after a person was asked.
+
+    `async with` it around the framework's own run; or, where the framework calls back from tasks of its own, say `open`
+    and `close`. It ends by `finish`, else as the block was left: done, interrupted by a cancellation, or in error.
+
+    Args:
+        hooks: Hooks of this run; those of a `parent` with `inherit=True` come first.
+        drives: What the framework can drive.
+        agent_id: The agent's name.
+        model: The model's name.
+        provider: Who runs it.
+        operation_id: Id of the run; a fresh one unless given. One that waits for a person goes on.
+        user_id: The user for whom it runs.
+        tenant_id: The tenant for whom it runs.
+        parent: The run that called this one as a sub-agent.
+        conversation_id: The session that it belongs to.
+        dispatcher: An open dispatcher to share; that of the parent, else one of its own unless given.
+        store: Where it is kept while it waits for a person.
+        drain_timeout: Seconds that queued observers may take at the end.
+        best_effort: Whether hooks that the framework cannot drive are only told of in the log.
+        allow_missing_hooks: Whether one that waits for a person may go on without interceptors that it was given
+            before, with a warning in the log.
+
+    Attributes:
+        operation_id: The run.
+        drives: What the framework can drive.
+
+    Raises:
+        UnsupportedHookError: If a hook would never be called.
+        HookDefinitionError: If a hook cannot work.
+    """
+
+    def leads(self, call: type[Call]) -> bool:
+        """Whether such calls must be led; else the framework may make them alone, and nothing be translated for them.
+
+        Args:
+            call: The class of the calls.
+        """
+        run = self._opened
+        return call in run.intercepted or call in run.enclosing
+
+    def begin_model_call(self) -> None:
+        """Count a model call that the framework is about to make alone, which it may where such calls are not led.
+
+        A call that fails counts too. One that is tried again in the same step counts once.
+        """
+        self._opened.begin_model_call(self.step)
+
+    def asked_model(self, response: ModelResponse) -> None:
+        """Take the answer of a model that the framework has asked alone.
+
+        The call is counted here, unless `begin_model_call` has counted it.
+
+        Args:
+            response: What the model answered.
+        """
+        self.begin_model_call()
+        self.answered(response)
+
+    async def ask_model(
+        self,
+        messages: Sequence[Message],
+        ask: Callable[[ModelCall], Awaitable[ModelResponse]],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        settings: Mapping[str, Any] | None = None,
+    ) -> ModelResponse | None:
+        """A model is asked, led through the hooks of `ModelCall`.
+
+        Args:
+            messages: The conversation.
+            ask: Asks it. Of a call that no hook has changed the messages are equal to those given.
+            tools: What it is offered.
+            settings: What its adapter was told to set.
+
+        Returns:
+            Its answer, or that of a hook; `None` if a hook denied it, which is to end the run.
+        """
+        run, step = self._opened, self.step
+        run.messages = list(messages) if run.journal is None else storable_messages(messages)
+        run.given_specs = list(tools)
+        model = run.agent.model
+        call = ModelCall(
+            messages=list(messages),
+            tools=list(tools),
+            model=getattr(model, "name", ""),
+            settings=dict(settings or {}),
+            step_index=step.index,
+            **run.call_ids,
+        )
+
+        async def terminal(final: ModelCall) -> ModelResponse:
+            run.begin_model_call(step)
+            work = ask(final)
+            response = await (enclosed(run, final, work) if ModelCall in run.enclosing else work)
+            step.asking = False
+            return response
+
+        if ModelCall not in run.intercepted:
+            response = await terminal(call)
+        else:
+            passage = await lead(run, call, terminal)
+            if passage.denied is not None:
+                run.denied = passage.denied
+                return None
+            response = passage.result
+        self.answered(response)
+        return response
+
+    def name_model(self, name: str) -> None:
+        """Name the model that is asked, where that was not known at the beginning."""
+        run = self._opened
+        run.agent = stand_in(run.agent.id, name, getattr(run.agent.model, "provider", ""))
+
+    # Tools.
+
+    async def call_tool(
+        self,
+        calling: ToolCalling,
+        work: Callable[[Mapping[str, Any]], Awaitable[ToolResult]],
+        *,
+        approved: bool = False,
+    ) -> ToolDone:
+        """A tool is called, led through the hooks of `ToolCall`, with its pair of events.
+
+        Args:
+            calling: The call as the model asked for it; `identifier` is where the tool comes from.
+            work: Runs it with its final arguments. Any `Exception` that it raises is its result.
+            approved: Whether a person has let it through.
+        """
+        run, step = self._opened, self.step
+        given: list[ToolResult] = []
+        raised: list[Exception] = []
+
+        async def run_it(args: Mapping[str, Any]) -> ToolResult:
+            try:
+                given.append(as_result(calling.api_name, await work(args)))
+            except Exception as error:
+                raised.append(error)
+                raise
+            return given[0]
+
+        tool = Tool(identifier=calling.identifier, name=calling.api_name, run=run_it)
+        calling = self._named(calling, step)
+        run.at_hand[calling.tool_call_id] = tool
+        try:
+            call, problem = call_of(run, step, calling, tool)
+            if ToolCall in run.intercepted:
+                waiting = run.waiting.get(calling.tool_call_id)
+                asked_by = waiting.asked_by if waiting is not None else None
+                await intercepted_job(
+                    run, step, calling, call, problem, approved=approved, asked_by=asked_by if approved else None
+                )()
+            else:
+                run.count_call(call)
+                await answer(run, step, calling, call, tool, problem)
+        except (*LOST_HERE, StaleStateError) as error:
+            self._lost = error
+            raise
+        finally:
+            del run.at_hand[calling.tool_call_id]
+        return self._tool_done(step, calling, given, raised)
+
+    def _named(self, calling: ToolCalling, step: Step) -> ToolCalling:
+        """The call with an id that no other call under way has, noted among those of the step."""
+        name, at_hand = calling.tool_call_id or f"call_{len(step.calling)}", self._opened.at_hand
+        while name in at_hand or name in step.outcomes:
+            name = f"{name}_again"
+        if name != calling.tool_call_id:
+            calling = msgspec.structs.replace(calling, tool_call_id=name)
+        step.type = "call_tool"
+        if name not in [known.tool_call_id for known in step.calling]:
+            step.calling.append(calling)
+        return calling
+
+    def _tool_done(
+        self, step: Step, calling: ToolCalling, given: list[ToolResult], raised: list[Exception]
+    ) -> ToolDone:
+        run = self._opened
+        asked = step.asked.get(calling.tool_call_id)
+        if asked is not None:
+            empty = ToolResult(content=asked.prompt, success=False)
+            return ToolDone(result=empty, ran=False, asked=asked)
+        outcome = step.outcomes[calling.tool_call_id]
+        result = ToolResult(content=outcome.content, success=outcome.success)
+        error = raised[0] if raised else None
+        told = given[0].content if given else None
+        if error is not None:
+            told = f"{type(error).__name__}: {message_of(error)}"
+        changed = told != outcome.content
+        return ToolDone(
+            result=result,
+            ran=bool(given or raised),
+            changed=changed,
+            error=None if changed else error,
+            stop=run.denied,
+        )
+
+    # Compaction, sub-agents, the whole run.
+
+    async def compact(
+        self, messages: Sequence[Message], token_count: int, summarize: Callable[[list[Message]], Awaitable[str]]
+    ) -> str | None:
+        """A conversation is compacted, led through the hooks of `CompactCall`, with its events.
+
+        Args:
+            messages: What the summary will replace.
+            token_count: The input tokens that made it necessary.
+            summarize: Writes the summary.
+
+        Returns:
+            The summary; `None` if it failed or a hook denied it.
+        """
+        run, index = self._opened, self.step.index
+        ids: dict[str, Any] = {**run.ids, "step_index": index}
+        if run.hooked(BeforeCompact):
+            run.tell(BeforeCompact(**ids, message_count=len(messages), token_count=token_count))
+
+        async def terminal(final: CompactCall) -> CompactResult:
+            work = _summary(summarize, final)
+            return await (enclosed(run, final, work) if CompactCall in run.enclosing else work)
+
+        call = CompactCall(messages=list(messages), token_count=token_count, **run.call_ids)
+        try:
+            if CompactCall not in run.intercepted:
+                result = await terminal(call)
+            else:
+                passage = await lead(run, call, terminal)
+                if passage.refusal is not None:
+                    raise passage.refusal
+                result = passage.result
+        except BaseException as error:
+            if run.hooked(OnCompactError):
+                told = message_of(error) if isinstance(error, Exception) else "The run was interrupted."
+                run.tell(OnCompactError(**ids, token_count=token_count, error=told))
+            if isinstance(error, Exception):
+                return None
+            raise
+        if run.hooked(AfterCompact):
+            run.tell(
+                AfterCompact(
+                    **ids,
+                    group_id=f"compact_{os.urandom(16).hex()}",
+                    messages_before=len(messages),
+                    messages_after=1,
+                    summary=result.summary,
+                )
+            )
+        return result.summary
+
+    async def call_agent(
+        self, callee_id: str, instruction: str, work: Callable[[str, str], Awaitable[str]]
+    ) -> AgentDone:
+        """A sub-agent is called, led through the hooks of `SubAgentCall`, with its events.
+
+        Args:
+            callee_id: The sub-agent.
+            instruction: What it is asked to do.
+            work: Runs it, with the final instruction and the operation id that its own run is to have. What it raises
+                is told to the hooks, and raised again.
+        """
+        run, child = self._opened, new_operation_id()
+        call = SubAgentCall(callee_id=callee_id, instruction=instruction, **run.call_ids)
+        said: list[str] = []
+
+        async def terminal(final: SubAgentCall) -> AgentResult:
+            if run.hooked(BeforeCallAgent):
+                run.tell(BeforeCallAgent(**run.ids, callee_id=callee_id, instruction=final.instruction))
+            inner = _agent_result(work, final.instruction, child)
+            try:
+                result = await (enclosed(run, final, inner) if SubAgentCall in run.enclosing else inner)
+            except BaseException as error:
+                if run.hooked(OnCallAgentError):
+                    told = message_of(error) if isinstance(error, Exception) else "The run was interrupted."
+                    run.tell(OnCallAgentError(**run.ids, callee_id=callee_id, error=told))
+                raise
+            said.append(result.output)
+            self._called(callee_id, child, success=result.reason == "done")
+            return result
+
+        if SubAgentCall not in run.intercepted:
+            result = await terminal(call)
+            return AgentDone(output=result.output, ran=True)
+        passage = await lead(run, call, terminal)
+        if passage.denied is not None and passage.stop:
+            run.denied = passage.denied
+        if not passage.reached:
+            if run.hooked(BeforeCallAgent):
+                run.tell(BeforeCallAgent(**run.ids, callee_id=callee_id, instruction=passage.call.instruction))
+            if passage.denied is None:
+                self._called(callee_id, "", success=passage.result.reason == "done")
+                return AgentDone(output=passage.result.output, ran=False, changed=True)
+            if run.hooked(OnCallAgentError):
+                run.tell(OnCallAgentError(**run.ids, callee_id=callee_id, error=passage.denied.reason))
+            return AgentDone(output=passage.denied.reason, ran=False, changed=True, denied=passage.denied)
+        if passage.denied is not None:
+            return AgentDone(output=passage.denied.reason, ran=True, changed=True, denied=passage.denied)
+        output = passage.result.output
+        return AgentDone(output=output, ran=True, changed=said != [output])
+
+    def _called(self, callee_id: str, child: str, *, success: bool) -> None:
+        run = self._opened
+        if run.hooked(AfterCallAgent):
+            run.tell(
+                AfterCallAgent(**run.ids, callee_id=callee_id, sub_operation_id=child, thread_id=child, success=success)
+            )
+
+    async def lead_run(
+        self,
+        prompt: Sequence[Message],
+        work: Callable[[AgentCall], Awaitable[str]],
+        *,
+        instructions: str = "",
+        tools: Sequence[ToolSpec] = (),
+    ) -> AgentDone:
+        """The whole run, led through the hooks of `AgentCall`.
+
+        Args:
+            prompt: What it is to work on.
+            work: Runs it, as the hooks left the call; what it returns was said last.
+            instructions: The system message.
+            tools: What the model may call.
+        """
+        run = self._opened
+        call = AgentCall(
+            input=list(prompt), instructions=instructions, tools=list(tools), metadata=run.metadata, **run.call_ids
+        )
+        said: list[str] = []
+
+        async def terminal(final: AgentCall) -> AgentResult:
+            said.append(await work(final))
+            reason = self._ended[0] if self._ended is not None else "done"
+            control.suspended = reason == "waiting_for_human"
+            return AgentResult(output=said[0], reason=reason)
+
+        control = RunControl(run, pinned=self._resumed)
+        if AgentCall not in run.intercepted:
+            await terminal(call)
+            return AgentDone(output=said[0], ran=True)
+        passage = await lead(run, call, terminal, control)
+        if passage.denied is not None:
+            run.denied = passage.denied
+            self.finish("interrupted", "")
+            return AgentDone(output="", ran=passage.reached, changed=True, denied=passage.denied)
+        output = run.last_content = passage.result.output
+        return AgentDone(
+            output=output, ran=passage.reached, changed=said != [output], continues=tuple(passage.continues)
+        )
+
+
+async def _summary(summarize: Callable[[list[Message]], Awaitable[str]], call: CompactCall) -> CompactResult:
+    return CompactResult(summary=await summarize(list(call.messages)))
+
+
+async def _agent_result(work: Callable[[str, str], Awaitable[str]], instruction: str, child: str) -> AgentResult:
+    return AgentResult(output=await work(instruction, child))
