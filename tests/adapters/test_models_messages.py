@@ -26,9 +26,9 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
 from hookline import Agent, Hooks, Message, ModelCall, Tool, ToolCalling, ToolSpec, exec_agent
-from hookline.adapters._model_prices import cost_of
-from hookline.adapters._model_tools import WireNames
 from hookline.adapters.models import PydanticModel
+from hookline.adapters.models._calls import cost_of
+from hookline.adapters.models._messages import WireNames
 from hookline.runtime import tool
 
 pytestmark = pytest.mark.anyio

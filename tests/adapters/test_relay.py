@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hookline
-from hookline.adapters._relay import Emitted, Relay
+from hookline.adapters._stepping import Emitted, Relay
 from tests.adapters.suspending import suspend
 
 Reader = Callable[[AsyncIterator[Any]], Awaitable[list[Any]]]

@@ -12,7 +12,7 @@ import anyio
 from claude_agent_sdk import Transport
 
 from hookline import ToolCalling
-from hookline.adapters._claude_tasks import Detached
+from hookline.adapters.claude_agent_sdk._tasks import Detached
 from hookline.calls import ModelResponse
 from hookline.evals.adapter_contract import Scene
 from tests.adapters.suspending import suspend

@@ -8,8 +8,8 @@ from agents import Runner
 from agents.run import AgentRunner, get_default_agent_runner
 from peer_hooks import hooks_that_do_nothing
 
-from hookline.adapters._openai_attached import here
 from hookline.adapters.openai_agents import HooklineRunner
+from hookline.adapters.openai_agents._attached import here
 
 run, run_sync, run_streamed = (vars(Runner)[name].__func__ for name in ("run", "run_sync", "run_streamed"))
 

@@ -11,8 +11,8 @@ from strands import Agent
 from strands.multiagent.graph import Graph
 from strands.multiagent.swarm import Swarm
 
-from hookline.adapters._strands_seat import seat_of
 from hookline.adapters.strands import hooked
+from hookline.adapters.strands._seat import seat_of
 
 
 def _attach(kind: Any) -> None:
