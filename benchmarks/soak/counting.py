@@ -15,8 +15,7 @@ from benchmarks.soak import trips
 from benchmarks.soak.moody import Journal
 from hookline.events import decode
 from hookline.runtime import OperationState
-from hookline.store import SqlStore
-from hookline.store._reading import StoredOperation
+from hookline.store import SqlStore, StoredOperation
 from hookline.store._tables import attempts, deliveries
 from hookline.webhooks import delivery_id
 

@@ -26,8 +26,7 @@ from benchmarks.soak import trips
 from hookline import exec_agent
 from hookline.delivery import KeyRing, MasterKeys, Outbox
 from hookline.errors import HooklineError, StoreUnavailableError
-from hookline.store import SqlStore, Worker
-from hookline.store._deliveries_endpoints import Breaker
+from hookline.store import Breaker, SqlStore, Worker
 
 LEASE_SECONDS, RETRY_SECONDS = 2.0, 3.0
 SCHEDULE = (0.0, *[0.2] * 5, *[1.0] * 1000)

@@ -17,8 +17,9 @@ from typing import Any
 
 from hookline.calls import ToolCalling
 from hookline.evals.exporters import agentevals_messages, write_inspect_log
-from hookline.evals.results import TaskResult
-from hookline.evals.trajectory import ArgumentMode, MatchType, Trajectory
+from hookline.evals.running import TaskResult
+from hookline.evals.trajectories import MatchType, Trajectory
+from hookline.evals.trajectories._trajectory import ArgumentMode
 
 # agentevals compares arguments the other way round where it looks for our calls among the expected ones: modes of its
 # own in which subset and superset change places. There the two are not comparable.

@@ -33,7 +33,7 @@ from hookline.adapters import agent_hooks, mcp, models
 from hookline.errors import HooklineError
 from hookline.evals import errors as evals_errors
 from hookline.evals import faults
-from hookline.evals.trajectory import ArgumentRule, TrajectoryMatch
+from hookline.evals.trajectories._trajectory import ArgumentRule, TrajectoryMatch
 from hookline.hooks import Hooks
 from hookline.otel import _attributes as names
 from hookline.redaction import Redaction

@@ -19,8 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from hookline import Hooks
     from hookline.evals import Cassette, EventRecorder, ToolMocks
-    from hookline.evals._watched_cassette import WatchedCassette
-    from hookline.evals.session_records import CassetteUse, TestRecord
+    from hookline.evals.reports import CassetteUse, TestRecord, WatchedCassette
     from hookline.redaction import Redacting
 
 T = TypeVar("T")
@@ -204,7 +203,7 @@ def _report_path(config: pytest.Config) -> Path | None:
     if given is None:
         return None
     from hookline.errors import HooklineError
-    from hookline.evals.session_report import prepare_report
+    from hookline.evals.reports import prepare_report
 
     try:
         return prepare_report(config.invocation_params.dir / given)
@@ -290,8 +289,7 @@ def cassette_options() -> dict[str, Any]:
 def cassette(request: pytest.FixtureRequest, cassette_options: dict[str, Any]) -> Iterator[Cassette]:
     """The test's cassette: its file is read now, and written at the end of the test if something was recorded."""
     from hookline.errors import HooklineError
-    from hookline.evals._watched_cassette import WatchedCassette
-    from hookline.evals.session_records import CassetteUse, use_of
+    from hookline.evals.reports import CassetteUse, WatchedCassette, use_of
 
     node, tape = request.node, _said(request.node, "tool_cassette", Tape)
     path = cassette_path(node, tape)
@@ -359,7 +357,7 @@ def pytest_runtest_makereport(
     if report.when == "call" and report.failed and (refused := _refused_of(use)):
         report.sections.append(("hookline: tool calls that were refused", refused))
     if record is not None:
-        from hookline.evals.session_records import REDACTION, encode_record
+        from hookline.evals.reports import REDACTION, encode_record
 
         ended = record.ended(use.outcome, use.message, use.duration_s, redaction=use.redaction or REDACTION)
         # What is added to a report goes along with it, also to another process.
@@ -385,7 +383,7 @@ class Gatherer:
         self.tests += report.when == "teardown"
         text = getattr(report, "hookline_record", None)
         if text is not None:
-            from hookline.evals.session_records import decode_record
+            from hookline.evals.reports import decode_record
 
             self.records.append(decode_record(text))
 
@@ -395,7 +393,7 @@ class Gatherer:
         if self.report is None or session.config.getoption("collectonly"):
             return
         from hookline.evals.errors import ReportError
-        from hookline.evals.session_report import write_session_report
+        from hookline.evals.reports import write_session_report
 
         try:
             write_session_report(self.report, self.records, tests=self.tests)
@@ -407,7 +405,7 @@ class Gatherer:
         """Say in one line what the tests did, if any of them used hookline."""
         records, verbosity = self.records, terminalreporter.config.get_verbosity()
         if records and verbosity > -2:
-            from hookline.evals.session_records import summary_of, unused_of
+            from hookline.evals.reports import summary_of, unused_of
 
             terminalreporter.write_line(f"hookline: {summary_of(records)}")
             for line in unused_of(records) if verbosity > 0 else ():
@@ -439,7 +437,7 @@ def _use_of(request: pytest.FixtureRequest) -> Use:
 
 def _redaction_of(request: pytest.FixtureRequest) -> Redacting:
     """What keeps the secrets of a project out of the page, as out of its cassettes."""
-    from hookline.evals.session_records import REDACTION
+    from hookline.evals.reports import REDACTION
     from hookline.redaction import as_redaction
 
     if request.config.getoption("hookline_report") is None:
@@ -449,7 +447,7 @@ def _redaction_of(request: pytest.FixtureRequest) -> Redacting:
 
 
 def _record_of(item: pytest.Item, use: Use) -> TestRecord:
-    from hookline.evals.session_records import REDACTION, record_of
+    from hookline.evals.reports import REDACTION, record_of
 
     return record_of(
         item.nodeid,
@@ -473,7 +471,7 @@ def _note_leave(use: Use, said: Mocking | Tape) -> None:
 
 def _refused_of(use: Use) -> str:
     """Which tool calls were refused, and what to do about it; empty if none was."""
-    from hookline.evals.session_records import refused_calls
+    from hookline.evals.reports import refused_calls
 
     refused = refused_calls(use.mocks, use.tape, redaction=use.redaction)
     if not refused:

@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from hookline import Hooks, ModelCall
-from hookline.evals._contract_scenes import DELEGATING, PARALLEL, PLAIN
 from hookline.evals.adapter_contract import Scene, Stage
+from hookline.evals.adapter_contract._scenes import DELEGATING, PARALLEL, PLAIN
 from hookline.otel import TracingHooks
 from tests.otel.scenes import assert_sound
 

@@ -23,8 +23,7 @@ from hookline import (
     tool,
 )
 from hookline.cli._app import app
-from hookline.delivery import KeyRing
-from hookline.delivery._outbox import Outbox
+from hookline.delivery import KeyRing, Outbox
 from hookline.hooks import AnyHook, Hook
 from hookline.registry import ExecutionLog, Registry
 from hookline.store import SqlStore, Worker

@@ -104,8 +104,8 @@ def test_a_row_that_comes_late_is_shown_too(url: str) -> None:
     from sqlalchemy import insert
 
     from hookline.cli._operate_logs import Tail, Which
-    from hookline.registry import ExecutionLog
-    from hookline.registry._logs_rows import ExecutionRow, HookRun, key_at, main_row
+    from hookline.registry import ExecutionLog, ExecutionRow, HookRun
+    from hookline.registry._logs_rows import key_at, main_row
     from hookline.store._tables import executions
 
     def row(at: float) -> ExecutionRow:

@@ -20,7 +20,8 @@ import pytest
 from sqlalchemy import insert
 
 from hookline import Approve, Hooks, ToolCall
-from hookline.registry._logs_rows import ExecutionRow, HookRun, key_at, main_row
+from hookline.registry import ExecutionRow, HookRun
+from hookline.registry._logs_rows import key_at, main_row
 from hookline.store import SqlStore
 from hookline.store._tables import executions
 from tests.cli.operated import database, lines, on, pause, paused, run

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from hookline.delivery import KeyRing
-from hookline.delivery._outbox import Outbox
+from hookline.delivery import KeyRing, Outbox
 from hookline.store import SqlStore
 
 

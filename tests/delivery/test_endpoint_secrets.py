@@ -24,14 +24,14 @@ from hookline.delivery import (
     KeyRing,
     MasterKeyError,
     MasterKeys,
+    Outbox,
+    Sender,
     WebhookVerificationError,
     generate_key,
     verify,
 )
 from hookline.delivery._endpoint_secrets import normal_endpoint
 from hookline.delivery._master_keys import keep_in_file, new_key, rotate_file
-from hookline.delivery._outbox import Outbox
-from hookline.delivery._sender import Sender
 from hookline.errors import DeliveryError, HookUsageError
 from hookline.store import SqlStore
 from hookline.store._deliveries import insert_deliveries, rows_of

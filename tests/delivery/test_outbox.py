@@ -13,13 +13,9 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from hookline.delivery import KeyRing, generate_key
-from hookline.delivery._outbox import Outbox
-from hookline.delivery._sender import Sender
+from hookline.delivery import KeyRing, Outbox, Sender, generate_key
 from hookline.errors import DeliveryError, HookUsageError
-from hookline.store import SqlStore
-from hookline.store._deliveries_endpoints import Breaker
-from hookline.store._deliveries_log import DeliveryFilter, DeliveryLog
+from hookline.store import Breaker, DeliveryFilter, DeliveryLog, SqlStore
 from hookline.webhooks import ControlAnswer, Envelope, delivery_id
 from tests.databases import Server, administer
 from tests.delivery.envelopes import envelope_to

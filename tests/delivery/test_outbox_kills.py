@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hookline.delivery import KeyRing, generate_key
-from hookline.delivery._outbox import Outbox
-from hookline.store import SqlStore
-from hookline.store._deliveries_log import DeliveryLog
+from hookline.delivery import KeyRing, Outbox, generate_key
+from hookline.store import DeliveryLog, SqlStore
 from tests.delivery.receivers import Receiver, status
 from tests.delivery.test_outbox import in_order, told
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from opentelemetry.sdk.trace import TracerProvider
 
 from hookline import Agent, ModelResponse, OnComplete, ScriptedModel, ToolCalling, exec_agent, tool
-from hookline.delivery import KeyRing
-from hookline.delivery._outbox import Outbox
+from hookline.delivery import KeyRing, Outbox
 from hookline.errors import HooklineError
 from hookline.hooks import Hook
 from hookline.otel import TracingHooks

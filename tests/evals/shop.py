@@ -10,7 +10,7 @@ import anyio
 
 from hookline import ModelResponse, Tool, Usage, tool
 from hookline.evals import SuiteRun
-from hookline.evals.runner import SuiteRunner, cases_of
+from hookline.evals.running import SuiteRunner, cases_of
 from hookline.evals.suites import Task, UserSuite, asks, says
 
 

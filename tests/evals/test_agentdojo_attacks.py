@@ -20,9 +20,9 @@ from hookline.cli._attack_policies import attack_policies
 from hookline.cli._attacks import attack as attack_command
 from hookline.cli._attacks import run_attacks, show_attacks
 from hookline.evals import UnknownSuiteError, UnknownTaskError
-from hookline.evals.suites._attack_calls import calls_of
 from hookline.evals.suites.agentdojo import SUITES, VERSION, AgentDojoSuite
-from hookline.evals.suites.agentdojo_attacks import (
+from hookline.evals.suites.agentdojo._attack_calls import calls_of
+from hookline.evals.suites.agentdojo._attacks import (
     SIDE_EFFECTS,
     AttackAttempt,
     AttackPolicy,

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from hookline import AfterToolCall, BeforeToolCall
 from hookline.errors import HooklineError
-from hookline.evals.cassette import (
-    Cassette,
+from hookline.evals.cassettes import Cassette
+from hookline.evals.cassettes._cassette import (
     CassetteConflictError,
     CassetteError,
     CassetteFileError,
@@ -353,7 +353,7 @@ def test_a_cassette_is_saved_after_a_failure_and_can_go_on(tmp_path: Path) -> No
 
 WRITER = """
 import os, sys
-from hookline.evals.cassette import Cassette
+from hookline.evals.cassettes._cassette import Cassette
 from hookline import AfterToolCall
 path, index, how = sys.argv[1:]
 cassette = Cassette(path=path, mode="new_episodes")
@@ -464,7 +464,7 @@ def test_without_pyyaml_a_file_needs_the_extra_and_memory_does_not() -> None:
         import sys
         sys.modules["yaml"] = sys.modules["filelock"] = None
         from hookline.errors import MissingExtraError
-        from hookline.evals.cassette import Cassette
+        from hookline.evals.cassettes._cassette import Cassette
         Cassette("in memory")
         try:
             Cassette(path="case.yaml")

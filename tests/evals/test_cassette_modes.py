@@ -25,7 +25,8 @@ from hookline import (
 )
 from hookline.errors import HookUsageError
 from hookline.evals import EventRecorder, ToolMocks
-from hookline.evals.cassette import Cassette, RecordMode
+from hookline.evals.cassettes import Cassette
+from hookline.evals.cassettes._cassette import RecordMode
 from hookline.evals.faults import EmptyResult
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline.evals._fault_errors import FaultDefinitionError
-from hookline.evals.clocks import Clock, RealClock, VirtualClock
+from hookline.evals.errors import FaultDefinitionError
+from hookline.evals.faults._clocks import Clock, RealClock, VirtualClock
 
 pytestmark = pytest.mark.anyio
 

@@ -10,11 +10,10 @@ import pytest
 
 from hookline import BeforeToolCall, Hooks, ToolSpec
 from hookline.evals import SuiteRun
-from hookline.evals.coverage import coverage_of
-from hookline.evals.fault_files import FaultSpec
-from hookline.evals.faults import EmptyResult, FailedResult, Latency, Timeout
-from hookline.evals.runner import SuiteRunner, cases_of
+from hookline.evals.faults import EmptyResult, FailedResult, FaultSpec, Latency, Timeout
+from hookline.evals.running import SuiteRunner, cases_of
 from hookline.evals.suites import UserSuite
+from hookline.evals.trajectories._coverage import coverage_of
 
 from .shop import ask_for_tea, order_tea, run_suite, tools
 

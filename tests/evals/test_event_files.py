@@ -13,7 +13,8 @@ import pytest
 from events.samples import EXAMPLES, example
 
 from hookline import Agent, BeforeToolCall, Event, ModelResponse, ScriptedModel, encode, exec_agent
-from hookline.evals import EventFileError, EventRecorder, event_files, read_events, write_events
+from hookline.evals import EventFileError, EventRecorder, read_events, write_events
+from hookline.evals.trajectories import _event_files
 
 EVENTS: list[Event] = [example(kind) for kind in EXAMPLES]
 GOOD = encode(EVENTS[0]) + b"\n"
@@ -132,7 +133,7 @@ def test_a_last_line_that_was_cut_off_is_told_to_be(kept: int, tmp_path: Path) -
 
 
 def test_a_line_without_an_end_is_given_up_at_some_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_files, "MAX_LINE", 1 << 20)
+    monkeypatch.setattr(_event_files, "MAX_LINE", 1 << 20)
 
     with pytest.raises(EventFileError, match="Line 1 of /dev/zero cannot be read: it is longer than 1 MiB"):
         read_events("/dev/zero")

@@ -17,8 +17,8 @@ from hookline import Agent, Hooks, ModelResponse, OperationResult, ScriptedModel
 from hookline.errors import HookUsageError
 from hookline.evals import EventRecorder, RecordedOperation, ReportError, TaskResult
 from hookline.evals.exporters import agentevals_messages, inspect_log, write_inspect_log
-from hookline.evals.results import CheckResult
-from hookline.evals.trajectory import Trajectory, TrajectoryStep
+from hookline.evals.running import CheckResult
+from hookline.evals.trajectories import Trajectory, TrajectoryStep
 from hookline.events import ToolOutcome
 
 pytestmark = pytest.mark.anyio

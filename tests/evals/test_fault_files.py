@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from hookline.errors import MissingExtraError
-from hookline.evals._fault_errors import FaultFileError
-from hookline.evals.fault_files import KINDS, load_faults
+from hookline.evals.errors import FaultFileError
 from hookline.evals.faults import (
     FailedResult,
     FaultSpec,
@@ -25,6 +24,7 @@ from hookline.evals.faults import (
     TruncatedJson,
     Uniform,
 )
+from hookline.evals.faults._files import KINDS, load_faults
 
 GOOD = """\
 # What breaks in production.

@@ -32,7 +32,7 @@ from hookline import (
     tool,
 )
 from hookline.evals import MockedCall, RealClock, ToolMocks, VirtualClock
-from hookline.evals._fault_errors import FaultDefinitionError
+from hookline.evals.errors import FaultDefinitionError
 from hookline.evals.faults import (
     DuplicatedResult,
     EmptyResult,

@@ -11,9 +11,8 @@ import pytest
 
 from hookline import ModelResponse, ToolCalling
 from hookline.evals import ReportError, SuiteRun
-from hookline.evals.fault_files import FaultSpec
-from hookline.evals.faults import FailedResult
-from hookline.evals.junit import junit_xml, write_junit
+from hookline.evals.faults import FailedResult, FaultSpec
+from hookline.evals.reports import junit_xml, write_junit
 from hookline.evals.suites import Task, checks
 
 from .shop import ask_for_tea, order_tea, run_suite

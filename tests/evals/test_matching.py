@@ -14,7 +14,7 @@ from hookline import BeforeToolCall
 from hookline.calls import ToolSpec
 from hookline.errors import HookUsageError
 from hookline.evals import Matcher, match
-from hookline.evals._never import never_matches
+from hookline.evals.mocking._rules import never_matches
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),

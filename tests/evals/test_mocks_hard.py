@@ -44,7 +44,8 @@ from hookline import (
 from hookline.errors import HookUsageError
 from hookline.evals import EventRecorder, Matcher, RealClock, ToolMocks, match
 from hookline.evals.faults import EmptyResult, FailedResult, Latency
-from hookline.evals.rules import Rule, RuleTable
+from hookline.evals.mocking import Rule
+from hookline.evals.mocking._rules import RuleTable
 
 pytestmark = pytest.mark.anyio
 

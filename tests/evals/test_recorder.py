@@ -35,9 +35,9 @@ from hookline import (
 )
 from hookline.errors import HookUsageError
 from hookline.evals import EventRecorder, RecordedOperation, TimedExecution
-from hookline.evals._call_assertions import table
-from hookline.evals._call_shapes import argument_differences
-from hookline.evals._recorder_errors import EventWaitError, NotOneOperationError, UnseenEventError
+from hookline.evals.errors import EventWaitError, NotOneOperationError, UnseenEventError
+from hookline.evals.matching import argument_differences
+from hookline.evals.mocking._assertions import table
 from hookline.events import EVENTS, Event
 from hookline.signals import hook_executed
 

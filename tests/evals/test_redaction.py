@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hookline.errors import HookUsageError
 from hookline.evals import SuiteRun
-from hookline.evals.cassette import SECRET_KEYS, Cassette, Redaction
+from hookline.evals.cassettes import Cassette
+from hookline.evals.cassettes._cassette import SECRET_KEYS, Redaction
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nab+/=\n-----END RSA PRIVATE KEY-----"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1g"

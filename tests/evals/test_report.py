@@ -28,9 +28,8 @@ from hookline import (
     tool,
 )
 from hookline.evals import ReportError, SuiteRun, TaskOutcome, ToolMocks, compare, record, replay
-from hookline.evals.fault_files import FaultSpec
-from hookline.evals.faults import EmptyResult
-from hookline.evals.report import duration, render_report, write_report
+from hookline.evals.faults import EmptyResult, FaultSpec
+from hookline.evals.reports._report import duration, render_report, write_report
 from hookline.evals.suites import checks
 
 from .shop import ask_for_tea, order_tea, run_suite
@@ -327,7 +326,7 @@ def test_without_the_extra_the_error_names_it() -> None:
     code = (
         "import sys; sys.modules['jinja2'] = None\n"
         "from hookline import MissingExtraError\n"
-        "from hookline.evals.report import render_report\n"
+        "from hookline.evals.reports._report import render_report\n"
         "try: render_report([])\n"
         "except MissingExtraError as error: print(error)\n"
     )

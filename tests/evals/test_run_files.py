@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from hookline import ModelResponse, ToolCalling
 from hookline.evals import ReportError, SuiteRun
-from hookline.evals.run_diff import diff_runs
-from hookline.evals.run_files import SavedRun, load_run, save_run
+from hookline.evals.reports import SavedRun, diff_runs, load_run, save_run
 from hookline.evals.suites import RunFileError, Task, asks, checks, says
 
 from .shop import ask_for_tea, costly, order_tea, run_suite

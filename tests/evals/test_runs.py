@@ -13,7 +13,8 @@ import pytest
 from hookline import BeforeToolCall, Hooks, OperationResult
 from hookline.errors import HookUsageError
 from hookline.evals import Cassette, SuiteRun, cases_of, compare, record, replay
-from hookline.evals.runner import Case, SuiteRunner, cassette_file
+from hookline.evals.running import SuiteRunner
+from hookline.evals.running._runner import Case, cassette_file
 from hookline.evals.suites import CassetteFolderError, Task, UserSuite
 from hookline.evals.suites.agentdojo import Task as AgentDojoTask
 from hookline.evals.suites.agentdojo import load_suite

@@ -14,7 +14,7 @@ import pytest
 from hookline import Agent, ScriptedModel, ToolCalling
 from hookline.errors import HookUsageError
 from hookline.evals import SuiteRun, UnknownSuiteError, UnknownTaskError, cases_of
-from hookline.evals.runner import SuiteRunner
+from hookline.evals.running import SuiteRunner
 from hookline.evals.suites import (
     Expected,
     FinishedTask,

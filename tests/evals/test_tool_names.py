@@ -18,7 +18,7 @@ from hookline import Agent, ModelResponse, ScriptedModel, Tool, ToolCalling, too
 from hookline.cli._app import app
 from hookline.errors import HookUsageError
 from hookline.evals import CheckResult
-from hookline.evals.runner import SuiteRunner, cases_of
+from hookline.evals.running import SuiteRunner, cases_of
 from hookline.evals.suites import (
     Expected,
     SuiteFileError,

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, exec_agent, tool
 from hookline.errors import HookUsageError
 from hookline.evals import EventRecorder
-from hookline.evals._alignment import FULL, in_any_order, in_order
-from hookline.evals.trajectory import (
+from hookline.evals.trajectories import MatchType, Trajectory, assert_trajectory
+from hookline.evals.trajectories._trajectory import (
+    FULL,
     ArgumentMode,
     ArgumentRule,
     ExpectedCall,
-    MatchType,
-    Trajectory,
-    assert_trajectory,
+    in_any_order,
+    in_order,
 )
 
 MODES = get_args(MatchType)

@@ -14,8 +14,8 @@ import jinja2
 import pytest
 import yaml
 
-import hookline.evals.mocks
-import hookline.evals.session_report
+import hookline.evals.mocking._mocks
+import hookline.evals.reports._session_report
 import hookline.runtime
 
 LOADED = (anyio, filelock, jinja2, yaml, hookline)

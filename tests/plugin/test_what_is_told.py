@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hookline.evals.session_records import CallRow, CassetteUse, TestRecord, decode_record, encode_record, summary_of
-from hookline.evals.session_report import render_session_report
+from hookline.evals.reports._sessions import CallRow
+from hookline.evals.reports._session_report import render_session_report
+from hookline.evals.reports._sessions import CassetteUse, TestRecord, decode_record, encode_record, summary_of
 
 from .conftest import Project
 
@@ -137,9 +138,9 @@ def test_a_page_that_cannot_be_written_stops_the_run_before_the_first_test(proje
 def test_a_page_without_its_extra_stops_the_run_before_the_first_test(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hookline.evals import session_report
+    from hookline.evals.reports import _session_report
 
-    session_report._template.cache_clear()
+    _session_report._template.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
 
     result = project.run("--hookline-report=report.html")

@@ -20,9 +20,8 @@ from hookline.delivery import KeyRing
 from hookline.events import BeforeStep
 from hookline.hooks import Hooks
 from hookline.interceptors import Chain, Outcome
-from hookline.registry import DefinitionError, Registry, ScriptError
+from hookline.registry import DefinitionError, HandlerCatalog, Registry, ScriptError
 from hookline.registry._building import Builder
-from hookline.registry._catalog import HandlerCatalog
 from hookline.registry._definition import read_definition
 from hookline.registry._scripts import Scripts
 

@@ -150,7 +150,7 @@ FORM = "application/x-www-form-urlencoded"
 
 
 async def signed_in(site: Site) -> dict[str, str]:
-    from hookline.server._access import Caller
+    from hookline.server import Caller
 
     door = site.server._app._app._page  # type: ignore[attr-defined]
     caller = Caller(key_id=site.admin.split("_")[1], tenant_id="", scopes=frozenset(SCOPES))

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from hookline.events import BeforeToolCall, HookType, encode
 from hookline.runtime import JournalEntry, OperationState
-from hookline.store._deliveries_log import DeliveryLog
+from hookline.store import DeliveryLog
 from tests.server.browsing import complaints, page, paged, secret, tenant, text
 from tests.server.site import Site, delivery, new_id, operation
 from tests.server.test_page_guards import VIEWS, done

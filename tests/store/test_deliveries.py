@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from hookline.events import HookType
-from hookline.store import SqlStore
+from hookline.store import Breaker, SqlStore
 from hookline.store._deliveries import Outcome, insert_deliveries, rows_of, settle
 from hookline.store._deliveries_claims import Claimed, claim, correct_times, due, extend, release
-from hookline.store._deliveries_endpoints import Breaker, disable_endpoint, enable_endpoint
+from hookline.store._deliveries_endpoints import disable_endpoint, enable_endpoint
 from hookline.store._tables import deliveries, endpoints, operations
 from hookline.webhooks import Envelope, HookData, Webhook, delivery_id
 from tests.store.records import state

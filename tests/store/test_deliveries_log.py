@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from hookline.errors import HookUsageError
-from hookline.store._deliveries_log import DeliveryFilter, DeliveryLog
+from hookline.store import DeliveryFilter, DeliveryLog
 from tests.store.records import grow
 from tests.store.test_deliveries import A, B, Table, envelope, opened
 

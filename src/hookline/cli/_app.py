@@ -28,7 +28,7 @@ from hookline.cli._outputs import checked, deliver, keep, keep_otlp
 from hookline.cli._recorded import Recording, events_in, replay_events
 from hookline.cli._span_tree import show_spans
 from hookline.cli._tables import show
-from hookline.evals.report import check_writable, write_report
+from hookline.evals.reports import check_writable, write_report
 
 __all__ = ["app"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hookline.evals.suites.agentdojo_attacks import FREE, AttackPolicy
+from hookline.evals.suites.agentdojo import FREE, AttackPolicy
 from hookline.ready import PromptInjectionScan, require_provenance
 
 __all__ = ["attack_policies"]

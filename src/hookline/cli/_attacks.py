@@ -19,16 +19,17 @@ from rich.text import Text
 
 from hookline.cli._attack_policies import attack_policies
 from hookline.evals.errors import UnknownSuiteError
-from hookline.evals.suites.agentdojo import SUITES, load_suite
-from hookline.evals.suites.agentdojo_attacks import (
+from hookline.evals.suites.agentdojo import (
+    SUITES,
     WORDINGS,
     AttackRow,
     AttackRun,
     Follows,
     UnknownAttackChoiceError,
     attack_pairs,
+    load_suite,
 )
-from hookline.evals.suites.agentdojo_attacks import attack as attack_suite
+from hookline.evals.suites.agentdojo import attack as attack_suite
 
 __all__ = ["attack", "run_attacks", "show_attacks"]
 

@@ -29,8 +29,7 @@ from hookline.cli._otlp import Tracing
 from hookline.cli._outputs import deliver
 from hookline.errors import HooklineError, message_of
 from hookline.hooks import AnyHook
-from hookline.runtime import Agent, AgentSession
-from hookline.runtime._models import Release
+from hookline.runtime import Agent, AgentSession, Release
 
 __all__ = ["chat"]
 

@@ -14,7 +14,7 @@ from typing import Any
 from hookline._phase import PhaseHook
 from hookline.cli._chat_errors import ChatArgumentError
 from hookline.errors import HooklineError, MissingExtraError, message_of
-from hookline.evals.suites._imports import ImportProblem, imported
+from hookline.evals.suites import ImportProblem, imported
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, hook_batch
 from hookline.runtime import Agent, ToolSource
 

@@ -13,8 +13,8 @@ from hookline.cli._otlp import Tracing
 from hookline.cli._outputs import checked
 from hookline.cli._recorded import Recording, replay_events
 from hookline.cli._span_tree import show_spans
-from hookline.evals.cassette import Cassette, CassetteError
-from hookline.evals.event_files import write_events
+from hookline.evals.cassettes import Cassette, CassetteError
+from hookline.evals.trajectories import write_events
 from hookline.hooks import Hooks
 
 __all__ = ["Kept"]

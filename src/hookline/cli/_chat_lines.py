@@ -15,7 +15,7 @@ from rich.text import Text
 from hookline.cli._span_notes import DENIED, ENDINGS, FAILED, OK, STOPPED, Mark, length
 from hookline.errors import HooklineError, message_of
 from hookline.events import AfterToolCall, OnToolCallError, is_interrupted
-from hookline.otel._attributes import MOCK_PROVENANCE
+from hookline.otel import MOCK_PROVENANCE
 from hookline.runtime import OperationResult, Usage
 
 __all__ = ["arguments", "begun", "ended", "figures", "fold", "harmless", "tool_name", "trouble", "went"]

@@ -24,8 +24,7 @@ from hookline.cli._chat_screen import Screen
 from hookline.cli._exit_codes import was_terminated
 from hookline.errors import HooklineError
 from hookline.events import PendingTool
-from hookline.runtime import AgentSession, Approve, OperationResult, Reject, Usage
-from hookline.runtime._models import Release
+from hookline.runtime import AgentSession, Approve, OperationResult, Reject, Release, Usage
 
 __all__ = ["COMMANDS", "Talk"]
 

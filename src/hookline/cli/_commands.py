@@ -16,10 +16,15 @@ from hookline.cli._errors import EndpointError, OutputFileError, TraceTargetErro
 from hookline.cli._exit_codes import FAILED, MISUSED, interrupted_code
 from hookline.cli._operate_errors import InputFileError, NotAStoreError, StoreMissingError
 from hookline.errors import HooklineError, HookUsageError
-from hookline.evals._fault_errors import FaultFileError
-from hookline.evals.errors import EventFileError, ReportError, UnknownSuiteError, UnknownTaskError
+from hookline.evals.errors import (
+    EventFileError,
+    FaultFileError,
+    ReportError,
+    UnknownAttackChoiceError,
+    UnknownSuiteError,
+    UnknownTaskError,
+)
 from hookline.evals.suites import CassetteFolderError, RunFileError, SuiteFileError
-from hookline.evals.suites._attack_errors import UnknownAttackChoiceError
 
 __all__ = [
     "Concurrency",

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hookline.evals._diff_thresholds import parse_increase, parse_score
-from hookline.evals.run_diff import DiffThresholds
+from hookline.evals.reports import DiffThresholds, parse_increase, parse_score
 
 __all__ = ["AllowMissing", "MaxCallsIncrease", "MaxCostIncrease", "MaxScoreDrop", "MinScore", "thresholds_of"]
 

@@ -8,8 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hookline.evals._canonical import canonical
-from hookline.evals.run_diff import Change, RunDiff, TaskDiff
+from hookline.evals import canonical
+from hookline.evals.reports import Change, RunDiff, TaskDiff
 
 __all__ = ["diff_json", "show_diff"]
 

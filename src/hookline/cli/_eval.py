@@ -27,10 +27,9 @@ from hookline.cli._otlp import Tracing
 from hookline.cli._outputs import Files, checked, deliver, keep
 from hookline.cli._recorded import Recording
 from hookline.cli._tables import show
-from hookline.evals.fault_files import load_faults
-from hookline.evals.results import Mode
-from hookline.evals.run_diff import diff_runs
-from hookline.evals.run_files import load_run
+from hookline.evals.faults import load_faults
+from hookline.evals.reports import diff_runs, load_run
+from hookline.evals.running import Mode
 
 __all__ = ["eval_app"]
 

@@ -14,13 +14,21 @@ import anyio
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hookline.evals._canonical import canonical
-from hookline.evals.fault_files import FaultSpec
-from hookline.evals.report import NAMES
-from hookline.evals.results import Comparison, Mode, SuiteRun, TaskResult, compare
-from hookline.evals.runner import Case, SuiteRunner, cases_of
+from hookline.evals import canonical
+from hookline.evals.faults import FaultSpec
+from hookline.evals.reports import NAMES
+from hookline.evals.running import (
+    Case,
+    Comparison,
+    Mode,
+    RunsTasks,
+    SuiteRun,
+    SuiteRunner,
+    TaskResult,
+    cases_of,
+    compare,
+)
 from hookline.evals.suites import find_suites
-from hookline.evals.suites._protocol import RunsTasks
 from hookline.hooks import AnyHook
 
 __all__ = ["Evaluation", "InterruptedEvaluation", "evaluate", "found_cases", "found_suite"]

@@ -153,7 +153,7 @@ def check_store(url: str, *, creates: bool) -> None:
         StoreMissingError: If there is none, or it is in a memory that nobody shares.
         NotAStoreError: If there is something else.
     """
-    from hookline.store._address import address_of
+    from hookline.store import address_of
 
     address = address_of(url)
     if address.dialect != "sqlite" and not address.in_memory:

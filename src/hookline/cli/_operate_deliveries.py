@@ -86,7 +86,7 @@ def retry(
     """
 
     async def work(store: SqlStore) -> tuple[int, list[str]]:
-        from hookline.server._audit import note_alone
+        from hookline.server import note_alone
         from hookline.store import DeliveryLog
 
         log = DeliveryLog(store)
@@ -133,7 +133,7 @@ def replay(
         raise typer.BadParameter("Say which: --status, --endpoint, --operation, --hook, --since, --until or --tenant.")
 
     async def work(store: SqlStore) -> int:
-        from hookline.server._audit import note_alone
+        from hookline.server import note_alone
         from hookline.store import DeliveryFilter, DeliveryLog
 
         which = DeliveryFilter(**given)

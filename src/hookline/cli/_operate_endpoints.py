@@ -120,7 +120,7 @@ def with_secrets(
 
     async def opened(store: SqlStore) -> T:
         from hookline.delivery import EndpointSecrets, KeyRing, MasterKeys
-        from hookline.server._serving import default_key_file
+        from hookline.server import default_key_file
 
         master = None if master_key_file is not None else MasterKeys.from_environment()
         if master is None:
@@ -146,7 +146,7 @@ def rotate_master_key(
     """
 
     async def work(secrets: EndpointSecrets) -> int:
-        from hookline.delivery._master_keys import MasterKeys, keep_in_file, rotate_file
+        from hookline.delivery import MasterKeys, keep_in_file, rotate_file
 
         master = secrets.master
         assert isinstance(master, MasterKeys)

@@ -33,8 +33,7 @@ from hookline.cli._operate_errors import InputFileError
 from hookline.cli._operate_tables import Column, as_lines, copied, fields, listed, one_line, status, timed
 
 if TYPE_CHECKING:
-    from hookline.registry import DryRun, HookDefinition, Registry
-    from hookline.registry._files import Entry
+    from hookline.registry import DryRun, Entry, HookDefinition, Registry
     from hookline.store import SqlStore
 
 __all__ = ["hooks_app"]
@@ -253,7 +252,7 @@ def _read(file: Path) -> list[tuple[Any, Entry | None]]:
     Raises:
         HooklineError: If they cannot be read.
     """
-    from hookline.registry._files import load_file
+    from hookline.registry import load_file
 
     if file.suffix in (".toml", ".yaml", ".yml"):
         return [(_as_given(each), entry) for each, entry in load_file(file)]
@@ -273,7 +272,7 @@ def _read(file: Path) -> list[tuple[Any, Entry | None]]:
 
 def _as_given(definition: HookDefinition) -> HookDefinition:
     """A definition without the id that its file was given for it, so that its name finds the stored one."""
-    from hookline.registry._files import new_id
+    from hookline.registry import new_id
 
     made = new_id(definition.tenant_id, definition.point, definition.name)
     return msgspec.structs.replace(definition, id="") if definition.id == made else definition

@@ -29,8 +29,7 @@ from hookline.cli._operate_tables import STATUS_STYLES, Column, as_lines, copied
 from hookline.cli._operate_times import stamp
 
 if TYPE_CHECKING:
-    from hookline.registry import ExecutionLog, ExecutionRow, Statistic
-    from hookline.registry._statistics import Grouping
+    from hookline.registry import ExecutionLog, ExecutionRow, Grouping, Statistic
     from hookline.store import SqlStore
 
 __all__ = ["logs_app"]

@@ -24,11 +24,11 @@ from hookline.cli._operate_tables import Column, as_lines, copied, fields, liste
 from hookline.cli._operate_times import age, stamp
 from hookline.errors import DecisionError, OperationNotFoundError
 from hookline.events import CompletionReason
-from hookline.runtime._approvals import DECIDED
+from hookline.runtime import DECIDED
 
 if TYPE_CHECKING:
     from hookline.runtime import JournalEntry
-    from hookline.server._approval_routes import Decided, MadeDecision
+    from hookline.server import Decided, MadeDecision
     from hookline.store import SqlStore, StoredOperation
 
 __all__ = ["approve", "operations_app", "reject"]
@@ -191,9 +191,8 @@ def _decide(
     url: str, operation: str, tool_call: str | None, decision: str, reason: str, *, tenant: str | None, as_json: bool
 ) -> None:
     async def work(store: SqlStore) -> tuple[Decided, Any, str]:
-        from hookline.server._approval_routes import DecisionBody, decide
-        from hookline.server._parts import Parts
-        from hookline.store._decisions import seen_of
+        from hookline.server import DecisionBody, Parts, decide
+        from hookline.store import seen_of
 
         found = await _operation(store, operation, tenant)
         if found.status != "waiting_for_human":
@@ -233,7 +232,7 @@ def _decide(
 
 def _show_decision(made: MadeDecision) -> None:
     """Show what was decided about a call, and by whom."""
-    from hookline.server._approval_routes import decider_of
+    from hookline.server import decider_of
 
     fields(
         [
@@ -250,9 +249,7 @@ def _show_decision(made: MadeDecision) -> None:
 
 async def _decisions(store: SqlStore, id: str) -> list[MadeDecision]:  # noqa: A002
     """List the decisions about an operation, with the names of those who made them."""
-    from hookline.server import Caller
-    from hookline.server._approval_routes import decisions_about
-    from hookline.server._parts import Parts
+    from hookline.server import Caller, Parts, decisions_about
 
     # Who has the database sees all of it.
     everybody = Caller(key_id="", tenant_id="", scopes=frozenset({"hooks:admin"}))
@@ -275,7 +272,7 @@ async def _waiting(store: SqlStore, id: str) -> list[Any]:  # noqa: A002
     """The calls of an operation that wait, and about which nobody has decided."""
     from sqlalchemy import select
 
-    from hookline.store._tables import decisions
+    from hookline.store import decisions
 
     state = await store.load(id)
     if state is None or state.status != "waiting_for_human":

@@ -13,13 +13,11 @@ from rich.markup import escape
 from hookline.cli._errors import OutputFileError, without_password
 from hookline.cli._otlp import PROJECT, Tracing, otlp_json, send
 from hookline.cli._recorded import Recording
-from hookline.evals._canonical import canonical
+from hookline.evals import canonical
 from hookline.evals.errors import ReportError
-from hookline.evals.event_files import write_events
 from hookline.evals.exporters import agentevals_messages, write_inspect_log
-from hookline.evals.junit import write_junit
-from hookline.evals.report import check_writable, write_report
-from hookline.evals.run_files import save_run
+from hookline.evals.reports import check_writable, save_run, write_junit, write_report
+from hookline.evals.trajectories import write_events
 
 if TYPE_CHECKING:
     from hookline.cli._evaluation import Evaluation

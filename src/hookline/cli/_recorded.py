@@ -10,7 +10,7 @@ import anyio
 
 from hookline.cli._errors import TraceTargetError
 from hookline.dispatcher import HookDispatcher
-from hookline.evals.event_files import read_events
+from hookline.evals.trajectories import read_events
 from hookline.events import EVENTS, BeforeToolCall, Event
 from hookline.hooks import Hooks
 from hookline.otel import TracingHooks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from opentelemetry.trace import StatusCode
 
 from hookline.otel import _attributes as names
-from hookline.runtime._approvals import DECIDED
+from hookline.runtime import DECIDED
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

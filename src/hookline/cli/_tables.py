@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hookline.cli._evaluation import Evaluation
-from hookline.evals.coverage import Coverage
-from hookline.evals.report import NAMES, duration
-from hookline.evals.results import Comparison, Difference, Mode, SuiteRun, TaskResult, Totals
+from hookline.evals.reports import NAMES, duration
+from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult, Totals
+from hookline.evals.trajectories import Coverage
 
 __all__ = ["show"]
 

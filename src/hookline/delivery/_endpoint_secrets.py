@@ -19,10 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline.delivery._keys import KeyRing, generate_key
 from hookline.delivery._master_keys import MASTER_KEY, MasterKeyError, MasterKeys
 from hookline.errors import HookUsageError
-from hookline.store import SqlStore
-from hookline.store._engine import after_commit
-from hookline.store._rows import is_storable
-from hookline.store._tables import audit, endpoint_secrets, master_keys, revisions
+from hookline.store import SqlStore, after_commit, audit, endpoint_secrets, is_storable, master_keys, revisions
 from hookline.webhooks import HookData
 
 __all__ = ["EndpointSecret", "EndpointSecrets", "NewEndpointSecret", "normal_endpoint"]

@@ -20,11 +20,7 @@ from hookline.delivery._outbox_worker import SOONEST, Worker, WorkerOptions
 from hookline.delivery._schedule import LONGEST_WAIT, STANDARD, checked_schedule, delay_after, is_number
 from hookline.delivery._sender import Sender
 from hookline.errors import DeliveryError, HookUsageError, StoreUnavailableError, message_of
-from hookline.store import SqlStore
-from hookline.store._deliveries import Outcome, insert_deliveries, rows_of
-from hookline.store._deliveries_claims import LONGEST_LEASE, Claimed, due
-from hookline.store._deliveries_endpoints import Breaker
-from hookline.store._rows import storable
+from hookline.store import LONGEST_LEASE, Breaker, Claimed, Outcome, SqlStore, due, insert_deliveries, rows_of, storable
 from hookline.webhooks import ControlAnswer, Envelope, ServedBy
 
 __all__ = ["Outbox"]

@@ -3,8 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from hookline.store._deliveries import Outcome
-from hookline.store._deliveries_claims import Run
+from hookline.store import Outcome, Run
 
 __all__ = ["Held", "Lanes"]
 

@@ -11,18 +11,19 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from hookline.delivery._outbox_lanes import Held, Lanes
 from hookline.errors import StoreUnavailableError, message_of
-from hookline.store import SqlStore
-from hookline.store._deliveries import Outcome, settle
-from hookline.store._deliveries_claims import (
+from hookline.store import (
+    Breaker,
     Claimed,
+    Outcome,
+    SqlStore,
     claim,
     correct_times,
     extend,
     lock,
     release,
     release_unknown,
+    settle,
 )
-from hookline.store._deliveries_endpoints import Breaker
 
 __all__ = ["Worker", "WorkerOptions"]
 

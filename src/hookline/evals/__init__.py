@@ -6,60 +6,80 @@ Each name is imported from its home when it is first used.
 import importlib
 from typing import TYPE_CHECKING
 
+from hookline.evals._canonical import canonical as canonical
+
 if TYPE_CHECKING:
     from hookline.evals import faults
-    from hookline.evals._argument_rules import ArgumentRule
-    from hookline.evals._cassette_errors import (
+    from hookline.evals.cassettes import Cassette
+    from hookline.evals.errors import (
+        AnswerError,
         CassetteConflictError,
         CassetteError,
         CassetteFileError,
+        CassetteFolderError,
         CassetteVersionError,
         CassetteWriteError,
-    )
-    from hookline.evals._fault_errors import FaultDefinitionError, FaultFileError
-    from hookline.evals._mock_errors import AnswerError, NeverMatchingRuleWarning
-    from hookline.evals._recorder_errors import (
-        EventWaitError,
-        NotOneOperationError,
-        UnrecordedOperationError,
-        UnseenEventError,
-    )
-    from hookline.evals.answers import Answer
-    from hookline.evals.cassette import Cassette
-    from hookline.evals.clocks import RealClock, VirtualClock
-    from hookline.evals.coverage import CallRow, Coverage
-    from hookline.evals.errors import (
-        CassetteFolderError,
         EventFileError,
+        EventWaitError,
+        FaultDefinitionError,
+        FaultFileError,
         ForbiddenToolError,
+        NeverMatchingRuleWarning,
+        NotOneOperationError,
         ReportError,
         RunFileError,
         SuiteFileError,
         UnknownSuiteError,
         UnknownTaskError,
+        UnrecordedOperationError,
+        UnseenEventError,
     )
-    from hookline.evals.event_files import read_events, write_events
-    from hookline.evals.exporters import agentevals_messages, inspect_log, write_inspect_log
-    from hookline.evals.fakes import Fake
-    from hookline.evals.fault_files import FaultSpec, load_faults
-    from hookline.evals.junit import junit_xml, write_junit
-    from hookline.evals.limits import Limits
-    from hookline.evals.matching import Matcher, match
-    from hookline.evals.mocked_calls import FaultRule, FaultStrike, MockedCall
-    from hookline.evals.mocks import ToolMocks
-    from hookline.evals.recorder import EventRecorder, RecordedOperation, TimedExecution
-    from hookline.evals.results import CheckResult, Comparison, Difference, SuiteRun, TaskOutcome, TaskResult, compare
-    from hookline.evals.rules import Rule
-    from hookline.evals.run_diff import DiffThresholds, RunDiff, TaskDiff, diff_runs
-    from hookline.evals.run_files import SavedRun, load_run, save_run
-    from hookline.evals.runner import Suite, SuiteRunner, cases_of, record, replay
-    from hookline.evals.trajectory import (
+    from hookline.evals.faults import FaultSpec, RealClock, VirtualClock, load_faults
+    from hookline.evals.matching import ArgumentRule, Matcher, match
+    from hookline.evals.mocking import Answer, Fake, FaultRule, FaultStrike, MockedCall, Rule, ToolMocks
+    from hookline.evals.reports import (
+        DiffThresholds,
+        RunDiff,
+        SavedRun,
+        TaskDiff,
+        agentevals_messages,
+        diff_runs,
+        inspect_log,
+        junit_xml,
+        load_run,
+        save_run,
+        write_inspect_log,
+        write_junit,
+    )
+    from hookline.evals.running import (
+        CheckResult,
+        Comparison,
+        Difference,
+        Suite,
+        SuiteRun,
+        SuiteRunner,
+        TaskOutcome,
+        TaskResult,
+        cases_of,
+        compare,
+        record,
+        replay,
+    )
+    from hookline.evals.trajectories import (
         AlignedCall,
+        CallRow,
+        Coverage,
+        EventRecorder,
+        Limits,
         MatchType,
+        RecordedOperation,
+        TimedExecution,
         Trajectory,
         TrajectoryMatch,
         TrajectoryStep,
         assert_trajectory,
+        read_events,
+        write_events,
     )
     from hookline.redaction import Redaction
 
@@ -143,120 +163,78 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_argument_rules": ("ArgumentRule",),
-    "_cassette_errors": (
+    "cassettes": ("Cassette",),
+    "errors": (
+        "AnswerError",
         "CassetteConflictError",
         "CassetteError",
         "CassetteFileError",
+        "CassetteFolderError",
         "CassetteVersionError",
         "CassetteWriteError",
-    ),
-    "_fault_errors": (
+        "EventFileError",
+        "EventWaitError",
         "FaultDefinitionError",
         "FaultFileError",
-    ),
-    "_mock_errors": (
-        "AnswerError",
-        "NeverMatchingRuleWarning",
-    ),
-    "_recorder_errors": (
-        "EventWaitError",
-        "NotOneOperationError",
-        "UnrecordedOperationError",
-        "UnseenEventError",
-    ),
-    "hookline.redaction": ("Redaction",),
-    "answers": ("Answer",),
-    "cassette": ("Cassette",),
-    "clocks": (
-        "RealClock",
-        "VirtualClock",
-    ),
-    "coverage": (
-        "CallRow",
-        "Coverage",
-    ),
-    "errors": (
-        "CassetteFolderError",
-        "EventFileError",
         "ForbiddenToolError",
+        "NeverMatchingRuleWarning",
+        "NotOneOperationError",
         "ReportError",
         "RunFileError",
         "SuiteFileError",
         "UnknownSuiteError",
         "UnknownTaskError",
+        "UnrecordedOperationError",
+        "UnseenEventError",
     ),
-    "event_files": (
-        "read_events",
-        "write_events",
-    ),
-    "exporters": (
+    "faults": ("FaultSpec", "RealClock", "VirtualClock", "faults", "load_faults"),
+    "matching": ("ArgumentRule", "Matcher", "match"),
+    "mocking": ("Answer", "Fake", "FaultRule", "FaultStrike", "MockedCall", "Rule", "ToolMocks"),
+    "reports": (
+        "DiffThresholds",
+        "RunDiff",
+        "SavedRun",
+        "TaskDiff",
         "agentevals_messages",
+        "diff_runs",
         "inspect_log",
-        "write_inspect_log",
-    ),
-    "fakes": ("Fake",),
-    "fault_files": (
-        "FaultSpec",
-        "load_faults",
-    ),
-    "faults": ("faults",),
-    "junit": (
         "junit_xml",
+        "load_run",
+        "save_run",
+        "write_inspect_log",
         "write_junit",
     ),
-    "limits": ("Limits",),
-    "matching": (
-        "Matcher",
-        "match",
-    ),
-    "mocked_calls": (
-        "FaultRule",
-        "FaultStrike",
-        "MockedCall",
-    ),
-    "mocks": ("ToolMocks",),
-    "recorder": (
-        "EventRecorder",
-        "RecordedOperation",
-        "TimedExecution",
-    ),
-    "results": (
+    "running": (
         "CheckResult",
         "Comparison",
         "Difference",
+        "Suite",
         "SuiteRun",
+        "SuiteRunner",
         "TaskOutcome",
         "TaskResult",
-        "compare",
-    ),
-    "rules": ("Rule",),
-    "run_diff": (
-        "DiffThresholds",
-        "RunDiff",
-        "TaskDiff",
-        "diff_runs",
-    ),
-    "run_files": (
-        "SavedRun",
-        "load_run",
-        "save_run",
-    ),
-    "runner": (
-        "Suite",
-        "SuiteRunner",
         "cases_of",
+        "compare",
         "record",
         "replay",
     ),
-    "trajectory": (
+    "trajectories": (
         "AlignedCall",
+        "CallRow",
+        "Coverage",
+        "EventRecorder",
+        "Limits",
         "MatchType",
+        "RecordedOperation",
+        "TimedExecution",
         "Trajectory",
         "TrajectoryMatch",
         "TrajectoryStep",
         "assert_trajectory",
+        "read_events",
+        "write_events",
     ),
+    "hookline.redaction": ("Redaction",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

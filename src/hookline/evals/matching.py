@@ -2,25 +2,872 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Literal, Protocol, get_args
 
-from hookline.errors import HookUsageError
-from hookline.evals._conditions import (
-    ArgumentMode,
-    ArgumentsAre,
-    FieldsAre,
-    Fits,
-    PlaceIs,
-    RunIs,
-    ToolIs,
-    Where,
-)
-from hookline.evals._matcher import Matcher, SeenCall
+import msgspec
+
+from hookline._checks import has_wildcard, tool_test
+from hookline.errors import HookUsageError, MissingExtraError
+from hookline.execution import is_async_handler
 
 __all__ = ["Anything", "ArgumentMode", "Matcher", "OneOf", "SeenCall", "match"]
+
+VALUE_CHARACTERS = 60
+"""How much of one value a message shows."""
+
+CONTEXT = 15
+"""How much of two long values is shown in front of the place where they differ."""
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+ABSENT = _Absent()
+
+
+class Named(Protocol):
+    """What says which tool it is about."""
+
+    @property
+    def identifier(self) -> str:
+        """Where the tool comes from."""
+
+    @property
+    def api_name(self) -> str:
+        """The tool's name there."""
+
+
+def path_of(call: Named) -> str:
+    """The tool of a call as patterns name it: `identifier/api_name`."""
+    return f"{call.identifier}/{call.api_name}"
+
+
+def shown(value: object, limit: int = VALUE_CHARACTERS) -> str:
+    """A value on one line, as JSON where it is JSON, and never longer than `limit`.
+
+    Args:
+        value: Anything, also what JSON does not know.
+        limit: Characters; of a longer text the start and the end are shown.
+    """
+    text = _text(value)
+    if len(text) <= limit:
+        return text
+    tail = limit // 4
+    return f"{text[: limit - tail - 1]}…{text[-tail:]}"
+
+
+def _text(value: object) -> str:
+    try:
+        if value is None or isinstance(value, str | int | float | dict | list | tuple):
+            text = json.dumps(value, ensure_ascii=False, default=repr)
+        else:
+            text = repr(value)
+    except Exception:
+        # What is shown stands in the message of another error, which it must not replace.
+        return f"a {type(value).__name__} that cannot be shown"
+    # A lone surrogate of a model would make the whole message unprintable.
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _shown_apart(expected: object, actual: object) -> tuple[str, str]:
+    """Two values, each from shortly before the place where they differ."""
+    texts = _text(expected), _text(actual)
+    pairs = enumerate(zip(*texts, strict=False))
+    same = next((place for place, (one, other) in pairs if one != other), min(map(len, texts)))
+    if max(map(len, texts)) > VALUE_CHARACTERS and same > CONTEXT:
+        texts = (f"…{texts[0][same - CONTEXT :]}", f"…{texts[1][same - CONTEXT :]}")
+    one, other = (text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 1]}…" for text in texts)
+    return one, other
+
+
+def argument_differences(expected: object, actual: object, *, more: bool = False, fewer: bool = False) -> list[str]:
+    """How arguments differ from the expected ones, a line per field: what was expected, then what there was.
+
+    Args:
+        expected: Arguments, or any object that compares itself with arguments.
+        actual: The arguments of a call.
+        more: Whether fields that were not expected are no difference.
+        fewer: Whether expected fields that there are not are no difference.
+    """
+    return list(_differences("", expected, actual, more, fewer))
+
+
+def _differences(path: str, expected: object, actual: object, more: bool, fewer: bool) -> Iterator[str]:
+    if (expected is ABSENT and more) or (actual is ABSENT and fewer):
+        return
+    if expected is not ABSENT and actual is not ABSENT:
+        if expected == actual:
+            return
+        if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+            for key in {**expected, **actual}:
+                below = f"{path}.{key}" if path else str(key)
+                yield from _differences(below, expected.get(key, ABSENT), actual.get(key, ABSENT), more, fewer)
+            return
+    wanted, got = _shown_apart(expected, actual)
+    yield f"{path or 'arguments'}: expected {wanted}, got {got}"
+
+
+MISSING: Final = object()
+"""Stands for a field that is not there."""
+
+
+def at(value: Any, dotted: str) -> Any:
+    """The value of a dotted field (`"filter.tags.0"`), or `MISSING`."""
+    if isinstance(value, Mapping) and dotted in value:
+        return value[dotted]  # a key that has dots itself
+    for part in dotted.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(part, MISSING)
+        elif isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return MISSING
+    return value
+
+
+def without(args: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """Arguments without some dotted fields."""
+    left = dict(args)
+    for dotted in fields:
+        if dotted in left:
+            del left[dotted]
+            continue
+        head, _, rest = dotted.partition(".")
+        if rest and head in left:
+            left[head] = _without(left[head], rest)
+    return left
+
+
+def _without(value: Any, dotted: str) -> Any:
+    if isinstance(value, Mapping):
+        return without(value, [dotted])
+    head, _, rest = dotted.partition(".")
+    if isinstance(value, list | tuple) and head.isdecimal() and int(head) < len(value):
+        place = int(head)
+        if not rest:
+            return [*value[:place], *value[place + 1 :]]
+        return [*value[:place], _without(value[place], rest), *value[place + 1 :]]
+    return value
+
+
+def contained(small: Any, large: Any, *, flip: bool = False) -> bool:
+    """Whether every field of one mapping is in another with an equal value, nested mappings likewise.
+
+    Args:
+        small: The one.
+        large: The other.
+        flip: Whether the expected values are in `large`; their `==` decides.
+    """
+    if isinstance(small, Mapping) and isinstance(large, Mapping):
+        return all(key in large and contained(value, large[key], flip=flip) for key, value in small.items())
+    return bool(large == small) if flip else bool(small == large)
+
+
+def difference(wanted: Mapping[str, Any], given: Mapping[str, Any], *, mode: str = "exact") -> str:
+    """In words, how arguments differ from those that were wanted.
+
+    Args:
+        wanted: Those.
+        given: The arguments.
+        mode: Which differences count; `superset` allows further arguments, `subset` missing ones.
+    """
+    told: list[str] = []
+    if mode != "subset":
+        told += [f"{key!r} is missing" for key in wanted if key not in given]
+    told += [
+        f"{key!r} is {given[key]!r:.100}, not {value!r:.100}"
+        for key, value in wanted.items()
+        if key in given and not _alike(value, given[key], mode)
+    ]
+    if mode != "superset":
+        told += [f"{key!r} is not expected" for key in given if key not in wanted]
+    return ", ".join(told) or "the arguments differ"
+
+
+def _alike(wanted: Any, given: Any, mode: str) -> bool:
+    if mode == "superset":
+        return contained(wanted, given)
+    if mode == "subset":
+        return contained(given, wanted, flip=True)
+    return bool(wanted == given)
+
+
+Specificity = tuple[int, int, int]
+"""Rank of the tool pattern, letters of a glob that are fixed, and weight of all other conditions."""
+
+ANY = 0
+"""Rank of what does not ask for a tool."""
+
+
+class SeenCall(Protocol):
+    """A tool call as matchers see it: a `BeforeToolCall`, a `ToolCall`, or anything else with these fields."""
+
+    @property
+    def identifier(self) -> str:
+        """Where the tool comes from."""
+
+    @property
+    def api_name(self) -> str:
+        """The tool's name there."""
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """The arguments."""
+
+    @property
+    def call_index(self) -> int:
+        """From 1, per tool and operation."""
+
+    @property
+    def step_index(self) -> int:
+        """The step, from 0."""
+
+
+class Matcher(ABC):
+    """A test on a tool call, which can say why a call does not pass it.
+
+    Combine matchers with `&`, `|` and `~`. Two matchers that want the same are equal.
+    """
+
+    @abstractmethod
+    def explain(self, call: SeenCall) -> str | None:
+        """Why a call does not match; `None` if it does."""
+
+    @property
+    @abstractmethod
+    def specificity(self) -> Specificity:
+        """How narrow the matcher is; the larger one wins."""
+
+    def matches(self, call: SeenCall) -> bool:
+        """Whether a call matches."""
+        return self.explain(call) is None
+
+    def may_match(self, path: str) -> bool:
+        """Whether any call of a tool can match.
+
+        Args:
+            path: The tool, as `identifier/api_name`.
+        """
+        return True
+
+    @property
+    def tool_only(self) -> bool:
+        """Whether `may_match` tells all: nothing but the tool counts."""
+        return False
+
+    def paths(self) -> frozenset[str] | None:
+        """The only tools whose calls can match, by path; `None` where that is not known beforehand."""
+        return None
+
+    def __and__(self, other: object) -> Matcher:
+        return AllOf((*_parts(AllOf, self), *_parts(AllOf, other))) if isinstance(other, Matcher) else NotImplemented
+
+    def __or__(self, other: object) -> Matcher:
+        return AnyOf((*_parts(AnyOf, self), *_parts(AnyOf, other))) if isinstance(other, Matcher) else NotImplemented
+
+    def __invert__(self) -> Matcher:
+        return self.inner if isinstance(self, Not) else Not(self)
+
+
+@dataclass(frozen=True)
+class AllOf(Matcher):
+    """Calls that match every part.
+
+    Attributes:
+        parts: The parts.
+    """
+
+    parts: tuple[Matcher, ...]
+
+    def __repr__(self) -> str:
+        return " & ".join(f"({part!r})" if isinstance(part, AnyOf) else repr(part) for part in self.parts)
+
+    @property
+    def specificity(self) -> Specificity:
+        """See `Matcher`."""
+        each = [part.specificity for part in self.parts]
+        rank, fixed, _ = max(each)
+        return rank, fixed, sum(weight for _, _, weight in each)
+
+    def explain(self, call: SeenCall) -> str | None:
+        """See `Matcher`."""
+        reasons: list[str] = []
+        for part in self.parts:
+            try:
+                reason = part.explain(call)
+            except Exception:
+                if not reasons:
+                    raise  # as `matches` would; later parts are asked here alone, of calls that they may not be for
+            else:
+                reasons += [reason] if reason is not None else []
+        return "; ".join(reasons) if reasons else None
+
+    def matches(self, call: SeenCall) -> bool:
+        """See `Matcher`."""
+        return all(part.matches(call) for part in self.parts)
+
+    def may_match(self, path: str) -> bool:
+        """See `Matcher`."""
+        return all(part.may_match(path) for part in self.parts)
+
+    @property
+    def tool_only(self) -> bool:
+        """See `Matcher`."""
+        return all(part.tool_only for part in self.parts)
+
+    def paths(self) -> frozenset[str] | None:
+        """See `Matcher`."""
+        known = [paths for part in self.parts if (paths := part.paths()) is not None]
+        return frozenset.intersection(*known) if known else None
+
+
+@dataclass(frozen=True)
+class AnyOf(Matcher):
+    """Calls that match at least one part.
+
+    Attributes:
+        parts: The parts.
+    """
+
+    parts: tuple[Matcher, ...]
+
+    def __repr__(self) -> str:
+        return " | ".join(repr(part) for part in self.parts)
+
+    @property
+    def specificity(self) -> Specificity:
+        """See `Matcher`."""
+        return min(part.specificity for part in self.parts)
+
+    def explain(self, call: SeenCall) -> str | None:
+        """See `Matcher`."""
+        reasons: list[str] = []
+        for part in self.parts:
+            reason = part.explain(call)
+            if reason is None:
+                return None
+            reasons.append(reason)
+        return "; and ".join(reasons)
+
+    def matches(self, call: SeenCall) -> bool:
+        """See `Matcher`."""
+        return any(part.matches(call) for part in self.parts)
+
+    def may_match(self, path: str) -> bool:
+        """See `Matcher`."""
+        return any(part.may_match(path) for part in self.parts)
+
+    @property
+    def tool_only(self) -> bool:
+        """See `Matcher`."""
+        return all(part.tool_only for part in self.parts)
+
+    def paths(self) -> frozenset[str] | None:
+        """See `Matcher`."""
+        known = [part.paths() for part in self.parts]
+        return None if None in known else frozenset().union(*filter(None, known))
+
+
+@dataclass(frozen=True)
+class Not(Matcher):
+    """Calls that do not match.
+
+    Attributes:
+        inner: What they must not match.
+    """
+
+    inner: Matcher
+
+    def __repr__(self) -> str:
+        return f"~({self.inner!r})" if isinstance(self.inner, AllOf | AnyOf) else f"~{self.inner!r}"
+
+    @property
+    def specificity(self) -> Specificity:
+        """See `Matcher`."""
+        return ANY, 0, 1
+
+    def explain(self, call: SeenCall) -> str | None:
+        """See `Matcher`."""
+        return f"it does match {self.inner!r}" if self.inner.matches(call) else None
+
+    def may_match(self, path: str) -> bool:
+        """See `Matcher`."""
+        return not (self.inner.tool_only and self.inner.may_match(path))
+
+    @property
+    def tool_only(self) -> bool:
+        """See `Matcher`."""
+        return self.inner.tool_only
+
+
+def _parts(kind: type[AllOf] | type[AnyOf], matcher: Matcher) -> tuple[Matcher, ...]:
+    return matcher.parts if isinstance(matcher, kind) else (matcher,)
+
+
+ArgumentMode = Literal["exact", "subset", "superset", "ignore"]
+"""How arguments are compared: `subset` wants nothing but what is given, `superset` all that is given."""
+
+EXACT, NAME, GLOB, REGEX, PREDICATE = 5, 4, 3, 2, 1
+"""Ranks of tool patterns; the larger one is the narrower."""
+
+GLOB_CHARS = "*?["
+
+
+@dataclass(frozen=True)
+class ToolIs(Matcher):
+    """Calls of some tools.
+
+    Attributes:
+        pattern: A glob over `identifier/api_name`, of which one without a `/` means that tool wherever it comes from;
+            a compiled regular expression that the whole path must match; or a predicate on the path.
+    """
+
+    pattern: str | re.Pattern[str] | Callable[[str], object]
+    rank: int = field(init=False, compare=False, repr=False)
+    test: Callable[[str], object] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        rank, test = _tool_test(self.pattern)
+        object.__setattr__(self, "rank", rank)
+        object.__setattr__(self, "test", test)
+
+    def __repr__(self) -> str:
+        return f"tool({_shown_pattern(self.pattern)})"
+
+    @property
+    def specificity(self) -> Specificity:
+        """See `Matcher`."""
+        fixed = sum(char not in GLOB_CHARS for char in self.pattern) if isinstance(self.pattern, str) else 0
+        return self.rank, fixed if self.rank == GLOB else 0, 0
+
+    def explain(self, call: SeenCall) -> str | None:
+        """See `Matcher`."""
+        path = f"{call.identifier}/{call.api_name}"
+        return None if self.test(path) else f"the tool is {path}, not {_shown_pattern(self.pattern)}"
+
+    def matches(self, call: SeenCall) -> bool:
+        """See `Matcher`."""
+        return bool(self.test(f"{call.identifier}/{call.api_name}"))
+
+    def may_match(self, path: str) -> bool:
+        """See `Matcher`."""
+        return bool(self.test(path))
+
+    @property
+    def tool_only(self) -> bool:
+        """See `Matcher`."""
+        return True
+
+    def paths(self) -> frozenset[str] | None:
+        """See `Matcher`."""
+        return frozenset({self.pattern}) if self.rank == EXACT and isinstance(self.pattern, str) else None
+
+
+@dataclass(frozen=True)
+class ArgumentsAre(Matcher):
+    """Calls with some arguments.
+
+    Attributes:
+        values: The arguments; a value may be any object with an `==` of its own.
+        mode: `exact`: these and no others. `superset`: these, and perhaps others. `subset`: none but these. `ignore`:
+            any.
+        ignore: Fields that do not count, dotted: `"filter.since"`.
+    """
+
+    values: Mapping[str, Any]
+    mode: ArgumentMode = "exact"
+    ignore: tuple[str, ...] = ()
+    weights: ClassVar[dict[str, int]] = {"exact": 3, "superset": 2, "subset": 2, "ignore": 0}
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Mapping):
+            raise HookUsageError(f"Arguments to match are a mapping; got {self.values!r:.100}.")
+        object.__setattr__(self, "values", dict(self.values))
+        if self.mode not in self.weights:
+            raise HookUsageError(f"`mode` is one of {', '.join(self.weights)}; got {self.mode!r}.")
+        ignore: object = self.ignore
+        if not isinstance(ignore, tuple) or not all(isinstance(each, str) for each in ignore):
+            raise HookUsageError(f"`ignore` is a sequence of dotted fields; got {ignore!r:.100}.")
+
+    def __repr__(self) -> str:
+        further = f", mode={self.mode!r}" if self.mode != "exact" else ""
+        return f"args({dict(self.values)!r}{further}{f', ignore={self.ignore!r}' if self.ignore else ''})"
+
+    @property
+    def specificity(self) -> Specificity:
+        """See `Matcher`."""
+        return ANY, 0, self.weights[self.mode]
+
+    def explain(self, call: SeenCall) -> str | None:
+        """See `Matcher`."""
+        return None if self.matches(call) else difference(*self._sides(call), mode=self.mode)
+
+    def matches(self, call: SeenCall) -> bool:
+        """See `Matcher`."""
+        if self.mode == "ignore":
+            return True
+        wanted, given = self._sides(call)
+        if self.mode == "exact":
+            return bool(wanted == given)
+        return contained(wanted, given) if self.mode == "superset" else contained(given, wanted, flip=True)
+
+    def _sides(self, call: SeenCall) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        if not self.ignore:
+            return self.values, call.args
+        return without(self.values, self.ignore), without(call.args, self.ignore)
+
+
+@dataclass(frozen=True)
+class FieldsAre(Matcher):
+    """Calls in whose arguments some fields have some values.
+
+    Attributes:
+        values: By dotted field: `{"filter.tags.0": "urgent"}`.
+    """
+
+    values: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Mapping) or not self.values:
+            raise HookUsageError(f"Fields to match are a mapping from dotted names; got {self.values!r:.100}.")
+
+    def __repr__(self) -> str:
+        return f"fields({dict(self.values)!r})"
+
+    @property
+    def specificity(self) -> Specificity:
+        """See `Matcher`."""
+        return ANY, 0, 2
+
+    def matches(self, call: SeenCall) -> bool:
+        """See `Matcher`."""
+        for name, wanted in self.values.items():
+            given = at(call.args, name)
+            if given is MISSING or not (wanted == given):  # noqa: SIM201
+                return False
+        return True
+
+    def explain(self, call: SeenCall) -> str | None:
+        """See `Matcher`."""
+        for name, wanted in self.values.items():
+            given = at(call.args, name)
+            if given is MISSING:
+                return f"there is no field {name!r}"
+            if not (wanted == given):  # noqa: SIM201  (the expected value's own == decides, and it may have no !=)
+                return f"{name!r} is {given!r:.100}, not {wanted!r:.100}"
+        return None
+
+
+@dataclass(frozen=True)
+class Fits(Matcher):
+    """Calls whose arguments a JSON Schema allows.
+
+    Attributes:
+        schema: The schema.
+    """
+
+    schema: Mapping[str, Any] | bool
+    validator: Any = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        schema: object = self.schema
+        if not isinstance(schema, Mapping | bool):
+            raise HookUsageError(f"A JSON Schema is a mapping, or True or False; got {schema!r:.100}.")
+        object.__setattr__(self, "validator", _validator(schema))
+
+    def __repr__(self) -> str:
+        return f"schema({self.schema!r:.100})"
+
+    @property
+    def specificity(self) -> Specificity:
+        """See `Matcher`."""
+        return ANY, 0, 1
+
+    def explain(self, call: SeenCall) -> str | None:
+        """See `Matcher`."""
+        error = next(self.validator.iter_errors(dict(call.args)), None)
+        return None if error is None else f"the schema refuses {error.json_path}: {error.message:.200}"
+
+
+@dataclass(frozen=True)
+class Where(Matcher):
+    """Calls that a function is content with.
+
+    Attributes:
+        predicate: `(call) -> bool`.
+    """
+
+    predicate: Callable[[Any], object]
+
+    def __post_init__(self) -> None:
+        if not callable(self.predicate) or is_async_handler(self.predicate):
+            raise HookUsageError(f"where() takes a plain function of the call; got {self.predicate!r:.100}.")
+
+    def __repr__(self) -> str:
+        return f"where({getattr(self.predicate, '__name__', repr(self.predicate))})"
+
+    @property
+    def specificity(self) -> Specificity:
+        """See `Matcher`."""
+        return ANY, 0, 1
+
+    def explain(self, call: SeenCall) -> str | None:
+        """See `Matcher`."""
+        return None if self.predicate(call) else f"{self!r} is not true of it"
+
+
+@dataclass(frozen=True)
+class PlaceIs(Matcher):
+    """Calls at some place of their operation.
+
+    Attributes:
+        what: `"call_index"` (from 1, per tool) or `"step_index"` (from 0).
+        first: The first place that matches.
+        last: The last one; `None` for no end.
+    """
+
+    what: Literal["call_index", "step_index"]
+    first: int
+    last: int | None
+
+    def __post_init__(self) -> None:
+        start = 1 if self.what == "call_index" else 0
+        for place in (self.first, self.last):
+            if place is not None and (not isinstance(place, int) or isinstance(place, bool) or place < start):
+                raise HookUsageError(f"A {self.what} is a whole number from {start}; got {place!r}.")
+
+    def __repr__(self) -> str:
+        short = "nth" if self.what == "call_index" else "step"
+        if self.first == self.last:
+            return f"{short}({self.first})"
+        return f"after({self.first - 1})" if self.what == "call_index" else f"{short}({self.first}…{self.last or ''})"
+
+    @property
+    def specificity(self) -> Specificity:
+        """See `Matcher`."""
+        return ANY, 0, 2 if self.first == self.last else 1
+
+    def explain(self, call: SeenCall) -> str | None:
+        """See `Matcher`."""
+        place: int = getattr(call, self.what)
+        if place >= self.first and (self.last is None or place <= self.last):
+            return None
+        return f"its {self.what} is {place}, not {_span(self.first, self.last)}"
+
+
+@dataclass(frozen=True)
+class RunIs(Matcher):
+    """Calls of some runs.
+
+    Attributes:
+        fields: What the call's event must say: `agent_id`, `user_id`, `tenant_id`, `operation_id`.
+    """
+
+    fields: tuple[tuple[str, str], ...]
+
+    def __repr__(self) -> str:
+        return f"run({', '.join(f'{name}={value!r}' for name, value in self.fields)})"
+
+    @property
+    def specificity(self) -> Specificity:
+        """See `Matcher`."""
+        return ANY, 0, len(self.fields)
+
+    def explain(self, call: SeenCall) -> str | None:
+        """See `Matcher`."""
+        for name, wanted in self.fields:
+            given = getattr(call, name, "")
+            if given != wanted:
+                return f"its {name} is {given!r}, not {wanted!r}"
+        return None
+
+
+def _tool_test(pattern: object) -> tuple[int, Callable[[str], object]]:
+    if isinstance(pattern, re.Pattern):
+        if not isinstance(pattern.pattern, str):
+            raise HookUsageError("A tool's regular expression is one over text, not over bytes.")
+        return REGEX, pattern.fullmatch
+    if callable(pattern) and not is_async_handler(pattern):
+        return PREDICATE, pattern
+    if not isinstance(pattern, str) or not pattern:
+        raise HookUsageError(
+            "A tool is matched by 'identifier/api_name', a name, a glob, a compiled regular expression or a plain "
+            f"function of the path; got {pattern!r:.100}."
+        )
+    if pattern == "*":
+        return ANY, lambda path: True
+    rank = GLOB if has_wildcard(pattern) else EXACT if "/" in pattern else NAME
+    return rank, tool_test(pattern)
+
+
+def _validator(schema: Any) -> Any:
+    try:
+        import jsonschema
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("evals", "Matching arguments by JSON Schema") from error
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise HookUsageError(f"The schema is no JSON Schema, at {error.json_path}: {error.message:.200}") from error
+    return kind(schema)
+
+
+def _shown_pattern(pattern: object) -> str:
+    if isinstance(pattern, re.Pattern):
+        return f"/{pattern.pattern}/"
+    return repr(pattern) if isinstance(pattern, str) else getattr(pattern, "__name__", repr(pattern))
+
+
+def _span(first: int, last: int | None) -> str:
+    if first == last:
+        return str(first)
+    return f"{first} or later" if last is None else f"{first} to {last}"
+
+
+Comparator = Callable[[Any, Any], object]
+
+
+class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True):
+    """When the arguments of a call count as the expected ones.
+
+    Attributes:
+        mode: `"exact"`: they are equal. `"ignore"`: always. `"subset"`: every field of the call is expected.
+            `"superset"`: every expected field is in the call, which may have more. Nested objects are compared alike.
+        ignore: Dotted fields that do not count: `["sent_at", "options.retries"]`.
+        fields: Dotted fields that alone count, each by equality; one that neither side has is equal.
+        compare: A function of the call's arguments and the expected ones that says whether they are alike.
+
+    Raises:
+        HookUsageError: If it contradicts itself: `fields` or `compare` next to anything else.
+    """
+
+    mode: ArgumentMode = "exact"
+    ignore: Sequence[str] = ()
+    fields: Sequence[str] = ()
+    compare: Comparator | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(ArgumentMode):
+            modes = ", ".join(map(repr, get_args(ArgumentMode)))
+            raise HookUsageError(f"An argument mode is one of {modes}; got {shown(self.mode)}.")
+        for name in ("ignore", "fields"):
+            paths = getattr(self, name)
+            if isinstance(paths, str) or not all(isinstance(path, str) and path for path in paths):
+                raise HookUsageError(f"`{name}` is a list of dotted fields, as ['to.name']; got {shown(paths)}.")
+        if self.compare is not None and (not callable(self.compare) or inspect.iscoroutinefunction(self.compare)):
+            raise HookUsageError(f"`compare` is a plain function of two arguments; got {shown(self.compare)}.")
+        chosen = [self.mode != "exact" or bool(self.ignore), bool(self.fields), self.compare is not None]
+        if sum(chosen) > 1:
+            raise HookUsageError("An ArgumentRule has a `mode` (and `ignore`), or `fields`, or `compare`: give one.")
+
+    @property
+    def is_equivalence(self) -> bool:
+        """Whether calls that are alike to a third are alike."""
+        return self.compare is None and not self.fields and self.mode in ("exact", "ignore")
+
+    def allows(self, actual: Any, expected: Any) -> bool:
+        """Whether arguments count as the expected ones."""
+        if self.compare is not None:
+            return self._compared(self.compare, actual, expected)
+        if self.fields:
+            return all(at(expected, field) == at(actual, field) for field in self.fields)
+        if self.mode == "ignore":
+            return True
+        if self.ignore:
+            actual, expected = _without_keys(actual, self.ignore), _without_keys(expected, self.ignore)
+        # Equal as a whole first: a NaN is equal to itself there.
+        if expected == actual:
+            return True
+        if not isinstance(expected, Mapping) or not isinstance(actual, Mapping):
+            return False
+        if self.mode == "superset":
+            return contained(expected, actual)
+        return self.mode == "subset" and contained(actual, expected, flip=True)
+
+    def differences(self, actual: Any, expected: Any) -> list[str]:
+        """Why arguments do not count as the expected ones, a line per field."""
+        if self.compare is not None:
+            return ["arguments: the comparison says that they differ"]
+        if self.fields:
+            expected, actual = (_fields(args, self.fields) for args in (expected, actual))
+        elif self.ignore:
+            actual, expected = _without_keys(actual, self.ignore), _without_keys(expected, self.ignore)
+        return argument_differences(expected, actual, more=self.mode == "superset", fewer=self.mode == "subset")
+
+    @staticmethod
+    def _compared(compare: Comparator, actual: Any, expected: Any) -> bool:
+        outcome = compare(actual, expected)
+        if inspect.iscoroutine(outcome):
+            outcome.close()
+            raise HookUsageError("`compare` is a plain function; an async one would never be awaited.")
+        return bool(outcome)
+
+
+ToolRule = ArgumentRule | ArgumentMode | Sequence[str] | Comparator
+"""What says how a tool's arguments are compared: a rule, or its mode, its fields or its comparison alone."""
+
+
+class ArgumentRules:
+    """Which rule holds for which tool.
+
+    Args:
+        default: For every tool that nothing else is said of.
+        tools: By pattern, for those tools; the most specific one holds: a path, then a name, then the longest glob.
+
+    Raises:
+        HookUsageError: If a rule makes no sense.
+    """
+
+    def __init__(self, default: ToolRule = "exact", tools: Mapping[str, ToolRule] | None = None) -> None:
+        self._default = _rule(default)
+        ranked = sorted((tools or {}).items(), key=lambda entry: _rank(entry[0]), reverse=True)
+        self._tools = [(tool_test(pattern), _rule(rule)) for pattern, rule in ranked]
+        self._found: dict[str, ArgumentRule] = {}
+
+    def of(self, path: str) -> ArgumentRule:
+        """The rule for a tool, `identifier/api_name`."""
+        found = self._found.get(path)
+        if found is None:
+            found = next((rule for fits, rule in self._tools if fits(path)), self._default)
+            self._found[path] = found
+        return found
+
+
+def _rule(given: object) -> ArgumentRule:
+    if isinstance(given, ArgumentRule):
+        return given
+    if isinstance(given, str):
+        return ArgumentRule(mode=given)  # type: ignore[arg-type]  # refused there if it is no mode
+    if callable(given):
+        return ArgumentRule(compare=given)
+    if isinstance(given, Sequence):
+        return ArgumentRule(fields=given)
+    raise HookUsageError(
+        f"Arguments are compared by an ArgumentRule, a mode, a list of dotted fields or a function; got {shown(given)}."
+    )
+
+
+def _rank(pattern: str) -> tuple[int, int]:
+    if any(char in pattern for char in "*?["):
+        return 0, len(pattern)
+    return (2 if "/" in pattern else 1), len(pattern)
+
+
+def _without_keys(args: Any, fields: Sequence[str]) -> Any:
+    return without(args, fields) if isinstance(args, Mapping) else args
+
+
+def _fields(args: Any, fields: Sequence[str]) -> dict[str, Any]:
+    return {field: value for field in fields if (value := at(args, field)) is not MISSING}
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,13 @@ from hookline.interceptors._chain import (
     ToolCall,
     ToolResult,
 )
+from hookline.interceptors._traverse import HookInChain as HookInChain
+from hookline.interceptors._traverse import Passage as Passage
+from hookline.interceptors._traverse import Terminal as Terminal
+from hookline.interceptors._validate import check_changed as check_changed
+from hookline.interceptors._validate import check_fields as check_fields
+from hookline.interceptors._validate import check_result as check_result
+from hookline.interceptors._validate import result_of as result_of
 
 __all__ = [
     "AgentCall",

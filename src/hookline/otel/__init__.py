@@ -1,5 +1,6 @@
 """Runs in OpenTelemetry: spans, metrics, and logs that say which run they are from."""
 
+from hookline.otel._attributes import MOCK_PROVENANCE as MOCK_PROVENANCE
 from hookline.otel.logs import RunContextFilter
 from hookline.otel.metrics import MetricsHooks
 from hookline.otel.tracing import TracingHooks

@@ -8,8 +8,7 @@ from hookline.events import BeforeStep
 from hookline.hooks import Hooks
 from hookline.ready._kept import Kept
 from hookline.ready._options import BundleOptions, check_number, with_defaults
-from hookline.runtime import ModelRetry
-from hookline.runtime._models import RETRY
+from hookline.runtime import RETRY, ModelRetry
 
 __all__ = ["budget", "retry"]
 

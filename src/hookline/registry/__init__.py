@@ -12,6 +12,13 @@ except ImportError as error:
 
 from hookline.registry._catalog import HandlerCatalog, HandlerEntry
 from hookline.registry._definition import POINTS, HookDefinition
+from hookline.registry._definition import READ_ONLY as READ_ONLY
+from hookline.registry._definition import Id as Id
+from hookline.registry._definition import Name as Name
+from hookline.registry._definition import Seconds as Seconds
+from hookline.registry._definition import Tag as Tag
+from hookline.registry._definition import Tenant as Tenant
+from hookline.registry._definition import Text as Text
 from hookline.registry._dry_run import DryRun
 from hookline.registry._errors import (
     DefinitionConflictError,
@@ -21,9 +28,14 @@ from hookline.registry._errors import (
     QuotaError,
     ScriptError,
 )
+from hookline.registry._files import Entry as Entry
+from hookline.registry._files import load_file as load_file
+from hookline.registry._files import new_id as new_id
 from hookline.registry._logs import ExecutionLog
 from hookline.registry._logs_rows import ExecutionRow, HookRun, request_id
 from hookline.registry._registry import Registry
+from hookline.registry._samples import sample_of as sample_of
+from hookline.registry._statistics import Grouping as Grouping
 from hookline.registry._statistics import Statistic
 
 __all__ = [

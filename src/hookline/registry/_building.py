@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hookline.calls import Call, Deny
-from hookline.delivery._keys import ENVIRONMENT_KEY, KeyRing
+from hookline.delivery import ENVIRONMENT_KEY, KeyRing
 from hookline.errors import HookDefinitionError, message_of
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook, check_interceptor
 from hookline.registry._catalog import HandlerCatalog

@@ -18,7 +18,7 @@ from hookline._checks import check_timeout, tool_matcher
 from hookline.calls import CALLS, Ask, Call, Continue, Deny, Respond
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
 from hookline.hooks import Hook, Hooks
-from hookline.interceptors._validate import check_changed, check_result, result_of
+from hookline.interceptors import check_changed, check_result, result_of
 from hookline.registry._building import Builder
 from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from hookline._yaml import BadLine, LinedDict, LinedList, plain, read_lined
 from hookline.errors import MissingExtraError, message_of
-from hookline.evals._yaml_lines import BadLine, LinedDict, LinedList, plain, read_lined
 from hookline.registry._definition import HookDefinition, read_definition, spelled
 from hookline.registry._errors import DefinitionError, DefinitionFileError
 from hookline.registry._toml_lines import Lines, line_of_key, lines_of_tables

@@ -16,8 +16,7 @@ from hookline.registry._logs_rows import ExecutionRow, first_key, key_of
 from hookline.registry._logs_writing import LogWriter, Sample
 from hookline.registry._statistics import Grouping, Statistic, read_statistics
 from hookline.signals import ChainRun, HookExecution, chain_ran, hook_executed
-from hookline.store import Page, SqlStore
-from hookline.store._reading import check_limit
+from hookline.store import Page, SqlStore, check_limit
 
 __all__ = ["ExecutionLog"]
 

@@ -9,8 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.registry._logs_rows import first_key
 from hookline.registry._statistics import too_old
-from hookline.store import SqlStore
-from hookline.store._tables import execution_hooks, executions, statistics
+from hookline.store import SqlStore, execution_hooks, executions, statistics
 
 __all__ = ["prune"]
 

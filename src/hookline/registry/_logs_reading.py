@@ -27,8 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline.errors import HookUsageError
 from hookline.registry._logs_rows import ExecutionRow, first_key, key_of
 from hookline.signals import ExecutionStatus
-from hookline.store import Page
-from hookline.store._tables import execution_hooks, executions
+from hookline.store import Page, execution_hooks, executions
 
 __all__ = ["Wanted", "page", "single", "wanted"]
 

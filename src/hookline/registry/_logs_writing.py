@@ -24,8 +24,7 @@ from hookline.registry._logs_rows import (
     row_of,
 )
 from hookline.registry._statistics import Sums, write_statistics
-from hookline.store import SqlStore
-from hookline.store._tables import execution_hooks, executions
+from hookline.store import SqlStore, execution_hooks, executions
 
 __all__ = ["LogWriter", "Sample"]
 

@@ -12,7 +12,7 @@ import msgspec
 from hookline.calls import CALLS, Call
 from hookline.errors import HookUsageError
 from hookline.events import EventFields
-from hookline.interceptors._validate import check_fields, result_of
+from hookline.interceptors import check_fields, result_of
 from hookline.registry._definition import Point
 from hookline.registry._errors import DefinitionError
 

@@ -10,7 +10,7 @@ import msgspec
 from hookline._readonly import read_only
 from hookline.calls import CALLS, Ask, Call, Deny, Respond, ToolCall
 from hookline.errors import HookUsageError
-from hookline.interceptors._validate import result_of
+from hookline.interceptors import result_of
 from hookline.registry._definition import Point
 from hookline.registry._errors import ScriptError
 from hookline.webhooks import ControlAnswer

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
 from hookline.registry._logs_rows import ExecutionRow
-from hookline.store._tables import statistics
+from hookline.store import statistics
 
 __all__ = ["Grouping", "Statistic", "Sums", "read_statistics", "too_old", "write_statistics"]
 

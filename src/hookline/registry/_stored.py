@@ -12,8 +12,7 @@ from sqlalchemy import Row, delete, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.registry._definition import POINTS, HookDefinition, check_definition
-from hookline.store import SqlStore
-from hookline.store._tables import audit, definitions, revisions
+from hookline.store import SqlStore, audit, definitions, revisions
 
 __all__ = ["Change", "Changed", "Key", "changed_since", "changing"]
 

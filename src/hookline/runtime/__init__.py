@@ -4,10 +4,21 @@ from hookline.calls import Message, ModelCall, ModelResponse, ToolCalling, ToolR
 from hookline.errors import ModelError, TransientModelError
 from hookline.runtime._adapter_run import AgentDone, ForeignRun, ToolDone
 from hookline.runtime._agent import Agent, Compaction
+from hookline.runtime._approvals import DECIDED as DECIDED
+from hookline.runtime._approvals import DECISIONS as DECISIONS
+from hookline.runtime._approvals import Action as Action
+from hookline.runtime._approvals import action_of as action_of
+from hookline.runtime._approvals import decision_of as decision_of
 from hookline.runtime._capabilities import KINDS, Drives
+from hookline.runtime._capabilities import check_driven as check_driven
 from hookline.runtime._exec import TextStream, exec_agent, interrupt, recover_agent, resume_agent, stream_agent
+from hookline.runtime._missing_hooks import hooks_of_child as hooks_of_child
+from hookline.runtime._models import RETRY as RETRY
 from hookline.runtime._models import Model, ModelRetry, ScriptedModel, StreamingModel
+from hookline.runtime._models import Release as Release
+from hookline.runtime._persistence import let_go_when_cancelled as let_go_when_cancelled
 from hookline.runtime._session import AgentSession
+from hookline.runtime._state import FORMAT as FORMAT
 from hookline.runtime._state import (
     Approve,
     DurableStore,

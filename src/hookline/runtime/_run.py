@@ -14,8 +14,7 @@ import msgspec
 
 from hookline._deadlines import new_scope, runs_on_asyncio
 from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolResult, ToolSpec, Usage
-from hookline.dispatcher import HookDispatcher
-from hookline.dispatcher._webhooks import Critical, carried, has_webhooks, local
+from hookline.dispatcher import Critical, HookDispatcher, carried, has_webhooks, local
 from hookline.errors import message_of
 from hookline.events import (
     AfterStep,

@@ -13,7 +13,7 @@ from hookline.calls import Ask, Call, StepCall
 from hookline.execution import Observer, refuse_return
 from hookline.hooks import AnyHook
 from hookline.instrumentation import EnclosingHooks, Segment
-from hookline.interceptors._traverse import HookInChain, Passage, Terminal
+from hookline.interceptors import HookInChain, Passage, Terminal
 from hookline.runtime._run import Run
 
 __all__ = ["RunControl", "begin_enclosing", "enclosed", "enclosed_step", "end_enclosing", "failed_step", "lead"]

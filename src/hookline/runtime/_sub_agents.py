@@ -8,7 +8,7 @@ from functools import partial
 from hookline.calls import AgentResult, SubAgentCall, ToolCalling
 from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError, message_of
 from hookline.events import AfterCallAgent, BeforeCallAgent, OnCallAgentError, ToolOutcome
-from hookline.interceptors._traverse import Passage
+from hookline.interceptors import Passage
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._inputs import new_operation_id
 from hookline.runtime._persistence import checkpoint

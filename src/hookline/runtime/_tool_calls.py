@@ -22,7 +22,7 @@ from hookline.events import (
     PendingTool,
     ToolOutcome,
 )
-from hookline.interceptors._traverse import Passage
+from hookline.interceptors import Passage
 from hookline.runtime._agent import jsonable
 from hookline.runtime._journal import storable_text
 from hookline.runtime._persistence import checkpoint

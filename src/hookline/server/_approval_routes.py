@@ -14,18 +14,23 @@ from sqlalchemy import select
 
 from hookline._checks import tool_matcher
 from hookline.errors import StateFormatError
-from hookline.runtime import OperationState
-from hookline.runtime._approvals import decision_of
+from hookline.runtime import OperationState, decision_of
 from hookline.server._access import Caller, Req, caller_of, parts_of
 from hookline.server._audit import note_alone
 from hookline.server._operation_routes import visible_operation
 from hookline.server._parts import Parts
 from hookline.server._routing import VISIBLE, Cursor, Id, Limit, TenantId, Words, paged, route
-from hookline.store import Page, StoredDecision, StoredOperation
-from hookline.store._decisions import seen_of
-from hookline.store._reading import cursor_at
-from hookline.store._rows import state_of
-from hookline.store._tables import api_keys, decisions, operations
+from hookline.store import (
+    Page,
+    StoredDecision,
+    StoredOperation,
+    api_keys,
+    cursor_at,
+    decisions,
+    operations,
+    seen_of,
+    state_of,
+)
 
 __all__ = [
     "APPROVAL_ROUTES",

@@ -9,8 +9,7 @@ import msgspec
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline.store import Page, SqlStore
-from hookline.store._tables import audit
+from hookline.store import Page, SqlStore, audit
 
 __all__ = ["AuditEntry", "audit_page", "note", "note_alone"]
 

@@ -27,14 +27,7 @@ from hookline.server._routing import (
     paged,
     route,
 )
-from hookline.store import Page
-from hookline.store._deliveries_log import (
-    DeliveryFilter,
-    DeliveryStatus,
-    StoredAttempt,
-    StoredDelivery,
-    StoredEndpoint,
-)
+from hookline.store import DeliveryFilter, DeliveryStatus, Page, StoredAttempt, StoredDelivery, StoredEndpoint
 
 __all__ = ["DELIVERY_ROUTES"]
 

@@ -7,13 +7,12 @@ from typing import Annotated
 import msgspec
 from litestar.params import JSONBody, QueryParameter
 
-from hookline.delivery import EndpointSecret, MasterKeyError, NewEndpointSecret
-from hookline.delivery._endpoint_secrets import DAY, LONGEST_OVERLAP, normal_endpoint
+from hookline.delivery import DAY, LONGEST_OVERLAP, EndpointSecret, MasterKeyError, NewEndpointSecret, normal_endpoint
 from hookline.server._access import Req, caller_of, not_found, parts_of
 from hookline.server._parts import Parts
 from hookline.server._problems import ApiError
 from hookline.server._routing import VISIBLE, Id, TenantId, Words, route
-from hookline.store._deliveries_log import DeliveryFilter
+from hookline.store import DeliveryFilter
 
 __all__ = ["ENDPOINT_ROUTES"]
 

@@ -11,9 +11,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
-from hookline.store import SqlStore, StoredOperation
-from hookline.store._reading import shown
-from hookline.store._tables import operations
+from hookline.store import SqlStore, StoredOperation, operations, shown
 
 __all__ = ["Change", "Feed"]
 

@@ -20,7 +20,7 @@ from hookline.server._problems import MEDIA_TYPE, ApiError, as_api_error, note_c
 from hookline.server._rates import Allowance, RateLimits, address_of, check_allowance
 from hookline.server._refusals import AUDITED, Attempt
 from hookline.server._text import check_text, normal_path
-from hookline.store._engine import waiting_at_most
+from hookline.store import waiting_at_most
 
 __all__ = ["Gate"]
 

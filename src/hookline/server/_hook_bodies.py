@@ -8,8 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from hookline.hooks import OnError
-from hookline.registry import HookDefinition
-from hookline.registry._definition import READ_ONLY, Id, Name, Seconds, Tag, Tenant, Text
+from hookline.registry import READ_ONLY, HookDefinition, Id, Name, Seconds, Tag, Tenant, Text
 from hookline.server._problems import ApiError, FieldProblem
 from hookline.webhooks import Webhook
 

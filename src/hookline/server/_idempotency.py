@@ -16,8 +16,7 @@ from hookline.asgi import App, Message, Receive, Scope, Send
 from hookline.errors import StoreUnavailableError
 from hookline.server._access import Caller
 from hookline.server._problems import ApiError
-from hookline.store import SqlStore
-from hookline.store._tables import idempotency
+from hookline.store import SqlStore, idempotency
 
 __all__ = ["Idempotency"]
 

@@ -20,8 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline.errors import StoreUnavailableError
 from hookline.server._access import SCOPES, Caller, Scope
 from hookline.server._audit import note
-from hookline.store import Page, SqlStore
-from hookline.store._tables import api_keys
+from hookline.store import Page, SqlStore, api_keys
 
 __all__ = ["ApiKey", "KeyStore", "NewApiKey"]
 

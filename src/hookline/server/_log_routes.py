@@ -7,8 +7,7 @@ from typing import Annotated
 from litestar import Response
 from litestar.params import QueryParameter
 
-from hookline.registry import ExecutionRow, Statistic
-from hookline.registry._statistics import Grouping
+from hookline.registry import ExecutionRow, Grouping, Statistic
 from hookline.server._access import Req, caller_of, not_found, parts_of
 from hookline.server._routing import (
     Cursor,

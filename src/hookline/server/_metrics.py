@@ -11,9 +11,7 @@ from sqlalchemy import func, select
 
 from hookline.registry import ExecutionLog, Registry
 from hookline.server._open_streams import OpenStreams
-from hookline.store import SqlStore
-from hookline.store._deliveries_log import DeliveryLog
-from hookline.store._tables import endpoints, operations
+from hookline.store import DeliveryLog, SqlStore, endpoints, operations
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 

@@ -14,8 +14,7 @@ from hookline.events import CompletionReason, HookType
 from hookline.server._access import Caller, Req, caller_of, not_found, parts_of
 from hookline.server._parts import Parts
 from hookline.server._routing import LARGEST, Cursor, Id, Limit, TenantId, paged, route
-from hookline.store import Page, StoredOperation
-from hookline.store._tables import events
+from hookline.store import Page, StoredOperation, events
 
 __all__ = ["OPERATION_ROUTES", "After", "StoredEvent", "check_events_visible", "visible_operation"]
 

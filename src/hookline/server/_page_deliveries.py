@@ -19,8 +19,7 @@ from hookline.server._delivery_routes import (
 )
 from hookline.server._page_frame import frame_of
 from hookline.server._routing import Id
-from hookline.store._deliveries_log import DeliveryFilter, DeliveryStatus
-from hookline.store._tables import deliveries
+from hookline.store import DeliveryFilter, DeliveryStatus, deliveries
 
 __all__ = ["ROUTES"]
 

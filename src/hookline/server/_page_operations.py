@@ -25,8 +25,7 @@ from hookline.server._page_waterfall import Waterfall, waterfall_of
 from hookline.server._problems import ApiError
 from hookline.server._routing import Id
 from hookline.server._stream_routes import PING, SILENCE_SECONDS, event_stream
-from hookline.store import Page, StoredOperation
-from hookline.store._tables import operations
+from hookline.store import Page, StoredOperation, operations
 
 __all__ = ["MOST_MARKS", "ROUTES", "digest", "mark_of", "pictures"]
 

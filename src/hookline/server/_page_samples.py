@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from hookline._checks import tool_matcher
-from hookline.registry import POINTS, HookDefinition
-from hookline.registry._samples import sample_of
+from hookline.registry import POINTS, HookDefinition, sample_of
 
 __all__ = ["first_sample"]
 

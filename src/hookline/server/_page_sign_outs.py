@@ -8,8 +8,7 @@ from sqlalchemy import delete, literal, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from hookline.server._page_sessions import Session
-from hookline.store import SqlStore
-from hookline.store._tables import ended_sessions
+from hookline.store import SqlStore, ended_sessions
 
 __all__ = ["SignOuts"]
 

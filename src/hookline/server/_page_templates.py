@@ -12,7 +12,7 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from hookline.runtime._approvals import DECIDED, DECISIONS
+from hookline.runtime import DECIDED, DECISIONS
 from hookline.server._approval_routes import decider_of
 
 __all__ = ["STATUSES", "templates"]

@@ -28,8 +28,7 @@ from hookline.events import (
     decode,
 )
 from hookline.registry import ExecutionRow, HookRun
-from hookline.runtime import JournalEntry
-from hookline.runtime._approvals import DECIDED
+from hookline.runtime import DECIDED, JournalEntry
 
 __all__ = ["Bar", "Waterfall", "waterfall_of"]
 

@@ -15,8 +15,7 @@ from hookline.server._open_streams import OpenStreams
 from hookline.server._problems import ApiError
 from hookline.server._refusals import Refusals
 from hookline.server._store_check import StoreCheck
-from hookline.store import SqlStore
-from hookline.store._deliveries_log import DeliveryLog
+from hookline.store import DeliveryLog, SqlStore
 
 __all__ = ["Parts"]
 

@@ -15,7 +15,7 @@ from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
 from hookline.calls import CALLS
 from hookline.events import HookType
-from hookline.registry._definition import POINTS
+from hookline.registry import POINTS
 from hookline.server._access import Req, Scope
 from hookline.server._problems import MEDIA_TYPE, Problem
 from hookline.store import Page

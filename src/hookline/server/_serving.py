@@ -16,8 +16,7 @@ from typing import Literal, Self
 
 import uvicorn
 
-from hookline.delivery import MasterKeyError, MasterKeys, Outbox
-from hookline.delivery._master_keys import MASTER_KEY
+from hookline.delivery import MASTER_KEY, MasterKeyError, MasterKeys, Outbox
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
@@ -28,8 +27,7 @@ from hookline.server._keys import NewApiKey
 from hookline.server._limits import BODY_SECONDS, HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADERS, Limits, check_proxies
 from hookline.server._parts import Parts
 from hookline.server._rates import RateLimit, RateLimits
-from hookline.store import SqlStore
-from hookline.store._address import address_of
+from hookline.store import SqlStore, address_of
 
 __all__ = ["Server", "serve"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from hookline.errors import StoreUnavailableError
-from hookline.store import SqlStore
-from hookline.store._engine import waiting_at_most
+from hookline.store import SqlStore, waiting_at_most
 
 __all__ = ["StoreCheck"]
 

@@ -17,9 +17,7 @@ from hookline.errors import (
     StateFormatError,
 )
 from hookline.events import AfterHumanIntervention, BeforeHumanIntervention, HookType, PendingTool, decode
-from hookline.runtime import Approve, OperationState, Reject
-from hookline.runtime._approvals import DECIDED, Action, action_of, decision_of
-from hookline.runtime._state import FORMAT
+from hookline.runtime import DECIDED, FORMAT, Action, Approve, OperationState, Reject, action_of, decision_of
 from hookline.store._engine import Database
 from hookline.store._rows import check_text, is_storable, state_of
 from hookline.store._tables import decisions, events, operations

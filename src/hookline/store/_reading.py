@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
 from hookline.events import HookType
-from hookline.runtime._state import FORMAT, JournalEntry, OperationState
+from hookline.runtime import FORMAT, JournalEntry, OperationState
 from hookline.store._engine import Database
 from hookline.store._rows import is_storable, state_of
 from hookline.store._tables import events, operations, workers

@@ -9,7 +9,7 @@ import msgspec
 
 from hookline.errors import HookUsageError, StateFormatError
 from hookline.events import decode
-from hookline.runtime._state import FORMAT, JournalEntry, OperationState
+from hookline.runtime import FORMAT, JournalEntry, OperationState
 from hookline.webhooks import Envelope, delivery_id, payload_of
 
 __all__ = ["envelopes_of", "event_rows", "operation_row", "state_of", "storable", "stream_of"]

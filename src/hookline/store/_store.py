@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError, StoreUnavailableError
-from hookline.runtime._state import Approve, DurableStore, JournalEntry, OperationState, Reject
+from hookline.runtime import Approve, DurableStore, JournalEntry, OperationState, Reject
 from hookline.store import _decisions as decisions
 from hookline.store import _reading as reading
 from hookline.store._address import Dialect, address_of

@@ -21,9 +21,16 @@ from hookline.errors import (
     StoreUnavailableError,
 )
 from hookline.hooks import AnyHook, Hooks, hook_batch
-from hookline.runtime import Agent, Approve, OperationResult, Reject, recover_agent, resume_agent
-from hookline.runtime._missing_hooks import hooks_of_child
-from hookline.runtime._persistence import let_go_when_cancelled
+from hookline.runtime import (
+    Agent,
+    Approve,
+    OperationResult,
+    Reject,
+    hooks_of_child,
+    let_go_when_cancelled,
+    recover_agent,
+    resume_agent,
+)
 
 if TYPE_CHECKING:
     from hookline.store._reading import StoredOperation

@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError, StaleStateError, StateFormatError
-from hookline.runtime._state import FORMAT
+from hookline.runtime import FORMAT
 from hookline.store._commits import Commit
 from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries

@@ -6,8 +6,8 @@ from typing import Any
 
 from hookline import Hooks
 from hookline.adapters.claude_agent_sdk import query
-from hookline.evals._contract_scenes import DONE, calls, tool_call
 from hookline.evals.adapter_contract import Scene
+from hookline.evals.adapter_contract._scenes import DONE, calls, tool_call
 from hookline.events import EVENTS
 
 from .cli import FakeCli

@@ -21,8 +21,8 @@ from claude_agent_sdk import (
 from hookline import AgentCall, Ask, Deny, Hooks, ModelCall, ToolCall, interrupt
 from hookline.adapters.claude_agent_sdk import query
 from hookline.errors import HookDenied, UnsupportedHookError
-from hookline.evals._contract_scenes import DELEGATING, PLAIN, calls, tool_call
 from hookline.evals.adapter_contract import Scene
+from hookline.evals.adapter_contract._scenes import DELEGATING, PLAIN, calls, tool_call
 from hookline.events import AfterStep, AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError
 
 from .cli import FakeCli

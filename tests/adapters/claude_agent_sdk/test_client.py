@@ -16,8 +16,8 @@ from hookline import AgentCall, AgentResult, Deny, Hooks, Respond, ToolCall, int
 from hookline.adapters.claude_agent_sdk import HookedClient
 from hookline.calls import ModelCall, ToolResult
 from hookline.errors import HookDenied, UnsupportedHookError
-from hookline.evals._contract_scenes import COMPACTING, PLAIN, calls, tool_call
 from hookline.evals.adapter_contract import Scene
+from hookline.evals.adapter_contract._scenes import COMPACTING, PLAIN, calls, tool_call
 from hookline.events import AfterHumanIntervention, AfterStep, AfterToolCall, BeforeToolCall, OnComplete
 
 from .cli import FakeCli

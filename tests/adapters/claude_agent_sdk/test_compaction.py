@@ -12,7 +12,7 @@ import msgspec
 
 from hookline import interrupt
 from hookline.adapters.claude_agent_sdk import query
-from hookline.evals._contract_scenes import COMPACTING
+from hookline.evals.adapter_contract._scenes import COMPACTING
 from hookline.events import AfterCompact, AfterStep, BeforeCompact, OnCompactError, OnComplete
 
 from .cli import FakeCli

@@ -19,8 +19,8 @@ from claude_agent_sdk import (
 )
 
 from hookline import Ask, Deny, Hooks, ToolCall
-from hookline.evals._contract_scenes import DELEGATING, PLAIN
 from hookline.evals.adapter_contract import Scene
+from hookline.evals.adapter_contract._scenes import DELEGATING, PLAIN
 from hookline.events import (
     AfterHumanIntervention,
     AfterToolCall,

@@ -19,8 +19,8 @@ from google.genai import types
 from hookline import Ask, Deny, Hooks, ModelCall, ModelResponse, Respond, StepCall, SubAgentCall, ToolCall, interrupt
 from hookline.adapters.google_adk import hooked
 from hookline.errors import UnsupportedHookError
-from hookline.evals._contract_scenes import DONE, PLAIN, add, calls, tool_call
 from hookline.evals.adapter_contract import Scene
+from hookline.evals.adapter_contract._scenes import DONE, PLAIN, add, calls, tool_call
 from hookline.events import EVENTS, AfterCallAgent, AfterToolCall, BeforeToolCall, HookType, OnComplete
 
 from .stage import CONFIRMATION, Scripted, agent_of, play_in, runner_of, user

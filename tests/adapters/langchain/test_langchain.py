@@ -55,8 +55,8 @@ from hookline.adapters.langchain import (
 )
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookDefinitionError, HookUsageError
-from hookline.evals._contract_scenes import PLAIN
 from hookline.evals.adapter_contract import Scene
+from hookline.evals.adapter_contract._scenes import PLAIN
 from hookline.events import EVENTS
 
 from .stage import Script, agent_of, thread

@@ -53,8 +53,8 @@ from hookline import (
 )
 from hookline.adapters.openai_agents import HooklineRunner, RunStopped
 from hookline.errors import HookDefinitionError, HooklineError, HookUsageError
-from hookline.evals._contract_scenes import PLAIN
 from hookline.evals.adapter_contract import Scene
+from hookline.evals.adapter_contract._scenes import PLAIN
 from hookline.events import EVENTS
 from hookline.runtime import Approve, Reject
 

@@ -52,7 +52,7 @@ from openai.types.responses import (
 from hookline import AfterToolCall, AgentCall, Deny, Hooks, ModelCall, OnComplete, ToolCall, interrupt
 from hookline.adapters.openai_agents import HooklineRunner, RunStopped, _seams
 from hookline.errors import HookUsageError
-from hookline.evals._contract_scenes import PLAIN
+from hookline.evals.adapter_contract._scenes import PLAIN
 from hookline.events import EVENTS
 from tests.otel.capture import Sink
 

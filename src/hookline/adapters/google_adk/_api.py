@@ -12,8 +12,7 @@ from hookline.adapters._stepping import led, pause
 from hookline.calls import AgentCall, Message
 from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook, hook_batch
-from hookline.runtime import AgentDone, Approve, ForeignRun, Reject
-from hookline.runtime._capabilities import check_driven
+from hookline.runtime import AgentDone, Approve, ForeignRun, Reject, check_driven
 
 try:
     from google.adk.agents.llm_agent import LlmAgent

@@ -6,14 +6,17 @@ Each name is imported from its home when it is first used: the errors of `hookli
 import importlib
 from typing import TYPE_CHECKING
 
+from hookline.evals.suites._imports import ImportProblem as ImportProblem
+from hookline.evals.suites._imports import imported as imported
+
 if TYPE_CHECKING:
+    from hookline.evals.errors import CassetteFolderError, RunFileError, SuiteFileError, ToolNameError
+    from hookline.evals.running import RunsTasks, Suite
     from hookline.evals.suites import checks
-    from hookline.evals.suites._errors import CassetteFolderError, RunFileError, SuiteFileError, ToolNameError
-    from hookline.evals.suites._protocol import RunsTasks, Suite
+    from hookline.evals.suites._expected import Expected
+    from hookline.evals.suites._files import find_suites, load_suite_file
+    from hookline.evals.suites._user import Task, UserSuite, asks, says
     from hookline.evals.suites.checks import Check, FinishedTask
-    from hookline.evals.suites.expected import Expected
-    from hookline.evals.suites.files import find_suites, load_suite_file
-    from hookline.evals.suites.user import Task, UserSuite, asks, says
 
 __all__ = [
     "CassetteFolderError",
@@ -35,12 +38,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_errors": ("CassetteFolderError", "RunFileError", "SuiteFileError", "ToolNameError"),
-    "_protocol": ("RunsTasks", "Suite"),
-    "checks": ("Check", "FinishedTask"),
-    "expected": ("Expected",),
-    "files": ("find_suites", "load_suite_file"),
-    "user": ("Task", "UserSuite", "asks", "says"),
+    "hookline.evals.errors": ("CassetteFolderError", "RunFileError", "SuiteFileError", "ToolNameError"),
+    "hookline.evals.running": ("RunsTasks", "Suite"),
+    "_expected": ("Expected",),
+    "_files": ("find_suites", "load_suite_file"),
+    "_user": ("Task", "UserSuite", "asks", "says"),
+    "checks": ("Check", "FinishedTask", "checks"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -51,7 +54,8 @@ def __getattr__(name: str) -> object:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    module = importlib.import_module(home if home.startswith("hookline.") else f"{__name__}.{home}")
+    value: object = getattr(module, name)
     globals()[name] = value
     return value
 

@@ -14,8 +14,8 @@ import anyio
 from hookline.calls import ToolCall, ToolCalling
 from hookline.errors import HookUsageError, message_of
 from hookline.evals.matching import Matcher, SeenCall, match
-from hookline.evals.recorder import RecordedOperation
-from hookline.evals.results import CheckResult
+from hookline.evals.running import CheckResult
+from hookline.evals.trajectories import RecordedOperation
 from hookline.events import BeforeCallAgent, BeforeToolCall
 from hookline.runtime import OperationResult
 

@@ -1,0 +1,137 @@
+"""The contract that every adapter of a framework keeps: the same scenes, the same events, written once.
+
+An adapter's tests give a `Stage`, which plays a scene in its framework with that framework's own fake model, and check
+every `Clause` of the `CONTRACT` with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from hookline.calls import Call, ToolCall
+from hookline.evals.adapter_contract import _events as events
+from hookline.evals.adapter_contract import _interceptors as interceptors
+from hookline.evals.adapter_contract import _people as people
+from hookline.evals.adapter_contract import _runs as runs
+from hookline.evals.adapter_contract._scenes import COMPACTING, DELEGATING, PLAIN
+from hookline.evals.adapter_contract._stage import Ran, Scene, Stage
+from hookline.evals.adapter_contract._witness import ContractError, Witness, drives_call, refused
+from hookline.events import EVENTS, HookType
+from hookline.hooks import Hooks
+
+__all__ = ["CONTRACT", "Clause", "ContractError", "Ran", "Scene", "Stage", "Witness", "check_contract"]
+
+
+class Clause(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that every adapter must do, or must say that its framework cannot.
+
+    Attributes:
+        name: What it is about.
+        play: Plays it on a stage, and raises a `ContractError` where the adapter breaks it.
+        scene: What is played.
+        event: The event that it is about; where the framework cannot drive that, a hook on it must be refused.
+        call: The class of calls that its interceptor stands in the way of, likewise.
+        kind: The kind of interceptor.
+    """
+
+    name: str
+    play: Callable[[Stage], Awaitable[Witness]]
+    scene: Scene = PLAIN
+    event: HookType | None = None
+    call: type[Call] | None = None
+    kind: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def driven(self, stage: Stage) -> bool:
+        """Whether the framework can do what the clause is about."""
+        if self.event is not None and self.event not in stage.drives.events:
+            return False
+        return self.call is None or drives_call(stage.drives, self.call, self.kind)
+
+    async def check(self, stage: Stage) -> frozenset[HookType]:
+        """Hold an adapter to the clause. What its framework cannot do must be refused.
+
+        Args:
+            stage: Plays scenes in its framework.
+
+        Returns:
+            The kinds of events that were told.
+
+        Raises:
+            ContractError: If the adapter breaks it.
+        """
+        if self.driven(stage):
+            try:
+                return (await self.play(stage)).seen()
+            except ContractError as error:
+                error.add_note(f"This is the clause {self.name!r} of the contract.")
+                raise
+        hooks = Hooks("refused")
+        if self.event is not None and self.event not in stage.drives.events:
+            hooks.on(EVENTS[self.event])(lambda event: None)
+            await refused(stage, self.scene, [hooks], str(self.event))
+        elif self.call is not None:
+            getattr(hooks, self.kind)(self.call)(lambda *given: None)
+            await refused(stage, self.scene, [hooks], f"{self.kind}({self.call.__name__})")
+        return frozenset()
+
+
+def _clauses() -> Mapping[str, Clause]:
+    tool, human = HookType.BEFORE_TOOL_CALL, HookType.BEFORE_HUMAN_INTERVENTION
+    agent, compact = HookType.BEFORE_CALL_AGENT, HookType.BEFORE_COMPACT
+    found = [
+        Clause(name="plain", play=events.plain, event=tool),
+        Clause(name="who runs", play=events.who_runs, event=tool),
+        Clause(name="tool error", play=events.tool_error, event=tool),
+        Clause(name="model that raises", play=events.model_error, event=HookType.ON_ERROR),
+        Clause(name="mock", play=events.mock, event=tool),
+        Clause(name="mock that raises", play=events.mocked_error, event=tool),
+        Clause(name="parallel calls", play=events.parallel, event=tool),
+        Clause(name="sub-agent", play=events.sub_agent, scene=DELEGATING, event=agent),
+        Clause(name="sub-agent that inherits", play=events.inheriting_sub_agent, scene=DELEGATING, event=agent),
+        Clause(name="approval", play=people.approve, event=human),
+        Clause(name="rejection", play=people.reject, event=HookType.ON_STOP_BY_HUMAN_INTERVENTION),
+        Clause(name="rejection that continues", play=people.reject_and_continue, event=human),
+        Clause(name="ask", play=people.ask, call=ToolCall, kind="guard"),
+        Clause(name="compaction", play=events.compaction, scene=COMPACTING, event=compact),
+        Clause(name="failing compaction", play=events.failing_compaction, scene=COMPACTING, event=compact),
+        Clause(name="denial that stops", play=interceptors.denied_and_stopped, call=ToolCall, kind="guard"),
+        Clause(name="fifty runs at once", play=runs.at_once, event=tool),
+        Clause(name="cancellation", play=runs.cancelled, event=tool),
+        Clause(name="observers that raise", play=runs.raising_observers, event=tool),
+        Clause(name="hung observer", play=runs.hung_observer, event=tool),
+        Clause(name="tracing", play=runs.traced, event=tool),
+        Clause(name="refusals", play=runs.refusals),
+    ]
+    for (call, kind, deed), (scene, play) in interceptors.interceptions().items():
+        found.append(Clause(name=f"{kind}({call.__name__}) {deed}", play=play, scene=scene, call=call, kind=kind))
+    return {clause.name: clause for clause in found}
+
+
+CONTRACT = tuple(_clauses().values())
+"""Every clause, in the order in which they are best mended."""
+
+
+async def check_contract(stage: Stage) -> frozenset[HookType]:
+    """Hold an adapter to every clause.
+
+    Args:
+        stage: Plays scenes in its framework.
+
+    Returns:
+        The kinds of events that were told.
+
+    Raises:
+        ContractError: If the adapter breaks a clause, or says that it drives an event that was never told.
+    """
+    seen: frozenset[HookType] = frozenset()
+    for clause in CONTRACT:
+        seen |= await clause.check(stage)
+    if stage.drives.events - seen:
+        never = ", ".join(sorted(stage.drives.events - seen))
+        raise ContractError("Events that the adapter says it drives.", "each is told", f"never told: {never}")
+    return seen

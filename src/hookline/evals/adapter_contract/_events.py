@@ -1,0 +1,227 @@
+"""The clauses of the contract about events: what a run of a framework tells, scene by scene."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from hookline.calls import ModelCall
+from hookline.evals.adapter_contract._scenes import (
+    COMPACTING,
+    DELEGATING,
+    FAILING,
+    PARALLEL,
+    PLAIN,
+    SPEECHLESS,
+    compacted,
+    complete,
+    delegated,
+    plain_events,
+    step,
+    tool_pair,
+)
+from hookline.evals.adapter_contract._stage import Stage
+from hookline.evals.adapter_contract._witness import Witness, drives_call, expect, holds, identifier_of, same, told
+from hookline.events import (
+    AfterCallAgent,
+    AfterStep,
+    BeforeCompact,
+    BeforeStep,
+    BeforeToolCall,
+    HookType,
+    OnError,
+)
+from hookline.hooks import Hooks
+
+__all__ = [
+    "compaction",
+    "failing_compaction",
+    "inheriting_sub_agent",
+    "mock",
+    "mocked_error",
+    "model_error",
+    "parallel",
+    "plain",
+    "sub_agent",
+    "tool_error",
+    "who_runs",
+]
+
+
+async def plain(stage: Stage) -> Witness:
+    """A run with a tool call tells both steps, the pair of the call, and its end."""
+    witness = Witness(stage)
+    ran = await stage.play(PLAIN, [witness.hooks])
+
+    witness.heard(plain_events(tool_pair(identifier_of(stage), content="3")))
+    told(ran, "3")
+    if HookType.BEFORE_STEP in stage.drives.events:
+        same("What the run gave.", ran.output, "done")
+    return witness
+
+
+async def who_runs(stage: Stage) -> Witness:
+    """Every event names the operation, the user and the tenant that the run was given."""
+    witness = Witness(stage)
+    await stage.play(PLAIN, [witness.hooks], operation_id="contract-who", user_id="ann", tenant_id="acme")
+
+    for event in witness.events:
+        who = (event.operation_id, event.user_id, event.tenant_id, event.parent_operation_id)
+        same(f"Whose {event.hook_type} it is.", who, ("contract-who", "ann", "acme", None))
+    return witness
+
+
+async def tool_error(stage: Stage) -> Witness:
+    """A tool that raises tells so; the run goes on or fails, as its framework has it."""
+    witness, failure = Witness(stage), None
+    try:
+        await stage.play(FAILING, [witness.hooks])
+    except Exception as error:
+        failure = error
+
+    pair = tool_pair(identifier_of(stage), name="fail", args={}, error="broken", error_type="ValueError")
+    if failure is None:
+        witness.heard(plain_events(pair, content=""))
+    else:
+        first = step(0, *pair, should_continue=False, total_tool_calls=1)
+        ends = [complete("error", steps=1, llm_calls=1, tool_calls=1), expect(OnError)]
+        witness.heard([*first, *ends])
+    return witness
+
+
+async def model_error(stage: Stage) -> Witness:
+    """A model that raises ends the run, which tells so, and counts the call; whether hooks lead it or only look."""
+    looked_at = await _model_error(stage, [])
+    if not drives_call(stage.drives, ModelCall, "guard"):
+        return looked_at
+    passing = Hooks("passes")
+    passing.guard(ModelCall, id="guard")(lambda call: None)
+    return await _model_error(stage, [passing])
+
+
+async def _model_error(stage: Stage, hooks: list[Hooks]) -> Witness:
+    witness = Witness(stage)
+    with suppress(Exception):
+        await stage.play(SPEECHLESS, [*hooks, witness.hooks])
+
+    failed = [expect(BeforeStep, step_index=1), expect(AfterStep, step_index=1, should_continue=False)]
+    ends = [complete("error", steps=2, llm_calls=2, tool_calls=1), expect(OnError)]
+    witness.heard([*step(0, *tool_pair(identifier_of(stage), content="3")), *failed, *ends])
+    return witness
+
+
+async def mock(stage: Stage) -> Witness:
+    """An observer that mocks answers in the tool's place, and the model is told that."""
+    witness, hooks = Witness(stage), Hooks("mocks")
+    hooks.on(BeforeToolCall, id="canned")(_mock_with("42"))
+    ran = await stage.play(PLAIN, [hooks, witness.hooks])
+
+    witness.heard(plain_events(tool_pair(identifier_of(stage), content="42", mocked=True, answered_by="canned")))
+    told(ran, "42")
+    return witness
+
+
+async def mocked_error(stage: Stage) -> Witness:
+    """A mock that raises counts as a tool that raised, and the model is told."""
+    witness, hooks = Witness(stage), Hooks("mocks")
+    hooks.on(BeforeToolCall)(_mock_with(OSError("no disk")))
+    ran = await stage.play(PLAIN, [hooks, witness.hooks])
+
+    pair = tool_pair(identifier_of(stage), error="no disk", error_type="OSError", mocked=True)
+    witness.heard(plain_events(pair))
+    told(ran, "no disk")
+    return witness
+
+
+async def parallel(stage: Stage) -> Witness:
+    """Calls of one step keep their pairs apart; the model is told in its own order."""
+    witness, name = Witness(stage), identifier_of(stage)
+    ran = await stage.play(PARALLEL, [witness.hooks])
+
+    pairs = [
+        *tool_pair(name, content="3"),
+        *tool_pair(name, tool_call_id="t2", call_index=2, args={"a": 3, "b": 4}, content="7"),
+        *tool_pair(name, tool_call_id="t3", call_index=3, args={"a": 5, "b": 6}, content="11"),
+    ]
+    witness.heard(plain_events(pairs, calls=3, content=""), ordered=False)
+    told(ran, "3", "7", "11")
+    for after in witness.of(AfterStep)[:1]:
+        same("The results of a step.", [each.content for each in after.tools_result], ["3", "7", "11"])
+        same("The calls of a step.", [each.tool_call_id for each in after.tools_calling], ["t1", "t2", "t3"])
+    return witness
+
+
+async def sub_agent(stage: Stage) -> Witness:
+    """A call of a sub-agent is told on the operation that calls it; the sub-agent's own hooks stay its own."""
+    witness = Witness(stage)
+    ran = await stage.play(DELEGATING, [witness.hooks])
+
+    witness.heard(plain_events(delegated(), calls=0, content=""))
+    told(ran, "answer")
+    return witness
+
+
+async def inheriting_sub_agent(stage: Stage) -> Witness:
+    """A bundle with `inherit=True` goes along into the sub-agent's operation, which names its parent."""
+    witness = Witness(stage, inherit=True)
+    await stage.play(DELEGATING, [witness.hooks], operation_id="contract-parent", user_id="ann", tenant_id="acme")
+
+    witness.heard(plain_events(delegated(), calls=0, content=""), of="contract-parent")
+    child = witness.of(AfterCallAgent)[0].sub_operation_id
+    said = [*step(0, last=True, content="answer"), complete(steps=1, llm_calls=1, last_assistant_content="answer")]
+    witness.heard(said, of=child)
+    same("The operations.", {event.operation_id for event in witness.events}, {"contract-parent", child})
+    for event in witness.events:
+        parent = "contract-parent" if event.operation_id == child else None
+        who = (event.parent_operation_id, event.user_id, event.tenant_id)
+        same(f"Whose {event.hook_type} it is.", who, (parent, "ann", "acme"))
+    return witness
+
+
+async def compaction(stage: Stage) -> Witness:
+    """A compaction is told with its summary, in the step whose model call it makes room for."""
+    witness = Witness(stage)
+    await stage.play(COMPACTING, [witness.hooks])
+
+    witness.heard(_compacting(stage, summary="summary"))
+    for before in witness.of(BeforeCompact):
+        holds("The messages before a compaction are counted.", before.message_count > 0)
+    return witness
+
+
+async def failing_compaction(stage: Stage) -> Witness:
+    """A compaction that fails is told; the run goes on or fails, as its framework has it."""
+    witness, failure = Witness(stage), None
+    try:
+        await stage.play(msgspec.structs.replace(COMPACTING, summary_fails=True), [witness.hooks])
+    except Exception as error:
+        failure = error
+
+    expected = _compacting(stage, summary=None)
+    if failure is not None:
+        expected = [
+            *expected[:-2],
+            expect(AfterStep, step_index=1, should_continue=False),
+            complete("error", steps=2, tool_calls=1),
+            expect(OnError),
+        ]
+    witness.heard(expected)
+    return witness
+
+
+def _compacting(stage: Stage, *, summary: str | None) -> list[Any]:
+    return [
+        *step(0, *tool_pair(identifier_of(stage), content="3"), content="let me see"),
+        *step(1, *compacted(summary=summary), last=True, content="done"),
+        complete(steps=2, llm_calls=2, tool_calls=1, last_assistant_content="done"),
+    ]
+
+
+def _mock_with(answer: object) -> Callable[[BeforeToolCall], None]:
+    def mock(event: BeforeToolCall) -> None:
+        event.mock(answer)
+
+    return mock

@@ -1,0 +1,262 @@
+"""The clauses of the contract about interceptors: each kind of them, in the way of each class of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from hookline.calls import (
+    AgentCall,
+    AgentResult,
+    CompactCall,
+    CompactResult,
+    Deny,
+    Message,
+    ModelCall,
+    ModelResponse,
+    Respond,
+    SubAgentCall,
+    ToolCall,
+    ToolResult,
+)
+from hookline.evals.adapter_contract._scenes import (
+    COMPACTING,
+    DELEGATING,
+    DONE,
+    PLAIN,
+    compacted,
+    complete,
+    delegated,
+    plain_events,
+    step,
+    tool_pair,
+)
+from hookline.evals.adapter_contract._stage import Ran, Scene, Stage
+from hookline.evals.adapter_contract._witness import ContractError, Witness, expect, holds, identifier_of, same, told
+from hookline.events import AfterStep, BeforeStep, OnError
+from hookline.hooks import Hooks
+
+__all__ = ["denied_and_stopped", "interceptions"]
+
+Next = Callable[[Any], Awaitable[Any]]
+Check = Callable[[Stage, Witness, Ran], None]
+
+
+def _users_words(messages: list[Message]) -> list[Message]:
+    return [replace(each, content="other words") if each.role == "user" else each for each in messages]
+
+
+# For each class of calls: how a hook changes the call, how it changes the result, and a scene in which one is made.
+CHANGES: dict[type[Any], tuple[Callable[[Any], Any], Callable[[Any], Any], Scene]] = {
+    ToolCall: (lambda call: call.with_args(a=40), lambda result: replace(result, content=result.content + "!"), PLAIN),
+    ModelCall: (
+        lambda call: replace(call, messages=_users_words(call.messages)),
+        lambda answer: replace(answer, content="changed") if answer.content == "done" else answer,
+        PLAIN,
+    ),
+    AgentCall: (
+        lambda call: replace(call, input=_users_words(call.input)),
+        lambda result: replace(result, output="changed"),
+        PLAIN,
+    ),
+    SubAgentCall: (
+        lambda call: replace(call, instruction="other words"),
+        lambda result: replace(result, output="changed"),
+        DELEGATING,
+    ),
+    CompactCall: (
+        lambda call: replace(call, metadata={**call.metadata, "seen": True}),
+        lambda result: replace(result, summary="changed"),
+        COMPACTING,
+    ),
+}
+
+ENDING = (ModelCall, AgentCall, CompactCall)
+"""Calls whose denial may end a run."""
+
+RESPONSES: dict[type[Any], Any] = {
+    ToolCall: ToolResult(content="canned"),
+    ModelCall: ModelResponse(content="canned"),
+    AgentCall: AgentResult(output="canned"),
+    SubAgentCall: AgentResult(output="canned"),
+    CompactCall: CompactResult(summary="canned"),
+}
+
+
+def interceptions() -> dict[tuple[type[Any], str, str], tuple[Scene, Callable[[Stage], Awaitable[Witness]]]]:
+    """For each class of calls, kind of interceptor and thing that it does: the scene, and the check."""
+    found = {}
+    for call, (_, _, scene) in CHANGES.items():
+        for kind, deed in (
+            ("before", "rewrites"),
+            ("before", "responds"),
+            ("guard", "denies"),
+            ("after", "rewrites"),
+            ("around", "rewrites"),
+            ("guard", "raises"),
+        ):
+            found[call, kind, deed] = scene, _clause(call, kind, deed, scene)
+    return found
+
+
+def _clause(call: type[Any], kind: str, deed: str, scene: Scene) -> Callable[[Stage], Awaitable[Witness]]:
+    async def play(stage: Stage) -> Witness:
+        witness, hooks, log = Witness(stage), Hooks("interceptor"), list[str]()
+        getattr(hooks, kind)(call, id="hook")(_handler(call, kind, deed, log))
+        ran = await _played(stage, scene, [hooks, witness.hooks], may_fail=kind == "guard" and call in ENDING)
+        if kind == "around":
+            same("The way of the hook.", log[:2], ["in", "out"])
+        CHECKS[call](stage, witness, ran or Ran(), kind, "fails" if ran is None else deed)
+        return witness
+
+    return play
+
+
+def _handler(call: type[Any], kind: str, deed: str, log: list[str]) -> Callable[..., Any]:
+    change, rewrite, _ = CHANGES[call]
+
+    async def around(given: Any, call_next: Next) -> Any:
+        log.append("in")
+        result = await call_next(change(given))
+        log.append("out")
+        return rewrite(result)
+
+    def raising(given: Any) -> None:
+        raise RuntimeError("hook broke")
+
+    deeds: dict[tuple[str, str], Callable[..., Any]] = {
+        ("before", "rewrites"): change,
+        ("before", "responds"): lambda given: Respond(RESPONSES[call]),
+        ("guard", "denies"): lambda given: Deny("not that"),
+        ("guard", "raises"): raising,
+        ("after", "rewrites"): lambda given, result: rewrite(result),
+        ("around", "rewrites"): around,
+    }
+    return deeds[kind, deed]
+
+
+async def _played(stage: Stage, scene: Scene, hooks: list[Hooks], *, may_fail: bool) -> Ran | None:
+    """A denied run raises in some frameworks and returns in others: both are theirs to choose."""
+    try:
+        return await stage.play(scene, hooks)
+    except Exception:
+        if not may_fail:
+            raise
+        return None
+
+
+def _refusal(deed: str) -> str:
+    return "not that" if deed == "denies" else "hook broke"
+
+
+def _tool(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> None:
+    args = {"a": 40, "b": 2} if deed == "rewrites" and kind != "after" else {"a": 1, "b": 2}
+    own = "42" if args["a"] == 40 else "3"
+    content = {"before": own, "after": own + "!", "around": own + "!"}.get(kind, "")
+    after: dict[str, Any] = {"content": own}
+    if deed == "responds":
+        content, after = "canned", {"content": "canned", "mocked": True, "answered_by": "hook"}
+    elif kind == "guard":
+        content, after = _refusal(deed), {"success": False, "answered_by": "hook"}
+    witness.heard(plain_events(tool_pair(identifier_of(stage), args=args, **after)))
+    told(ran, content)
+
+
+def _model(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> None:
+    if kind == "guard":
+        same("The model was asked.", list(ran.asked), [])
+        ended = expect(AfterStep, step_index=0, step_type="call_llm", should_continue=False)
+        witness.heard([expect(BeforeStep), ended, complete("interrupted", steps=1, llm_calls=0)])
+    elif deed == "responds":
+        same("What the run gave.", ran.output, "canned")
+        same("The model was asked.", list(ran.asked), [])
+        witness.heard([*step(0, last=True, content="canned"), complete(steps=1, last_assistant_content="canned")])
+    else:
+        output = "done" if kind == "before" else "changed"
+        _asked(ran, changed=kind != "after")
+        same("What the run gave.", ran.output, output)
+        witness.heard(
+            [
+                *step(0, *tool_pair(identifier_of(stage), content="3")),
+                *step(1, last=True, content=output),
+                complete(steps=2, last_assistant_content=output),
+            ]
+        )
+
+
+def _agent(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> None:
+    if kind == "guard" or deed == "responds":
+        same("The model was asked.", list(ran.asked), [])
+        output, reason = ("", "interrupted") if kind == "guard" else ("canned", "done")
+        same("What the run gave.", ran.output, output)
+        witness.heard([complete(reason, steps=0, llm_calls=0)])
+        return
+    output = "done" if kind == "before" else "changed"
+    _asked(ran, changed=kind != "after")
+    same("What the run gave.", ran.output, output)
+    witness.heard(plain_events(tool_pair(identifier_of(stage), content="3"), output=output))
+
+
+def _sub_agent(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> None:
+    if kind == "guard":
+        events, content = delegated(error=_refusal_told(witness, deed)), _refusal(deed)
+    elif deed == "responds":
+        events, content = delegated(), "canned"
+    else:
+        changed = kind != "after"
+        if changed and not any("other words" in text for text in ran.asked):
+            raise ContractError("What the sub-agent was asked.", "other words", repr(ran.asked))
+        events = delegated(instruction="other words" if changed else "do it")
+        content = "answer" if kind == "before" else "changed"
+    witness.heard(plain_events(events, calls=0, content=""))
+    told(ran, content)
+
+
+def _refusal_told(witness: Witness, deed: str) -> str:
+    """A hook that raises is told in the words of the core, which name it."""
+    found = [event.error for event in witness.events if event.hook_type == "onCallAgentError"]
+    return found[0] if found and _refusal(deed) in found[0] else _refusal(deed)
+
+
+def _compact(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> None:
+    summary = {"guard": None, "before": "summary", "after": "changed", "around": "changed"}[kind]
+    if deed == "responds":
+        summary = "canned"
+    first = step(0, *tool_pair(identifier_of(stage), content="3"))
+    second = step(1, *compacted(summary=summary), last=True)
+    witness.heard(
+        [*first, *second, complete("error", steps=2), expect(OnError)]
+        if deed == "fails"
+        else [*first, *second, complete(steps=2)]
+    )
+
+
+def _asked(ran: Ran, *, changed: bool) -> None:
+    """See to it that the model was asked what a hook made of it."""
+    word = "other words" if changed else PLAIN.prompt
+    if not ran.asked or word not in ran.asked[0]:
+        raise ContractError("What the model was asked first.", word, repr(ran.asked))
+
+
+CHECKS: dict[type[Any], Callable[[Stage, Witness, Ran, str, str], None]] = {
+    ToolCall: _tool,
+    ModelCall: _model,
+    AgentCall: _agent,
+    SubAgentCall: _sub_agent,
+    CompactCall: _compact,
+}
+
+
+async def denied_and_stopped(stage: Stage) -> Witness:
+    """`Deny(stop=True)` on a tool call ends the run."""
+    witness, hooks = Witness(stage), Hooks("guard")
+    hooks.guard(ToolCall, id="hook")(lambda call: Deny("enough", stop=True))
+    ran = await _played(stage, PLAIN, [hooks, witness.hooks], may_fail=True)
+
+    pair = tool_pair(identifier_of(stage), content="enough", success=False, answered_by="hook")
+    stopped = step(0, *pair, should_continue=False, total_tool_calls=1)
+    witness.heard([*stopped, complete("interrupted", steps=1, llm_calls=1, tool_calls=1)])
+    holds("A denial that stops ends the run.", ran is None or ran.output != DONE.content)
+    return witness

@@ -1,0 +1,369 @@
+"""A recording of tool calls that can answer the same calls again, without the tools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self, get_args
+
+import msgspec
+
+from hookline.calls import ToolResult
+from hookline.errors import HookUsageError, message_of
+from hookline.evals._endings import Endings
+from hookline.evals.cassettes._file import Saved, check_needs, encoded, read_cassette, read_replaceable, write_cassette
+from hookline.evals.cassettes._recordings import (
+    Matching,
+    Recording,
+    Recordings,
+    Scope,
+    Scopes,
+    in_file_order,
+    plain,
+    recording_of,
+    why_missing,
+)
+from hookline.evals.errors import (
+    CassetteConflictError,
+    CassetteError,
+    CassetteFileError,
+    CassetteVersionError,
+    CassetteWriteError,
+)
+from hookline.events import (
+    AfterToolCall,
+    BeforeToolCall,
+    Event,
+    OnComplete,
+    OnToolCallError,
+    is_interrupted,
+    is_settled,
+)
+from hookline.hooks import Hooks
+from hookline.redaction import SECRET_KEYS, SECRET_PATTERNS, Redacting, Redaction, as_redaction
+
+__all__ = [
+    "SECRET_KEYS",
+    "SECRET_PATTERNS",
+    "Cassette",
+    "CassetteConflictError",
+    "CassetteError",
+    "CassetteFileError",
+    "CassetteVersionError",
+    "CassetteWriteError",
+    "Matching",
+    "RecordMode",
+    "Recording",
+    "Redaction",
+]
+
+RecordMode = Literal["none", "once", "new_episodes", "all", "rewrite"]
+"""What a cassette may record, see `Cassette`."""
+
+DEFAULT_REDACTION: Final = Redaction()
+
+
+class Cassette:
+    """Records what tools answer in one run, and answers in their place in another.
+
+    A call is found again by its tool, its arguments (whatever the order of their keys) and how often the operation
+    has made that very call before. Each operation, and each sub-agent of it, is counted for itself. Use one cassette
+    per case. Secrets are replaced before anything is kept.
+
+    With `with Cassette(path=...) as cassette:` it is saved on leaving, also after a failure.
+
+    Args:
+        name: Appears in the metadata of every call that the cassette answers; that of the file unless given.
+        path: The file; `None` for a cassette that lives in memory. It is read at once.
+        mode: What `hooks()` may do. `"none"`: replay, never record. `"once"`: like `"none"` if the file exists, else
+            like `"new_episodes"`. `"new_episodes"`: replay what is known, record the rest. `"all"`: never replay; what
+            is recorded replaces, call by call, what was. `"rewrite"`: like `"new_episodes"`, but begin with nothing.
+        matching: `"keyed"`: by tool and arguments. `"sequential"`: per tool in order, whatever the arguments. That of
+            the file unless given, else `"keyed"`.
+        ignore: Fields of the arguments that make no difference, from the outside in: `("request.id", "items.*.id")`.
+        redact: What is taken out of recordings: a `Redaction`, `None` for nothing, or a function that takes further
+            secrets out of a text.
+
+    Attributes:
+        name: The cassette's name.
+        path: The file.
+        mode: What `hooks()` may do.
+        misses: What was said of every call that no recording answered where none may be made.
+
+    Raises:
+        CassetteError: If the file is no cassette that can be used.
+        HookUsageError: If an argument cannot be meant.
+        MissingExtraError: If `path` is given and PyYAML or filelock is not installed.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        mode: RecordMode = "once",
+        matching: Matching | None = None,
+        ignore: Sequence[str] = (),
+        redact: Redacting | Callable[[str], str] | None = DEFAULT_REDACTION,
+    ) -> None:
+        _check(name, mode, matching, ignore)
+        self.path = None if path is None else Path(path)
+        self.mode: RecordMode = mode
+        self.misses: list[str] = []
+        self._redaction = as_redaction(redact)
+        self._saved = self._read()
+        self._exists = self._saved.digest is not None
+        self.name = name or self._saved.name or (self.path.stem if self.path else "cassette")
+        self._recordings = Recordings(matching or self._saved.matching or "keyed", ignore)
+        if mode != "rewrite":
+            for recording in self._saved.recordings:
+                key = self._recordings.key(recording.agent, recording.tool, self._redaction.value(recording.args))
+                self._recordings.add(key, recording)
+        self._scopes = Scopes()
+        self._endings = Endings(self.forget)
+        self._used = self._dirty = False
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], name: str | None = None, **options: Any) -> Self:
+        """A cassette from a file that has to exist.
+
+        Args:
+            path: The file.
+            name: The cassette's name; that of the file unless given.
+            **options: As for `Cassette`.
+
+        Raises:
+            CassetteError: If there is no such file, or if it is no cassette that can be used.
+        """
+        if not os.path.exists(path):
+            raise CassetteFileError(str(path), "there is no such file; record it first")
+        return cls(name, path=path, **options)
+
+    @classmethod
+    def of_events(cls, name: str, events: Iterable[Event], **options: Any) -> Self:
+        """A cassette of what tools answered in a run that was observed.
+
+        Args:
+            name: The cassette's name.
+            events: The run's events, as an `EventRecorder` keeps them and `read_events` reads them.
+            **options: As for `Cassette`.
+        """
+        cassette = cls(name, **options)
+        for event in events:
+            if isinstance(event, AfterToolCall | OnToolCallError):
+                cassette._keep(event, replace=True)
+        cassette._scopes = Scopes()
+        return cassette
+
+    def __len__(self) -> int:
+        return len(self._recordings)
+
+    def __repr__(self) -> str:
+        return f"Cassette({self.name!r}, recordings={len(self)})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.save()
+        except CassetteError as unsaved:
+            if error is None:
+                raise
+            error.add_note(str(unsaved))  # what went wrong first is what its reader has to see
+
+    @property
+    def matching(self) -> Matching:
+        """How recordings are found."""
+        return self._recordings.matching
+
+    @property
+    def records(self) -> bool:
+        """Whether `hooks()` may record."""
+        return self.mode != "none" and not (self.mode == "once" and self._exists)
+
+    @property
+    def recordings(self) -> list[Recording]:
+        """The recordings, in the order of a file."""
+        return in_file_order(self._recordings)
+
+    @property
+    def attached(self) -> bool:
+        """Whether an operation that has this cassette has called a tool, or ended."""
+        return self._used or self._endings.heard
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is something to save: other recordings than those of the file."""
+        touched = self._dirty or (self._used and self.mode == "rewrite")
+        return touched and self.recordings != in_file_order(self._saved.recordings)
+
+    def unused(self) -> list[str]:
+        """The recordings that have answered no call and were not made in this run, each as one line."""
+        played = self._recordings.played
+        return [str(recording) for recording in self.recordings if id(recording) not in played]
+
+    # What to attach to a run.
+
+    def hooks(self) -> Hooks:
+        """Hooks that answer and record as the mode says: what a test attaches. They go along into sub-agents."""
+        return self._bundle(Hooks(self.name, inherit=True), self.answer, self.keep)
+
+    def recorder(self) -> Hooks:
+        """Hooks that record every call that a tool answered or raised in, whatever the mode.
+
+        Calls that a hook answered or refused are left out. A run replaces, call by call, what earlier ones recorded.
+        """
+        return self._bundle(Hooks(f"{self.name}.recorder"), None, partial(self._keep, replace=True))
+
+    def player(self) -> Hooks:
+        """Hooks that answer every call from the recording, whatever the mode.
+
+        A call that was not recorded is answered too, with a failed result that says so: while these hooks are
+        attached no real tool runs. `metadata["recording"]` names the recording that answered, `None` for a miss.
+        """
+        return self._bundle(Hooks(f"{self.name}.player"), partial(self._answer, may_run=False), None)
+
+    def _bundle(
+        self,
+        bundle: Hooks,
+        find: Callable[[BeforeToolCall], ToolResult | None] | None,
+        keep: Callable[[AfterToolCall | OnToolCallError], None] | None,
+    ) -> Hooks:
+        if find is not None:
+
+            @bundle.on(BeforeToolCall)
+            def answer(event: BeforeToolCall) -> None:
+                if is_settled(event):
+                    return
+                self._endings.attend(event)
+                found = find(event)
+                if found is not None:
+                    event.mock(found)
+
+        if keep is not None:
+
+            @bundle.on(AfterToolCall)
+            def answered(event: AfterToolCall) -> None:
+                self._endings.attend(event)
+                keep(event)
+
+            @bundle.on(OnToolCallError)
+            def raised(event: OnToolCallError) -> None:
+                self._endings.attend(event)
+                keep(event)
+
+        bundle.on(OnComplete, id=f"{bundle.id}.forget")(self._endings.completed)
+        return bundle
+
+    # The same, for whoever has the events.
+
+    def answer(self, event: BeforeToolCall) -> ToolResult | None:
+        """What a call is answered, as the mode says.
+
+        Args:
+            event: The call about to happen. Say `forget` when its operation has ended.
+
+        Returns:
+            The recorded result. Where there is none: `None` if the real tool may run and be recorded, else a failed
+            result that names the nearest recording.
+        """
+        if self.mode == "all":
+            return None
+        return self._answer(event, may_run=self.records)
+
+    def keep(self, event: AfterToolCall | OnToolCallError) -> None:
+        """Record what a real tool answered, if the mode allows it.
+
+        Args:
+            event: What the call came to. One that a hook has answered or refused, or that was interrupted, is left out.
+        """
+        if self.records:
+            self._keep(event, replace=self.mode == "all")
+
+    def forget(self, operation_id: str) -> None:
+        """Drop what is known of an operation: which recordings it and its sub-agents have used."""
+        self._scopes.forget(operation_id)
+        self._used = True
+
+    def save(self) -> Path | None:
+        """Write the file, if there is something to save. It is replaced in one go, or not at all.
+
+        Returns:
+            The file; `None` if nothing was written.
+
+        Raises:
+            CassetteConflictError: If somebody else has written it since it was read.
+            CassetteWriteError: If it cannot be written.
+        """
+        if self.path is None or not self.changed:
+            return None
+        recordings = self.recordings
+        data = encoded(self.name, self.matching, recordings)
+        digest = write_cassette(self.path, data, before=self._saved.digest, name=self.name)
+        self._saved = Saved(name=self.name, matching=self.matching, recordings=recordings, digest=digest)
+        return self.path
+
+    # How it comes about.
+
+    def _read(self) -> Saved:
+        if self.path is None:
+            return Saved()
+        check_needs()
+        return read_replaceable(self.path) if self.mode == "rewrite" else read_cassette(self.path)
+
+    def _scope(self, event: BeforeToolCall | AfterToolCall | OnToolCallError) -> Scope:
+        self._used = True
+        return self._scopes.of(event.operation_id, event.parent_operation_id, event.agent_id)
+
+    def _answer(self, event: BeforeToolCall, *, may_run: bool) -> ToolResult | None:
+        tool = f"{event.identifier}/{event.api_name}"
+        scope = self._scope(event)
+        try:
+            args = self._redaction.value(plain(event.args))
+            key = self._recordings.key(scope.agent, tool, args)
+        except Exception as error:  # nobody could have written these down, and the real tool may not run for that
+            why = f"its arguments cannot be read ({type(error).__name__}: {message_of(error)})"
+            return None if may_run else self._missed(f"{tool}: {why}. The real tool was not run.")
+        found = self._recordings.take(key, (scope.operation(event.operation_id), event.call_index), scope)
+        if found is None:
+            known = self._recordings.count(key)
+            return None if may_run else self._missed(why_missing(self._recordings, tool, args, scope.agent, known))
+        recording, place = found
+        provenance = {"cassette": self.name, "recording": f"{tool} #{place}"}
+        return msgspec.structs.replace(recording.answer, metadata={**recording.metadata, **provenance})
+
+    def _missed(self, why: str) -> ToolResult:
+        unmade = self.path is not None and not self._exists and not self.records
+        hint = f" There is no file {self.path}: record it with mode='once'." if unmade else ""
+        content = f"No recording in {self.name!r} answers {why}{hint}"
+        self.misses.append(content)
+        metadata = {"cassette": self.name, "recording": None, "unmocked": True}
+        return ToolResult(content=content, success=False, metadata=metadata)
+
+    def _keep(self, event: AfterToolCall | OnToolCallError, *, replace: bool) -> None:
+        if event.mocked or event.answered_by is not None:
+            return
+        if isinstance(event, OnToolCallError) and is_interrupted(event):
+            return  # the tool has answered nothing
+        scope = self._scope(event)
+        recording = recording_of(event, scope, self._redaction)
+        key = self._recordings.key(recording.agent, recording.tool, recording.args)
+        if self._recordings.made(key, recording, scope, replace=replace):
+            self._dirty = True
+
+
+def _check(name: object, mode: object, matching: object, ignore: object) -> None:
+    if not isinstance(name, str | None) or name == "":
+        raise HookUsageError(f"`name` of a Cassette is text; got {name!r}.")
+    if mode not in get_args(RecordMode):
+        raise HookUsageError(f"`mode` of a Cassette is one of {', '.join(get_args(RecordMode))}; got {mode!r}.")
+    if matching is not None and matching not in get_args(Matching):
+        raise HookUsageError(f"`matching` of a Cassette is keyed or sequential; got {matching!r}.")
+    if isinstance(ignore, str) or not isinstance(ignore, Sequence) or not all(isinstance(each, str) for each in ignore):
+        raise HookUsageError(f"`ignore` of a Cassette is a list of fields, as ['request.id']; got {ignore!r}.")

@@ -1,0 +1,282 @@
+"""Cassettes as files: their format, reading with lines in every error, and writing that loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NoReturn, get_args
+
+import msgspec
+
+from hookline.errors import MissingExtraError
+from hookline.evals.cassettes._recordings import Matching, Recording
+from hookline.evals.cassettes._yaml import BadYamlError, Located, LocatedList, check_installed, read_yaml, written
+from hookline.evals.errors import CassetteConflictError, CassetteFileError, CassetteVersionError, CassetteWriteError
+
+__all__ = ["VERSION", "Saved", "check_needs", "encoded", "read_cassette", "read_replaceable", "write_cassette"]
+
+VERSION = 1
+"""The format's version, as `hookline_cassette` says it."""
+
+LOCK_NAME = ".hookline.lock"
+"""One lock a folder: a lock file cannot be removed safely, and one beside every cassette would be in the way."""
+LOCK_SECONDS = 30.0
+
+KINDS: dict[str, tuple[type, str]] = {
+    "agent": (str, "text"),
+    "operation": (int, "a whole number from 1"),
+    "tool": (str, "text"),
+    "args": (dict, "a mapping"),
+    "result": (str, "text"),
+    "success": (bool, "true or false"),
+    "raised": (str, "text"),
+    "metadata": (dict, "a mapping"),
+    "step": (int, "a whole number from 0"),
+    "call_index": (int, "a whole number from 1"),
+}
+LEAST = {"operation": 1, "step": 0, "call_index": 1}
+# They enclose the others in a call that was written whole, so that one that was cut off is found out.
+REQUIRED = ("tool", "args", "result", "step", "call_index")
+FILE_FIELDS = ("hookline_cassette", "name", "matching", "calls")
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cassette's file held when it was read.
+
+    Attributes:
+        name: The cassette's name.
+        matching: How its recordings are found.
+        recordings: The recordings.
+        digest: A hash of the file's bytes; `None` if there was no file.
+    """
+
+    name: str | None = None
+    matching: Matching | None = None
+    recordings: list[Recording] = []
+    digest: str | None = None
+
+
+def check_needs() -> None:
+    """Make sure that cassettes can be read and written.
+
+    Raises:
+        MissingExtraError: If PyYAML or filelock is not installed.
+    """
+    check_installed()
+    _filelock()
+
+
+def encoded(name: str, matching: Matching, recordings: Iterable[Recording]) -> bytes:
+    """The bytes of a cassette's file; the same recordings in the same order give the same bytes."""
+    calls = [_fields(recording) for recording in recordings]
+    document = {"hookline_cassette": VERSION, "name": name, "matching": matching, "calls": calls}
+    return written(document).encode()
+
+
+def _fields(recording: Recording) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if recording.agent:
+        fields["agent"] = recording.agent
+        if recording.operation > 1:
+            fields["operation"] = recording.operation
+    fields |= {"tool": recording.tool, "args": recording.args, "result": recording.result}
+    if recording.raised is not None:
+        fields["raised"] = recording.raised
+    elif not recording.success:
+        fields["success"] = False
+    if recording.metadata:
+        fields["metadata"] = recording.metadata
+    return fields | {"step": recording.step, "call_index": recording.call_index}
+
+
+# Reading.
+
+
+def read_cassette(path: Path) -> Saved:
+    """Read a cassette's file; one that does not exist gives an empty cassette without a digest.
+
+    Raises:
+        CassetteFileError: If it is no cassette, or not a whole one; it says which line, and what to fix.
+        CassetteVersionError: If it has another version.
+        MissingExtraError: If PyYAML is not installed.
+    """
+    data = _bytes(path)
+    return Saved() if data is None else _saved(str(path), _document(str(path), data), _digest(data))
+
+
+def read_replaceable(path: Path) -> Saved:
+    """Read a file that is to be replaced whole: it has to be a cassette, of whatever version, or not to exist.
+
+    Raises:
+        CassetteFileError: If it is something else.
+        MissingExtraError: If PyYAML is not installed.
+    """
+    data = _bytes(path)
+    if data is None:
+        return Saved()
+    document = _document(str(path), data)
+    try:
+        return _saved(str(path), document, _digest(data))
+    except CassetteFileError:
+        return Saved(digest=_digest(data))
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CassetteFileError(str(path), f"it cannot be read ({error.strerror or error})") from error
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _document(path: str, data: bytes) -> Located:
+    """What a file holds, which is at least meant to be a cassette."""
+    restore = "restore it from version control, or delete it and record again"
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise CassetteFileError(path, f"it is not text in UTF-8; {restore}", line) from None
+    if not text.strip():
+        raise CassetteFileError(path, "it is empty; delete it, and it will be recorded", 1)
+    try:
+        document = read_yaml(text)
+    except BadYamlError as error:
+        raise CassetteFileError(path, f"{error.problem}; mend that line, or {restore}", error.line) from None
+    if not isinstance(document, Located) or "hookline_cassette" not in document:
+        problem = "it does not begin with `hookline_cassette`, so it is some other file; name another path"
+        raise CassetteFileError(path, problem, document.line if isinstance(document, Located) else 1)
+    if not text.endswith("\n"):
+        # Every line that was written ends: what has no end was cut off, even if it happens to be YAML.
+        raise CassetteFileError(path, f"it is cut off in its last line; {restore}", text.count("\n") + 1)
+    return document
+
+
+def _saved(path: str, document: Located, digest: str) -> Saved:
+    def wrong(problem: str, line: int) -> NoReturn:
+        raise CassetteFileError(path, problem, line)
+
+    version, line = document["hookline_cassette"], document.lines["hookline_cassette"]
+    if version.__class__ is not int:
+        wrong(f"`hookline_cassette` is the format's version, a whole number; got {_shown(version)}", line)
+    if version != VERSION:
+        raise CassetteVersionError(path, line, version, VERSION)
+    for field in document:
+        if field not in FILE_FIELDS:
+            known = ", ".join(f"`{each}`" for each in FILE_FIELDS)
+            wrong(f"`{field:.100}` is no field of a cassette, which has {known}", document.lines[field])
+    calls = document.get("calls")
+    if "calls" not in document:
+        wrong("it has no `calls`; write `calls: []` for none", document.line)
+    if not isinstance(calls, LocatedList):
+        wrong(f"`calls` is a list; got {_shown(calls)}", document.lines["calls"])
+    name, matching = document.get("name"), document.get("matching")
+    if not isinstance(name, str | None):
+        wrong(f"`name` is text; got {_shown(name)}. Put it in quotes", document.lines["name"])
+    if matching is not None and matching not in get_args(Matching):
+        wrong(f"`matching` is keyed or sequential; got {_shown(matching)}", document.lines["matching"])
+    recordings = [_recording(call, line, wrong) for call, line in zip(calls, calls.lines, strict=True)]
+    return Saved(name=name, matching=matching, recordings=recordings, digest=digest)
+
+
+def _recording(call: Any, line: int, wrong: Callable[[str, int], NoReturn]) -> Recording:
+    if not isinstance(call, Located):
+        wrong(f"a call is a mapping with {', '.join(REQUIRED)}; got {_shown(call)}", line)
+    for field, value in call.items():
+        kind = KINDS.get(field)
+        if kind is None:
+            wrong(f"`{field:.100}` is no field of a call, which has {', '.join(KINDS)}", call.lines[field])
+        if isinstance(value, kind[0]) and (kind[0] is not int or (value.__class__ is int and value >= LEAST[field])):
+            continue
+        hint = ". Put it in quotes" if kind[0] is str and isinstance(value, int | float) else ""
+        wrong(f"`{field}` is {kind[1]}; got {_shown(value)}{hint}", call.lines[field])
+    missing = [field for field in REQUIRED if field not in call]
+    if missing:
+        wrong(f"this call has no {' and no '.join(f'`{field}`' for field in missing)}", line)
+    if call.get("raised") is not None and "success" in call:
+        wrong("a call has `raised` or `success`, not both", call.lines["success"])
+    return Recording(**{**call, "success": call.get("success", True) and "raised" not in call})
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    return "nothing" if value is None else repr(value)[:100]
+
+
+# Writing.
+
+
+def write_cassette(path: Path, data: bytes, *, before: str | None, name: str) -> str:
+    """Replace a cassette's file in one go, if it is still what it was.
+
+    Args:
+        path: The file; its folder is made.
+        data: What it is to hold.
+        before: The digest of what it held when it was read; `None` if there was no file.
+        name: The cassette, for the error.
+
+    Returns:
+        The digest of what it holds now.
+
+    Raises:
+        CassetteConflictError: If somebody else has written it; nothing is overwritten.
+        CassetteWriteError: If it cannot be written.
+    """
+    filelock = _filelock()
+    target = Path(os.path.realpath(path))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(target.parent / LOCK_NAME, timeout=LOCK_SECONDS):
+            held = _bytes(target)
+            if (None if held is None else _digest(held)) != before:
+                raise CassetteConflictError(str(path), name)
+            _replace(target, data)
+    except filelock.Timeout as error:
+        reason = f"another process has held {target.parent / LOCK_NAME} for {LOCK_SECONDS:g} s"
+        raise CassetteWriteError(str(path), reason) from error
+    except CassetteFileError as error:
+        raise CassetteWriteError(str(path), error.problem) from error
+    except OSError as error:
+        raise CassetteWriteError(str(path), error.strerror or str(error)) from error
+    return _digest(data)
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """Whoever reads the file, and whenever the process dies, it is the old one or the new one."""
+    # A file's name may have 255 bytes, so the temporary one's cannot hold all of it. One name is enough: the lock is
+    # ours, and what stands there is the rest of a process that was killed here.
+    name = hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()
+    temporary = target.parent / f".hookline-{name}.tmp"
+    temporary.unlink(missing_ok=True)
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _filelock() -> Any:
+    try:
+        import filelock
+    except ImportError:
+        raise MissingExtraError("evals", "Cassette files") from None
+    return filelock

@@ -1,0 +1,396 @@
+"""What a cassette holds: recordings, found again by tool and arguments, each once in every operation."""
+
+from __future__ import annotations
+
+import bisect
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from hookline.calls import ToolResult
+from hookline.evals._canonical import canonical
+from hookline.events import AfterToolCall, OnToolCallError
+from hookline.redaction import Redacting
+
+__all__ = [
+    "Matching",
+    "Recording",
+    "Recordings",
+    "Scope",
+    "Scopes",
+    "difference",
+    "in_file_order",
+    "nearest",
+    "plain",
+    "recording_of",
+    "why_missing",
+]
+
+Matching = Literal["keyed", "sequential"]
+
+PROVENANCE = ("cassette", "recording", "latency_ms")
+"""Metadata that says how a call went this time; it would be another one the next time."""
+
+Key = tuple[str, str, str]
+"""The sub-agent, the tool, and the arguments as canonical JSON (nothing where they do not matter)."""
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """What one real call was answered.
+
+    Attributes:
+        tool: The tool, as `identifier/api_name`.
+        args: The arguments, without secrets.
+        result: What the tool answered, or what its exception said.
+        success: Whether the tool did what it was asked for.
+        raised: The exception's class name, if the tool raised.
+        metadata: What else the answer carried.
+        step: The step of its operation, from 0.
+        call_index: Its place among its operation's calls of the tool, from 1.
+        agent: The sub-agent that called; empty for the agent that was run.
+        operation: Which of that sub-agent's runs it was, from 1.
+    """
+
+    tool: str
+    args: dict[str, Any]
+    result: str
+    success: bool = True
+    raised: str | None = None
+    metadata: dict[str, Any] = {}
+    step: int = 0
+    call_index: int = 1
+    agent: str = ""
+    operation: int = 1
+
+    def __str__(self) -> str:
+        who = f"{self.agent}: " if self.agent else ""
+        return f"{who}{self.tool} with {canonical(self.args):.200}"
+
+    @property
+    def answer(self) -> ToolResult:
+        """What to answer in the tool's place."""
+        succeeded = self.success and self.raised is None
+        return ToolResult(content=self.result, success=succeeded, error_type=self.raised, metadata=self.metadata)
+
+
+def recording_of(event: AfterToolCall | OnToolCallError, scope: Scope, redaction: Redacting) -> Recording:
+    """What a call came to, without secrets."""
+    error = event if isinstance(event, OnToolCallError) else None
+    said = {key: value for key, value in event.metadata.items() if key not in PROVENANCE}
+    return Recording(
+        tool=f"{event.identifier}/{event.api_name}",
+        args=redaction.value(plain(event.args)),
+        result=redaction.text(event.error if isinstance(event, OnToolCallError) else event.content),
+        success=False if isinstance(event, OnToolCallError) else event.success,
+        raised=error.error_type if error else None,
+        metadata=redaction.value(plain(said)) if said else {},
+        step=event.step_index,
+        call_index=event.call_index,
+        agent=scope.agent,
+        operation=scope.operation(event.operation_id),
+    )
+
+
+def plain(value: Any) -> Any:
+    """A copy that holds what JSON has and nothing else; anything else is shown as Python writes it."""
+    kind = value.__class__
+    if kind is str or kind is int or kind is float or kind is bool or value is None:
+        return value
+    if isinstance(value, dict):
+        return {key if key.__class__ is str else _text(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return json.loads(canonical(value))
+
+
+def _text(key: object) -> str:
+    return str(key) if isinstance(key, str) else str(next(iter(json.loads(json.dumps({key: None}, default=repr)))))
+
+
+class Scope:
+    """What one run has used of the recordings: an operation, or all runs of one sub-agent under one operation.
+
+    Attributes:
+        agent: The sub-agent; empty for an operation of its own.
+        number: Its place among all scopes of the cassette, from 1.
+        used: The recordings that have answered in it or were made in it, by their identity.
+    """
+
+    __slots__ = ("_operations", "agent", "number", "used")
+
+    def __init__(self, agent: str, number: int) -> None:
+        self.agent = agent
+        self.number = number
+        # The recordings are held too, so that no other one gets the identity of one that is gone.
+        self.used: dict[int, Recording] = {}
+        self._operations: dict[str, int] = {}
+
+    def operation(self, operation_id: str) -> int:
+        """Which of the scope's operations this is, from 1."""
+        return self._operations.setdefault(operation_id, len(self._operations) + 1) if self.agent else 1
+
+
+class Scopes:
+    """The scopes that live at the moment, by the operation with whose end they end."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._by_owner: dict[str, dict[str, Scope]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_owner.values()))
+
+    def of(self, operation_id: str, parent_operation_id: str | None, agent_id: str) -> Scope:
+        """The scope of an operation."""
+        owner, agent = (parent_operation_id, agent_id) if parent_operation_id else (operation_id, "")
+        scopes = self._by_owner.setdefault(owner, {})
+        scope = scopes.get(agent)
+        if scope is None:
+            self._count += 1
+            scope = scopes[agent] = Scope(agent, self._count)
+        return scope
+
+    def forget(self, operation_id: str) -> None:
+        """Drop what ends with an operation: its own scope and those of its sub-agents."""
+        self._by_owner.pop(operation_id, None)
+
+
+class Track:
+    """The recordings of one call, in the order in which they are played.
+
+    Attributes:
+        recordings: The recordings.
+        run: The scope that made them; 0 where they were there before.
+    """
+
+    __slots__ = ("recordings", "run")
+
+    def __init__(self, run: int) -> None:
+        self.recordings: list[Recording] = []
+        self.run = run
+
+
+class Recordings:
+    """Recordings that answer calls, each once in every scope.
+
+    Args:
+        matching: Whether a recording is found by its arguments, or by its place among the calls of the tool.
+        ignore: Fields of the arguments that make no difference.
+
+    Attributes:
+        matching: How recordings are found.
+        played: Those that have answered a call or were made in this run, by their identity.
+    """
+
+    def __init__(self, matching: Matching, ignore: Sequence[str] = ()) -> None:
+        self.matching: Matching = matching
+        self.played: dict[int, Recording] = {}
+        self._ignore = [field.split(".") for field in ignore]
+        self._tracks: dict[Key, Track] = {}
+
+    def __len__(self) -> int:
+        return sum(len(track.recordings) for track in self._tracks.values())
+
+    def __iter__(self) -> Iterator[Recording]:
+        for track in self._tracks.values():
+            yield from track.recordings
+
+    def key(self, agent: str, tool: str, args: dict[str, Any]) -> Key:
+        """How a call is found again."""
+        if self.matching == "sequential":
+            return agent, tool, ""
+        for field in self._ignore:
+            args = _without(args, field)
+        return agent, tool, canonical(args)
+
+    def add(self, key: Key, recording: Recording) -> None:
+        """Put a recording beside those of the same call."""
+        track = self._tracks.get(key)
+        if track is None:
+            track = self._tracks[key] = Track(0)
+        # Parallel calls may end in any order; they are played in the order in which the model asked for them.
+        bisect.insort(track.recordings, recording, key=_play_order)
+
+    def made(self, key: Key, recording: Recording, scope: Scope, *, replace: bool) -> bool:
+        """Keep what a scope has recorded.
+
+        Args:
+            key: The call.
+            recording: What it came to.
+            scope: Where it was made, and is used up.
+            replace: Whether it takes the place of what earlier scopes recorded of the same call.
+
+        Returns:
+            Whether it was kept: of two scopes at the same time, one alone records a call.
+        """
+        if replace:
+            track = self._tracks.get(key)
+            if track is not None and scope.number < track.run:
+                return False  # the one that began last is kept whole
+            if track is None or scope.number > track.run:
+                for gone in track.recordings if track else ():
+                    self.played.pop(id(gone), None)
+                self._tracks[key] = Track(scope.number)
+        elif self.take(key, (recording.operation, recording.call_index), scope) is not None:
+            return False  # another one has recorded the call while the tool of this one ran
+        self.add(key, recording)
+        scope.used[id(recording)] = self.played[id(recording)] = recording
+        return True
+
+    def take(self, key: Key, wanted: tuple[int, int], scope: Scope) -> tuple[Recording, int] | None:
+        """The recording that answers a call, used up for this scope.
+
+        Args:
+            key: The call.
+            wanted: The run of its sub-agent and the index of the call: equal calls of one step start in any order on
+                trio, so the recording of the same index comes first.
+            scope: Where it is asked for.
+
+        Returns:
+            The recording and its place among those of the call, from 1; `None` if there is none left.
+        """
+        track = self._tracks.get(key)
+        if track is None:
+            return None
+        recordings, used = track.recordings, scope.used
+        place = bisect.bisect_left(recordings, wanted, key=_play_order)
+        while place < len(recordings) and _play_order(recordings[place]) == wanted:
+            if id(recordings[place]) not in used:
+                break
+            place += 1
+        else:
+            place = next((each for each, one in enumerate(recordings) if id(one) not in used), -1)
+        if place < 0:
+            return None
+        found = recordings[place]
+        used[id(found)] = self.played[id(found)] = found
+        return found, place + 1
+
+    def count(self, key: Key) -> int:
+        """How many recordings there are of a call."""
+        track = self._tracks.get(key)
+        return 0 if track is None else len(track.recordings)
+
+
+def in_file_order(recordings: Iterable[Recording]) -> list[Recording]:
+    """Recordings as a file has them: the same ones always in the same order."""
+    return sorted(recordings, key=_file_order)
+
+
+def _play_order(recording: Recording) -> tuple[int, int]:
+    return recording.operation, recording.call_index
+
+
+def _file_order(recording: Recording) -> tuple[str, int, int, str, int, str]:
+    args = canonical(recording.args)
+    return recording.agent, recording.operation, recording.step, recording.tool, recording.call_index, args
+
+
+def _without(value: Any, field: list[str]) -> Any:
+    """A copy without a field, which is named from the outside in; `*` stands for every name and every place."""
+    name, *inner = field
+    if isinstance(value, dict):
+        names = list(value) if name == "*" else [name] if name in value else []
+        changed = {each: _without(value[each], inner) for each in names} if inner else {}
+        return {key: changed.get(key, item) for key, item in value.items() if inner or key not in names}
+    if isinstance(value, list):
+        places = [place for place in range(len(value)) if name in ("*", str(place))]
+        if not inner:
+            return [item for place, item in enumerate(value) if place not in places]
+        return [_without(item, inner) if place in places else item for place, item in enumerate(value)]
+    return value
+
+
+COMPARED = 200
+"""Recordings of the tool that are looked at."""
+COMPARED_CHARACTERS = 2_000
+"""Characters of each one's arguments that are looked at."""
+LISTED = 3
+LISTED_CHARACTERS = 300
+"""Bounds of what is listed in a sentence."""
+SHOWN_LINES = 40
+SHOWN_WIDTH = 110
+READ_LINES = 1_000
+"""Bounds of a difference: it goes to a model, and a test prints it."""
+
+
+def why_missing(recordings: Iterable[Recording], tool: str, args: dict[str, Any], agent: str, known: int) -> str:
+    """Why no recording answers a call.
+
+    Args:
+        recordings: All recordings of the cassette.
+        tool: The tool.
+        args: The arguments.
+        agent: The sub-agent that calls; empty for the agent that was run.
+        known: How many recordings of this very call there were.
+
+    Returns:
+        A sentence, and a difference in lines of their own where another recording comes near.
+    """
+    call = f"{tool} with {_short(args)}"
+    if known:
+        return f"{call}: it was recorded {known} times, and this is call {known + 1}. The real tool was not run."
+    held = list(recordings)
+    near = nearest(held, tool, args, agent)
+    if near is None:
+        others = _listed(sorted({recording.tool for recording in held}))
+        reason = f"no call of {tool} was recorded{f', only of {others}' if others else ''}"
+        return f"{call}: {reason}. The real tool was not run."
+    reason = (
+        f"{tool} was recorded with {_listed(dict.fromkeys(_short(each.args) for each in held if each.tool == tool))}"
+    )
+    if near.agent != agent:
+        reason += f", by {f'the sub-agent {near.agent!r}' if near.agent else 'the agent that was run'}"
+    shown = difference(near.args, args)
+    return (
+        f"{call}: {reason}. The real tool was not run."
+        f"{f'{chr(10)}The nearest recording has other arguments:{chr(10)}{shown}' if shown else ''}"
+    )
+
+
+def _short(args: dict[str, Any]) -> str:
+    text = canonical(args)
+    return text if len(text) <= LISTED_CHARACTERS else f"{text[:LISTED_CHARACTERS]}..."
+
+
+def _listed(texts: Iterable[str]) -> str:
+    shown = list(texts)
+    return f"{', '.join(shown[:LISTED])}{' and others' if len(shown) > LISTED else ''}"
+
+
+def nearest(recordings: Iterable[Recording], tool: str, args: dict[str, Any], agent: str) -> Recording | None:
+    """The recording of the same tool whose arguments are most like these, those of the same sub-agent first."""
+    same = [recording for recording in recordings if recording.tool == tool]
+    near = [recording for recording in same if recording.agent == agent] or same
+    matcher = difflib.SequenceMatcher(None, autojunk=False)
+    matcher.set_seq2(canonical(args)[:COMPARED_CHARACTERS])
+    best: Recording | None = None
+    best_score = -1.0
+    for recording in near[:COMPARED]:
+        matcher.set_seq1(canonical(recording.args)[:COMPARED_CHARACTERS])
+        score = sum(key in args and args[key] == value for key, value in recording.args.items()) + matcher.quick_ratio()
+        if score > best_score:
+            best, best_score = recording, score
+    return best
+
+
+def difference(recorded: dict[str, Any], asked: dict[str, Any]) -> str:
+    """A unified diff of two sets of arguments, of a size that a person reads; empty if they are equal."""
+    lines = list(
+        difflib.unified_diff(list(_lines(recorded)), list(_lines(asked)), "recorded", "asked", n=2, lineterm="")
+    )
+    if len(lines) > SHOWN_LINES:
+        lines[SHOWN_LINES:] = [f"... and {len(lines) - SHOWN_LINES} more lines"]
+    return "\n".join(lines)
+
+
+def _lines(args: dict[str, Any]) -> Iterator[str]:
+    """Arguments as lines; a long one is cut into several, so that what differs in it is seen."""
+    for number, line in enumerate(canonical(args, indent=2).split("\n")):
+        if number >= READ_LINES:
+            return
+        for start in range(0, min(len(line), READ_LINES * SHOWN_WIDTH), SHOWN_WIDTH):
+            yield line[start : start + SHOWN_WIDTH]

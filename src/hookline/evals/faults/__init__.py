@@ -1,0 +1,47 @@
+"""What goes wrong with tools, on purpose and always in the same way: `ToolMocks.fault` says where it strikes."""
+
+from hookline.evals.faults._clocks import Clock as Clock
+from hookline.evals.faults._clocks import RealClock as RealClock
+from hookline.evals.faults._clocks import VirtualClock as VirtualClock
+from hookline.evals.faults._faults import (
+    DuplicatedResult,
+    EmptyResult,
+    FailedResult,
+    Fault,
+    FaultSpec,
+    Latency,
+    LogNormal,
+    MalformedJson,
+    Normal,
+    Oversize,
+    RaiseError,
+    RateLimit,
+    Timeout,
+    TruncatedJson,
+    Uniform,
+    WrongSchema,
+    draw_for,
+    strikes,
+)
+from hookline.evals.faults._files import load_faults as load_faults
+
+__all__ = [
+    "DuplicatedResult",
+    "EmptyResult",
+    "FailedResult",
+    "Fault",
+    "FaultSpec",
+    "Latency",
+    "LogNormal",
+    "MalformedJson",
+    "Normal",
+    "Oversize",
+    "RaiseError",
+    "RateLimit",
+    "Timeout",
+    "TruncatedJson",
+    "Uniform",
+    "WrongSchema",
+    "draw_for",
+    "strikes",
+]

@@ -1,0 +1,196 @@
+"""The time that faults go by: of its own for each operation, so that operations never delay each other."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import anyio
+
+from hookline.evals.errors import check_seconds
+
+__all__ = ["Clock", "OperationClock", "RealClock", "VirtualClock"]
+
+
+class OperationClock(ABC):
+    """The time of one operation, and what faults remember of it.
+
+    Attributes:
+        state: What faults keep for this operation, each under a key of its own. Faults themselves keep nothing, since
+            parallel operations share them.
+    """
+
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state: dict[object, Any] = {}
+
+    @property
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds; only differences mean something."""
+
+    @property
+    @abstractmethod
+    def arrival(self) -> float:
+        """When a call that is made now begins; on a virtual clock, all calls of a step begin at once."""
+
+    @abstractmethod
+    def enter(self, step_index: int) -> None:
+        """A call of a step is made.
+
+        Args:
+            step_index: The step, from 0.
+        """
+
+    @abstractmethod
+    def pass_time(self, seconds: float, step_index: int) -> float:
+        """A call takes time; never waits.
+
+        Args:
+            seconds: How long it takes.
+            step_index: The step that it belongs to, from 0.
+
+        Returns:
+            The seconds that have still to be waited for: 0.0 on a virtual clock, all of them on a real one.
+        """
+
+    async def sleep(self, seconds: float, step_index: int) -> None:
+        """A call takes time, and is over when this returns; a virtual clock does not wait.
+
+        Args:
+            seconds: How long it takes.
+            step_index: The step that it belongs to, from 0.
+        """
+        left = self.pass_time(seconds, step_index)
+        if left > 0:
+            await anyio.sleep(left)
+
+
+class VirtualOperationClock(OperationClock):
+    """Time that passes when somebody says so. Starts at 0.0; calls of one step overlap, steps follow each other."""
+
+    __slots__ = ("_now", "_step", "_step_start")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = self._step_start = 0.0
+        self._step = 0
+
+    @property
+    def now(self) -> float:
+        """The end of the longest call until now, in seconds from the start."""
+        return self._now
+
+    @property
+    def arrival(self) -> float:
+        """The start of the step."""
+        return self._step_start
+
+    def enter(self, step_index: int) -> None:
+        """See `OperationClock`. A later step begins when every call of those before it has ended."""
+        if step_index > self._step:
+            self._step = step_index
+            self._step_start = self._now
+
+    def pass_time(self, seconds: float, step_index: int) -> float:
+        """See `OperationClock`."""
+        self.enter(step_index)
+        self._now = max(self._now, self._step_start + seconds)
+        return 0.0
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass that no call took; the calls that follow begin after it.
+
+        Args:
+            seconds: How much.
+
+        Raises:
+            FaultDefinitionError: If it is no number from 0.
+        """
+        check_seconds("VirtualClock.advance", "seconds", seconds)
+        self._now += seconds
+        self._step_start = self._now
+
+
+class RealOperationClock(OperationClock):
+    """The event loop's time."""
+
+    __slots__ = ()
+
+    @property
+    def now(self) -> float:
+        """The event loop's time, in seconds."""
+        return anyio.current_time()
+
+    @property
+    def arrival(self) -> float:
+        """Now."""
+        return anyio.current_time()
+
+    def enter(self, step_index: int) -> None:
+        """See `OperationClock`. Nothing happens: real steps follow each other by themselves."""
+
+    def pass_time(self, seconds: float, step_index: int) -> float:
+        """See `OperationClock`."""
+        return seconds
+
+
+class VirtualClock:
+    """Time of its own for every operation, in which nobody ever waits: hours of latency cost nothing."""
+
+    virtual: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._operations: dict[str, VirtualOperationClock] = {}
+
+    def of(self, operation_id: str) -> VirtualOperationClock:
+        """The time of one operation; it starts at 0.0 when it is first asked for.
+
+        Args:
+            operation_id: The operation.
+        """
+        clock = self._operations.get(operation_id)
+        if clock is None:
+            clock = self._operations[operation_id] = VirtualOperationClock()
+        return clock
+
+    def forget(self, operation_id: str) -> None:
+        """An operation has ended: drop its time, and what faults remember of it.
+
+        Args:
+            operation_id: The operation; one that nobody asked for is fine.
+        """
+        self._operations.pop(operation_id, None)
+
+
+class RealClock:
+    """The event loop's time for every operation: faults really wait, and stop waiting when they are cancelled."""
+
+    virtual: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._operations: dict[str, RealOperationClock] = {}
+
+    def of(self, operation_id: str) -> RealOperationClock:
+        """The time of one operation.
+
+        Args:
+            operation_id: The operation.
+        """
+        clock = self._operations.get(operation_id)
+        if clock is None:
+            clock = self._operations[operation_id] = RealOperationClock()
+        return clock
+
+    def forget(self, operation_id: str) -> None:
+        """An operation has ended: drop what faults remember of it.
+
+        Args:
+            operation_id: The operation; one that nobody asked for is fine.
+        """
+        self._operations.pop(operation_id, None)
+
+
+Clock = VirtualClock | RealClock
+"""What `ToolMocks` takes."""

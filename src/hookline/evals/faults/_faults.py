@@ -1,0 +1,306 @@
+"""What goes wrong with tools, on purpose and always in the same way: `ToolMocks.fault` says where it strikes."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections import deque
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from hookline._checks import shown
+from hookline.calls import ToolResult
+from hookline.evals.errors import MAX_SECONDS, FaultDefinitionError, check_count, check_probability, check_seconds
+from hookline.evals.faults._clocks import OperationClock
+from hookline.evals.faults._content import (
+    DuplicatedResult,
+    EmptyResult,
+    MalformedJson,
+    Oversize,
+    TruncatedJson,
+    WrongSchema,
+)
+from hookline.evals.faults._times import LogNormal, Normal, Uniform
+from hookline.evals.matching import SeenCall
+
+__all__ = [
+    "DuplicatedResult",
+    "EmptyResult",
+    "FailedResult",
+    "Fault",
+    "FaultSpec",
+    "Latency",
+    "LogNormal",
+    "MalformedJson",
+    "Normal",
+    "Oversize",
+    "RaiseError",
+    "RateLimit",
+    "Timeout",
+    "TruncatedJson",
+    "Uniform",
+    "WrongSchema",
+    "draw_for",
+    "strikes",
+]
+
+
+class Fault(Protocol):
+    """Something that goes wrong with a tool call. Parallel operations share it, so it keeps nothing of a call."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+
+    @property
+    def replaces(self) -> bool:
+        """Whether it answers in the tool's place; else it changes or delays what the tool answers."""
+
+    def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult | Exception | None:
+        """What the call comes to; asked only if the fault replaces.
+
+        Args:
+            call: The call.
+            draw: Where anything random comes from: a generator for this fault and this call alone.
+            clock: The operation's time, whose `state` keeps what the fault must remember of earlier calls.
+
+        Returns:
+            The answer, or the exception that the tool counts as having raised; `None` to leave the call alone.
+        """
+
+    def change(self, result: ToolResult, draw: random.Random) -> ToolResult:
+        """The answer in place of a tool's; asked only if the fault does not replace.
+
+        Args:
+            result: What the tool, or a rule in its place, answered.
+            draw: Where anything random comes from.
+        """
+
+    def delay_s(self, draw: random.Random) -> float:
+        """Seconds that the call takes because of the fault, before anything else happens to it.
+
+        Args:
+            draw: Where anything random comes from.
+        """
+
+
+class CallFault(msgspec.Struct, frozen=True):
+    """A fault that answers in the tool's place, without delay."""
+
+    replaces: ClassVar[bool] = True
+
+    def change(self, result: ToolResult, draw: random.Random) -> ToolResult:
+        """See `Fault`. Nothing changes."""
+        return result
+
+    def delay_s(self, draw: random.Random) -> float:
+        """See `Fault`. No time passes."""
+        return 0.0
+
+
+class RaiseError(CallFault, frozen=True):
+    """The tool counts as having raised an exception.
+
+    Attributes:
+        error: The exception, or a class of exceptions that can be made without arguments.
+    """
+
+    name: ClassVar[str] = "raise_error"
+
+    error: Exception | type[Exception]
+
+    def __post_init__(self) -> None:
+        error: object = self.error
+        if isinstance(error, Exception):
+            return
+        if not isinstance(error, type) or not issubclass(error, Exception):
+            problem = f"is an exception or a class of exceptions; got {shown(error)}"
+            raise FaultDefinitionError("RaiseError", "error", problem)
+        try:
+            error()
+        except Exception as failure:
+            problem = f"is {error.__name__}, which cannot be made without arguments ({failure}); give an instance"
+            raise FaultDefinitionError("RaiseError", "error", problem) from None
+
+    def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> Exception:
+        """See `Fault`."""
+        return self.error if isinstance(self.error, Exception) else self.error()
+
+
+class FailedResult(CallFault, frozen=True):
+    """The tool answers that it could not do what it was asked for; nothing is raised.
+
+    Attributes:
+        content: What the model reads.
+    """
+
+    name: ClassVar[str] = "failed_result"
+
+    content: str = "The tool could not do this."
+
+    def __post_init__(self) -> None:
+        content: object = self.content
+        if not isinstance(content, str):
+            raise FaultDefinitionError("FailedResult", "content", f"is text; got {shown(content)}")
+
+    def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult:
+        """See `Fault`."""
+        return ToolResult(content=self.content, success=False)
+
+
+class Timeout(CallFault, frozen=True):
+    """The tool does not answer: after a while it counts as having raised a `TimeoutError`.
+
+    Attributes:
+        seconds: How long that takes.
+    """
+
+    name: ClassVar[str] = "timeout"
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        check_seconds("Timeout", "seconds", self.seconds)
+
+    def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> Exception:
+        """See `Fault`."""
+        return TimeoutError(f"{call.identifier}/{call.api_name} did not answer within {self.seconds:g} s.")
+
+    def delay_s(self, draw: random.Random) -> float:
+        """See `Fault`."""
+        return float(self.seconds)
+
+
+class RateLimit(CallFault, frozen=True, kw_only=True):
+    """Only so many calls of a tool get through in any window of time; the others are refused with a time to wait.
+
+    Each operation has its own budget for each tool. Calls that were refused do not count. Those that a model makes at
+    once are counted in the order in which they arrive.
+
+    Attributes:
+        calls: How many calls get through, from 1.
+        per_seconds: In which window of time.
+        raises: Whether a refused call counts as raised; else it gives a failed result.
+    """
+
+    name: ClassVar[str] = "rate_limit"
+
+    calls: int
+    per_seconds: float
+    raises: bool = True
+
+    def __post_init__(self) -> None:
+        check_count("RateLimit", "calls", self.calls, most=1_000_000)
+        check_seconds("RateLimit", "per_seconds", self.per_seconds, positive=True)
+        raises: object = self.raises
+        if not isinstance(raises, bool):
+            raise FaultDefinitionError("RateLimit", "raises", f"is True or False; got {shown(raises)}")
+
+    def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult | None:
+        """See `Fault`. The seconds to wait are in the text, and in the metadata as `retry_after_s`."""
+        tool = f"{call.identifier}/{call.api_name}"
+        # Two equal limits are two budgets. The state holds the fault too, so that nothing else gets its id.
+        _, passed = clock.state.setdefault((id(self), tool), (self, deque()))
+        now = clock.arrival
+        while passed and passed[0] + self.per_seconds - now < 1e-6:
+            passed.popleft()
+        if len(passed) < self.calls:
+            passed.append(now)
+            return None
+        wait = math.ceil((passed[0] + self.per_seconds - now) * 1000) / 1000
+        allowed = f"{self.calls} {'call' if self.calls == 1 else 'calls'} in {self.per_seconds:g} s"
+        return ToolResult(
+            content=f"{tool} takes at most {allowed}. Retry after {wait} s.",
+            success=False,
+            error_type="RateLimitError" if self.raises else None,
+            metadata={"retry_after_s": wait},
+        )
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """The tool answers later; what it answers stays as it is.
+
+    Attributes:
+        seconds: How much later: always the same, or `Uniform`, `Normal` or `LogNormal`.
+    """
+
+    name: ClassVar[str] = "latency"
+    replaces: ClassVar[bool] = False
+
+    seconds: float | Uniform | Normal | LogNormal
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.seconds, Uniform | Normal | LogNormal):
+            check_seconds("Latency", "seconds", self.seconds)
+
+    def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> None:
+        """See `Fault`. There is nothing to answer in the tool's place."""
+
+    def change(self, result: ToolResult, draw: random.Random) -> ToolResult:
+        """See `Fault`. Nothing changes."""
+        return result
+
+    def delay_s(self, draw: random.Random) -> float:
+        """See `Fault`."""
+        if isinstance(self.seconds, Uniform | Normal | LogNormal):
+            return min(self.seconds.seconds(draw), MAX_SECONDS)
+        return float(self.seconds)
+
+
+class FaultSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault, and the calls that it may strike.
+
+    Attributes:
+        tool: The pattern of the tools, as `ToolMocks.fault` takes it.
+        fault: What goes wrong.
+        args: The arguments of the calls, as `ToolMocks.fault` takes them; `None` for any.
+        probability: How likely each of these calls is struck, from 0 to 1.
+        name: What reports call it; `None` for the fault's own name.
+    """
+
+    tool: str
+    fault: Fault
+    args: dict[str, Any] | None = None
+    probability: float = 1.0
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_probability("FaultSpec", self.probability)
+
+
+def strikes(probability: float, *, seed: int, operation: str, tool: str, call_index: int, fault_index: int) -> bool:
+    """Whether a fault strikes a call. The same in every process, whatever was asked before.
+
+    Args:
+        probability: From 0 (never) to 1 (always).
+        seed: The seed of the run.
+        operation: The operation, or the name of the case that it runs.
+        tool: The tool, as `identifier/api_name`.
+        call_index: The call, from 1, per tool and operation.
+        fault_index: Which of the faults that may strike the call.
+    """
+    if probability >= 1:
+        return True
+    digest = _digest("strike", seed, operation, tool, call_index, fault_index)
+    return (digest >> 11) * 2.0**-53 < probability
+
+
+def draw_for(*, seed: int, operation: str, tool: str, call_index: int, fault_index: int) -> random.Random:
+    """The generator of one fault for one call, which nothing else draws from.
+
+    Args:
+        seed: The seed of the run.
+        operation: The operation, or the name of the case that it runs.
+        tool: The tool, as `identifier/api_name`.
+        call_index: The call, from 1, per tool and operation.
+        fault_index: Which of the faults that may strike the call.
+    """
+    return random.Random(_digest("draw", seed, operation, tool, call_index, fault_index))
+
+
+def _digest(purpose: str, seed: int, operation: str, tool: str, call_index: int, fault_index: int) -> int:
+    # The operation's length comes before it, so that no two lists of parts give the same text.
+    text = f"{purpose} {seed} {call_index} {fault_index} {len(operation)} {operation}{tool}"
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")

@@ -1,0 +1,202 @@
+"""Faults in a YAML file, for runs that are started from a command line.
+
+```yaml
+faults:
+  - {tool: "*/search", fault: timeout, seconds: 5, probability: 0.2}
+  - {tool: bank/transfer, args: {currency: EUR}, fault: raise_error, error: ConnectionError, message: down}
+  - {tool: "*", fault: latency, seconds: {lognormal: {median: 0.3, sigma: 0.5}}}
+```
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from hookline._checks import shown
+from hookline._yaml import BadLine, LinedDict, LinedList, plain, read_lined
+from hookline.evals.errors import FaultDefinitionError, FaultFileError, check_probability
+from hookline.evals.faults._faults import (
+    DuplicatedResult,
+    EmptyResult,
+    FailedResult,
+    Fault,
+    FaultSpec,
+    Latency,
+    LogNormal,
+    MalformedJson,
+    Normal,
+    Oversize,
+    RaiseError,
+    RateLimit,
+    Timeout,
+    TruncatedJson,
+    Uniform,
+    WrongSchema,
+)
+
+__all__ = ["FaultSpec", "load_faults"]
+
+
+def load_faults(path: str | Path) -> list[FaultSpec]:
+    """Read a file of faults: a mapping with one key, `faults`, that holds a list.
+
+    Every entry has `tool` and `fault`, optionally `args`, `probability` and `name`, and the fault's own fields. A
+    fault is named like its class in snake case: `rate_limit` for `RateLimit`.
+
+    Args:
+        path: The file, YAML in UTF-8.
+
+    Returns:
+        The faults, in the order of the file.
+
+    Raises:
+        FaultFileError: If it cannot be read, or says anything that no fault takes; it says in which line.
+        MissingExtraError: If PyYAML is not installed.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise FaultFileError(str(path), f"the file cannot be read ({error.strerror or error})") from error
+    try:
+        return [_spec(*entry) for entry in _entries(read_lined(data, needed_for="Reading faults from a file"))]
+    except BadLine as error:
+        raise FaultFileError(str(path), error.problem, error.line) from error.__cause__
+
+
+class Kind(NamedTuple):
+    """A fault that a file may name: the keys that it takes, those of them that it needs, how it is made of them."""
+
+    keys: tuple[str, ...]
+    needed: tuple[str, ...]
+    make: Callable[[dict[str, Any]], Fault]
+
+
+def _entries(document: Any) -> list[tuple[int, Any]]:
+    """The line and the content of each entry."""
+    if document is None:
+        raise BadLine(1, "the file is empty; it holds a mapping with one key, `faults`")
+    if not isinstance(document, LinedDict):
+        raise BadLine(getattr(document, "line", 1), "the file holds a mapping with one key, `faults`")
+    for key, line in document.lines.items():
+        if key != "faults":
+            raise BadLine(line, f"unknown key `{key}`; the file has one key, `faults`")
+    faults = document.get("faults")
+    if not isinstance(faults, LinedList):
+        line = document.lines.get("faults", document.line)
+        raise BadLine(line, f"`faults` is a list of mappings; got {shown(plain(faults))}")
+    return list(zip(faults.lines, faults, strict=True))
+
+
+def _spec(line: int, entry: Any) -> FaultSpec:
+    if not isinstance(entry, LinedDict):
+        raise BadLine(line, f"a fault is a mapping with `tool` and `fault`; got {shown(plain(entry))}")
+    given = plain(entry)
+    try:
+        kind = _field(given, "fault", str, f"is one of {', '.join(KINDS)}")
+        tool = _field(given, "tool", str, "is a pattern of tools, such as '*/search'")
+        args = _field(given, "args", dict, "is a mapping of arguments", default=None)
+        name = _field(given, "name", str, "is text", default=None)
+        probability = given.pop("probability", 1.0)
+        fault = _fault(kind, given)
+        check_probability(kind, probability)
+    except FaultDefinitionError as error:
+        at = entry.lines.get(error.field, line)
+        raise BadLine(at, f"{error.fault}: `{error.field}` {error.problem}") from None
+    return FaultSpec(tool=tool, fault=fault, args=args, probability=float(probability), name=name)
+
+
+REQUIRED: Any = object()
+
+
+def _field(given: dict[str, Any], key: str, kind: type, expected: str, *, default: Any = REQUIRED) -> Any:
+    """Take a field out of what was given."""
+    if key not in given:
+        if default is not REQUIRED:
+            return default
+        raise FaultDefinitionError("a fault", key, f"is missing; it {expected}")
+    value = given.pop(key)
+    if not isinstance(value, kind) or value == "":
+        raise FaultDefinitionError("a fault", key, f"{expected}; got {shown(value)}")
+    return value
+
+
+def _fault(name: str, given: dict[str, Any]) -> Fault:
+    kind = KINDS.get(name)
+    if kind is None:
+        raise FaultDefinitionError("a fault", "fault", f"is one of {', '.join(KINDS)}; got {shown(name)}")
+    for key in given:
+        if key not in kind.keys:
+            takes = ", ".join((*kind.keys, "tool", "fault", "args", "probability", "name"))
+            raise FaultDefinitionError(name, key, f"is an unknown key; it takes {takes}")
+    for key in kind.needed:
+        if key not in given:
+            raise FaultDefinitionError(name, key, "is missing")
+    return kind.make(given)
+
+
+def _raise_error(given: dict[str, Any]) -> RaiseError:
+    name, message = given["error"], given.get("message", "")
+    error = getattr(builtins, name, None) if isinstance(name, str) else None
+    if not isinstance(error, type) or not issubclass(error, Exception):
+        problem = f"is the name of an exception that Python brings along, such as ConnectionError; got {shown(name)}"
+        raise FaultDefinitionError("raise_error", "error", problem)
+    if not isinstance(message, str):
+        raise FaultDefinitionError("raise_error", "message", f"is text; got {shown(message)}")
+    try:
+        return RaiseError(error(message) if message else error())
+    except TypeError as failure:
+        raise FaultDefinitionError("raise_error", "error", f"takes more than a message ({failure})") from None
+
+
+DISTRIBUTIONS: dict[object, type[Uniform | Normal | LogNormal]] = {
+    "uniform": Uniform,
+    "normal": Normal,
+    "lognormal": LogNormal,
+}
+
+
+def _latency(given: dict[str, Any]) -> Latency:
+    seconds = given["seconds"]
+    if not isinstance(seconds, dict):
+        return Latency(seconds)
+    name, *others = seconds or [None]
+    distribution = DISTRIBUTIONS.get(name)
+    if distribution is None or others:
+        problem = f"is a number, or a mapping with one of {', '.join(map(str, DISTRIBUTIONS))}; got {shown(seconds)}"
+        raise FaultDefinitionError("latency", "seconds", problem)
+    fields = [field.name for field in msgspec.structs.fields(distribution)]
+    arguments = seconds[name]
+    if not isinstance(arguments, dict) or set(arguments) != set(fields):
+        problem = f"takes `{name}` as a mapping with {' and '.join(fields)}; got {shown(arguments)}"
+        raise FaultDefinitionError("latency", "seconds", problem)
+    try:
+        return Latency(distribution(**arguments))
+    except FaultDefinitionError as error:
+        raise FaultDefinitionError("latency", "seconds", f"has a `{error.field}` that {error.problem}") from None
+
+
+def _kind_of(fault: type[Any]) -> Kind:
+    fields = msgspec.structs.fields(fault)
+    needed = tuple(field.name for field in fields if field.required)
+    return Kind(tuple(field.name for field in fields), needed, lambda given: fault(**given))
+
+
+KINDS: dict[str, Kind] = {
+    RaiseError.name: Kind(("error", "message"), ("error",), _raise_error),
+    FailedResult.name: _kind_of(FailedResult),
+    Timeout.name: _kind_of(Timeout),
+    Latency.name: Kind(("seconds",), ("seconds",), _latency),
+    RateLimit.name: _kind_of(RateLimit),
+    TruncatedJson.name: _kind_of(TruncatedJson),
+    MalformedJson.name: _kind_of(MalformedJson),
+    WrongSchema.name: _kind_of(WrongSchema),
+    Oversize.name: _kind_of(Oversize),
+    EmptyResult.name: _kind_of(EmptyResult),
+    DuplicatedResult.name: _kind_of(DuplicatedResult),
+}
+"""Every fault that a file may name."""

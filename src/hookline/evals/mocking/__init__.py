@@ -1,0 +1,9 @@
+"""Answer tool calls in the tools' place: `ToolMocks`, its rules, and what they answer."""
+
+from hookline.evals.mocking._answers import Answer, Fake
+from hookline.evals.mocking._assertions import calls_of as calls_of
+from hookline.evals.mocking._assertions import table as table
+from hookline.evals.mocking._mocks import FaultRule, FaultStrike, MockedCall, ToolMocks
+from hookline.evals.mocking._rules import Rule
+
+__all__ = ["Answer", "Fake", "FaultRule", "FaultStrike", "MockedCall", "Rule", "ToolMocks"]

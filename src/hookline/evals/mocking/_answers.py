@@ -1,0 +1,434 @@
+"""What a rule answers in a tool's place: a value, a function, a sequence, a table, a template, a fake, a recording."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+
+from hookline.errors import HookUsageError, ToolResultError, message_of
+from hookline.evals.errors import AnswerError
+from hookline.evals.matching import MISSING, at
+from hookline.events import BeforeToolCall
+from hookline.execution import is_async_handler
+from hookline.runtime import as_result
+
+if TYPE_CHECKING:
+    from hookline.evals.cassettes import Cassette
+
+__all__ = [
+    "PASS",
+    "Answer",
+    "Called",
+    "Fake",
+    "FakeMethod",
+    "FromArguments",
+    "Sequenced",
+    "Table",
+    "Taped",
+    "Template",
+    "Then",
+    "Through",
+    "Value",
+    "misfit",
+]
+
+T = TypeVar("T")
+
+
+class Fake(Generic[T]):
+    """An object whose methods stand for tools, with a state of its own in each operation.
+
+    Args:
+        source: A class or function that makes one, or one whose copy each operation gets.
+    """
+
+    def __init__(self, source: Callable[[], T] | T) -> None:
+        if isinstance(source, type) or _is_function(source):
+            problem = misfit(cast("Callable[..., object]", source), {})
+            if problem is not None:
+                raise HookUsageError(
+                    f"{source!r:.100} cannot make a fake without arguments: {problem}. Give a function that can."
+                )
+        self._source = source
+        self._made: dict[str, T] = {}
+
+    def __repr__(self) -> str:
+        return f"Fake({self._source!r}, operations={len(self._made)})"
+
+    def of(self, operation_id: str) -> T:
+        """The object of one operation; made if it is the first to ask."""
+        made = self._made.get(operation_id)
+        if made is None:
+            made = self._made[operation_id] = self._make()
+        return made
+
+    @property
+    def only(self) -> T:
+        """The object of the single operation that used it.
+
+        Raises:
+            HookUsageError: If none has, or several have.
+        """
+        if len(self._made) != 1:
+            raise HookUsageError(f"{len(self._made)} operations used {self!r}; `of(operation_id)` gives the one's.")
+        return next(iter(self._made.values()))
+
+    def forget(self) -> None:
+        """Drop every operation's object."""
+        self._made.clear()
+
+    def methods(self) -> list[str]:
+        """Names of the public methods."""
+        probe = self._source if isinstance(self._source, type) else self._make()
+        names = [name for name in dir(probe) if not name.startswith("_") and _is_method(probe, name)]
+        if not names:
+            raise HookUsageError(f"{self._source!r:.100} has no public method that could stand for a tool.")
+        return names
+
+    def _make(self) -> T:
+        source: Any = self._source
+        made: T = source() if isinstance(source, type) or _is_function(source) else copy.deepcopy(source)
+        return made
+
+
+def misfit(function: Callable[..., object], args: Mapping[str, Any]) -> str | None:
+    """Why a function cannot be called with these arguments; `None` where it can, or does not tell.
+
+    Args:
+        function: The function.
+        args: The arguments, by name.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions in C do not tell
+        return None
+    try:
+        signature.bind(**args)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+def _is_function(source: object) -> bool:
+    return inspect.isroutine(source) or isinstance(source, functools.partial)
+
+
+def _is_method(owner: object, name: str) -> bool:
+    static = inspect.getattr_static(owner, name)
+    if isinstance(static, property | functools.cached_property | type):
+        return False  # reading a property may do or raise anything, and a class is no method
+    return callable(getattr(owner, name))
+
+
+Then = Literal["last", "cycle", "error"]
+"""What a sequence does when it has been played: its last answer again, from the start again, or an error."""
+
+PASS: Final = object()
+"""Given instead of an answer: the real tool is to run."""
+
+
+class Answer:
+    """What a rule does with a call that it is for."""
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether what it gives may have to be awaited."""
+        return False
+
+    def give(self, call: BeforeToolCall, place: int) -> object:
+        """The answer, something to await for it, or `PASS`.
+
+        Args:
+            call: The call.
+            place: How many calls of the operation the rule was for before, from 0.
+
+        Raises:
+            AnswerError: If there is none.
+        """
+        raise AnswerError("it has no answer yet: end it with .returns(...), .raises(...), .runs(...) or another answer")
+
+
+@dataclass(frozen=True)
+class Value(Answer):
+    """Always the same.
+
+    Attributes:
+        value: Text, a `ToolResult`, an exception, or a JSON value.
+    """
+
+    value: object
+
+    def __post_init__(self) -> None:
+        answer_of(self.value)  # what could never be an answer is better refused here than in a run
+
+    def give(self, call: BeforeToolCall, place: int) -> object:
+        """See `Answer`."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class Called(Answer):
+    """What a function of the call returns or raises.
+
+    Attributes:
+        function: `(call) -> answer`, plain or async.
+    """
+
+    function: Callable[[BeforeToolCall], object]
+
+    @property
+    def may_wait(self) -> bool:
+        """See `Answer`."""
+        return _may_wait(self.function)
+
+    def give(self, call: BeforeToolCall, place: int) -> object:
+        """See `Answer`."""
+        return self.function(call)
+
+
+@dataclass(frozen=True)
+class FromArguments(Answer):
+    """What a function of the arguments returns or raises, as the tool itself would be called.
+
+    Attributes:
+        function: Called with the arguments as keywords; plain or async.
+    """
+
+    function: Callable[..., object]
+
+    @property
+    def may_wait(self) -> bool:
+        """See `Answer`."""
+        return _may_wait(self.function)
+
+    def give(self, call: BeforeToolCall, place: int) -> object:
+        """See `Answer`."""
+        return _with_arguments(self.function, call)
+
+
+@dataclass(frozen=True)
+class Sequenced(Answer):
+    """One after the other.
+
+    Attributes:
+        answers: The answers.
+        then: What comes after the last.
+    """
+
+    answers: tuple[object, ...]
+    then: Then
+
+    def __post_init__(self) -> None:
+        if not self.answers:
+            raise HookUsageError("A sequence of answers has at least one.")
+        if self.then not in ("last", "cycle", "error"):
+            raise HookUsageError(f"`then` is 'last', 'cycle' or 'error'; got {self.then!r}.")
+        for answer in self.answers:
+            if not callable(answer) or isinstance(answer, Exception):
+                answer_of(answer)
+
+    @property
+    def may_wait(self) -> bool:
+        """See `Answer`."""
+        return any(_may_wait(answer) for answer in self.answers)
+
+    def give(self, call: BeforeToolCall, place: int) -> object:
+        """See `Answer`."""
+        count = len(self.answers)
+        if place >= count and self.then == "error":
+            raise AnswerError(f"its {count} answers are used up, and this is call {place + 1} that it is for")
+        answer = self.answers[place % count if self.then == "cycle" else min(place, count - 1)]
+        return answer(call) if callable(answer) and not isinstance(answer, Exception) else answer
+
+
+@dataclass(frozen=True)
+class Table(Answer):
+    """By the value of one argument.
+
+    Attributes:
+        field: The argument, dotted.
+        answers: By its value, or by its value as text; `"*"` for all others.
+    """
+
+    field: str
+    answers: Mapping[Any, object]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.field, str):
+            raise HookUsageError(f"A table is looked up by the name of an argument; got {self.field!r:.100}.")
+        if not isinstance(self.answers, Mapping) or not self.answers:
+            raise HookUsageError(f"A table is a mapping from values of {self.field!r} to answers.")
+        for answer in self.answers.values():
+            answer_of(answer)
+
+    def give(self, call: BeforeToolCall, place: int) -> object:
+        """See `Answer`."""
+        value = at(call.args, self.field)
+        for key in (value, str(value), "*"):
+            if isinstance(key, Hashable) and key is not MISSING and key in self.answers:
+                return self.answers[key]
+        known = ", ".join(map(repr, list(self.answers)[:10]))
+        said = "is missing" if value is MISSING else f"is {value!r:.100}"
+        told = f"{self.field!r} {said}, and it knows {known}; '*' is for all others"
+        raise AnswerError(f"its table has no answer: {told}")
+
+
+@dataclass(frozen=True)
+class Template(Answer):
+    """A text with the values of arguments in it.
+
+    Attributes:
+        text: `{field}` or `{dotted.field}` stands for an argument, `{{` and `}}` for braces.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise HookUsageError(f"A template is text; got {self.text!r:.100}.")
+
+    def give(self, call: BeforeToolCall, place: int) -> object:
+        """See `Answer`."""
+
+        # Not `str.format`, which would also look up attributes of the values that a model has chosen.
+        def filled(found: re.Match[str]) -> str:
+            if found[0] in ("{{", "}}"):
+                return found[0][0]
+            value = at(call.args, found[1])
+            if value is MISSING:
+                raise AnswerError(f"its template needs the argument {found[1]!r}, which the call does not have")
+            try:
+                return value if isinstance(value, str) else as_result("template", value).content
+            except ToolResultError as error:
+                raise AnswerError(f"its template cannot show the argument {found[1]!r}: {error.reason}") from error
+
+        return re.sub(r"\{\{|\}\}|\{([^{}]+)\}", filled, self.text)
+
+
+@dataclass(frozen=True)
+class Through(Answer):
+    """The real tool runs.
+
+    Attributes:
+        transform: `(call, result) -> result`, plain or async, for what the model is told; `None` to tell it what the
+            tool said.
+    """
+
+    transform: Callable[[Any, Any], object] | None = None
+
+    def give(self, call: BeforeToolCall, place: int) -> object:
+        """See `Answer`."""
+        return PASS
+
+
+@dataclass(frozen=True)
+class Taped(Answer):
+    """What was recorded; the cassette itself is asked, and told when the operation is over.
+
+    Attributes:
+        cassette: The recording.
+    """
+
+    cassette: Cassette
+
+
+@dataclass(frozen=True)
+class FakeMethod(Answer):
+    """What a method of a fake returns or raises.
+
+    Attributes:
+        fake: The fake.
+        method: Its method.
+    """
+
+    fake: Fake[Any]
+    method: str
+
+    @property
+    def may_wait(self) -> bool:
+        """See `Answer`."""
+        return True
+
+    def give(self, call: BeforeToolCall, place: int) -> object:
+        """See `Answer`."""
+        try:
+            made = self.fake.of(call.operation_id)
+        except Exception as error:
+            raise AnswerError(f"its fake could not be made: {type(error).__name__}: {message_of(error)}") from error
+        return _with_arguments(getattr(made, self.method), call)
+
+
+def answer_of(value: object) -> None:
+    """Refuse what can be no answer.
+
+    Raises:
+        HookUsageError: If it can be none.
+    """
+    if not isinstance(value, BaseException):
+        try:
+            as_result("answer", value)
+        except ToolResultError as error:
+            raise HookUsageError(
+                f"A tool answers with text, a ToolResult or a JSON value; got {value!r:.100} ({error.reason})."
+            ) from error
+    elif not isinstance(value, Exception):
+        raise HookUsageError(f"A tool raises an Exception; got {value!r}.")
+
+
+def as_answers(values: Sequence[object]) -> tuple[object, ...]:
+    """Several answers.
+
+    Raises:
+        HookUsageError: If they are one text.
+    """
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise HookUsageError(f"A sequence of answers is a list; got {values!r:.100}.")
+    return tuple(as_error(value) if isinstance(value, type) else value for value in values)
+
+
+def as_error(error: object) -> Exception:
+    """What a tool raises.
+
+    Raises:
+        HookUsageError: If it is no exception, or a class that needs arguments.
+    """
+    if isinstance(error, type) and issubclass(error, Exception):
+        try:
+            return error()
+        except Exception as failure:
+            raise HookUsageError(f"{error.__name__} is not made without arguments; give an instance.") from failure
+    if not isinstance(error, Exception):
+        raise HookUsageError(f"A tool raises an Exception; got {error!r:.100}.")
+    return error
+
+
+def as_cassette(cassette: object) -> Cassette:
+    """What answers from a recording.
+
+    Raises:
+        HookUsageError: If it is no cassette, but its path, for instance.
+    """
+    if not callable(getattr(cassette, "answer", None)):
+        raise HookUsageError(f"A cassette is needed here, as Cassette(path='tapes/one.yaml'); got {cassette!r:.100}.")
+    return cast("Cassette", cassette)
+
+
+def _with_arguments(function: Callable[..., object], call: BeforeToolCall) -> object:
+    args = copy.deepcopy(call.args)  # of a read-only one this is a plain dict, which the function may change
+    try:
+        return function(**args)
+    except TypeError:
+        problem = misfit(function, args)
+        if problem is not None:
+            raise AnswerError(f"its function does not take these arguments: {problem}") from None
+        raise
+
+
+def _may_wait(function: object) -> bool:
+    # A lambda is plain, and may still be put around something async.
+    return callable(function) and (is_async_handler(function) or getattr(function, "__name__", "") == "<lambda>")

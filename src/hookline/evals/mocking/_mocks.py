@@ -1,0 +1,959 @@
+"""`ToolMocks`: rules that answer tool calls in the tools' place, and faults that strike them, as an ordinary bundle."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from hookline._deadlines import own_cancellation
+from hookline.calls import ToolCall, ToolResult, tool_failure
+from hookline.errors import HookUsageError, ToolResultError, message_of
+from hookline.evals._canonical import canonical
+from hookline.evals._endings import Endings
+from hookline.evals.errors import AnswerError, check_seconds, checked_name
+from hookline.evals.faults import Clock, Fault, draw_for, strikes
+from hookline.evals.matching import Matcher, SeenCall
+from hookline.evals.mocking._answers import PASS, Taped, Through
+from hookline.evals.mocking._rules import Rule, RuleTable
+from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, is_interrupted, is_settled
+from hookline.runtime import as_result
+
+if TYPE_CHECKING:
+    from hookline.evals.cassettes import Cassette
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from hookline.calls import ToolSpec
+from hookline.evals.errors import NeverMatchingRuleWarning
+from hookline.evals.faults import RealClock, VirtualClock
+from hookline.evals.matching import match
+from hookline.evals.mocking import _assertions as assertions
+from hookline.evals.mocking._answers import Fake, FakeMethod, as_cassette
+from hookline.evals.mocking._rules import never_matches
+from hookline.events import OnComplete
+from hookline.hooks import Hook, Hooks
+
+if TYPE_CHECKING:
+    import re
+
+    from hookline.evals.cassettes import Cassette
+
+__all__ = [
+    "Decider",
+    "Decision",
+    "FaultRule",
+    "FaultStrike",
+    "MockedCall",
+    "Operation",
+    "Outcome",
+    "ToolMocks",
+    "broken",
+    "explained",
+    "refusal",
+]
+
+Outcome = Literal["mocked", "real", "refused", "elsewhere"]
+"""What became of a call: a rule, a fault or a cassette answered it; the real tool ran; nothing could answer it; another
+hook had answered or denied it."""
+
+
+class MockedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A tool call, and what became of it.
+
+    Attributes:
+        operation_id: The run.
+        identifier: Where the tool comes from.
+        api_name: The tool's name there.
+        args: The arguments.
+        call_index: From 1, per tool and operation.
+        step_index: The step, from 0.
+        tool_call_id: The model's id of the call.
+        outcome: What became of it.
+        rule: Name of the rule that it got.
+        fault: Names of the faults that struck it, joined with commas.
+        cassette: Name of the cassette that answered.
+        latency_ms: How long the faults made it take, on their clock.
+    """
+
+    operation_id: str
+    identifier: str
+    api_name: str
+    args: dict[str, Any]
+    call_index: int
+    step_index: int
+    tool_call_id: str
+    outcome: Outcome
+    rule: str | None = None
+    fault: str | None = None
+    cassette: str | None = None
+    latency_ms: float = 0.0
+
+    @property
+    def path(self) -> str:
+        """The tool, as `identifier/api_name`."""
+        return f"{self.identifier}/{self.api_name}"
+
+
+class FaultStrike(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A fault that struck a call.
+
+    Attributes:
+        fault: The fault's name.
+        tool: The tool, as `identifier/api_name`.
+        call_index: Its call, from 1, per tool and operation.
+        step_index: The step, from 0.
+        operation_id: The run.
+    """
+
+    fault: str
+    tool: str
+    call_index: int
+    step_index: int
+    operation_id: str
+
+
+class FaultRule:
+    """Which calls a fault strikes, and how many of them. `ToolMocks.fault` makes one.
+
+    Attributes:
+        matcher: Which calls.
+        fault: The fault.
+        probability: How many of them, 0 to 1.
+        name: Stands in the provenance of every call that it strikes.
+        index: Its place among the faults of the run, from 0; part of what it is drawn by.
+        hits: How many calls it struck, in all operations.
+    """
+
+    def __init__(self, matcher: Matcher, fault: Fault, *, probability: float, name: str | None, index: int) -> None:
+        # Not `float(probability)` before it is known to be small: a whole number may be too large for that.
+        if not isinstance(probability, int | float) or isinstance(probability, bool) or not 0 <= probability <= 1:
+            raise HookUsageError(f"`probability` is a number from 0 to 1; got {probability!r:.100}.")
+        missing = [word for word in ("name", "replaces", "strike", "change", "delay_s") if not hasattr(fault, word)]
+        if missing or isinstance(fault, type):
+            raise HookUsageError(
+                f"{fault!r:.100} is no fault; give one of hookline.evals.faults, as Timeout(seconds=5), or an object "
+                "with its five words: name, replaces, strike, change, delay_s."
+            )
+        self.matcher = matcher
+        self.fault = fault
+        self.probability = float(probability)
+        self.name = checked_name(name if name is not None else fault.name)
+        self.index = index
+        self.hits = 0
+
+    def __repr__(self) -> str:
+        return f"FaultRule({self.name!r}, {self.matcher!r}, probability={self.probability:g}, hits={self.hits})"
+
+
+SHOWN = 5
+"""How many rules are shown."""
+
+SEARCHED = 2_000
+"""How many rules' tools are searched for one that is spelt alike."""
+
+
+def refusal(table: RuleTable, call: SeenCall) -> ToolResult:
+    """The result of a call that nothing answers in a strict run."""
+    path = f"{call.identifier}/{call.api_name}"
+    content = (
+        f"No mock answers {path} with {_short(canonical(call.args))} (call {call.call_index} of it, step "
+        f"{call.step_index}), and this run is strict: the real tool was not run. {_nearest(table, call)}Answer it with "
+        f"mocks.tool({path!r}).returns(...), or let the tool run with .passthrough()."
+    )
+    return ToolResult(content=content, success=False, metadata={"unmocked": True})
+
+
+def broken(call: SeenCall, rule: Rule | None, error: Exception) -> ToolResult:
+    """The result of a call whose mock failed."""
+    path = f"{call.identifier}/{call.api_name}"
+    what = f"Rule {rule.name!r}" if rule is not None else "A mock"
+    kind = "" if isinstance(error, AnswerError) else f"{type(error).__name__}: "
+    content = f"{what} could not answer {path}: {kind}{message_of(error)}. The real tool was not run."
+    metadata = {"unmocked": True} if rule is None else {"unmocked": True, "rule": rule.name}
+    return ToolResult(content=content, success=False, metadata=metadata)
+
+
+def explained(table: RuleTable, call: SeenCall) -> str:
+    """Which rule a call gets, and why not the others that are for its tool."""
+    path = f"{call.identifier}/{call.api_name}"
+    winner, problem = _winner(table, call)
+    lines = [f"{path} with {_short(canonical(call.args))}, call {call.call_index} of it, step {call.step_index}:"]
+    rules = table.of_tool(path)
+    place = rules.index(winner) if winner is not None else 0
+    first = max(0, place + 1 - 50)
+    if first:
+        lines.append(f"    … {first:,} more rules …")
+    for rule in rules[first : first + 50]:
+        reason = _reason(rule, call)
+        if rule is winner:
+            lines.append(f"  → {rule.name!r} answers it: {rule.matcher!r}")
+        elif reason is None:
+            lines.append(f"    {rule.name!r} matches too, but is less specific or was registered earlier")
+        else:
+            lines.append(f"    {rule.name!r} does not match: {reason}")
+    if len(rules) > first + 50:
+        lines.append(f"    … {len(rules) - first - 50:,} more rules …")
+    if problem is not None:
+        lines.append(f"    no rule answers it: a matcher failed with {type(problem).__name__}: {message_of(problem)}")
+    elif winner is None:
+        lines.append(f"    no rule answers it. {_nearest(table, call)}".rstrip())
+    return "\n".join(lines)
+
+
+def _winner(table: RuleTable, call: SeenCall) -> tuple[Rule | None, Exception | None]:
+    try:
+        return table.find(call), None
+    except Exception as error:
+        return None, error
+
+
+def _reason(rule: Rule, call: SeenCall) -> str | None:
+    try:
+        return rule.matcher.explain(call)
+    except Exception as error:  # of a matcher that nobody had asked about this call
+        return f"its matcher failed with {type(error).__name__}: {message_of(error)}"
+
+
+def _nearest(table: RuleTable, call: SeenCall) -> str:
+    path = f"{call.identifier}/{call.api_name}"
+    reasons = [(rule, _reason(rule, call) or "") for rule in table.of_tool(path)[:50]]
+    if reasons:
+        rule, reason = min(reasons, key=lambda each: len(each[1]))
+        return f"The nearest rule is {rule.name!r}: {reason}. "
+    rules = list(table.rules.values())[-SEARCHED:]
+    if not rules:
+        return "There are no rules. "
+    tools: dict[str, Rule] = {}
+    for rule in rules:
+        for known in rule.matcher.paths() or (rule.name.partition(" #")[0],):
+            tools.setdefault(known, rule)
+    close = get_close_matches(path, tools, n=1, cutoff=0.4) or get_close_matches(call.api_name, tools, n=1, cutoff=0.4)
+    if close:
+        rule = tools[close[0]]
+        return f"The nearest rule is {rule.name!r}: {_reason(rule, call)}. "
+    names = ", ".join(repr(rule.name) for rule in rules[:SHOWN])
+    return f"No rule is for this tool; there are rules {names}{' and others' if len(rules) > SHOWN else ''}. "
+
+
+def _short(text: str, limit: int = 200) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+Change = Callable[[ToolCall | BeforeToolCall, ToolResult], object]
+CallKey = tuple[str, str | int]
+"""One call of an operation: its step and the model's id of it; without an id, its tool and index."""
+
+
+class Operation:
+    """What is remembered of one operation while it runs."""
+
+    __slots__ = ("changes", "changing", "hits", "open", "others")
+
+    def __init__(self, *, changing: bool) -> None:
+        self.changing = changing
+        """Whether its run asks for changes of what real tools answer: one that began before there were any does not."""
+        self.hits: dict[int, int] = {}
+        self.open: dict[CallKey, Decision] = {}
+        self.changes: dict[CallKey, list[Change]] = {}
+        self.others: dict[str, list[int]] = {}
+        """By tool, indices of calls that were not for the tool's only rule."""
+
+
+class Decision:
+    """What is to become of a call.
+
+    Attributes:
+        value: The answer, something to await for it, or `PASS`.
+        outcome: What becomes of the call, unless `value` fails.
+        rule: The rule that the call got.
+        faults: Those that struck it.
+        changes: What they do to the answer, in this order.
+        delay_s: Seconds by which they delay it.
+        cassette: Name of the cassette that answered.
+        tape: The cassette that let the real tool run, and may record what it answers.
+        calls: All calls; other ones than the present ones if `reset` came while an answer was awaited.
+        slot: The call's place among them.
+    """
+
+    __slots__ = ("calls", "cassette", "changes", "delay_s", "faults", "outcome", "rule", "slot", "tape", "value")
+
+    def __init__(self, calls: list[MockedCall | None]) -> None:
+        self.calls = calls
+        self.slot = len(calls)
+        calls.append(None)
+        self.value: Any = PASS
+        self.outcome: Outcome = "real"
+        self.rule: Rule | None = None
+        self.faults: list[FaultRule] = []
+        self.changes: list[Change] = []
+        self.delay_s = 0.0
+        self.cassette: str | None = None
+        self.tape: Cassette | None = None
+
+
+class Decider:
+    """Decides about calls, and keeps what it decided."""
+
+    def __init__(
+        self, *, table: RuleTable, strict: bool, seed: int, case: str | None, clock: Clock, cassette: Cassette | None
+    ) -> None:
+        self.table = table
+        self.strict = strict
+        self.seed = seed
+        self.case = case
+        self.clock = clock
+        self.cassette = cassette
+        self.changing = False
+        self.faults: list[FaultRule] = []
+        self.operations: dict[str, Operation] = {}
+        self.tapes: dict[str, dict[int, Cassette]] = {}
+        """By operation, the cassettes that rules have asked for it and its sub-agents; they want to know of its end."""
+        self.endings = Endings(self.forget)
+        self.calls: list[MockedCall | None] = []
+        self.struck: list[FaultStrike] = []
+
+    def reset(self) -> None:
+        """Forget what happened."""
+        for operation_id in [*self.operations, *self.tapes]:
+            self.forget(operation_id)
+        self.calls = []
+        self.struck = []
+        for rule in self.table.rules.values():
+            rule.hits = 0
+        for fault in self.faults:
+            fault.hits = 0
+
+    def decide(self, event: BeforeToolCall) -> Decision | None:
+        """What is to become of a call; `None` where another hook has decided that already."""
+        operation = self._operation(event)
+        decision = Decision(self.calls)
+        if is_settled(event):
+            decision.outcome = "elsewhere"
+            operation.others.setdefault(_path(event), []).append(event.call_index)
+            self._keep(event, decision)
+            return None
+        try:
+            if self.faults:
+                self._strike(event, decision)
+            if decision.value is PASS:
+                self._answer(operation, event, decision)
+        except Exception as error:  # also of a matcher or a fault of the user's own: the real tool must not run then
+            self._refuse(decision, broken(event, decision.rule, error))
+        self._count(event, decision)
+        return decision
+
+    async def awaited(self, event: BeforeToolCall, decision: Decision) -> object:
+        """The answer, once it is there and its delay is over."""
+        if decision.delay_s or inspect.isawaitable(decision.value):
+            self._keep(event, decision)  # what is awaited may be cancelled
+        if decision.delay_s:
+            try:
+                await self.clock.of(event.operation_id).sleep(decision.delay_s, event.step_index)
+            except BaseException:
+                _close(decision.value)
+                raise
+        if not inspect.isawaitable(decision.value):
+            return decision.value
+        try:
+            return await decision.value
+        except BaseException as error:
+            return _raised(error)
+
+    def finish(self, event: BeforeToolCall, decision: Decision, value: object) -> None:
+        """Answer a call with what was decided, and keep that."""
+        if decision.delay_s:
+            self.clock.of(event.operation_id).pass_time(decision.delay_s, event.step_index)
+        operation = self._operation(event)
+        if value is PASS and decision.changes and not operation.changing:
+            late = AnswerError("it changes what a real tool answers, and was made after the run had begun")
+            self._refuse(decision, broken(event, decision.rule, late))
+            value = decision.value
+        if value is PASS:
+            key = _key(event)
+            operation.open[key] = decision
+            if decision.changes:
+                operation.changes[key] = decision.changes
+            self._keep(event, decision)
+            return
+        result = self._result(event, decision, value)
+        self._keep(event, decision)
+        event.mock(result)
+
+    async def changed(self, call: ToolCall, result: ToolResult) -> ToolResult | None:
+        """What the model is told of a call that a real tool has answered; `None` for what the tool said."""
+        operation = self.operations.get(call.operation_id)
+        changes = operation.changes.pop(_key(call), None) if operation is not None else None
+        if changes is None:
+            return None
+        for change in changes:
+            try:
+                value = change(call, result)
+                result = _as_result(call.api_name, await value if inspect.isawaitable(value) else value)
+            except BaseException as error:
+                result = _raised(error)
+        return result
+
+    def settle(self, event: AfterToolCall | OnToolCallError) -> None:
+        """A call has ended: record what a real tool answered; see whether another hook answered after all."""
+        operation = self.operations.get(event.operation_id)
+        decision = operation.open.pop(_key(event), None) if operation is not None else None
+        if operation is None or decision is None:
+            return
+        if event.answered_by is not None:
+            operation.changes.pop(_key(event), None)  # they are for what the real tool answers
+            decision.outcome = "elsewhere"
+            self._keep(event, decision)
+            return
+        tape = decision.tape if decision.tape is not None else self.cassette
+        if tape is not None and not (isinstance(event, OnToolCallError) and is_interrupted(event)):
+            tape.keep(event)
+
+    def forget(self, operation_id: str) -> None:
+        """An operation has ended."""
+        self.operations.pop(operation_id, None)
+        self.clock.forget(operation_id)
+        for tape in self.tapes.pop(operation_id, {}).values():
+            tape.forget(operation_id)
+        if self.cassette is not None:
+            self.cassette.forget(operation_id)
+
+    def _operation(self, event: BeforeToolCall) -> Operation:
+        operation = self.operations.get(event.operation_id)
+        if operation is None:
+            operation = self.operations[event.operation_id] = Operation(changing=self.changing)
+            self.endings.attend(event)
+        return operation
+
+    def _strike(self, event: BeforeToolCall, decision: Decision) -> None:
+        path = _path(event)
+        clock = self.clock.of(event.operation_id)
+        clock.enter(event.step_index)
+        operation = event.operation_id if self.case is None else self.case
+        if self.case is not None and event.parent_operation_id is not None:
+            operation = f"{operation}/{event.agent_id}"
+        for rule in self.faults:
+            if not rule.matcher.matches(event):
+                continue
+            parts: dict[str, Any] = {
+                "seed": self.seed,
+                "operation": operation,
+                "tool": path,
+                "call_index": event.call_index,
+                "fault_index": rule.index,
+            }
+            if not strikes(rule.probability, **parts):
+                continue
+            draw = draw_for(**parts)
+            fault = rule.fault
+            if fault.replaces:
+                if decision.value is not PASS:
+                    continue  # one answer is enough, and the first fault's it is
+                answer = fault.strike(event, draw, clock)
+                if answer is None:
+                    continue
+                decision.value, decision.outcome = answer, "mocked"
+            else:
+                decision.changes.append(_spoilt_by(fault, draw))
+            seconds = fault.delay_s(draw)
+            check_seconds(rule.name, "delay_s", seconds)
+            decision.delay_s += seconds
+            decision.faults.append(rule)
+
+    def _count(self, event: BeforeToolCall, decision: Decision) -> None:
+        for rule in decision.faults:
+            rule.hits += 1
+            strike = FaultStrike(
+                fault=rule.name,
+                tool=_path(event),
+                call_index=event.call_index,
+                step_index=event.step_index,
+                operation_id=event.operation_id,
+            )
+            self.struck.append(strike)
+
+    def _answer(self, operation: Operation, event: BeforeToolCall, decision: Decision) -> None:
+        rule = self.table.find(event)
+        path = _path(event)
+        others = operation.others.setdefault(path, [])
+        if rule is None:
+            others.append(event.call_index)
+            self._answer_unruled(event, decision)
+            return
+        decision.rule = rule
+        rule.hits += 1
+        place = operation.hits.get(rule.number, 0)
+        operation.hits[rule.number] = place + 1
+        if self.table.sole(path) and not any(
+            each.fault.replaces and each.matcher.may_match(path) for each in self.faults
+        ):
+            # Parallel calls may come in any order, and their indices still say which is which.
+            place = event.call_index - 1 - sum(index < event.call_index for index in others)
+        else:
+            others.append(event.call_index)
+        if isinstance(rule.answer, Taped):
+            tape = rule.answer.cassette
+            self.tapes.setdefault(event.parent_operation_id or event.operation_id, {})[id(tape)] = tape
+            self._play(tape, event, decision)
+            return
+        try:
+            decision.value = rule.answer.give(event, place)
+        except AnswerError:
+            raise
+        except BaseException as error:
+            decision.value = _raised(error)
+        if decision.value is not PASS:
+            decision.outcome = "mocked"
+        elif isinstance(rule.answer, Through) and rule.answer.transform is not None:
+            decision.changes.insert(0, rule.answer.transform)
+
+    def _answer_unruled(self, event: BeforeToolCall, decision: Decision) -> None:
+        if self.cassette is not None:
+            self._play(self.cassette, event, decision)
+        elif self.strict:
+            self._refuse(decision, refusal(self.table, event))
+
+    def _play(self, cassette: Cassette, event: BeforeToolCall, decision: Decision) -> None:
+        decision.tape = cassette
+        recorded = cassette.answer(event)
+        if recorded is None:
+            return  # the cassette wants to record it, so the real tool runs in a strict run too
+        decision.cassette = cassette.name
+        if recorded.metadata.get("recording") is None:
+            self._refuse(decision, recorded)
+        else:
+            decision.value, decision.outcome = recorded, "mocked"
+
+    def _refuse(self, decision: Decision, result: ToolResult) -> None:
+        decision.value, decision.outcome = result, "refused"
+        decision.faults, decision.changes, decision.delay_s = [], [], 0.0  # there is nothing for them to strike
+
+    def _result(self, event: BeforeToolCall, decision: Decision, value: object) -> ToolResult:
+        try:
+            if inspect.isawaitable(value):
+                _close(value)
+                raise AnswerError(
+                    "it gave something to await, and nobody waits for that here: make its function `async def`, and "
+                    "the rule before the run begins"
+                )
+            result = _as_result(event.api_name, value)
+            for change in decision.changes:
+                result = _as_result(event.api_name, change(event, result))
+        except Exception as error:
+            if isinstance(error, ToolResultError):
+                error = AnswerError(f"what it gave cannot be shown to a model: {error.reason}")
+            self._refuse(decision, broken(event, decision.rule, error))
+            result = decision.value
+        provenance: dict[str, Any] = {}
+        if decision.rule is not None:
+            provenance["rule"] = decision.rule.name
+        if decision.faults:
+            provenance["fault"] = ",".join(fault.name for fault in decision.faults)
+        if decision.delay_s:
+            provenance["latency_ms"] = decision.delay_s * 1000
+        if not provenance:
+            return result
+        return msgspec.structs.replace(result, metadata={**result.metadata, **provenance})
+
+    def _keep(self, event: BeforeToolCall | AfterToolCall | OnToolCallError, decision: Decision) -> None:
+        decision.calls[decision.slot] = MockedCall(
+            operation_id=event.operation_id,
+            identifier=event.identifier,
+            api_name=event.api_name,
+            args=event.args,
+            call_index=event.call_index,
+            step_index=event.step_index,
+            tool_call_id=event.tool_call_id,
+            outcome=decision.outcome,
+            rule=decision.rule.name if decision.rule is not None else None,
+            fault=",".join(fault.name for fault in decision.faults) or None,
+            cassette=decision.cassette,
+            latency_ms=decision.delay_s * 1000,
+        )
+
+
+def _key(call: ToolCall | BeforeToolCall | AfterToolCall | OnToolCallError) -> CallKey:
+    # Interceptors are shown the call as it was before another one made it a call of another tool; its id stays.
+    return (str(call.step_index), call.tool_call_id) if call.tool_call_id else (_path(call), call.call_index)
+
+
+def _path(call: ToolCall | BeforeToolCall | AfterToolCall | OnToolCallError) -> str:
+    return f"{call.identifier}/{call.api_name}"
+
+
+def _spoilt_by(fault: Fault, draw: random.Random) -> Change:
+    return lambda call, result: fault.change(result, draw)
+
+
+def _raised(error: BaseException) -> ToolResult:
+    """Inside of `except`: what a call comes to, as if the tool itself had raised the error.
+
+    Raises:
+        BaseException: The error, if it is none that a tool fails with, or a cancellation of the run.
+    """
+    if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and own_cancellation()):
+        return tool_failure(error)
+    raise error
+
+
+def _as_result(tool: str, value: object) -> ToolResult:
+    return tool_failure(value) if isinstance(value, Exception) else as_result(tool, value)
+
+
+def _close(value: Any) -> None:
+    if inspect.iscoroutine(value):
+        value.close()
+
+
+T = TypeVar("T")
+
+
+class ToolMocks(Hooks):
+    """Answers tool calls in the tools' place, by rules; a bundle for any `hooks=[...]`.
+
+    The most specific rule that a call matches answers it; of equally specific ones the last registered. A call that no
+    rule answers goes to the cassette, if there is one, then to the real tool, or is refused in a strict run. Nothing of
+    one operation is seen by another.
+
+    Args:
+        id: Name of the bundle.
+        strict: Whether a call that nothing answers is refused, with a failed result that names the nearest rule, in
+            place of reaching the real tool.
+        seed: Seed of the run, for faults with a probability.
+        case: Name of the test case. Faults are drawn by it in place of the operation's id, so that a case meets the
+            same faults whenever it runs.
+        clock: The time of faults: a `VirtualClock` on which nobody waits, unless given.
+        cassette: Answers the calls that no rule answers, and records what real tools answer, as its mode says.
+        tools: The tools that there are; rules that none of them could match are then warned of.
+        inherit: Whether the bundle goes along into sub-agents.
+        priority: Place of its interceptor, which changes what real tools have answered.
+        tenant_id: Only for calls of this tenant; `""` for every tenant.
+    """
+
+    def __init__(
+        self,
+        id: str = "mocks",  # noqa: A002
+        *,
+        strict: bool = False,
+        seed: int = 0,
+        case: str | None = None,
+        clock: Clock | None = None,
+        cassette: Cassette | None = None,
+        tools: Iterable[ToolSpec] = (),
+        inherit: bool = True,
+        priority: int = 1000,
+        tenant_id: str = "",
+    ) -> None:
+        super().__init__(id, priority=priority, tenant_id=tenant_id, inherit=inherit)
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise HookUsageError(f"`seed` is a whole number; got {seed!r}.")
+        if case is not None and not isinstance(case, str):
+            raise HookUsageError(f"`case` is text or None; got {case!r}.")
+        if not isinstance(strict, bool):
+            raise HookUsageError(f"`strict` is True or False; got {strict!r:.100}.")
+        if clock is not None and not isinstance(clock, Clock):
+            raise HookUsageError(f"`clock` is a VirtualClock() or a RealClock(); got {clock!r:.100}.")
+        self._tools = list(tools)
+        self._fakes: list[Fake[Any]] = []
+        self._numbers = 0
+        self._decider = Decider(
+            table=RuleTable(),
+            strict=strict,
+            seed=seed,
+            case=case,
+            clock=clock if clock is not None else VirtualClock(),
+            cassette=as_cassette(cassette) if cassette is not None else None,
+        )
+        self._waits = isinstance(self._decider.clock, RealClock)
+        self._changes = False
+        self.on(AfterToolCall, id=f"{id}.settle")(self._settle)
+        self.on(OnToolCallError, id=f"{id}.settle")(self._settle)
+        self.on(OnComplete, id=f"{id}.forget")(self._decider.endings.completed)
+        self._listen()
+
+    def __repr__(self) -> str:
+        return f"ToolMocks({self.id!r}, rules={len(self.rules)}, faults={len(self.faults)}, calls={len(self.calls)})"
+
+    # What is to happen.
+
+    def tool(
+        self,
+        pattern: str | re.Pattern[str] | Callable[[str], object],
+        args: Mapping[str, Any] | None = None,
+        *,
+        nth: int | None = None,
+        step: int | None = None,
+        where: Callable[[Any], object] | None = None,
+        name: str | None = None,
+    ) -> Rule:
+        """A rule for the calls of a tool; say what it answers: `.returns(...)`, `.raises(...)`, `.runs(...)`.
+
+        Args:
+            pattern: `identifier/api_name`, a name alone, a glob, a compiled regular expression, or a predicate on the
+                path.
+            args: The arguments, all of them; any unless given. See `when` for other ways to match them.
+            nth: Only the n-th call of the tool in its operation, from 1.
+            step: Only calls of this step, from 0.
+            where: Only calls of which `where(call)` is true.
+            name: Stands in the provenance of every call that the rule answers.
+        """
+        matcher = match.tool(pattern)
+        if args is not None:
+            matcher &= match.args(args)
+        if nth is not None:
+            matcher &= match.nth(nth)
+        if step is not None:
+            matcher &= match.step(step)
+        if where is not None:
+            matcher &= match.where(where)
+        return self._add(matcher, name, str(pattern) if isinstance(pattern, str) else repr(match.tool(pattern)))
+
+    def when(self, matcher: Matcher, *, name: str | None = None) -> Rule:
+        """A rule for the calls that match: `when(match.tool("bank/*") & match.fields({"to.iban": "DE1"}))`.
+
+        Args:
+            matcher: Which calls.
+            name: Stands in the provenance of every call that the rule answers.
+        """
+        if not isinstance(matcher, Matcher):
+            raise HookUsageError(f"A rule needs a matcher, as match.tool('bank/*'); got {matcher!r:.100}.")
+        return self._add(matcher, name, repr(matcher)[:60])
+
+    def fake(self, source: Callable[[], T] | T, *, identifier: str = "local") -> Fake[T]:
+        """Let an object's methods stand for tools, with a state of its own in each operation.
+
+        Args:
+            source: A class or function that makes the object, or an object whose copy each operation gets.
+            identifier: Where its tools come from.
+
+        Returns:
+            Gives the object that an operation has used: `fake.of(operation_id)`, `fake.only`.
+        """
+        fake = Fake(source)
+        for method in fake.methods():
+            rule = self._add(match.tool(f"{identifier}/{method}"), None, f"{identifier}/{method}")
+            rule.optional = True
+            rule.answered_with(FakeMethod(fake, method))
+        self._fakes.append(fake)
+        return fake
+
+    def fault(
+        self,
+        pattern: str | Matcher,
+        fault: Fault,
+        *,
+        probability: float = 1.0,
+        args: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> FaultRule:
+        """Let a fault strike calls, mocked and real ones.
+
+        Whether it strikes a call depends on the run's seed, the case (or operation), the tool and the call's index, and
+        on nothing else: not on the order in which things run.
+
+        Args:
+            pattern: The tool, as for `tool`, or a matcher.
+            fault: The fault.
+            probability: How many of the calls it strikes, 0 to 1.
+            args: Only calls with these arguments.
+            name: Stands in the provenance of every call that it strikes; the fault's own unless given.
+        """
+        matcher = pattern if isinstance(pattern, Matcher) else match.tool(pattern)
+        if args is not None:
+            matcher &= match.args(args)
+        rule = FaultRule(matcher, fault, probability=probability, name=name, index=len(self.faults))
+        self._warn(matcher, f"fault {rule.name!r}")
+        self._decider.faults.append(rule)
+        self._change_results()
+        return rule
+
+    # What has happened.
+
+    @property
+    def rules(self) -> list[Rule]:
+        """The rules, as they were registered."""
+        return list(self._decider.table.rules.values())
+
+    @property
+    def faults(self) -> list[FaultRule]:
+        """The faults, as they were registered."""
+        return list(self._decider.faults)
+
+    @property
+    def calls(self) -> list[MockedCall]:
+        """Every call that was seen, of all operations, in the order in which they began."""
+        return [call for call in self._decider.calls if call is not None]
+
+    @property
+    def faults_struck(self) -> list[FaultStrike]:
+        """Every fault that struck, in the order of the calls."""
+        return list(self._decider.struck)
+
+    @property
+    def cassette(self) -> Cassette | None:
+        """What answers the calls that no rule answers."""
+        return self._decider.cassette
+
+    @property
+    def attached(self) -> bool:
+        """Whether an operation that has these mocks has called a tool, or ended."""
+        return self._decider.endings.heard or bool(self._decider.calls)
+
+    @property
+    def clock(self) -> Clock:
+        """The time of faults."""
+        return self._decider.clock
+
+    def explain(self, call: ToolCall | BeforeToolCall | MockedCall) -> str:
+        """Which rule a call gets, and why not the others."""
+        return explained(self._decider.table, call)
+
+    def reset(self) -> None:
+        """Forget calls, faults that struck, and the state of every operation; rules and faults stay."""
+        self._decider.reset()
+        for fake in self._fakes:
+            fake.forget()
+
+    def assert_called(self, pattern: str, args: object = None, times: int | None = None) -> None:
+        """Fail unless a tool was called.
+
+        Args:
+            pattern: `identifier/api_name`, a name alone, or a glob over the path.
+            args: The arguments, all of them; `None` for any.
+            times: How often; `None` for at least once.
+
+        Raises:
+            AssertionError: That shows all calls.
+        """
+        __tracebackhide__ = True
+        assertions.assert_called(self.calls, pattern, args, times, note=_note)
+
+    def assert_called_once_with(self, pattern: str, args: object) -> None:
+        """Fail unless a tool was called exactly once, and with these arguments.
+
+        Raises:
+            AssertionError: That shows all calls.
+        """
+        __tracebackhide__ = True
+        assertions.assert_called_once_with(self.calls, pattern, args, note=_note)
+
+    def assert_not_called(self, pattern: str) -> None:
+        """Fail if a tool was called.
+
+        Raises:
+            AssertionError: That shows all calls.
+        """
+        __tracebackhide__ = True
+        assertions.assert_not_called(self.calls, pattern, note=_note)
+
+    def assert_called_before(self, first: str, second: str) -> None:
+        """Fail unless the first call of one tool came before the first call of another.
+
+        Raises:
+            AssertionError: That shows all calls.
+        """
+        __tracebackhide__ = True
+        assertions.assert_called_before(self.calls, first, second, note=_note)
+
+    def assert_no_unmocked(self) -> None:
+        """Fail if a call reached a real tool without a rule that let it through, or was refused.
+
+        Raises:
+            AssertionError: That shows all calls.
+        """
+        __tracebackhide__ = True
+        assertions.assert_no_unmocked(self.calls, _is_mocked, note=_note)
+
+    def assert_all_mocks_used(self) -> None:
+        """Fail if a rule was never used; a fake need not have all of its methods called.
+
+        Raises:
+            AssertionError: That shows the rules, why the nearest call did not match, and all calls.
+        """
+        __tracebackhide__ = True
+        unused = [rule for rule in self.rules if not rule.hits and not rule.optional]
+        if not unused:
+            return
+        lines = [f"{len(unused)} of {len(self.rules)} rules were never used:"]
+        lines += [f"  {rule.name!r}: {rule.matcher!r}{self._nearly(rule)}" for rule in unused[:20]]
+        lines += ["Calls:", assertions.table(self.calls, _note)] if self.calls else ["No tool was called at all."]
+        raise AssertionError("\n".join(lines))
+
+    # How it comes about.
+
+    def _add(self, matcher: Matcher, name: str | None, title: str) -> Rule:
+        self._numbers += 1
+        rule = Rule(name if name is not None else f"{title} #{self._numbers}", matcher, self._numbers, self._answer_set)
+        self._warn(matcher, f"rule {rule.name!r}")
+        self._decider.table.add(rule)
+        return rule
+
+    def _answer_set(self, rule: Rule) -> None:
+        if rule.answer.may_wait and not self._waits:
+            self._waits = True
+            self._listen()
+        if isinstance(rule.answer, Through) and rule.answer.transform is not None:
+            self._change_results()
+
+    def _warn(self, matcher: Matcher, what: str) -> None:
+        reason = never_matches(matcher, self._tools)
+        if reason is not None:
+            warnings.warn(f"The {what} can never match: {reason}.", NeverMatchingRuleWarning, stacklevel=4)
+
+    def _listen(self) -> None:
+        # One observer, plain or async: an async one costs more, and is needed where answers or delays are awaited.
+        others = tuple(hook for hook in self.observers if hook.id != f"{self.id}.answer")
+        handler = self._decide_async if self._waits else self._decide
+        first = Hook(id=f"{self.id}.answer", type=BeforeToolCall, handler=handler, timeout=float("inf"))
+        self.observers = (first, *others)
+        self._compiled = None
+
+    def _change_results(self) -> None:
+        if not self._changes:
+            self._changes = self._decider.changing = True
+            self.after(ToolCall, id=f"{self.id}.change", timeout=float("inf"))(self._change)
+
+    def _decide(self, event: BeforeToolCall) -> None:
+        decision = self._decider.decide(event)
+        if decision is not None:
+            self._decider.finish(event, decision, decision.value)
+
+    async def _decide_async(self, event: BeforeToolCall) -> None:
+        decision = self._decider.decide(event)
+        if decision is not None:
+            self._decider.finish(event, decision, await self._decider.awaited(event, decision))
+
+    async def _change(self, call: ToolCall, result: ToolResult) -> ToolResult | None:
+        return await self._decider.changed(call, result)
+
+    def _settle(self, event: AfterToolCall | OnToolCallError) -> None:
+        self._decider.settle(event)
+
+    def _nearly(self, rule: Rule) -> str:
+        reasons = [
+            reason
+            for call in self.calls
+            if rule.matcher.may_match(call.path) and (reason := rule.matcher.explain(call)) is not None
+        ]
+        return f" (the nearest call: {min(reasons, key=len)})" if reasons else ""
+
+
+def _is_mocked(call: MockedCall) -> bool:
+    return call.outcome in ("mocked", "elsewhere") or (call.outcome == "real" and call.rule is not None)
+
+
+def _note(call: MockedCall) -> str:
+    parts: list[str] = [call.outcome]
+    if call.rule is not None:
+        parts.append(f"by {call.rule!r}")
+    if call.cassette is not None:
+        parts.append(f"{'not in' if call.outcome == 'refused' else 'from'} cassette {call.cassette!r}")
+    if call.fault is not None:
+        parts.append(f"fault {call.fault}")
+    return " ".join(parts)

@@ -1,0 +1,404 @@
+"""Rules of `ToolMocks`: which calls, which answer; and which of many rules a call gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hookline._readonly import ReadOnlyDict, ReadOnlyList
+from hookline.calls import ToolSpec, as_tool_result
+from hookline.errors import HookUsageError
+from hookline.evals.errors import checked_name
+from hookline.evals.matching import (
+    MISSING,
+    AllOf,
+    AnyOf,
+    ArgumentsAre,
+    FieldsAre,
+    Fits,
+    Matcher,
+    Not,
+    OneOf,
+    PlaceIs,
+    RunIs,
+    SeenCall,
+    ToolIs,
+    at,
+)
+from hookline.evals.mocking._answers import (
+    Answer,
+    Called,
+    FromArguments,
+    Sequenced,
+    Table,
+    Taped,
+    Template,
+    Then,
+    Through,
+    Value,
+    as_answers,
+    as_cassette,
+    as_error,
+)
+
+if TYPE_CHECKING:
+    from hookline.evals.cassettes import Cassette
+
+__all__ = ["Rule", "RuleTable", "never_matches"]
+
+
+def never_matches(matcher: Matcher, tools: Sequence[ToolSpec] = ()) -> str | None:
+    """Why no call can match; `None` where one might.
+
+    Args:
+        matcher: What a rule asks for.
+        tools: The tools that there are; none to judge the matcher alone.
+    """
+    if isinstance(matcher, AnyOf):
+        reasons = [never_matches(part, tools) for part in matcher.parts]
+        return None if None in reasons else "; and ".join(filter(None, reasons))
+    parts = matcher.parts if isinstance(matcher, AllOf) else (matcher,)
+    for part in parts:
+        reason = _alone(part)
+        if reason is not None:
+            return reason
+    for one, other in combinations(parts, 2):
+        reason = _together(one, other) or _together(other, one)
+        if reason is not None:
+            return reason
+    return _among(matcher, parts, tools)
+
+
+def _alone(part: Matcher) -> str | None:
+    if isinstance(part, ArgumentsAre | FieldsAre):
+        for name, value in part.values.items():
+            if isinstance(value, OneOf) and not value.values:
+                return f"{name!r} is to be one of no values"
+    if isinstance(part, Fits) and part.schema is False:
+        return "its schema allows nothing"
+    if isinstance(part, Not) and isinstance(part.inner, ToolIs) and part.inner.pattern == "*":
+        return "no call has no tool"
+    return None
+
+
+def _together(one: Matcher, other: Matcher) -> str | None:
+    excluded = f"{one!r} and {other!r} exclude each other"
+    if isinstance(one, Not) and one.inner == other:
+        return excluded
+    paths = one.paths()
+    if paths is not None and not any(other.may_match(path) for path in paths):
+        return excluded
+    if isinstance(one, PlaceIs) and isinstance(other, PlaceIs) and one.what == other.what:
+        return excluded if one.last is not None and one.last < other.first else None
+    if isinstance(one, RunIs) and isinstance(other, RunIs):
+        wanted = dict(one.fields)
+        return excluded if any(wanted.get(name, value) != value for name, value in other.fields) else None
+    if isinstance(one, ArgumentsAre) and one.mode == "exact" and not one.ignore:
+        return excluded if _contradicts(one.values, other) else None
+    return None
+
+
+def _contradicts(exact: Mapping[str, Any], other: Matcher) -> bool:
+    """Whether these arguments and no others cannot be what another matcher wants too."""
+    if isinstance(other, FieldsAre):
+        return not all(_may_equal(value, at(exact, name)) for name, value in other.values.items())
+    if isinstance(other, ArgumentsAre) and other.mode in ("exact", "superset") and not other.ignore:
+        # An exact matcher wants no other fields either, but that is seen from its own side.
+        return not _may_contain(other.values, exact, nested=other.mode == "superset")
+    return False
+
+
+def _may_contain(wanted: Mapping[str, Any], given: Mapping[str, Any], *, nested: bool) -> bool:
+    for name, value in wanted.items():
+        held = given.get(name, MISSING)
+        if nested and isinstance(value, Mapping) and isinstance(held, Mapping):
+            if not _may_contain(value, held, nested=True):
+                return False
+        elif not _may_equal(value, held):
+            return False
+    return True
+
+
+def _may_equal(wanted: Any, given: Any) -> bool:
+    """Return whether two expected values may stand for one and the same; of one with an `==` of its own who knows."""
+    return given is not MISSING and (not _is_plain(given) or bool(wanted == given))
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict | list):
+        return all(map(_is_plain, value.values() if isinstance(value, dict) else value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _among(matcher: Matcher, parts: Sequence[Matcher], tools: Sequence[ToolSpec]) -> str | None:
+    if not tools:
+        return None
+    fitting = [spec for spec in tools if matcher.may_match(f"{spec.identifier}/{spec.name}")]
+    if not fitting:
+        known = ", ".join(f"{spec.identifier}/{spec.name}" for spec in tools[:10])
+        return f"no tool matches {matcher!r}; the tools are {known}{' and others' if len(tools) > 10 else ''}"
+    for part in parts:
+        if not (isinstance(part, ArgumentsAre) and part.mode in ("exact", "superset")) and not isinstance(
+            part, FieldsAre
+        ):
+            continue
+        ignored = part.ignore if isinstance(part, ArgumentsAre) else ()
+        names = [name.partition(".")[0] if isinstance(part, FieldsAre) else name for name in part.values]
+        unknown = [name for name in names if name not in ignored and all(_lacks(spec, name) for spec in fitting)]
+        if unknown:
+            return f"{fitting[0].identifier}/{fitting[0].name} has no argument {unknown[0]!r}"
+    return None
+
+
+def _lacks(spec: ToolSpec, argument: str) -> bool:
+    schema = spec.schema
+    properties = schema.get("properties")
+    return isinstance(properties, dict) and argument not in properties and schema.get("additionalProperties") is False
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+INDEXED_FROM = 8
+"""How many rules of one tool with exact arguments are asked one by one before they are looked up."""
+
+ROUTES = 10_000
+"""Tools whose rules are kept sorted; a model may invent names without end."""
+
+
+class Rule:
+    """Which calls, and what they are answered. `ToolMocks.tool` and `ToolMocks.when` make one.
+
+    Attributes:
+        name: Stands in the provenance of every call that the rule answers.
+        matcher: Which calls.
+        answer: What they are answered.
+        hits: How many calls it was for, in all operations.
+        optional: Whether nobody minds if it is never used.
+    """
+
+    def __init__(self, name: str, matcher: Matcher, number: int, changed: Callable[[Rule], None]) -> None:
+        self.name = checked_name(name)
+        self.matcher = matcher
+        self.answer = Answer()
+        self.hits = 0
+        self.optional = False
+        self.specificity = matcher.specificity
+        self.number = number
+        self._changed = changed
+
+    def __repr__(self) -> str:
+        return f"Rule({self.name!r}, {self.matcher!r}, hits={self.hits})"
+
+    def returns(self, value: object) -> Rule:
+        """Answer with a value, as if the tool had returned it.
+
+        Args:
+            value: Text, a `ToolResult`, or anything that becomes JSON; an exception counts as raised.
+        """
+        return self._set(Value(value))
+
+    def raises(self, error: Exception | type[Exception]) -> Rule:
+        """Answer as if the tool had raised.
+
+        Args:
+            error: The exception, or a class of exceptions that can be made without arguments.
+        """
+        return self._set(Value(as_error(error)))
+
+    def fails(self, content: str) -> Rule:
+        """Answer with a failed result, which is no exception: `success=False`."""
+        return self._set(Value(as_tool_result({"content": content, "success": False})))
+
+    def answers(self, function: F) -> F:
+        """Answer with what `function(call)` returns or raises; plain or async. Also a decorator."""
+        self._set(Called(_callable(function)))
+        return function
+
+    def runs(self, function: F) -> F:
+        """Answer with what `function(**args)` returns or raises; plain or async. Also a decorator."""
+        self._set(FromArguments(_callable(function)))
+        return function
+
+    def sequence(self, answers: list[object] | tuple[object, ...], *, then: Then = "last") -> Rule:
+        """Answer the calls of an operation one after the other.
+
+        Args:
+            answers: Values, exceptions (also their classes), and functions of the call.
+            then: What comes after the last: it again (`last`), the first (`cycle`), or an error (`error`).
+        """
+        return self._set(Sequenced(as_answers(answers), then))
+
+    def table(self, field: str, answers: Mapping[Any, object]) -> Rule:
+        """Answer by the value of one argument.
+
+        Args:
+            field: The argument, dotted.
+            answers: By its value; `"*"` for all others.
+        """
+        return self._set(Table(field, answers))
+
+    def template(self, text: str) -> Rule:
+        """Answer with a text in which `{field}` or `{dotted.field}` stands for an argument."""
+        return self._set(Template(text))
+
+    def passthrough(self) -> Rule:
+        """Let the real tool run, in a strict run too."""
+        return self._set(Through())
+
+    def passthrough_then(self, transform: Callable[[Any, Any], object]) -> Rule:
+        """Let the real tool run, and tell the model something else than what it said.
+
+        The tool's events show what it really said. Works in runs that call interceptors, as `exec_agent` does.
+
+        Args:
+            transform: `(call, result) -> result`, plain or async, where the result is a `ToolResult` and what it gives
+                is whatever `returns` takes.
+        """
+        return self._set(Through(_callable(transform)))
+
+    def replays(self, cassette: Cassette) -> Rule:
+        """Answer with what was recorded; a call that was not is handled as the cassette's mode says."""
+        return self._set(Taped(as_cassette(cassette)))
+
+    def answered_with(self, answer: Answer) -> Rule:
+        """Answer with an answer of your own making."""
+        return self._set(answer)
+
+    def _set(self, answer: Answer) -> Rule:
+        self.answer = answer
+        self._changed(self)
+        return self
+
+
+class _Route:
+    """The rules that calls of one tool can match, the most specific first, of equals the last registered."""
+
+    def __init__(self, rules: list[Rule]) -> None:
+        self.rules = sorted(rules, key=_order)
+        self.keyed: dict[Any, list[Rule]] = {}
+        self.unkeyed: list[Rule] = self.rules
+        keys = [(rule, _arguments_key(rule.matcher)) for rule in self.rules]
+        if sum(key is not None for _, key in keys) >= INDEXED_FROM:
+            self.unkeyed = [rule for rule, key in keys if key is None]
+            for rule, key in keys:
+                if key is not None:
+                    self.keyed.setdefault(key, []).append(rule)
+
+    def find(self, call: SeenCall) -> Rule | None:
+        candidates = self.unkeyed
+        if self.keyed:
+            key = _frozen_or_none(call.args)
+            found = self.keyed.get(key) if key is not None else self.rules
+            if found is not None:
+                candidates = sorted([*found, *candidates], key=_order) if key is not None else found
+        for rule in candidates:
+            if rule.matcher.matches(call):
+                return rule
+        return None
+
+
+class RuleTable:
+    """All rules of a `ToolMocks`; finding one costs the same whether there are ten or ten thousand exact names."""
+
+    def __init__(self) -> None:
+        self.rules: dict[int, Rule] = {}
+        self._exact: dict[str, list[Rule]] = {}
+        self._other: list[Rule] = []
+        self._alike: dict[str, list[Rule]] = {}
+        self._routes: dict[str, _Route] = {}
+
+    def add(self, rule: Rule) -> None:
+        """Add a rule. One with an equal matcher is replaced: it could never be heard again."""
+        alike = self._alike.setdefault(repr(rule.matcher), [])
+        for old in alike:
+            if _same(old.matcher, rule.matcher):
+                alike.remove(old)
+                self._remove(old)
+                break
+        alike.append(rule)
+        self.rules[rule.number] = rule
+        paths = rule.matcher.paths()
+        if paths is None:
+            self._other.append(rule)
+            self._routes.clear()
+        else:
+            for path in paths:
+                self._exact.setdefault(path, []).append(rule)
+                self._routes.pop(path, None)
+
+    def find(self, call: SeenCall) -> Rule | None:
+        """The rule that a call gets."""
+        return self._route(f"{call.identifier}/{call.api_name}").find(call)
+
+    def of_tool(self, path: str) -> list[Rule]:
+        """The rules that calls of a tool can match, in the order in which they are asked."""
+        return self._route(path).rules
+
+    def sole(self, path: str) -> bool:
+        """Whether every call of a tool gets one and the same rule."""
+        rules = self._route(path).rules
+        return len(rules) == 1 and rules[0].matcher.tool_only
+
+    def _route(self, path: str) -> _Route:
+        route = self._routes.get(path)
+        if route is None:
+            if len(self._routes) >= ROUTES:
+                self._routes.clear()
+            rules = [*self._exact.get(path, ()), *self._other]
+            route = self._routes[path] = _Route([rule for rule in rules if rule.matcher.may_match(path)])
+        return route
+
+    def _remove(self, rule: Rule) -> None:
+        del self.rules[rule.number]
+        paths = rule.matcher.paths()
+        if paths is None:
+            self._other.remove(rule)
+        else:
+            for path in paths:
+                self._exact[path].remove(rule)
+
+
+def _same(one: Matcher, other: Matcher) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # values that cannot be compared with each other, as arrays
+        return False
+
+
+def _order(rule: Rule) -> tuple[int, ...]:
+    return (*(-each for each in rule.specificity), -rule.number)
+
+
+def _arguments_key(matcher: Matcher) -> Any:
+    """What the arguments must equal, as a key; `None` where they need not equal anything plain."""
+    parts = matcher.parts if isinstance(matcher, AllOf) else (matcher,)
+    for part in parts:
+        if isinstance(part, ArgumentsAre) and part.mode == "exact" and not part.ignore:
+            return _frozen_or_none(part.values)
+    return None
+
+
+def _frozen_or_none(value: object) -> Any:
+    try:
+        return _frozen(value)
+    except (TypeError, RecursionError):
+        return None
+
+
+def _frozen(value: Any) -> Any:
+    """A hashable twin of a JSON value, equal where the values are equal."""
+    # No other subclasses: one may have an `==` of its own.
+    if type(value) in (dict, ReadOnlyDict):
+        return frozenset((key, _frozen(item)) for key, item in value.items())
+    if type(value) in (list, ReadOnlyList):
+        return ("list", *map(_frozen, value))
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    raise TypeError(f"a {type(value).__name__} is no JSON value")
+
+
+def _callable(function: F) -> F:
+    if not callable(function):
+        raise HookUsageError(f"A function is needed here; got {function!r:.100}.")
+    return function

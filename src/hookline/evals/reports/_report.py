@@ -1,0 +1,267 @@
+"""One self-contained HTML page that shows what runs came to, and where their time went."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.resources
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hookline.errors import MissingExtraError
+from hookline.evals.errors import ReportError
+from hookline.evals.reports._waterfall import Waterfall, short, waterfall
+from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult
+from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation
+
+__all__ = ["check_writable", "render_report", "write_report", "write_whole"]
+
+NAMES: dict[Mode, str] = {
+    "real": "(a) real tools",
+    "replayed": "(b) replayed",
+    "spy": "real tools",
+    "record": "real tools, recorded",
+    "replay": "replayed from cassettes",
+    "strict": "strictly mocked",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One run of a task.
+
+    Attributes:
+        mode: `"real"` or `"replayed"`.
+        result: Its figures.
+        waterfall: Where its time went.
+    """
+
+    mode: str
+    result: TaskResult
+    waterfall: Waterfall
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One task with its runs.
+
+    Attributes:
+        name: The task with its suite.
+        prompt: What the user asked for.
+        sides: Its runs.
+        differences: How they differ; `None` for a single run.
+        ok: Whether all its runs ended as they should, with the same results.
+    """
+
+    name: str
+    prompt: str
+    sides: list[Side]
+    differences: list[Difference] | None
+    ok: bool
+
+    @property
+    def faults(self) -> int:
+        """How many of its calls a fault struck."""
+        return max((sum(call.fault is not None for call in side.result.calls) for side in self.sides), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteTools:
+    """The tools of a suite, and who answered their calls.
+
+    Attributes:
+        coverage: How often each was called in the first run.
+        answered: For each run its mode, and how many calls were mocked, real and refused.
+    """
+
+    coverage: Coverage
+    answered: list[tuple[Mode, int, int, int]]
+
+    @property
+    def tools(self) -> list[tuple[str, int, str]]:
+        """Each tool with its calls, and who answered them: `real`, `mocked`, `both`, `refused`, `never`."""
+        found = self.coverage
+        paths = [*found.discovered, *found.unknown]
+        return [(path.removeprefix(f"{found.suite}/"), found.called.get(path, 0), self._kind(path)) for path in paths]
+
+    def _kind(self, path: str) -> str:
+        found = self.coverage
+        if path not in found.called:
+            return "never"
+        if path in found.mocked:
+            return "both" if path in found.real else "mocked"
+        return "real" if path in found.real else "refused"
+
+
+def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> Path:
+    """Write the page to a file.
+
+    Args:
+        path: The file; one that exists is replaced.
+        runs: What to show; runs of the same tasks stand side by side.
+        comparison: How two runs compare.
+
+    Returns:
+        The file, as an absolute path.
+
+    Raises:
+        ReportError: If the file cannot be written.
+        MissingExtraError: If the extra `cli` is not installed.
+    """
+    target = check_writable(path)
+    page = render_report(runs, comparison)
+    try:
+        target.write_text(page, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise ReportError(str(target), error.strerror or str(error)) from error
+    return target
+
+
+def check_writable(path: str | Path) -> Path:
+    """The absolute path of a report, if it can be written there.
+
+    Raises:
+        ReportError: If it cannot.
+    """
+    target = Path(path).absolute()
+    try:
+        if target.is_dir():
+            raise ReportError(str(target), "it is a folder")
+        if not target.parent.is_dir():
+            raise ReportError(str(target), f"there is no folder {target.parent}")
+        if not os.access(target if target.exists() else target.parent, os.W_OK):
+            raise ReportError(str(target), "permission denied")
+    except OSError as error:  # a name that no file can have
+        raise ReportError(str(target), error.strerror or str(error)) from error
+    return target
+
+
+def write_whole(target: Path, data: bytes) -> None:
+    """Replace a file at once and as a whole; what is no file, as a pipe or a device, is written to.
+
+    Raises:
+        ReportError: If it cannot be written.
+    """
+    half = None
+    try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+            return
+        file = Path(os.path.realpath(target))  # a link stays one
+        name = hashlib.blake2b(os.fsencode(file.name), digest_size=8).hexdigest()
+        half = file.with_name(f".hookline-{name}-{os.getpid()}.half")  # with the name itself it might get too long
+        half.write_bytes(data)
+        if file.exists():
+            shutil.copymode(file, half)
+        half.replace(file)
+    except OSError as error:
+        if half is not None:
+            half.unlink(missing_ok=True)
+        raise ReportError(str(target), error.strerror or str(error)) from error
+
+
+def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> str:
+    """The page as text: no network, no external font or script, everything that is shown escaped.
+
+    Args:
+        runs: What to show.
+        comparison: How two runs compare.
+
+    Raises:
+        MissingExtraError: If the extra `cli` is not installed.
+    """
+    rows = _rows(runs, comparison)
+    page: str = _template().render(
+        runs=[
+            {
+                "mode": run.mode,
+                "name": NAMES[run.mode],
+                "totals": run.totals,
+                "ok": run.ok,
+                "results": run.results,
+                "seed": run.seed,
+                "not_run": run.not_run,
+            }
+            for run in runs
+        ],
+        rows=rows,
+        coverage=_coverage(runs),
+        faults=_faults(runs),
+        names=NAMES,
+        comparison=comparison,
+        suites=list(dict.fromkeys(row.name.partition("/")[0] for row in rows)),
+    )
+    return page
+
+
+def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[Row]:
+    sides: dict[str, list[Side]] = {}
+    for run in runs:
+        for result in run.results:
+            recorded = run.operations.get(result.operation_id) or RecordedOperation(result.operation_id)
+            side = Side(mode=run.mode, result=result, waterfall=waterfall(recorded, result.calls))
+            sides.setdefault(result.name, []).append(side)
+    differences: dict[str, list[Difference]] = {}
+    for difference in comparison.differences if comparison else []:
+        differences.setdefault(difference.task, []).append(difference)
+    return [
+        Row(
+            name=name,
+            prompt=found[0].result.prompt,
+            sides=found,
+            differences=differences.get(name, []) if comparison else None,
+            ok=all(side.result.ok for side in found) and name not in differences,
+        )
+        for name, found in sides.items()
+    ]
+
+
+def _coverage(runs: Sequence[SuiteRun]) -> list[SuiteTools]:
+    """The tools of each suite, as the first run called them, and who answered in each run."""
+    if not runs:
+        return []
+    return [
+        SuiteTools(
+            coverage=first,
+            answered=[
+                (run.mode, sum(same.mocked.values()), sum(same.real.values()), sum(same.refused.values()))
+                for run in runs
+                for same in run.coverage
+                if same.suite == first.suite
+            ],
+        )
+        for first in runs[0].coverage
+    ]
+
+
+def _faults(runs: Sequence[SuiteRun]) -> list[tuple[str, str, list[CallRow]]]:
+    """Which faults struck which tools in the first run in which any did; a replay meets the same."""
+    struck = next((run.faults_by_tool for run in runs if run.faults), {})
+    return [(fault, tool, calls) for (fault, tool), calls in sorted(struck.items())]
+
+
+def duration(milliseconds: float) -> str:
+    """A time as a person reads it: `12.3 µs`, `4.56 ms`, `1.23 s`."""
+    if milliseconds < 1:
+        return f"{milliseconds * 1000:.1f} µs"
+    if milliseconds < 1000:
+        return f"{milliseconds:.2f} ms"
+    return f"{milliseconds / 1000:.2f} s"
+
+
+@functools.cache
+def _template() -> Any:
+    try:
+        import jinja2
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("cli", "Writing an HTML report") from error
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(duration=duration, short=short)
+    source = importlib.resources.files("hookline.evals.reports").joinpath("report.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(source)

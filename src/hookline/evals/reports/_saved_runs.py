@@ -1,0 +1,150 @@
+"""A run as a file of its own, to look at later and to compare another run with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from hookline.evals._canonical import canonical
+from hookline.evals.errors import RunFileError
+from hookline.evals.reports._report import check_writable, write_whole
+from hookline.evals.running import Mode, SuiteRun, TaskResult
+from hookline.evals.trajectories import Coverage
+
+__all__ = ["SavedRun", "contradiction_in", "load_run", "save_run"]
+
+FORMAT = "hookline-run"
+VERSION = 1
+
+
+class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A run as it stands in a file.
+
+    Attributes:
+        format: Always `"hookline-run"`.
+        version: Of the format.
+        hookline: The version that wrote it.
+        saved_at: When, in UTC.
+        targets: The suites, as they were asked for.
+        mode: Where the answers came from.
+        seed: From which faults were drawn.
+        duration_ms: How long the run took.
+        results: One per task.
+        coverage: Which tools were called, per suite.
+        not_run: Names of the tasks that an interruption left undone.
+    """
+
+    format: str
+    version: int
+    hookline: str
+    saved_at: str
+    targets: list[str]
+    mode: Mode
+    seed: int
+    duration_ms: float
+    results: list[TaskResult]
+    coverage: list[Coverage] = []
+    not_run: list[str] = []
+
+    @classmethod
+    def of(cls, run: SuiteRun, targets: list[str] | None = None) -> SavedRun:
+        """A run, ready to be written or compared.
+
+        Args:
+            run: The run.
+            targets: The suites, as they were asked for; their names unless given.
+        """
+        return cls(
+            format=FORMAT,
+            version=VERSION,
+            hookline=importlib.metadata.version("hookline"),
+            saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            targets=targets or list(dict.fromkeys(result.suite for result in run.results)),
+            mode=run.mode,
+            seed=run.seed,
+            duration_ms=run.duration_ms,
+            results=run.results,
+            coverage=run.coverage,
+            not_run=run.not_run,
+        )
+
+
+def save_run(path: str | Path, run: SuiteRun, targets: list[str] | None = None) -> Path:
+    """Write a run as JSON: its tasks with their calls, checks, trajectories and figures, and its coverage.
+
+    What was said in the run is in there, arguments and results too.
+
+    Args:
+        path: The file; one that exists is replaced, at once and as a whole.
+        run: The run.
+        targets: The suites, as they were asked for.
+
+    Returns:
+        The file, as an absolute path.
+
+    Raises:
+        ReportError: If the file cannot be written.
+    """
+    target = check_writable(path)
+    write_whole(target, canonical(SavedRun.of(run, targets), indent=1, sort_keys=False).encode() + b"\n")
+    return target
+
+
+def load_run(path: str | Path) -> SavedRun:
+    """Read a run that `save_run` wrote.
+
+    Args:
+        path: The file.
+
+    Raises:
+        RunFileError: If there is none, or it is something else.
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunFileError(str(path), error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise RunFileError(str(path), f"it is no JSON ({error})") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise RunFileError(str(path), f"its `format` is not {FORMAT!r}")
+    if document.get("version") != VERSION:
+        raise RunFileError(
+            str(path), f"its version is {document.get('version')!r:.40}, and this hookline reads {VERSION}"
+        )
+    try:
+        run = msgspec.convert(document, SavedRun)
+    except msgspec.ValidationError as error:
+        raise RunFileError(str(path), str(error)) from error
+    problem = contradiction_in(run)
+    if problem is not None:
+        raise RunFileError(str(path), problem)
+    return run
+
+
+def contradiction_in(run: SavedRun) -> str | None:
+    """Say what in a run cannot be: a task twice, or a score, a cost or a number of calls that is none.
+
+    Args:
+        run: The run.
+
+    Returns:
+        A sentence; `None` if there is no such thing.
+    """
+    seen: set[str] = set()
+    for name in [*(result.name for result in run.results), *run.not_run]:
+        if name in seen:
+            return f"it has the task {name!r} twice"
+        seen.add(name)
+    for result in run.results:
+        if result.score is not None and not 0 <= result.score <= 1:
+            return f"the score of {result.name!r} is {result.score!r}, which is no number from 0 to 1"
+        if not 0 <= result.cost_usd < math.inf:
+            return f"the cost of {result.name!r} is {result.cost_usd!r}, which is no number from 0"
+        if result.tool_calls < 0:
+            return f"{result.name!r} has {result.tool_calls} tool calls"
+    return None

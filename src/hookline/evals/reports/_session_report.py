@@ -1,0 +1,154 @@
+"""One self-contained HTML page that shows what tests did with tool calls: who answered each of them, and why."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hookline.errors import MissingExtraError
+from hookline.evals.errors import ReportError
+from hookline.evals.reports._report import check_writable
+from hookline.evals.reports._sessions import TestRecord, unused_of
+
+__all__ = ["prepare_report", "render_session_report", "write_session_report"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What all tests came to.
+
+    Attributes:
+        tests: Tests that used hookline.
+        others: Tests that did not.
+        failed: Tests that used it and failed.
+        calls: Tool calls.
+        mocked: Calls that were answered in the tool's place.
+        real: Calls in which the tool ran.
+        refused: Calls that were refused for want of a rule.
+        elsewhere: Calls that hooks other than the mocks answered or denied.
+        faults: Faults that struck.
+        cassettes: Cassettes that were used.
+        written: Cassettes that were written.
+        misses: Calls that a cassette could not answer.
+        unused: Recordings that no test asked for.
+    """
+
+    tests: int
+    others: int
+    failed: int
+    calls: int
+    mocked: int
+    real: int
+    refused: int
+    elsewhere: int
+    faults: int
+    cassettes: int
+    written: int
+    misses: int
+    unused: int
+
+
+def prepare_report(path: str | Path) -> Path:
+    """The absolute path of a report that can be written, with a folder for it; nothing is written yet.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ReportError: If the file cannot be written.
+        MissingExtraError: If the extra `cli` is not installed.
+    """
+    _template()
+    return check_writable(path)
+
+
+def write_session_report(path: str | Path, records: Sequence[TestRecord], *, tests: int = 0) -> Path:
+    """Write the page to a file.
+
+    Args:
+        path: The file; one that exists is replaced.
+        records: What each test did that used hookline.
+        tests: How many tests ran, with those that did not use it.
+
+    Returns:
+        The file, as an absolute path.
+
+    Raises:
+        ReportError: If the file cannot be written.
+        MissingExtraError: If the extra `cli` is not installed.
+    """
+    target = check_writable(path)
+    page = render_session_report(records, tests=tests)
+    try:
+        target.write_text(page, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise ReportError(str(target), error.strerror or str(error)) from error
+    return target
+
+
+def render_session_report(records: Sequence[TestRecord], *, tests: int = 0) -> str:
+    """The page as text: no network, no external font or script, everything that is shown escaped.
+
+    Args:
+        records: What each test did that used hookline, in any order.
+        tests: How many tests ran, with those that did not use it.
+
+    Raises:
+        MissingExtraError: If the extra `cli` is not installed.
+    """
+    # Workers report in any order; the page has the order of the files.
+    ordered = sorted(records, key=lambda each: (each.nodeid.partition("::")[0], each.line, each.nodeid))
+    files: dict[str, list[TestRecord]] = {}
+    for record in ordered:
+        files.setdefault(record.nodeid.partition("::")[0], []).append(record)
+    page: str = _template().render(files=files, totals=_totals(ordered, tests), unused=unused_of(ordered))
+    return page
+
+
+def _totals(records: Sequence[TestRecord], tests: int) -> Totals:
+    used = [each.cassette for each in records if each.cassette is not None]
+    return Totals(
+        tests=len(records),
+        others=max(tests - len(records), 0),
+        failed=sum(not each.ok for each in records),
+        calls=sum(each.mocked + each.real + each.refused + each.elsewhere for each in records),
+        mocked=sum(each.mocked for each in records),
+        real=sum(each.real for each in records),
+        refused=sum(each.refused for each in records),
+        elsewhere=sum(each.elsewhere for each in records),
+        faults=sum(len(each.faults) for each in records),
+        cassettes=len({each.path for each in used}),
+        written=len({each.path for each in used if each.written}),
+        misses=sum(len(each.misses) for each in used),
+        unused=len(unused_of(records)),
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+@functools.cache
+def _template() -> Any:
+    try:
+        import jinja2
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("cli", "Writing an HTML report") from error
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(seconds=_seconds, plural=_plural)
+    source = (
+        importlib.resources.files("hookline.evals.reports")
+        .joinpath("session_report.html.j2")
+        .read_text(encoding="utf-8")
+    )
+    return environment.from_string(source)

@@ -1,0 +1,395 @@
+"""Keep what the tests of a session did with tool calls, as plain data that can go from one process to another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from hookline.calls import ToolResult
+from hookline.errors import message_of
+from hookline.evals._canonical import canonical
+from hookline.evals.cassettes import Cassette, plain
+from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError
+from hookline.redaction import Redacting, Redaction
+
+__all__ = [
+    "Asked",
+    "CallRow",
+    "CassetteUse",
+    "TestRecord",
+    "WatchedCassette",
+    "decode_record",
+    "encode_record",
+    "record_of",
+    "refused_calls",
+    "summary_of",
+    "unused_of",
+    "use_of",
+]
+
+Asked: TypeAlias = tuple[BeforeToolCall, ToolResult | None]
+"""A call, and what a cassette answered it: `None` for letting the real tool run."""
+
+
+class WatchedCassette(Cassette):
+    """A cassette that remembers what it was asked.
+
+    Args:
+        name: As for `Cassette`.
+        **options: As for `Cassette`.
+
+    Attributes:
+        asked: Every call that it might have answered.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, **options)
+        self.asked: list[Asked] = []
+
+    def answer(self, event: BeforeToolCall) -> ToolResult | None:
+        """See `Cassette`."""
+        result = super().answer(event)
+        self.asked.append((event, result))
+        return result
+
+
+if TYPE_CHECKING:
+    from hookline.calls import ToolResult
+    from hookline.evals.cassettes import Cassette
+    from hookline.evals.mocking import MockedCall, ToolMocks
+    from hookline.evals.trajectories import EventRecorder
+
+Outcome = Literal["mocked", "real", "refused", "elsewhere"]
+
+Key = tuple[str, str, int]
+"""Operation, tool and call index: what no two calls share."""
+
+Showing = Callable[[object], str]
+"""Makes a text of a call's arguments."""
+
+REDACTION = Redaction()
+"""What is taken out of a record where nobody says it."""
+
+ARGUMENT_CHARACTERS = 4000
+"""As much of a call's arguments as a row keeps."""
+
+MESSAGE_CHARACTERS = 2000
+"""As much as a record keeps of what went wrong."""
+
+
+class CallRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool call of a test, and who answered it.
+
+    Attributes:
+        path: The tool, as `identifier/api_name`.
+        args: Its arguments, as JSON text without secrets.
+        call_index: Its place among the operation's calls of the tool, from 1.
+        step_index: The step it was made in, from 0.
+        outcome: `"mocked"`: it was answered in the tool's place. `"real"`: the tool ran. `"refused"`: neither, for want
+            of a rule. `"elsewhere"`: hooks other than the test's mocks answered or denied it.
+        rule: The rule that answered.
+        fault: The faults that struck, joined with commas.
+        cassette: The cassette that answered, or had no answer.
+        latency_ms: Time that the call was said to take.
+    """
+
+    path: str
+    args: str
+    call_index: int
+    step_index: int
+    outcome: Outcome
+    rule: str | None = None
+    fault: str | None = None
+    cassette: str | None = None
+    latency_ms: float = 0.0
+
+
+class CassetteUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a test did with its cassette.
+
+    Attributes:
+        path: The file, from the root of the tests.
+        mode: What it was allowed to record.
+        recordings: How many it holds.
+        written: Whether the file was written.
+        unused: Recordings that no call asked for.
+        misses: Calls that it could not answer.
+    """
+
+    path: str
+    mode: str
+    recordings: int = 0
+    written: bool = False
+    unused: list[str] = []
+    misses: list[str] = []
+
+
+class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What one test did with tool calls.
+
+    Attributes:
+        nodeid: The test, as pytest names it.
+        line: Where it stands in its file, from 1.
+        outcome: `"passed"`, `"failed"`, `"error"`, `"skipped"`, `"xfailed"` or `"xpassed"`.
+        message: What went wrong.
+        duration_s: How long it ran, in seconds.
+        seed: What its faults were drawn with.
+        strict: Whether calls without a rule were refused.
+        mocked: Calls that were answered in the tool's place.
+        real: Calls in which the tool ran.
+        refused: Calls that were refused for want of a rule.
+        elsewhere: Calls that hooks other than the test's mocks answered or denied.
+        faults: Names of the faults that struck, in order.
+        cassette: Its cassette.
+        calls: Its calls, if a report was asked for.
+    """
+
+    __test__ = False  # pytest takes a class of this name for a test
+
+    nodeid: str
+    line: int = 0
+    outcome: str = "passed"
+    message: str = ""
+    duration_s: float = 0.0
+    seed: int | None = None
+    strict: bool = False
+    mocked: int = 0
+    real: int = 0
+    refused: int = 0
+    elsewhere: int = 0
+    faults: list[str] = []
+    cassette: CassetteUse | None = None
+    calls: list[CallRow] = []
+
+    def ended(self, outcome: str, message: str, duration_s: float, *, redaction: Redacting = REDACTION) -> TestRecord:
+        """The record of the test when it has ended.
+
+        Args:
+            outcome: What became of it.
+            message: What went wrong; `""` for nothing.
+            duration_s: How long it ran, in seconds.
+            redaction: Takes the secrets out of the message.
+        """
+        try:
+            said = redaction.text(message)[:MESSAGE_CHARACTERS]
+        except Exception as error:  # a redaction of the user's own
+            said = f"cannot be shown: {type(error).__name__}: {message_of(error)}"
+        return msgspec.structs.replace(self, outcome=outcome, message=said, duration_s=duration_s)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the test did what it should."""
+        return self.outcome not in ("failed", "error")
+
+
+def record_of(
+    nodeid: str,
+    *,
+    line: int = 0,
+    mocks: ToolMocks | None = None,
+    recorder: EventRecorder | None = None,
+    cassette: CassetteUse | None = None,
+    asked: Sequence[Asked] = (),
+    seed: int | None = None,
+    strict: bool = False,
+    with_calls: bool = False,
+    redaction: Redacting = REDACTION,
+) -> TestRecord:
+    """What a test did, from the things that it used.
+
+    Args:
+        nodeid: The test.
+        line: Where it stands in its file, from 1.
+        mocks: Its mocks.
+        recorder: Its recorder, which has also seen what the mocks did not.
+        cassette: What became of its cassette.
+        asked: What its cassette was asked, also by hooks that are not the mocks'.
+        seed: What its faults were drawn with.
+        strict: Whether calls without a rule were refused.
+        with_calls: Whether to keep a row for each call.
+        redaction: Takes the secrets out of what the rows show.
+    """
+    shown = partial(_shown, redaction=redaction) if with_calls else _unshown
+    # Who saw a call first says most about it: mocks know the rule, a recorder knows who answered.
+    seen: dict[Key, CallRow] = {}
+    for call in mocks.calls if mocks is not None else ():
+        seen[_key(call)] = _row_of_call(call, shown)
+    for operation in recorder.operations.values() if recorder is not None else ():
+        for answer in operation.answers:
+            seen.setdefault(_key(answer), _row_of_answer(answer, shown))
+    for event, result in asked:
+        seen.setdefault(_key(event), _row_of_question(event, result, shown))
+    rows = list(seen.values())
+    outcomes = [row.outcome for row in rows]
+    return TestRecord(
+        nodeid=nodeid,
+        line=line,
+        seed=seed,
+        strict=strict,
+        mocked=outcomes.count("mocked"),
+        real=outcomes.count("real"),
+        refused=outcomes.count("refused"),
+        elsewhere=outcomes.count("elsewhere"),
+        faults=[strike.fault for strike in mocks.faults_struck] if mocks is not None else [],
+        cassette=cassette,
+        calls=rows if with_calls else [],
+    )
+
+
+def refused_calls(
+    mocks: ToolMocks | None, cassette: Cassette | None, *, redaction: Redacting | None = None
+) -> list[str]:
+    """Describe the calls that neither a rule nor a recording could answer, and that reached no tool.
+
+    Args:
+        mocks: The mocks of a test.
+        cassette: Its cassette, which says itself what it could not answer.
+        redaction: Takes the secrets out of the arguments.
+    """
+    shown = partial(_shown, redaction=redaction or REDACTION)
+    found = list(cassette.misses) if cassette is not None else []
+    for call in mocks.calls if mocks is not None else ():
+        if call.outcome == "refused" and (call.cassette is None or cassette is None):
+            why = "no rule answers it" if call.rule is None else f"rule {call.rule!r} could not answer it"
+            found.append(f"{call.path} with {shown(call.args)} (step {call.step_index}): {why}")
+    return found
+
+
+def use_of(cassette: Cassette, *, path: str, mode: str, written: bool) -> CassetteUse:
+    """What became of a cassette.
+
+    Args:
+        cassette: The cassette, at the end of its test.
+        path: Its file, as a person should read it.
+        mode: What it was allowed to record.
+        written: Whether its file was written.
+    """
+    return CassetteUse(
+        path=path,
+        mode=mode,
+        recordings=len(cassette),
+        written=written,
+        unused=list(cassette.unused()),
+        misses=list(cassette.misses),
+    )
+
+
+def encode_record(record: TestRecord) -> str:
+    """A record as ASCII JSON, which every channel between two processes can carry."""
+    return canonical(record)
+
+
+def decode_record(text: str) -> TestRecord:
+    """The record that a text holds."""
+    return msgspec.convert(json.loads(text), TestRecord)
+
+
+def summary_of(records: Sequence[TestRecord]) -> str:
+    """One line that says what tests did: calls, faults, cassettes.
+
+    Args:
+        records: What each of them did.
+    """
+    mocked = sum(each.mocked for each in records)
+    real = sum(each.real for each in records)
+    refused = sum(each.refused for each in records)
+    elsewhere = sum(each.elsewhere for each in records)
+    answered = f", {elsewhere} answered elsewhere" if elsewhere else ""
+    parts = [f"{_count(mocked, 'call')} mocked, {real} real, {refused} refused{answered}"]
+    if faults := sum(len(each.faults) for each in records):
+        seeds = sorted({each.seed for each in records if each.faults and each.seed is not None})
+        parts.append(f"{_count(faults, 'fault')} struck (seed {', '.join(map(str, seeds))})")
+    used = [each.cassette for each in records if each.cassette is not None]
+    if written := {each.path for each in used if each.written}:
+        parts.append(f"{_count(len(written), 'cassette')} written")
+    if misses := sum(len(each.misses) for each in used):
+        parts.append(f"{_count(misses, 'call')} not recorded")
+    if unused := len(unused_of(records)):
+        parts.append(f"{_count(unused, 'recording')} unused")
+    return "; ".join(parts)
+
+
+def unused_of(records: Sequence[TestRecord]) -> list[str]:
+    """Recordings that no test asked for, each with its file.
+
+    A cassette that a failed test has used is left out: the test might have asked for more.
+
+    Args:
+        records: What each test did.
+    """
+    left: dict[str, list[str]] = {}
+    for record in records:
+        tape = record.cassette
+        if tape is not None:
+            unused = tape.unused if record.ok else []
+            left[tape.path] = [each for each in left.get(tape.path, unused) if each in unused]
+    return [f"{path}: {each} is unused" for path in sorted(left) for each in left[path]]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _key(call: MockedCall | BeforeToolCall | AfterToolCall | OnToolCallError) -> Key:
+    return call.operation_id, f"{call.identifier}/{call.api_name}", call.call_index
+
+
+def _row_of_call(call: MockedCall, shown: Showing) -> CallRow:
+    return CallRow(
+        path=call.path,
+        args=shown(call.args),
+        call_index=call.call_index,
+        step_index=call.step_index,
+        outcome=call.outcome,
+        rule=call.rule,
+        fault=call.fault,
+        cassette=call.cassette,
+        latency_ms=call.latency_ms,
+    )
+
+
+def _row_of_answer(event: AfterToolCall | OnToolCallError, shown: Showing) -> CallRow:
+    said = event.metadata
+    outcome: Outcome = "refused" if said.get("unmocked") is True else "mocked" if event.mocked else "real"
+    return CallRow(
+        path=f"{event.identifier}/{event.api_name}",
+        args=shown(event.args),
+        call_index=event.call_index,
+        step_index=event.step_index,
+        outcome=outcome,
+        rule=_text(said.get("rule")) or (event.answered_by if event.mocked and "cassette" not in said else None),
+        fault=_text(said.get("fault")),
+        cassette=_text(said.get("cassette")),
+    )
+
+
+def _row_of_question(event: BeforeToolCall, result: ToolResult | None, shown: Showing) -> CallRow:
+    missed = result is not None and result.metadata.get("recording") is None
+    return CallRow(
+        path=f"{event.identifier}/{event.api_name}",
+        args=shown(event.args),
+        call_index=event.call_index,
+        step_index=event.step_index,
+        outcome="real" if result is None else "refused" if missed else "mocked",
+        cassette=None if result is None else _text(result.metadata.get("cassette")),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _unshown(args: object) -> str:
+    return ""
+
+
+def _shown(args: object, *, redaction: Redacting) -> str:
+    try:
+        text = canonical(redaction.value(plain(args)), sort_keys=False)
+    except Exception as error:  # arguments that nobody can write down, or a redaction of the user's own
+        text = f"cannot be shown: {type(error).__name__}: {message_of(error)}"
+    return text if len(text) <= ARGUMENT_CHARACTERS else f"{text[:ARGUMENT_CHARACTERS]}…"

@@ -1,0 +1,32 @@
+"""Run the tasks of suites, and keep what came of each."""
+
+from hookline.evals.running._protocol import RunsTasks, Suite
+from hookline.evals.running._results import (
+    CheckResult,
+    Comparison,
+    Difference,
+    SuiteRun,
+    TaskOutcome,
+    TaskResult,
+    compare,
+)
+from hookline.evals.running._results import Mode as Mode
+from hookline.evals.running._results import Totals as Totals
+from hookline.evals.running._runner import Case as Case
+from hookline.evals.running._runner import SuiteRunner, cases_of, record, replay
+
+__all__ = [
+    "CheckResult",
+    "Comparison",
+    "Difference",
+    "RunsTasks",
+    "Suite",
+    "SuiteRun",
+    "SuiteRunner",
+    "TaskOutcome",
+    "TaskResult",
+    "cases_of",
+    "compare",
+    "record",
+    "replay",
+]

@@ -1,0 +1,79 @@
+"""What a suite is: tools, tasks with what solves them, and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from hookline.calls import ToolCalling, ToolSpec
+from hookline.dispatcher import HookDispatcher
+from hookline.hooks import AnyHook
+from hookline.runtime import OperationStore
+
+if TYPE_CHECKING:
+    from hookline.evals.mocking import ToolMocks
+    from hookline.evals.running._results import TaskOutcome
+
+__all__ = ["RunsTasks", "Suite"]
+
+
+class RunsTasks(Protocol):
+    """The least that can be evaluated: tasks that run.
+
+    Attributes:
+        name: The suite's name; the first part of a task's full name.
+    """
+
+    name: str
+
+    def select(self, names: Iterable[str] = ()) -> list[str]:
+        """The tasks of these names, each once; all of them for none.
+
+        Raises:
+            UnknownTaskError: If there is no task of a name.
+        """
+        ...
+
+    async def run_task(
+        self,
+        task_id: str,
+        *,
+        hooks: Iterable[AnyHook] = (),
+        dispatcher: HookDispatcher | None = None,
+        store: OperationStore | None = None,
+        forbid_tools: bool = False,
+    ) -> TaskOutcome:
+        """Run one task as one operation, and check what it came to.
+
+        Args:
+            task_id: The task.
+            hooks: Hooks of this operation.
+            dispatcher: An open dispatcher to share with other runs.
+            store: Where the operation is kept.
+            forbid_tools: No real tool may run; one that is about to raises `ForbiddenToolError` and is counted.
+        """
+        ...
+
+
+class Suite(RunsTasks, Protocol):
+    """Tools, tasks with what solves them, and checks: what can be mocked, recorded, replayed and judged.
+
+    `hookline.evals.suites.agentdojo` is one; `UserSuite` is for your own.
+    """
+
+    @property
+    def tool_specs(self) -> Sequence[ToolSpec]:
+        """Every tool that a task of this suite can discover."""
+        ...
+
+    def prompt(self, task_id: str) -> str:
+        """What the user asks for in a task."""
+        ...
+
+    def ground_truth(self, task_id: str) -> list[ToolCalling]:
+        """The calls that solve a task; empty where nobody wrote them down."""
+        ...
+
+    def arrange(self, task_id: str, mocks: ToolMocks) -> None:
+        """Add the task's own rules before it runs; a suite without rules does nothing."""
+        ...

@@ -1,0 +1,369 @@
+"""What running tasks gives: one outcome per task, one run per suite list, and how a replay compares to its run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from hookline.evals.cassettes import Cassette
+from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation, Trajectory
+from hookline.runtime import OperationResult
+
+__all__ = [
+    "CheckResult",
+    "Comparison",
+    "Difference",
+    "Mode",
+    "SuiteRun",
+    "TaskOutcome",
+    "TaskResult",
+    "Totals",
+    "compare",
+]
+
+Mode = Literal["spy", "record", "replay", "strict", "real", "replayed"]
+"""Where the answers of a run come from: `"real"` and `"replayed"` are a pair that was recorded in memory."""
+
+UNCONTENT = "the suite's own check is not content with what the run achieved"
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What one check of a task came to.
+
+    Attributes:
+        name: The check, as a person reads it.
+        passed: Whether it is content.
+        score: How content, from 0 to 1.
+        why: What it missed; empty when it passed.
+    """
+
+    name: str
+    passed: bool
+    score: float
+    why: str = ""
+
+
+class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run of a suite's task came to.
+
+    Attributes:
+        suite: The suite.
+        task_id: The task.
+        prompt: What the user asked for.
+        result: What the run came to.
+        utility: Whether the suite's own check is content; `None` where no real tool ran, so that there is nothing to
+            check.
+        tools_run: How many calls reached a real tool.
+        forbidden: How many calls would have reached a real tool that was forbidden.
+        checks: What each check came to, for a suite that has several.
+    """
+
+    suite: str
+    task_id: str
+    prompt: str
+    result: OperationResult
+    utility: bool | None
+    tools_run: int
+    forbidden: int
+    checks: list[CheckResult] = []
+
+    @property
+    def score(self) -> float | None:
+        """How content the checks are together, from 0 to 1; `None` where nothing was checked."""
+        if self.checks:
+            return sum(check.score for check in self.checks) / len(self.checks)
+        return None if self.utility is None else float(self.utility)
+
+    @property
+    def tool_results(self) -> list[str]:
+        """What the model was told of each tool call, in its order."""
+        return [message.content for message in self.result.messages if message.role == "tool"]
+
+
+class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One task's row in a report; everything in it was measured.
+
+    Attributes:
+        suite: The suite.
+        task_id: The task.
+        prompt: What the user asked for.
+        operation_id: The run.
+        utility: Whether the suite's own check is content; `None` where it was not checked.
+        reason: Why the run ended.
+        error: What ended it, if it failed.
+        steps: Steps of the run.
+        tool_calls: Tool calls of the run.
+        mocked: How many of them a hook answered.
+        failed: How many of them failed.
+        tools_run: How many of them reached a real tool.
+        forbidden: How many would have reached a forbidden one.
+        hook_executions: How many handlers ran.
+        hook_time_ms: Time spent in them.
+        duration_ms: How long the run took, other runs at the same time included.
+        tool_results: What the model was told of each call.
+        output: The final answer.
+        trajectory: What the agent did.
+        score: How content the checks are together, from 0 to 1; `None` where nothing was checked.
+        checks: What each check came to.
+        cost_usd: What the run's model calls cost.
+        calls: Each tool call with where its answer came from.
+        cassette: The cassette's file, where the run had one.
+    """
+
+    suite: str
+    task_id: str
+    prompt: str
+    operation_id: str
+    utility: bool | None
+    reason: str
+    error: str | None
+    steps: int
+    tool_calls: int
+    mocked: int
+    failed: int
+    tools_run: int
+    forbidden: int
+    hook_executions: int
+    hook_time_ms: float
+    duration_ms: float
+    tool_results: list[str]
+    output: str
+    trajectory: Trajectory
+    score: float | None = None
+    checks: list[CheckResult] = []
+    cost_usd: float = 0.0
+    calls: list[CallRow] = []
+    cassette: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The task with its suite: `banking/user_task_0`."""
+        return f"{self.suite}/{self.task_id}"
+
+    @property
+    def unanswered(self) -> list[CallRow]:
+        """The calls that strict rules refused, or that a cassette had no recording of."""
+        return [call for call in self.calls if call.outcome == "refused"]
+
+    @property
+    def sound(self) -> bool:
+        """Whether the run itself went well, whatever its checks say: done, every call answered, none forbidden."""
+        return self.reason == "done" and self.forbidden == 0 and not self.unanswered
+
+    @property
+    def ok(self) -> bool:
+        """Whether the task passed: its run went as it should, and no check says that it was of no use."""
+        return self.sound and self.utility is not False
+
+    @property
+    def failure(self) -> str | None:
+        """Why the task failed, in a sentence; `None` when it did not."""
+        if self.ok:
+            return None
+        if self.unanswered:
+            first, more = self.unanswered[0], len(self.unanswered) - 1
+            return f"{first.why or f'nothing answered {first.tool}'}{f' ({more} more like it)' if more else ''}"
+        if self.forbidden:
+            return f"{self.forbidden} calls were about to run a forbidden tool"
+        if self.reason != "done":
+            return f"the run ended with reason {self.reason!r}{f': {self.error}' if self.error else ''}"
+        missed = [
+            f"{check.name}: {check.why}" if check.why else check.name for check in self.checks if not check.passed
+        ]
+        return "; ".join(missed) or "the suite's own check is not content with what the run achieved"
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Sums over the tasks of a run.
+
+    Attributes:
+        tasks: Tasks that ran.
+        useful: Tasks with which the suite's own check is content.
+        checked: Tasks that were checked at all.
+        steps: Steps.
+        tool_calls: Tool calls.
+        mocked: Tool calls that a hook answered.
+        failed: Tool calls that failed.
+        tools_run: Tool calls that reached a real tool.
+        forbidden: Tool calls that would have reached a forbidden one.
+        hook_executions: Handler runs.
+        hook_time_ms: Time spent in them.
+        duration_ms: How long the whole run took.
+    """
+
+    tasks: int
+    useful: int
+    checked: int
+    steps: int
+    tool_calls: int
+    mocked: int
+    failed: int
+    tools_run: int
+    forbidden: int
+    hook_executions: int
+    hook_time_ms: float
+    duration_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteRun:
+    """A list of tasks that was run once.
+
+    Attributes:
+        mode: With real tools, or answered by a recording.
+        results: One per task, in the order in which they were asked for.
+        operations: What was recorded of each, by operation id.
+        cassettes: What answers each task's tool calls, by task name.
+        duration_ms: How long it took.
+        seed: From which faults were drawn.
+        coverage: Which tools were called, per suite.
+        not_run: Names of the tasks that an interruption left undone.
+    """
+
+    mode: Mode
+    results: list[TaskResult]
+    operations: Mapping[str, RecordedOperation]
+    cassettes: Mapping[str, Cassette]
+    duration_ms: float
+    seed: int = 0
+    coverage: list[Coverage] = field(default_factory=list)
+    not_run: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every task ran, and ended as it should."""
+        return not self.not_run and all(result.ok for result in self.results)
+
+    @property
+    def not_judged(self) -> list[str]:
+        """Names of the tasks that ran well, and that nothing judged: that have neither checks nor expected calls.
+
+        In a replay the recording judges: a call that it does not have fails its task.
+        """
+        replays = self.mode in ("replay", "replayed")
+        return [
+            result.name
+            for result in self.results
+            if result.sound and result.utility is None and not (replays and result.mocked)
+        ]
+
+    @property
+    def judged(self) -> bool:
+        """Whether any task was judged."""
+        return len(self.not_judged) < len(self.results)
+
+    @property
+    def faults(self) -> list[CallRow]:
+        """The calls that a fault struck, in the order of the tasks."""
+        return [call for result in self.results for call in result.calls if call.fault]
+
+    @property
+    def faults_by_tool(self) -> dict[tuple[str, str], list[CallRow]]:
+        """The calls that each fault struck, by the fault's name and the tool."""
+        found: dict[tuple[str, str], list[CallRow]] = {}
+        for call in self.faults:
+            for name in (call.fault or "").split(","):
+                found.setdefault((name, call.tool), []).append(call)
+        return found
+
+    @property
+    def totals(self) -> Totals:
+        """Sums over the tasks."""
+        rows = self.results
+        return Totals(
+            tasks=len(rows),
+            useful=sum(row.utility is True for row in rows),
+            checked=sum(row.utility is not None for row in rows),
+            steps=sum(row.steps for row in rows),
+            tool_calls=sum(row.tool_calls for row in rows),
+            mocked=sum(row.mocked for row in rows),
+            failed=sum(row.failed for row in rows),
+            tools_run=sum(row.tools_run for row in rows),
+            forbidden=sum(row.forbidden for row in rows),
+            hook_executions=sum(row.hook_executions for row in rows),
+            hook_time_ms=sum(row.hook_time_ms for row in rows),
+            duration_ms=self.duration_ms,
+        )
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One way in which a task's replay was not what had been recorded.
+
+    Attributes:
+        task: The task with its suite.
+        what: What differs.
+        real: What it was with real tools.
+        replayed: What it was in the replay.
+    """
+
+    task: str
+    what: Literal["tool result", "output", "trajectory", "reason", "unanswered call", "missing task"]
+    real: str
+    replayed: str
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How a replay compares to the run that it replays.
+
+    Attributes:
+        tasks: Tasks that were compared.
+        tool_results: Tool results that were compared.
+        differences: Everything that was not equal byte for byte; empty when the runs are the same.
+    """
+
+    tasks: int
+    tool_results: int
+    differences: list[Difference]
+
+    @property
+    def same(self) -> bool:
+        """Whether both runs produced the same results."""
+        return not self.differences
+
+
+def compare(real: SuiteRun, replayed: SuiteRun) -> Comparison:
+    """Compare tool results, answers and trajectories of two runs, byte for byte."""
+    others = {result.name: result for result in replayed.results}
+    differences: list[Difference] = []
+    for result in real.results:
+        other = others.pop(result.name, None)
+        if other is None:
+            differences.append(Difference(task=result.name, what="missing task", real="ran", replayed="did not run"))
+        else:
+            differences.extend(_differences(result, other))
+    differences.extend(
+        Difference(task=name, what="missing task", real="did not run", replayed="ran") for name in others
+    )
+    return Comparison(
+        tasks=len(real.results),
+        tool_results=sum(len(result.tool_results) for result in real.results),
+        differences=differences,
+    )
+
+
+def _differences(real: TaskResult, replayed: TaskResult) -> list[Difference]:
+    pairs: list[tuple[Literal["tool result", "output", "trajectory", "reason"], str, str]] = [
+        ("reason", real.reason, replayed.reason),
+        ("output", real.output, replayed.output),
+    ]
+    longest = max(len(real.tool_results), len(replayed.tool_results))
+    pairs.extend(
+        ("tool result", _nth(real.tool_results, index), _nth(replayed.tool_results, index)) for index in range(longest)
+    )
+    pairs.append(("trajectory", real.trajectory.encode().decode(), replayed.trajectory.encode().decode()))
+    found = [
+        Difference(task=real.name, what=what, real=before, replayed=after)
+        for what, before, after in pairs
+        if before != after
+    ]
+    if replayed.mocked != replayed.tool_calls:
+        answered = f"{replayed.mocked} of {replayed.tool_calls} answered by the recording"
+        found.append(Difference(task=real.name, what="unanswered call", real="", replayed=answered))
+    return found
+
+
+def _nth(texts: list[str], index: int) -> str:
+    return texts[index] if index < len(texts) else "(no such call)"

@@ -1,0 +1,351 @@
+"""Running the tasks of suites: with their real tools, recorded, replayed, strictly mocked, with faults on purpose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import anyio
+
+from hookline.dispatcher import HookDispatcher
+from hookline.errors import HookUsageError, message_of
+from hookline.evals.cassettes import Cassette
+from hookline.evals.errors import CassetteFolderError
+from hookline.evals.faults import FaultSpec
+from hookline.evals.mocking import ToolMocks
+from hookline.evals.running._protocol import RunsTasks, Suite
+from hookline.evals.running._results import Mode, SuiteRun, TaskOutcome, TaskResult
+from hookline.evals.trajectories import EventRecorder, RecordedOperation, Trajectory, call_rows, coverage_of
+from hookline.hooks import AnyHook
+from hookline.runtime import InMemoryStore
+
+__all__ = ["Case", "Suite", "SuiteRunner", "cases_of", "cassette_file", "record", "replay"]
+
+Case = tuple[RunsTasks, str]
+"""A task of a suite."""
+
+OnResult = Callable[[TaskResult], object]
+"""Called after each task, to show how far a run is."""
+
+FORBID = ("replay", "strict", "replayed")
+"""The modes in which no real tool may run."""
+
+
+def cases_of(suites: Iterable[RunsTasks], tasks: Iterable[str] = ()) -> list[Case]:
+    """The tasks of some suites.
+
+    Args:
+        suites: The suites.
+        tasks: Names of tasks that each suite must have; all of its tasks for none.
+
+    Raises:
+        UnknownTaskError: If a suite has no task of a name.
+    """
+    names = list(tasks)
+    return [(suite, task_id) for suite in suites for task_id in suite.select(names)]
+
+
+def cassette_file(folder: Path, case: Case) -> Path:
+    """The file of a task's cassette: `FOLDER/SUITE/TASK.yaml`, in characters that every file system has."""
+    return folder / _safe(case[0].name) / f"{_safe(case[1])}.yaml"
+
+
+async def record(
+    cases: Sequence[Case],
+    *,
+    concurrency: int = 8,
+    hooks: Iterable[AnyHook] = (),
+    on_result: OnResult | None = None,
+) -> SuiteRun:
+    """Run tasks with their real tools, observed on all sixteen events, and keep in memory what the tools answer.
+
+    Args:
+        cases: The tasks.
+        concurrency: How many operations run at the same time.
+        hooks: Further hooks of every operation.
+        on_result: Called after each task.
+    """
+    return await SuiteRunner(cases, mode="real", concurrency=concurrency, hooks=hooks, on_result=on_result).run()
+
+
+async def replay(
+    recorded: SuiteRun,
+    cases: Sequence[Case],
+    *,
+    concurrency: int = 8,
+    hooks: Iterable[AnyHook] = (),
+    on_result: OnResult | None = None,
+) -> SuiteRun:
+    """Run tasks again with every tool call answered by the recording. The real tools are forbidden to run.
+
+    Args:
+        recorded: What `record` gave.
+        cases: The tasks; one that was not recorded finds no answers.
+        concurrency: How many operations run at the same time.
+        hooks: Further hooks of every operation.
+        on_result: Called after each task.
+    """
+    return await SuiteRunner(
+        cases,
+        mode="replayed",
+        recorded=recorded.cassettes,
+        concurrency=concurrency,
+        hooks=hooks,
+        on_result=on_result,
+    ).run()
+
+
+class SuiteRunner:
+    """Runs tasks, each as one operation with rules, faults and a cassette of its own.
+
+    Nothing of a run is lost: a task that breaks is a failed task, and after an interruption `so_far` has what was done.
+
+    Args:
+        cases: The tasks.
+        mode: Where answers come from. `"spy"` lets the real tools run. `"record"` too, and keeps what they answer, a
+            cassette file a task. `"replay"` answers from these files alone, `"strict"` from the suite's own rules and,
+            if `cassettes` is given, from these files; in both no real tool may run.
+        cassettes: The folder of the cassette files.
+        recorded: Cassettes in memory, by task name, in place of files.
+        faults: Faults on purpose. Which calls they strike depends on `seed`, the task and the call, and on nothing
+            else.
+        seed: From which faults are drawn.
+        concurrency: How many operations run at the same time.
+        hooks: Further hooks of every operation.
+        on_result: Called after each task.
+
+    Raises:
+        HookUsageError: If `concurrency` is no positive number.
+        CassetteFolderError: If the mode needs cassettes and does not know where.
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        *,
+        mode: Mode = "spy",
+        cassettes: str | Path | None = None,
+        recorded: Mapping[str, Cassette] | None = None,
+        faults: Iterable[FaultSpec] = (),
+        seed: int = 0,
+        concurrency: int = 8,
+        hooks: Iterable[AnyHook] = (),
+        on_result: OnResult | None = None,
+    ) -> None:
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise HookUsageError(f"`concurrency` is a whole number from 1; got {concurrency!r}.")
+        self.cases = list(cases)
+        self.mode: Mode = mode
+        self.seed = seed
+        self._folder = None if cassettes is None else Path(cassettes)
+        homeless = [_name(case) for case in self.cases if mode in ("record", "replay") and self._path(case) is None]
+        if homeless:
+            raise CassetteFolderError(mode, f"none is given, and {homeless[0]} names no cassette of its own")
+        if mode == "replay" and self._folder is not None and not self._folder.is_dir():
+            raise CassetteFolderError(mode, f"there is no folder {self._folder}")
+        self._recorded = recorded or {}
+        self._faults = list(faults)
+        self._concurrency = concurrency
+        self._hooks = list(hooks)
+        self._on_result = on_result
+        self._recorder = EventRecorder("observer")
+        self._results: dict[int, TaskResult] = {}
+        self._cassettes: dict[str, Cassette] = {}
+        self._started = perf_counter_ns()
+        self._duration_ms = 0.0
+
+    async def run(self) -> SuiteRun:
+        """Run all tasks."""
+        self._started = perf_counter_ns()
+        waiting = iter(enumerate(self.cases))
+        store = InMemoryStore()
+
+        async def work(queue: Iterator[tuple[int, Case]]) -> None:
+            for position, case in queue:
+                self._results[position] = await self._result(case, dispatcher, store)
+                if self._on_result is not None:
+                    self._on_result(self._results[position])
+
+        try:
+            with self._recorder:
+                async with HookDispatcher() as dispatcher, anyio.create_task_group() as group:
+                    for _ in range(min(self._concurrency, len(self.cases))):
+                        group.start_soon(work, waiting)
+        finally:
+            self._duration_ms = (perf_counter_ns() - self._started) / 1e6
+        return self.so_far
+
+    @property
+    def so_far(self) -> SuiteRun:
+        """The tasks that are done, in the order in which they were asked for."""
+        done = sorted(self._results)
+        results = [self._results[position] for position in done]
+        return SuiteRun(
+            mode=self.mode,
+            results=results,
+            operations=self._recorder.operations,
+            cassettes=dict(self._cassettes),
+            duration_ms=self._duration_ms,
+            seed=self.seed,
+            coverage=[
+                coverage_of(
+                    suite.name,
+                    getattr(suite, "tool_specs", ()),  # a suite that only runs tasks has none to show
+                    [call for result in results if result.suite == suite.name for call in result.calls],
+                )
+                for suite in dict.fromkeys(suite for suite, _ in self.cases)
+            ],
+            not_run=[_name(case) for position, case in enumerate(self.cases) if position not in self._results],
+        )
+
+    async def _result(self, case: Case, dispatcher: HookDispatcher, store: InMemoryStore) -> TaskResult:
+        suite, task_id = case
+        started = perf_counter_ns()
+        try:
+            path = self._path(case)
+            cassette = self._cassette(case, path)
+            mocks = self._mocks(case, None if self._in_memory else cassette)
+            outcome = await suite.run_task(
+                task_id,
+                hooks=[self._recorder.hooks, *self._attached(mocks, cassette), *self._hooks],
+                dispatcher=dispatcher,
+                store=store,
+                forbid_tools=self.mode in FORBID,
+            )
+            if self.mode == "record" and cassette is not None:
+                cassette.save()
+            recorded = self._recorder[outcome.result.operation_id]
+            return _result(outcome, recorded, mocks, None if cassette is None or path is None else str(path))
+        except Exception as error:
+            return _broken(case, error, (perf_counter_ns() - started) / 1e6)
+
+    def _attached(self, mocks: ToolMocks, cassette: Cassette | None) -> list[AnyHook]:
+        # A run without rules and faults is watched by nothing that has nothing to do: its hooks' cost is shown.
+        busy: list[AnyHook] = [mocks] if mocks.rules or mocks.faults or not self._in_memory else []
+        if not self._in_memory or cassette is None:
+            return busy
+        return [*busy, cassette.recorder() if self.mode == "real" else cassette.player()]
+
+    @property
+    def _in_memory(self) -> bool:
+        return self.mode in ("real", "replayed")
+
+    def _path(self, case: Case) -> Path | None:
+        if self.mode not in ("record", "replay", "strict"):
+            return None
+        if self._folder is not None:
+            return cassette_file(self._folder, case)
+        suite, task_id = case
+        own: Path | None = suite.cassette(task_id) if hasattr(suite, "cassette") else None
+        return own
+
+    def _cassette(self, case: Case, path: Path | None) -> Cassette | None:
+        name = _name(case)
+        options: dict[str, Any] = dict(getattr(case[0], "cassette_options", {}))
+        if self._in_memory:  # what never reaches a file needs no secrets taken out
+            kept = self._recorded.get(name)
+            found = Cassette(name, **{**options, "redact": None}) if kept is None else kept
+        elif path is None or (self.mode == "strict" and not path.exists()):
+            return None
+        elif self.mode == "record":
+            found = Cassette(name, path=path, mode="rewrite", **options)
+        else:
+            found = Cassette(name, path=path, mode="none", **options)
+        self._cassettes[name] = found
+        return found
+
+    def _mocks(self, case: Case, cassette: Cassette | None) -> ToolMocks:
+        suite, task_id = case
+        mocks = ToolMocks(
+            strict=self.mode in ("replay", "strict"),
+            seed=self.seed,
+            case=_name(case),
+            cassette=cassette,
+            tools=getattr(suite, "mockable_specs", getattr(suite, "tool_specs", ())),
+        )
+        for spec in self._faults:
+            mocks.fault(spec.tool, spec.fault, probability=spec.probability, args=spec.args, name=spec.name)
+        arrange = getattr(suite, "arrange", None)
+        if arrange is not None:
+            arrange(task_id, mocks)
+        return mocks
+
+
+def _name(case: Case) -> str:
+    return f"{case[0].name}/{case[1]}"
+
+
+def _safe(name: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:80]
+    if plain == name:
+        return name
+    return f"{plain or 'task'}-{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
+
+
+def _result(outcome: TaskOutcome, recorded: RecordedOperation, mocks: ToolMocks, cassette: str | None) -> TaskResult:
+    result = outcome.result
+    return TaskResult(
+        suite=outcome.suite,
+        task_id=outcome.task_id,
+        prompt=outcome.prompt,
+        operation_id=result.operation_id,
+        utility=outcome.utility,
+        reason=result.reason,
+        error=_told(result.error) if result.error else None,
+        steps=result.steps,
+        tool_calls=result.tool_calls,
+        mocked=recorded.mocked,
+        failed=recorded.failed,
+        tools_run=outcome.tools_run,
+        forbidden=outcome.forbidden,
+        hook_executions=len(recorded.executions),
+        hook_time_ms=recorded.hook_time_ms,
+        duration_ms=_duration_ms(recorded),
+        tool_results=outcome.tool_results,
+        output=result.output,
+        trajectory=recorded.trajectory,
+        score=outcome.score,
+        checks=outcome.checks,
+        cost_usd=result.usage.cost_usd,
+        calls=call_rows(f"{outcome.suite}/{outcome.task_id}", recorded, mocks.calls),
+        cassette=cassette,
+    )
+
+
+def _broken(case: Case, error: Exception, duration_ms: float) -> TaskResult:
+    suite, task_id = case
+    return TaskResult(
+        suite=suite.name,
+        task_id=task_id,
+        prompt=suite.prompt(task_id) if hasattr(suite, "prompt") else "",
+        operation_id="",
+        utility=None,
+        reason="error",
+        error=_told(error),
+        steps=0,
+        tool_calls=0,
+        mocked=0,
+        failed=0,
+        tools_run=0,
+        forbidden=0,
+        hook_executions=0,
+        hook_time_ms=0.0,
+        duration_ms=duration_ms,
+        tool_results=[],
+        output="",
+        trajectory=Trajectory(steps=[], output="", reason="error"),
+    )
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
+def _duration_ms(recorded: RecordedOperation) -> float:
+    if not recorded.events:
+        return 0.0
+    return (recorded.events[-1].time_unix_nano - recorded.events[0].time_unix_nano) / 1e6

@@ -1,0 +1,64 @@
+"""The calls that solve a task, and how exactly an agent has to make them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hookline.calls import ToolCalling
+from hookline.evals.matching import ToolRule, path_of
+from hookline.evals.running import CheckResult
+from hookline.evals.suites.checks import FinishedTask
+from hookline.evals.trajectories import ExpectedCall, MatchType, Trajectory
+
+__all__ = ["Expected", "expected_pattern"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """The calls that solve a task, as a check whose score says how near an agent came.
+
+    Attributes:
+        calls: The calls: `"get_iban"` with any arguments, `("bank/get_iban", {"user": "x"})`, `{"tool": …, "args": …}`.
+        mode: Which calls may be missing, added or moved: `strict`, `in_order`, `unordered`, `subset`, `superset`.
+        args: How arguments are compared: `exact`, `ignore`, `subset`, `superset`, dotted fields, or a function.
+        tools: The same for some tools, by path, name or glob.
+    """
+
+    calls: Sequence[ExpectedCall]
+    mode: MatchType = "in_order"
+    args: ToolRule = "exact"
+    tools: Mapping[str, ToolRule] = field(default_factory=dict)
+
+    @property
+    def ground_truth(self) -> list[ToolCalling]:
+        """The calls as the model would ask for them.
+
+        Raises:
+            HookUsageError: If one of them is no call.
+        """
+        return Trajectory.of_calls(self.calls).calls
+
+    @property
+    def tool_patterns(self) -> list[str]:
+        """The tools that it is about, as a suite looks whether there are such tools.
+
+        Raises:
+            HookUsageError: If one of the calls is no call.
+        """
+        return [*(expected_pattern(path_of(call)) for call in self.ground_truth), *self.tools]
+
+    def __call__(self, task: FinishedTask) -> CheckResult:
+        """Compare what an agent did with it."""
+        found = task.recorded.trajectory.match(self.calls, mode=self.mode, args=self.args, tools=self.tools)
+        why = "" if found.ok else str(found)
+        return CheckResult(name=f"trajectory ({self.mode})", passed=found.ok, score=found.score, why=why)
+
+
+def expected_pattern(path: str) -> str:
+    """The pattern of the tools that an expected call may be of.
+
+    Args:
+        path: The tool. A model that knows names only asks for `local/name`, whichever tool of that name there is.
+    """
+    return path.removeprefix("*/").removeprefix("local/")

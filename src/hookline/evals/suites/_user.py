@@ -1,0 +1,348 @@
+"""A suite of your own: your tools or your agent, tasks with prompts, rules, expected calls and checks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hookline.calls import ModelResponse, ToolCalling, ToolSpec
+from hookline.dispatcher import HookDispatcher
+from hookline.errors import HookUsageError
+from hookline.evals.errors import ForbiddenToolError, ToolNameError, UnknownTaskError
+from hookline.evals.running import CheckResult, TaskOutcome
+from hookline.evals.suites._expected import Expected
+from hookline.evals.suites._tool_names import EXPECTED, MOCKS, AgentTools, tool_patterns_of
+from hookline.evals.suites.checks import Check, FinishedTask, name_of, run_check
+from hookline.evals.trajectories import EventRecorder
+from hookline.hooks import AnyHook
+from hookline.runtime import Agent, Model, OperationStore, ScriptedModel, Tool, ToolSource, exec_agent
+
+if TYPE_CHECKING:
+    from hookline.evals.mocking import ToolMocks
+
+__all__ = ["Task", "UserSuite", "asks", "says"]
+
+AnyTool = Tool | Callable[..., Any]
+
+
+def asks(*calls: ToolCalling | str, say: str = "", **args: Any) -> ModelResponse:
+    """A scripted turn in which the model calls tools: `asks("price", item="tea")`.
+
+    Args:
+        calls: One tool by name or path, with `args`; or several `ToolCalling`s, which run at the same time.
+        say: What the model says with it.
+        args: The arguments of the one tool.
+
+    Raises:
+        HookUsageError: If several calls are given with arguments for one.
+    """
+    if args and (len(calls) != 1 or not isinstance(calls[0], str)):
+        raise HookUsageError("asks() takes arguments for one tool by name; give several calls as ToolCallings.")
+    return ModelResponse(
+        content=say,
+        tool_calls=[call if isinstance(call, ToolCalling) else calling(call, args) for call in calls],
+        finish_reason="tool_calls",
+    )
+
+
+def says(text: str) -> ModelResponse:
+    """The scripted turn that ends a run: the model's answer."""
+    return ModelResponse(content=text)
+
+
+def calling(tool: str, args: dict[str, Any]) -> ToolCalling:
+    """A call of a tool, by its name or its path; the suite numbers it."""
+    identifier, _, name = tool.rpartition("/")
+    return ToolCalling(identifier=identifier or "local", api_name=name, args=args, tool_call_id="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One thing to ask the agent for, and how to judge what it does.
+
+    Attributes:
+        id: The task's name in its suite.
+        prompt: What the user asks for.
+        script: The turns of a scripted model; `None` to use `model`, or else the agent's own.
+        model: A model, or a function that makes one for each run.
+        mocks: Adds rules to the task's `ToolMocks`, in every mode.
+        expected: The calls that solve the task.
+        checks: What else must hold.
+        cassette: The task's cassette file, where no folder of cassettes is given.
+    """
+
+    id: str
+    prompt: str
+    script: Sequence[ModelResponse] | None = None
+    model: Model | Callable[[], Model] | None = None
+    mocks: Callable[[ToolMocks], object] | None = None
+    expected: Expected | None = None
+    checks: Sequence[Check] = ()
+    cassette: str | Path | None = None
+
+
+class UserSuite:
+    """Tasks for one agent, which `hookline eval FILE.py` runs when a module has it as `suite`.
+
+    Args:
+        name: The suite's name.
+        tasks: The tasks.
+        tools: The agent's tools, or a function that makes them, which gives every task a state of its own.
+        agent: The agent, or a function that makes one; a plain one with `tools` unless given.
+        instructions: The plain agent's system message.
+        cassette_options: How its cassettes are made, in the words of `Cassette`: `{"ignore": ["request_id"]}`.
+
+    Raises:
+        HookUsageError: If two tasks have one id, or both tools and an agent are given.
+        ToolNameError: If a check or an expectation is about a tool that the agent does not have. Tools that come from a
+            source, such as an MCP server, are known when it is open: there such a check fails.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tasks: Iterable[Task],
+        tools: Sequence[AnyTool] | Callable[[], Sequence[AnyTool]] = (),
+        agent: Agent | Callable[[], Agent] | None = None,
+        instructions: str = "",
+        cassette_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.cassette_options = dict(cassette_options or {})
+        self._tasks: dict[str, Task] = {}
+        for task in tasks:
+            if task.id in self._tasks:
+                raise HookUsageError(f"Suite {name!r} has two tasks {task.id!r}; rename one.")
+            self._tasks[task.id] = task
+        if agent is not None and tools:
+            raise HookUsageError(f"Suite {name!r} has an agent, which brings its tools; leave `tools` out.")
+        self._tools = tools
+        self._agent = agent
+        self._instructions = instructions
+        self._plain = self._made(ScriptedModel([]))
+        self._specs = list(self._plain.specs)
+        known = AgentTools(self._plain)
+        for task in self._tasks.values():
+            for problem in _unknown_tools(f"{name}/{task.id}", task, known):
+                raise problem
+
+    def __repr__(self) -> str:
+        return f"UserSuite({self.name!r}, tasks={len(self._tasks)}, tools={len(self._specs)})"
+
+    @property
+    def tool_specs(self) -> list[ToolSpec]:
+        """Every tool of the agent."""
+        return list(self._specs)
+
+    @property
+    def mockable_specs(self) -> list[ToolSpec]:
+        """Every tool that rules may be for, sub-agents' too; none where a source says only in a run which it has."""
+        agents = [self._plain]
+        for agent in agents:
+            agents += agent.sub_agents
+        return [] if any(agent.sources for agent in agents) else [spec for agent in agents for spec in agent.specs]
+
+    @property
+    def task_ids(self) -> list[str]:
+        """The tasks, as they were given."""
+        return list(self._tasks)
+
+    def select(self, names: Iterable[str] = ()) -> list[str]:
+        """The tasks of these names, each once; all of them for none.
+
+        Raises:
+            UnknownTaskError: That says which tasks there are.
+        """
+        chosen = list(dict.fromkeys(names)) or self.task_ids
+        for name in chosen:
+            if name not in self._tasks:
+                raise UnknownTaskError(self.name, name, self.task_ids)
+        return chosen
+
+    def task(self, task_id: str) -> Task:
+        """A task.
+
+        Raises:
+            UnknownTaskError: That says which tasks there are.
+        """
+        self.select([task_id])
+        return self._tasks[task_id]
+
+    def prompt(self, task_id: str) -> str:
+        """What the user asks for in a task."""
+        return self.task(task_id).prompt
+
+    def ground_truth(self, task_id: str) -> list[ToolCalling]:
+        """The calls that are expected in a task."""
+        expected = self.task(task_id).expected
+        return [] if expected is None else expected.ground_truth
+
+    def arrange(self, task_id: str, mocks: ToolMocks) -> None:
+        """Add the task's own rules."""
+        rules = self.task(task_id).mocks
+        if rules is not None:
+            rules(mocks)
+
+    def cassette(self, task_id: str) -> Path | None:
+        """The task's own cassette file."""
+        own = self.task(task_id).cassette
+        return None if own is None else Path(own)
+
+    async def run_task(
+        self,
+        task_id: str,
+        *,
+        hooks: Iterable[AnyHook] = (),
+        dispatcher: HookDispatcher | None = None,
+        store: OperationStore | None = None,
+        forbid_tools: bool = False,
+    ) -> TaskOutcome:
+        """Run a task as one operation, and check what it came to.
+
+        Args:
+            task_id: The task.
+            hooks: Hooks of this operation.
+            dispatcher: An open dispatcher to share with other runs.
+            store: Where the operation is kept.
+            forbid_tools: No real tool may run.
+
+        Raises:
+            UnknownTaskError: That says which tasks there are.
+        """
+        task = self.task(task_id)
+        ran: list[str] = []
+        made = self._made(_model(task))
+        opened: list[str] = []
+        agent = watched(made, ran, forbid=forbid_tools, opened=opened)
+        recorder = EventRecorder(f"{self.name}.checks")
+        result = await exec_agent(
+            agent, task.prompt, hooks=[recorder.hooks, *hooks], dispatcher=dispatcher, store=store
+        )
+        finished = FinishedTask(
+            id=task_id,
+            prompt=task.prompt,
+            result=result,
+            recorded=recorder[result.operation_id],
+            tools_forbidden=forbid_tools,
+        )
+        wanted: list[Check] = [*([] if task.expected is None else [task.expected]), *task.checks]
+        checks = [await run_check(check, finished) for check in wanted]
+        if made.sources and (opened or result.reason != "error"):  # a source that did not open says no names
+            unknown = _unknown_tools(f"{self.name}/{task_id}", task, AgentTools(made, opened))
+            checks += [CheckResult(name=each.what, passed=False, score=0.0, why=each.problem) for each in unknown]
+        return TaskOutcome(
+            suite=self.name,
+            task_id=task_id,
+            prompt=task.prompt,
+            result=result,
+            utility=_utility(checks),
+            tools_run=0 if forbid_tools else len(ran),
+            forbidden=len(ran) if forbid_tools else 0,
+            checks=checks,
+        )
+
+    def _made(self, model: Model | None) -> Agent:
+        if self._agent is None:
+            tools = self._tools if isinstance(self._tools, Sequence) else self._tools()
+            return Agent(
+                id=self.name, model=model or ScriptedModel([]), tools=list(tools), instructions=self._instructions
+            )
+        agent = self._agent if isinstance(self._agent, Agent) else self._agent()
+        return agent if model is None else dataclasses.replace(agent, model=model)
+
+
+def watched(agent: Agent, ran: list[str], *, forbid: bool, opened: list[str] | None = None) -> Agent:
+    """An agent, and its sub-agents, whose tools say when they run.
+
+    Args:
+        agent: The agent.
+        ran: Gets the path of every tool that runs, or was about to.
+        forbid: Whether a tool raises `ForbiddenToolError` in place of running.
+        opened: Gets the paths of the tools that the agent's own sources give.
+    """
+    own = [each for each in agent.tools if isinstance(each, Tool)]
+    return dataclasses.replace(
+        agent,
+        tools=[
+            *(_watched(each, ran, forbid=forbid) for each in own),
+            *(_WatchedSource(each, ran, forbid=forbid, opened=opened) for each in agent.sources),
+        ],
+        sub_agents=[watched(each, ran, forbid=forbid) for each in agent.sub_agents],
+    )
+
+
+class _WatchedSource:
+    """A source whose tools say when they run."""
+
+    def __init__(self, source: ToolSource, ran: list[str], *, forbid: bool, opened: list[str] | None) -> None:
+        self.source, self.ran, self.forbid, self.opened = source, ran, forbid, opened
+        self.identifier = source.identifier
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[list[Tool]]:
+        async with self.source.open() as tools:
+            if self.opened is not None:
+                self.opened += [f"{each.identifier}/{each.name}" for each in tools]
+            yield [_watched(each, self.ran, forbid=self.forbid) for each in tools]
+
+
+def _watched(real: Tool, ran: list[str], *, forbid: bool) -> Tool:
+    path = f"{real.identifier}/{real.name}"
+
+    async def run(args: Any) -> object:
+        ran.append(path)
+        if forbid:
+            raise ForbiddenToolError(path)
+        return await real.run(args)
+
+    return msgspec.structs.replace(real, run=run)
+
+
+def check_title(check: Check) -> str:
+    """What an error calls a check that names a tool which there is not."""
+    return f"check {name_of(check)!r}"
+
+
+def _unknown_tools(name: str, task: Task, known: AgentTools) -> Iterator[ToolNameError]:
+    """What in a task names a tool that there is not."""
+    given: list[tuple[str, object, bool]] = [
+        (EXPECTED, task.expected, False),
+        (MOCKS, task.mocks, True),
+    ]
+    given += [(check_title(check), check, False) for check in task.checks]
+    for what, thing, sub_agents in given:
+        for pattern in tool_patterns_of(thing):
+            problem = known.problem_with(pattern, sub_agents=sub_agents)
+            if problem is not None:
+                yield ToolNameError(name, what, pattern, problem)
+
+
+def _model(task: Task) -> Model | None:
+    if task.script is not None:
+        return ScriptedModel(_numbered(task.script), name=f"script of {task.id}")
+    if task.model is None or hasattr(task.model, "respond"):
+        return task.model  # type: ignore[return-value]  # what can respond is a model
+    return task.model()
+
+
+def _numbered(turns: Sequence[ModelResponse]) -> list[ModelResponse]:
+    number = 0
+    found: list[ModelResponse] = []
+    for turn in turns:
+        calls: list[ToolCalling] = []
+        for call in turn.tool_calls:
+            number += 1
+            calls.append(call if call.tool_call_id else msgspec.structs.replace(call, tool_call_id=f"call_{number}"))
+        found.append(msgspec.structs.replace(turn, tool_calls=calls))
+    return found
+
+
+def _utility(checks: Sequence[CheckResult]) -> bool | None:
+    return all(check.passed for check in checks) if checks else None

@@ -1,0 +1,526 @@
+"""A suite in one YAML file; whatever is wrong in it is told with its line.
+
+```yaml
+suite: shop
+tools: shop_tools:tools
+tasks:
+  - id: tea
+    prompt: What does tea cost?
+    script:
+      - {tool: price, args: {item: tea}}
+      - say: Tea costs 3 EUR.
+    expected: {calls: [{tool: price, args: {item: tea}}]}
+    checks: [{output_contains: 3 EUR}]
+```
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookline._yaml import BadLine, LinedDict, LinedList, plain
+from hookline.calls import ToolResult
+from hookline.errors import HooklineError
+from hookline.evals.matching import Matcher, match
+from hookline.evals.mocking import Rule
+from hookline.evals.suites._imports import ImportProblem, imported
+
+if TYPE_CHECKING:
+    from hookline.evals.mocking import ToolMocks
+from hookline._yaml import read_lined
+from hookline.calls import ModelResponse, ToolCalling
+from hookline.evals.errors import SuiteFileError, ToolNameError
+from hookline.evals.suites import checks
+from hookline.evals.suites._expected import Expected, expected_pattern
+from hookline.evals.suites._tool_names import EXPECTED, MOCKS, tool_patterns_of
+from hookline.evals.suites._user import Task, UserSuite, calling, check_title
+from hookline.evals.trajectories import ExpectedCall
+
+__all__ = ["REQUIRED", "Fields", "MockRules", "mock_rules", "one_key", "read_yaml_suite"]
+
+REQUIRED: Any = object()
+"""The default of a field that must be given."""
+
+
+class Fields:
+    """The fields of a mapping, each taken once; `done` refuses those that nobody asked for.
+
+    Args:
+        entry: The mapping.
+        what: What it is, for errors.
+        line: Where it stands.
+
+    Raises:
+        BadLine: If it is no mapping.
+    """
+
+    def __init__(self, entry: Any, what: str, line: int) -> None:
+        if not isinstance(entry, LinedDict):
+            got = "nothing" if entry is None else repr(plain(entry))[:100]
+            raise BadLine(line, f"{what} is a mapping; got {got}")
+        self._entry = entry
+        self._what = what
+        self._taken: list[str] = []
+        self.line = entry.line
+        self.lines = entry.lines
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._entry
+
+    def take(self, key: str, default: Any = REQUIRED) -> Any:
+        """A field as it stands."""
+        self._taken.append(key)
+        if key in self._entry:
+            return self._entry[key]
+        if default is REQUIRED:
+            raise BadLine(self.line, f"{self._what} needs `{key}`")
+        return default
+
+    def text(self, key: str, default: Any = REQUIRED, *, empty: bool = False) -> Any:
+        """A text."""
+        value = self.take(key, default)
+        if key in self._entry and (not isinstance(value, str) or not (value or empty)):
+            self._refuse(key, "a text", value)
+        return value
+
+    def number(self, key: str, default: Any = REQUIRED) -> Any:
+        """A whole number from 0."""
+        value = self.take(key, default)
+        if key in self._entry and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            self._refuse(key, "a whole number from 0", value)
+        return value
+
+    def mapping(self, key: str, default: Any = REQUIRED) -> Any:
+        """A mapping, as a plain dict."""
+        value = self.take(key, default)
+        if key in self._entry and not isinstance(value, dict):
+            self._refuse(key, "a mapping", value)
+        return plain(value)
+
+    def one_of(self, key: str, words: tuple[str, ...], default: Any = REQUIRED) -> Any:
+        """One of some words."""
+        value = self.take(key, default)
+        if value not in words:
+            self._refuse(key, f"one of {', '.join(words)}", value)
+        return value
+
+    def items(self, key: str, default: Any = REQUIRED) -> list[tuple[int, Any]]:
+        """A list, as pairs of line and item."""
+        value = self.take(key, default)
+        if key not in self._entry:
+            return []
+        if not isinstance(value, LinedList):
+            self._refuse(key, "a list", value)
+        return list(zip(value.lines, value, strict=True))
+
+    def imported(self, key: str, folder: Path, default: Any = REQUIRED) -> Any:
+        """What an import path names, such as `package.module:name`."""
+        value = self.take(key, default)
+        if key not in self._entry:
+            return default
+        try:
+            return imported(value, folder)
+        except ImportProblem as error:
+            raise BadLine(self.lines[key], f"`{key}`: {error}") from error.__cause__
+
+    def rest(self) -> list[str]:
+        """The keys that nobody has asked for."""
+        return [key for key in self._entry if key not in self._taken]
+
+    def done(self) -> None:
+        """Refuse what nobody has asked for."""
+        for key in self.rest():
+            known = ", ".join(f"`{each}`" for each in dict.fromkeys(self._taken))
+            raise BadLine(self.lines[key], f"{self._what} has no key `{key}`; it takes {known}")
+
+    def _refuse(self, key: str, expected: str, value: Any) -> None:
+        raise BadLine(self.lines[key], f"`{key}` is {expected}; got {plain(value)!r:.100}")
+
+
+def one_key(line: int, entry: Any, what: str, known: Iterable[str]) -> tuple[str, Any]:
+    """The key and the value of a mapping that has one key, which is one of some."""
+    words = list(known)
+    if not isinstance(entry, LinedDict) or len(entry) != 1:
+        raise BadLine(line, f"{what} is a mapping with one key, one of {', '.join(words)}; got {plain(entry)!r:.100}")
+    ((key, value),) = entry.items()
+    if key not in words:
+        raise BadLine(entry.lines[key], f"{what} has no kind `{key}`; it is one of {', '.join(words)}")
+    return key, value
+
+
+Answer = Callable[[Rule], object]
+"""Gives a rule its answer."""
+
+
+class MockRules:
+    """Adds the rules of a task in a file to its `ToolMocks`.
+
+    Args:
+        rules: What each is for, its name, and its answer.
+        tool_patterns: The tools that they are for.
+    """
+
+    def __init__(self, rules: Sequence[tuple[Matcher, str | None, Answer]], tool_patterns: Sequence[str]) -> None:
+        self.rules, self.tool_patterns = list(rules), list(tool_patterns)
+
+    def __call__(self, mocks: ToolMocks) -> None:
+        """Add them."""
+        for matcher, name, answer in self.rules:
+            answer(mocks.when(matcher, name=name))
+
+
+def mock_rules(entries: Sequence[tuple[int, Any]], folder: Path) -> MockRules | None:
+    """Read the rules of a task.
+
+    Args:
+        entries: The rules as they stand in the file, with their lines.
+        folder: Where import paths begin.
+
+    Returns:
+        `None` if there is no rule.
+
+    Raises:
+        BadLine: If a rule makes no sense; it is tried out here, so that no run has to fail for it.
+    """
+    rules = [_rule(line, entry, folder) for line, entry in entries]
+    return MockRules(rules, [entry["tool"] for _, entry in entries]) if rules else None
+
+
+def _rule(line: int, entry: Any, folder: Path) -> tuple[Matcher, str | None, Answer]:
+    fields = Fields(entry, "a mock", line)
+    try:
+        matcher = _matcher(fields)
+        name = fields.text("name", default=fields.take("tool"))
+        given = [key for key in ANSWERS if key in fields]
+        if len(given) != 1:
+            got = " and ".join(f"`{key}`" for key in given) or "none"
+            raise BadLine(line, f"a mock has one answer, one of {', '.join(ANSWERS)}; got {got}")
+        answer = ANSWERS[given[0]](fields, folder)
+        fields.done()
+        answer(Rule("probe", matcher, 0, lambda rule: None))
+    except HooklineError as error:
+        raise BadLine(line, str(error).rstrip(".")) from error
+    return matcher, name, answer
+
+
+def _matcher(fields: Fields) -> Matcher:
+    matcher = match.tool(fields.text("tool"))
+    args = fields.mapping("args", default=None)
+    mode = fields.one_of("args_mode", ("exact", "subset", "superset", "ignore"), default="exact")
+    if args is not None:
+        matcher &= match.args(args, mode=mode)
+    values = fields.mapping("fields", default=None)
+    if values is not None:
+        matcher &= match.fields(values)
+    schema = fields.mapping("schema", default=None)
+    if schema is not None:
+        matcher &= match.schema(schema)
+    nth, step = fields.number("nth", default=None), fields.number("step", default=None)
+    if nth is not None:
+        matcher &= match.nth(nth)
+    if step is not None:
+        matcher &= match.step(step)
+    return matcher
+
+
+def _returns(fields: Fields, folder: Path) -> Answer:
+    value = plain(fields.take("returns"))
+    return lambda rule: rule.returns(value)
+
+
+def _raises(fields: Fields, folder: Path) -> Answer:
+    error = _error(fields.lines["raises"], fields.take("raises"))
+    return lambda rule: rule.raises(error)
+
+
+def _fails(fields: Fields, folder: Path) -> Answer:
+    content = fields.text("fails")
+    return lambda rule: rule.fails(content)
+
+
+def _sequence(fields: Fields, folder: Path) -> Answer:
+    answers = [_one(line, entry) for line, entry in fields.items("sequence")]
+    then = fields.one_of("then", ("last", "cycle", "error"), default="last")
+    return lambda rule: rule.sequence(answers, then=then)
+
+
+def _table(fields: Fields, folder: Path) -> Answer:
+    table = Fields(fields.take("table"), "`table`", fields.lines["table"])
+    field, answers = table.text("field"), table.mapping("answers")
+    table.done()
+    return lambda rule: rule.table(field, answers)
+
+
+def _template(fields: Fields, folder: Path) -> Answer:
+    text = fields.text("template")
+    return lambda rule: rule.template(text)
+
+
+def _runs(fields: Fields, folder: Path) -> Answer:
+    try:
+        function = imported(fields.take("runs"), folder)
+    except ImportProblem as error:
+        raise BadLine(fields.lines["runs"], f"`runs`: {error}") from error.__cause__
+    return lambda rule: rule.runs(function)
+
+
+def _passthrough(fields: Fields, folder: Path) -> Answer:
+    if fields.take("passthrough") is not True:
+        raise BadLine(fields.lines["passthrough"], "`passthrough` is true, or left out")
+    return lambda rule: rule.passthrough()
+
+
+def _one(line: int, entry: Any) -> object:
+    """An answer of a sequence: a value, `{raises: …}` or `{fails: …}`."""
+    if isinstance(entry, LinedDict) and list(entry) == ["raises"]:
+        return _error(line, entry["raises"])
+    if isinstance(entry, LinedDict) and list(entry) == ["fails"]:
+        return ToolResult(content=Fields(entry, "an answer", line).text("fails"), success=False)
+    return plain(entry)
+
+
+def _error(line: int, given: Any) -> Exception:
+    """`ConnectionError`, or `ConnectionError: what it says`."""
+    if isinstance(given, str):
+        name, _, message = given.partition(":")
+        kind = getattr(builtins, name.strip(), None)
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            try:
+                return kind(message.strip()) if message.strip() else kind()
+            except TypeError as error:
+                raise BadLine(line, f"{name} takes more than a message ({error})") from error
+    expected = "an exception that Python brings along, as in 'ConnectionError: down'"
+    raise BadLine(line, f"`raises` is {expected}; got {plain(given)!r:.100}")
+
+
+ANSWERS: dict[str, Callable[[Fields, Path], Answer]] = {
+    "returns": _returns,
+    "raises": _raises,
+    "fails": _fails,
+    "sequence": _sequence,
+    "table": _table,
+    "template": _template,
+    "runs": _runs,
+    "passthrough": _passthrough,
+}
+"""Every answer that a file may name."""
+
+
+Lines = dict[tuple[str, str, str], int]
+"""Where each tool is named: by task, what names it, and name."""
+
+
+def read_yaml_suite(path: Path) -> UserSuite:
+    """Read a suite.
+
+    Args:
+        path: The file, YAML in UTF-8. Its folder is where import paths begin, and cassettes.
+
+    Raises:
+        SuiteFileError: If it cannot be read, or says anything that no suite takes; it says in which line.
+        MissingExtraError: If PyYAML is not installed.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SuiteFileError(str(path), f"the file cannot be read ({error.strerror or error})") from error
+    try:
+        return _suite(read_lined(data, needed_for="Reading a suite from a file"), path.absolute().parent)
+    except BadLine as error:
+        raise SuiteFileError(str(path), error.problem, error.line) from error.__cause__
+
+
+def _suite(document: Any, folder: Path) -> UserSuite:
+    fields = Fields(document, "the suite", 1)
+    name = fields.text("suite")
+    tools = fields.imported("tools", folder, default=())
+    agent = fields.imported("agent", folder, default=None)
+    instructions = fields.text("instructions", default="")
+    options = _cassette_options(fields)
+    lines: Lines = {}
+    tasks = [_task(line, entry, folder, lines) for line, entry in fields.items("tasks")]
+    fields.done()
+    try:
+        return UserSuite(
+            name, tasks=tasks, tools=tools, agent=agent, instructions=instructions, cassette_options=options
+        )
+    except ToolNameError as error:
+        at = lines.get((error.task.removeprefix(f"{name}/"), error.what, error.pattern), fields.line)
+        raise BadLine(at, error.problem) from error
+    except HooklineError as error:
+        raise BadLine(fields.line, str(error).rstrip(".")) from error
+    except (Exception, SystemExit) as error:  # what the file names is the user's own code, and it has just been called
+        at = fields.lines.get("tools", fields.lines.get("agent", fields.line))
+        raise BadLine(at, f"its tools cannot be made: {type(error).__name__}: {error}") from error
+
+
+def _cassette_options(suite: Fields) -> dict[str, Any]:
+    if "cassettes" not in suite:
+        return {}
+    fields = Fields(suite.take("cassettes"), "`cassettes`", suite.lines["cassettes"])
+    matching = fields.one_of("matching", ("keyed", "sequential"), default="keyed")
+    ignore = [_field_name(*item) for item in fields.items("ignore", default=[])]
+    fields.done()
+    return {"matching": matching, "ignore": ignore}
+
+
+def _field_name(line: int, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise BadLine(line, f"`ignore` lists fields of arguments, such as request.id; got {plain(value)!r:.100}")
+    return value
+
+
+def _task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
+    """Read a task, and note in which line each tool is named."""
+    fields = Fields(entry, "a task", line)
+    name = fields.text("id")
+    prompt = fields.text("prompt")
+    script = [_turn(*turn) for turn in fields.items("script", default=None)] if "script" in fields else None
+    model = fields.imported("model", folder, default=None)
+    mocks = fields.items("mocks", default=[])
+    rules = mock_rules(mocks, folder)
+    expected = _expected(fields.lines["expected"], fields.take("expected")) if "expected" in fields else None
+    found = [(at, _check(at, check, folder)) for at, check in fields.items("checks", default=[])]
+    cassette = fields.text("cassette", default=None)
+    if script is not None and "model" in fields:
+        raise BadLine(fields.lines["model"], f"task {name!r} has a `script`, which is its model; leave one out")
+    fields.done()
+    for at, mock in mocks:
+        lines.setdefault((name, MOCKS, mock["tool"]), at)
+    if "expected" in fields:
+        for at, call in Fields(fields.take("expected"), "`expected`", line).items("calls"):
+            tool = call if isinstance(call, str) else call["tool"]
+            lines.setdefault((name, EXPECTED, expected_pattern(tool)), at)
+    for at, check in found:
+        for pattern in tool_patterns_of(check):
+            lines.setdefault((name, check_title(check), pattern), at)
+    return Task(
+        id=name,
+        prompt=prompt,
+        script=script,
+        model=model,
+        mocks=rules,
+        expected=expected,
+        checks=[check for _, check in found],
+        cassette=None if cassette is None else folder / cassette,
+    )
+
+
+def _turn(line: int, entry: Any) -> ModelResponse:
+    """`{say}`, `{tool, args}`, or `{calls: [{tool, args}, …]}`, each optionally with what the model says."""
+    fields = Fields(entry, "a turn", line)
+    if "tool" in fields:
+        calls = [_call(fields)]
+    else:
+        calls = []
+        for at, each in fields.items("calls", default=[]):
+            one = Fields(each, "a call", at)
+            calls.append(_call(one))
+            one.done()
+    say = fields.text("say", default="" if calls else REQUIRED, empty=True)
+    fields.done()
+    return ModelResponse(content=say, tool_calls=calls, finish_reason="tool_calls" if calls else "stop")
+
+
+def _call(fields: Fields) -> ToolCalling:
+    return calling(fields.text("tool"), fields.mapping("args", default={}))
+
+
+def _expected(line: int, entry: Any) -> Expected:
+    fields = Fields(entry, "`expected`", line)
+    calls: list[ExpectedCall] = []
+    for at, each in fields.items("calls"):
+        if isinstance(each, str):
+            calls.append(each)
+            continue
+        call = Fields(each, "an expected call", at)
+        tool, args = call.text("tool"), call.mapping("args", default=None)
+        calls.append(tool if args is None else (tool, args))
+        call.done()
+    mode = fields.one_of("mode", ("strict", "in_order", "unordered", "subset", "superset"), default="in_order")
+    args = fields.one_of("args", ("exact", "ignore", "subset", "superset"), default="exact")
+    fields.done()
+    return Expected(calls=calls, mode=mode, args=args)
+
+
+def _check(line: int, entry: Any, folder: Path) -> checks.Check:
+    """One key says what is checked, its value what for."""
+    kind, value = one_key(line, entry, "a check", CHECKS)
+    try:
+        return CHECKS[kind](line, value, folder)
+    except HooklineError as error:
+        raise BadLine(line, f"`{kind}`: {str(error).rstrip('.')}") from error
+
+
+def _text_check(make: Callable[[str], checks.Check]) -> Callable[[int, Any, Path], checks.Check]:
+    def check(line: int, value: Any, folder: Path) -> checks.Check:
+        if not isinstance(value, str):
+            raise BadLine(line, f"this check takes a text; got {plain(value)!r:.100}. Put it in quotes")
+        return make(value)
+
+    return check
+
+
+def _called(line: int, value: Any, folder: Path) -> checks.Check:
+    if isinstance(value, str):
+        return checks.called(value)
+    fields = Fields(value, "`called`", line)
+    tool, args = fields.text("tool"), fields.mapping("args", default=None)
+    times = fields.number("times", default=None)
+    fields.done()
+    return checks.called(tool, args, times=times)
+
+
+def _not_called(line: int, value: Any, folder: Path) -> checks.Check:
+    if isinstance(value, str):
+        return checks.not_called(value)
+    fields = Fields(value, "`not_called`", line)
+    tool, args = fields.text("tool"), fields.mapping("args", default=None)
+    fields.done()
+    return checks.not_called(tool, args)
+
+
+def _max_calls(line: int, value: Any, folder: Path) -> checks.Check:
+    if not isinstance(value, LinedDict):
+        return checks.max_calls(_count(line, value))
+    fields = Fields(value, "`max_calls`", line)
+    count, tool = fields.number("count"), fields.text("tool", default="*")
+    fields.done()
+    return checks.max_calls(count, tool)
+
+
+def _max_steps(line: int, value: Any, folder: Path) -> checks.Check:
+    return checks.max_steps(_count(line, value))
+
+
+def _python(line: int, value: Any, folder: Path) -> checks.Check:
+    try:
+        found = imported(value, folder)
+    except ImportProblem as error:
+        raise BadLine(line, str(error)) from error.__cause__
+    if not callable(found):
+        raise BadLine(line, f"{value!r} is no function of the finished task")
+    check: checks.Check = found
+    return check
+
+
+def _count(line: int, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise BadLine(line, f"this check takes a whole number from 0; got {plain(value)!r:.100}")
+    return value
+
+
+CHECKS: dict[str, Callable[[int, Any, Path], checks.Check]] = {
+    "output_contains": _text_check(checks.output_contains),
+    "output_equals": _text_check(checks.output_equals),
+    "output_matches": _text_check(checks.output_matches),
+    "called": _called,
+    "not_called": _not_called,
+    "max_calls": _max_calls,
+    "max_steps": _max_steps,
+    "python": _python,
+}
+"""Every check that a file may name."""

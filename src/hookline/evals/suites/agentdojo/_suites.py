@@ -1,0 +1,280 @@
+"""AgentDojo's four suites: real tools over real environments, with their own check of what an agent achieved.
+
+Source:
+    AgentDojo 0.1.35, suites v1.2.2 (https://github.com/ethz-spylab/agentdojo).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import warnings
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from hookline.calls import ModelResponse, ToolCalling, ToolResult, ToolSpec
+from hookline.dispatcher import HookDispatcher
+from hookline.errors import MissingExtraError, message_of
+from hookline.evals.errors import ForbiddenToolError, UnknownSuiteError, UnknownTaskError
+from hookline.evals.running import CheckResult, TaskOutcome
+from hookline.hooks import AnyHook
+from hookline.runtime import Agent, OperationResult, OperationStore, ScriptedModel, Tool, exec_agent
+
+if TYPE_CHECKING:
+    from hookline.evals.mocking import ToolMocks
+
+__all__ = ["SUITES", "VERSION", "AgentDojoSuite", "load_suite"]
+
+SUITES = ("banking", "workspace", "travel", "slack")
+"""The suites that there are."""
+
+VERSION = "v1.2.2"
+"""The version of the suites."""
+
+
+class Task:
+    """One user task, ready to run: its own environment, and the calls that solve it.
+
+    Attributes:
+        id: The task's name in its suite.
+        source: AgentDojo's object.
+        before: The environment as it was.
+        environment: The environment that the tools work on.
+        ground_truth: The calls that solve the task.
+    """
+
+    def __init__(self, task_id: str, source: Any, environment: Any) -> None:
+        self.id = task_id
+        self.source = source
+        self.environment = source.init_environment(environment.model_copy(deep=True))
+        self.before = self.environment.model_copy(deep=True)
+        self.ground_truth = source.ground_truth(self.before.model_copy(deep=True))
+
+    def script(self, suite: str) -> list[ModelResponse]:
+        """The turns of a model that solves the task: one per call, then the answer."""
+        turns = [
+            ModelResponse(
+                tool_calls=[
+                    ToolCalling(
+                        identifier=suite, api_name=call.function, args=dict(call.args), tool_call_id=f"call_{number}"
+                    )
+                ],
+                finish_reason="tool_calls",
+            )
+            for number, call in enumerate(self.ground_truth, start=1)
+        ]
+        return [*turns, ModelResponse(content=self.source.GROUND_TRUTH_OUTPUT)]
+
+    def utility(self, result: OperationResult) -> bool:
+        """Whether the task is solved, in the suite's own judgement.
+
+        Source:
+            AgentDojo `TaskSuite._check_user_task_utility`: what was called decides where a task judges that, else the
+            environment and the answer.
+        """
+        trace = [
+            _agentdojo().FunctionCall(function=call.api_name, args=call.args, id=call.tool_call_id)
+            for message in result.messages
+            for call in message.tool_calls
+            if isinstance(call.args, Mapping)
+        ]
+        judged = self.source.utility_from_traces(result.output, self.before, self.environment, trace)
+        if judged is None:
+            judged = self.source.utility(result.output, self.before, self.environment)
+        return bool(judged)
+
+
+class AgentDojoSuite:
+    """One of AgentDojo's suites, as tools and tasks of hookline. `load_suite` makes it.
+
+    Args:
+        name: The suite; the `identifier` of its tools too.
+        source: AgentDojo's object.
+    """
+
+    def __init__(self, name: str, source: Any) -> None:
+        self.name = name
+        self._tasks: dict[str, Any] = dict(
+            sorted(source.user_tasks.items(), key=lambda task: int(task[0].rpartition("_")[2]))
+        )
+        self._functions = list(source.tools)
+        self._environment = source.load_and_inject_default_environment({})
+        self._specs = {
+            function.name: {
+                "identifier": name,
+                "name": function.name,
+                "description": function.description,
+                "schema": function.parameters.model_json_schema(),
+            }
+            for function in self._functions
+        }
+
+    def __repr__(self) -> str:
+        return f"AgentDojoSuite({self.name!r}, tasks={len(self._tasks)}, tools={len(self._functions)})"
+
+    @property
+    def task_ids(self) -> list[str]:
+        """The user tasks, by number."""
+        return list(self._tasks)
+
+    @property
+    def tool_specs(self) -> list[ToolSpec]:
+        """The suite's tools, as a model sees them."""
+        return [ToolSpec(**spec) for spec in self._specs.values()]
+
+    def prompt(self, task_id: str) -> str:
+        """What the user asks for in a task."""
+        self.select([task_id])
+        return str(self._tasks[task_id].PROMPT)
+
+    def ground_truth(self, task_id: str) -> list[ToolCalling]:
+        """The calls that solve a task, as the suite gives them."""
+        return [call for turn in self.task(task_id).script(self.name) for call in turn.tool_calls]
+
+    def arrange(self, task_id: str, mocks: ToolMocks) -> None:
+        """Add no rules: the suite has none."""
+
+    def select(self, names: Iterable[str] = ()) -> list[str]:
+        """The tasks of these names, each once; all of them for none.
+
+        Raises:
+            UnknownTaskError: That says which tasks there are.
+        """
+        chosen = list(dict.fromkeys(names)) or self.task_ids
+        for name in chosen:
+            if name not in self._tasks:
+                raise UnknownTaskError(self.name, name, self.task_ids)
+        return chosen
+
+    def task(self, task_id: str) -> Task:
+        """A task with a fresh environment.
+
+        Raises:
+            UnknownTaskError: That says which tasks there are.
+        """
+        self.select([task_id])
+        return Task(task_id, self._tasks[task_id], self._environment)
+
+    def tools(self, environment: Any, ran: list[str] | None = None) -> list[Tool]:
+        """The suite's tools over one environment.
+
+        Args:
+            environment: What they read and change.
+            ran: Gets the name of every tool that ran.
+        """
+        runtime = _agentdojo().FunctionsRuntime(self._functions)
+        return [
+            Tool(**spec, run=_runner(runtime, environment, name, [] if ran is None else ran))
+            for name, spec in self._specs.items()
+        ]
+
+    def forbidden_tools(self, touched: list[str] | None = None) -> list[Tool]:
+        """The same tools to a model's eye; one that is run raises `ForbiddenToolError`.
+
+        Args:
+            touched: Gets the name of every tool that was about to run.
+        """
+        touched = [] if touched is None else touched
+        return [Tool(**spec, run=_refuser(self.name, name, touched)) for name, spec in self._specs.items()]
+
+    async def run_task(
+        self,
+        task_id: str,
+        *,
+        hooks: Iterable[AnyHook] = (),
+        dispatcher: HookDispatcher | None = None,
+        store: OperationStore | None = None,
+        forbid_tools: bool = False,
+    ) -> TaskOutcome:
+        """Run a task by its ground truth, as one operation.
+
+        Args:
+            task_id: The task.
+            hooks: Hooks of this operation.
+            dispatcher: An open dispatcher to share with other runs.
+            store: Where the operation is kept.
+            forbid_tools: No real tool may run; then there is no utility to check.
+
+        Raises:
+            UnknownTaskError: That says which tasks there are.
+        """
+        task = self.task(task_id)
+        ran: list[str] = []
+        tools = self.forbidden_tools(ran) if forbid_tools else self.tools(task.environment, ran)
+        agent = Agent(id=f"agentdojo-{self.name}", model=ScriptedModel(task.script(self.name)), tools=tools)
+        result = await exec_agent(agent, task.source.PROMPT, hooks=hooks, dispatcher=dispatcher, store=store)
+        utility, checks = (None, []) if forbid_tools else _judged(task, result)
+        return TaskOutcome(
+            suite=self.name,
+            task_id=task_id,
+            prompt=task.source.PROMPT,
+            result=result,
+            utility=utility,
+            tools_run=0 if forbid_tools else len(ran),
+            forbidden=len(ran) if forbid_tools else 0,
+            checks=checks,
+        )
+
+
+def _judged(task: Task, result: OperationResult) -> tuple[bool, list[CheckResult]]:
+    """The suite's own judgement; a check that breaks on what a run left behind is one that is not content."""
+    try:
+        return task.utility(result), []
+    except Exception as error:
+        why = f"the check itself failed with {type(error).__name__}: {message_of(error)}"
+        return False, [CheckResult(name="utility", passed=False, score=0.0, why=why)]
+
+
+@functools.cache
+def load_suite(name: str) -> AgentDojoSuite:
+    """One of the four suites; loaded once per process, which takes some seconds.
+
+    Raises:
+        UnknownSuiteError: That says which suites there are.
+        MissingExtraError: If AgentDojo is not installed.
+    """
+    if name not in SUITES:
+        raise UnknownSuiteError(name, list(SUITES))
+    return AgentDojoSuite(name, _agentdojo().get_suite(VERSION, name))
+
+
+@functools.cache
+def _agentdojo() -> SimpleNamespace:
+    """What we need of AgentDojo. Importing it loads the clients of every model provider, so it is put off till here."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from agentdojo.agent_pipeline.tool_execution import tool_result_to_str
+            from agentdojo.functions_runtime import FunctionCall, FunctionsRuntime
+            from agentdojo.task_suite.load_suites import get_suite
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("agentdojo", "Running AgentDojo's suites") from error
+    return SimpleNamespace(
+        get_suite=get_suite,
+        FunctionCall=FunctionCall,
+        FunctionsRuntime=FunctionsRuntime,
+        tool_result_to_str=tool_result_to_str,
+    )
+
+
+def _runner(
+    runtime: Any, environment: Any, name: str, ran: list[str]
+) -> Callable[[Mapping[str, Any]], Awaitable[ToolResult]]:
+    async def run(args: Mapping[str, Any]) -> ToolResult:
+        ran.append(name)
+        # Some tools put their arguments into the environment, so they get a copy that is theirs.
+        result, error = runtime.run_function(environment, name, copy.deepcopy(args))
+        if error is not None:
+            return ToolResult(content=error, success=False)
+        return ToolResult(content=_agentdojo().tool_result_to_str(result))
+
+    return run
+
+
+def _refuser(suite: str, name: str, touched: list[str]) -> Callable[[Mapping[str, Any]], Awaitable[ToolResult]]:
+    async def run(args: Mapping[str, Any]) -> ToolResult:
+        touched.append(name)
+        raise ForbiddenToolError(f"{suite}/{name}")
+
+    return run

@@ -1,0 +1,151 @@
+"""Where the answers of tool calls came from, and which tools of a suite were never called."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from hookline.calls import ToolSpec
+from hookline.evals.mocking import MockedCall
+from hookline.evals.trajectories._recorder import RecordedOperation
+from hookline.events import AfterToolCall, OnToolCallError
+
+__all__ = ["CallRow", "Coverage", "call_rows", "coverage_of"]
+
+
+class CallRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One tool call with where its answer came from.
+
+    Attributes:
+        task: The task with its suite.
+        tool: The tool, as `identifier/name`.
+        outcome: Whether the tool ran, a hook answered, or nothing could answer and the tool was not run.
+        success: Whether the answer is a good one.
+        call_index: Its place among the run's calls of the tool, from 1.
+        answered_by: Id of the hook that answered.
+        rule: Name of the rule that answered.
+        fault: Name of the fault that struck.
+        cassette: Name of the cassette that answered.
+        recording: Which recording of it.
+        latency_ms: How long the call was made to take, on the run's own clock.
+        why: What the answer said, where nothing could answer.
+    """
+
+    task: str
+    tool: str
+    outcome: Literal["real", "mocked", "refused"]
+    success: bool
+    call_index: int
+    answered_by: str | None = None
+    rule: str | None = None
+    fault: str | None = None
+    cassette: str | None = None
+    recording: str | None = None
+    latency_ms: float = 0.0
+    why: str = ""
+
+    @property
+    def source(self) -> str:
+        """Where the answer came from, in a few words."""
+        told = [f"rule {self.rule}" if self.rule else "", f"cassette {self.cassette}" if self.cassette else ""]
+        told.append(f"fault {self.fault}" if self.fault else "")
+        return ", ".join(filter(None, told)) or (self.answered_by or "")
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which tools of a suite its tasks called, and who answered.
+
+    Attributes:
+        suite: The suite.
+        discovered: The tools that the suite has, as `identifier/name`.
+        called: How often each tool was called; tools that were not are left out.
+        mocked: How many of those calls a hook answered.
+        real: How many of them the tool itself answered.
+        refused: How many of them nothing could answer.
+        never_called: The tools that no task called.
+        unknown: The tools that were called and that the suite does not have.
+    """
+
+    suite: str
+    discovered: list[str]
+    called: dict[str, int]
+    mocked: dict[str, int]
+    real: dict[str, int]
+    refused: dict[str, int]
+    never_called: list[str]
+    unknown: list[str]
+
+    @property
+    def share(self) -> float:
+        """How many of the suite's tools were called, from 0 to 1."""
+        return (1 - len(self.never_called) / len(self.discovered)) if self.discovered else 1.0
+
+
+def call_rows(task: str, recorded: RecordedOperation, seen: Iterable[MockedCall] = ()) -> list[CallRow]:
+    """The tool calls of a recorded operation, in the order in which the model asked.
+
+    Args:
+        task: The task with its suite.
+        recorded: What was recorded.
+        seen: What the task's `ToolMocks` saw: it knows of the faults and rules that left the call to the real tool.
+    """
+    answers = {(event.step_index, event.tool_call_id): event for event in recorded.answers}
+    known = {(call.step_index, call.tool_call_id): call for call in seen if call.operation_id == recorded.operation_id}
+    asked = [(event.step_index, event.tool_call_id) for event in recorded.calls]
+    return [_row(task, answers[key], known.get(key)) for key in asked if key in answers]
+
+
+def coverage_of(suite: str, tools: Iterable[ToolSpec], calls: Sequence[CallRow]) -> Coverage:
+    """Which tools of a suite its tasks called.
+
+    Args:
+        suite: The suite.
+        tools: Its tools.
+        calls: The calls of its tasks.
+    """
+    discovered = [f"{spec.identifier}/{spec.name}" for spec in tools]
+    called = Counter(call.tool for call in calls)
+    mocked, real, refused = (
+        dict(sorted(Counter(call.tool for call in calls if call.outcome == outcome).items()))
+        for outcome in ("mocked", "real", "refused")
+    )
+    return Coverage(
+        suite=suite,
+        discovered=discovered,
+        called=dict(sorted(called.items())),
+        mocked=mocked,
+        real=real,
+        refused=refused,
+        never_called=[path for path in discovered if path not in called],
+        unknown=sorted(set(called) - set(discovered)),
+    )
+
+
+def _row(task: str, event: AfterToolCall | OnToolCallError, seen: MockedCall | None) -> CallRow:
+    metadata = event.metadata
+    refused = event.mocked and metadata.get("unmocked") is True
+    return CallRow(
+        task=task,
+        tool=f"{event.identifier}/{event.api_name}",
+        outcome="refused" if refused else "mocked" if event.mocked else "real",
+        success=not isinstance(event, OnToolCallError) and event.success,
+        call_index=event.call_index,
+        answered_by=event.answered_by,
+        rule=_text(metadata.get("rule")) or (seen.rule if seen else None),
+        fault=_text(metadata.get("fault")) or (seen.fault if seen else None),
+        cassette=_text(metadata.get("cassette")) if event.mocked else None,
+        recording=_text(metadata.get("recording")),
+        latency_ms=_number(metadata.get("latency_ms")) or (seen.latency_ms if seen else 0.0),
+        why=(event.error if isinstance(event, OnToolCallError) else event.content) if refused else "",
+    )
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

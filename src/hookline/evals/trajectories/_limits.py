@@ -1,0 +1,136 @@
+"""How much a run may do: calls, steps, tokens, money, and no call twice."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from hookline.errors import HookUsageError
+from hookline.evals._canonical import canonical
+from hookline.evals.matching import path_of, shown
+from hookline.evals.mocking import calls_of, table
+from hookline.evals.trajectories._recorder import RecordedOperation
+from hookline.events import AfterStep, BeforeStep, BeforeToolCall, OnComplete
+
+__all__ = ["Limits"]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much an operation may do. What is reached exactly is still allowed; `None` is no limit.
+
+    A sub-agent's operation is one of its own: its calls, steps, tokens and costs are checked where it is recorded.
+
+    Attributes:
+        max_calls: Tool calls, mocked and failed ones included.
+        max_steps: Steps.
+        max_cost_usd: Price in US dollars.
+        max_tokens: Tokens, read and written.
+        max_calls_per_tool: Tool calls by tool: `identifier/api_name`, a bare name, or a glob, whose calls are added up.
+        no_repeated_call: Whether the same tool may not be called twice with the same arguments.
+
+    Raises:
+        HookUsageError: If a limit is no number from 0, or a whole one where things are counted.
+    """
+
+    max_calls: int | None = None
+    max_steps: int | None = None
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
+    max_calls_per_tool: Mapping[str, int] = {}
+    no_repeated_call: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_calls", "max_steps", "max_tokens"):
+            _check_count(name, getattr(self, name))
+        cost = self.max_cost_usd
+        if cost is not None and not (_is_number(cost) and 0 <= cost < math.inf):
+            raise HookUsageError(f"`max_cost_usd` is a number from 0, or None for no limit; got {cost!r}.")
+        if not isinstance(self.max_calls_per_tool, Mapping):
+            raise HookUsageError(
+                f"`max_calls_per_tool` is a mapping, as {{'bank/*': 3}}; got {shown(self.max_calls_per_tool)}."
+            )
+        for tool, limit in self.max_calls_per_tool.items():
+            if not isinstance(tool, str) or not tool or limit is None:
+                raise HookUsageError(f"`max_calls_per_tool` has a number for each tool; got {tool!r}: {limit!r}.")
+            _check_count(f"max_calls_per_tool[{tool!r}]", limit)
+        if not isinstance(self.no_repeated_call, bool):
+            raise HookUsageError(f"`no_repeated_call` is True or False; got {self.no_repeated_call!r}.")
+
+    def check(self, recorded: RecordedOperation) -> list[str]:
+        """What an operation did too much of, a sentence for each limit; empty if it kept to all of them."""
+        calls = recorded.calls
+        told = [
+            _too_many("tool call", len(calls), self.max_calls),
+            _too_many("step", len(recorded.select(BeforeStep)), self.max_steps),
+            _too_many("token", _tokens(recorded), self.max_tokens),
+            self._cost(recorded),
+        ]
+        for tool, limit in self.max_calls_per_tool.items():
+            told.append(_too_many(f"call of {tool}", len(calls_of(calls, tool)), limit, plural=f"calls of {tool}"))
+        told += self._repeated(calls)
+        return [sentence for sentence in told if sentence]
+
+    def assert_met(self, recorded: RecordedOperation) -> None:
+        """Fail if an operation did too much.
+
+        Raises:
+            AssertionError: With every limit that it passed, and all its calls.
+        """
+        __tracebackhide__ = True
+        broken = self.check(recorded)
+        if broken:
+            calls = f"\nCalls:\n{table(recorded.calls)}" if recorded.calls else ""
+            raise AssertionError("\n".join(broken) + calls)
+
+    def _cost(self, recorded: RecordedOperation) -> str:
+        cost = _cost(recorded)
+        if self.max_cost_usd is None or cost <= self.max_cost_usd:
+            return ""
+        return f"It cost {cost:.6g} USD; at most {self.max_cost_usd:.6g} USD are allowed."
+
+    def _repeated(self, calls: list[BeforeToolCall]) -> list[str]:
+        if not self.no_repeated_call:
+            return []
+        counts = Counter((path_of(call), canonical(call.args)) for call in calls)
+        return [
+            f"{path} was called {count} times with {args if len(args) <= 80 else f'{args[:79]}…'}; "
+            "no call may be repeated."
+            for (path, args), count in counts.items()
+            if count > 1
+        ]
+
+
+def _too_many(what: str, count: int, limit: int | None, *, plural: str = "") -> str:
+    if limit is None or count <= limit:
+        return ""
+    there = f"{count:,} {plural or f'{what}s'}" if count != 1 else f"1 {what}"
+    return f"There {'was' if count == 1 else 'were'} {there}; at most {limit:,} {_are(limit)} allowed."
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+# Totals stand on every `AfterStep` and `OnComplete`, and only grow: also in an operation that was paused and resumed.
+def _tokens(recorded: RecordedOperation) -> int:
+    steps = [event.total_input_tokens + event.total_output_tokens for event in recorded.select(AfterStep)]
+    return max([*steps, *(event.total_tokens for event in recorded.select(OnComplete))], default=0)
+
+
+def _cost(recorded: RecordedOperation) -> float:
+    steps = [event.total_cost_usd for event in recorded.select(AfterStep)]
+    return max([*steps, *(event.cost_usd for event in recorded.select(OnComplete))], default=0.0)
+
+
+def _check_count(name: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise HookUsageError(f"`{name}` is a whole number from 0, or None for no limit; got {value!r}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

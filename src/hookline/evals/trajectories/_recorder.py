@@ -1,0 +1,489 @@
+"""Keeping what happened in operations: their events, and every handler run with its time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, cast
+
+import anyio
+import msgspec
+
+from hookline._checks import tool_test
+from hookline.errors import HookUsageError
+from hookline.evals.errors import EventWaitError, NotOneOperationError, UnrecordedOperationError, UnseenEventError
+from hookline.evals.matching import path_of, shown
+from hookline.evals.mocking import _assertions as call_assertions
+from hookline.evals.trajectories._trajectory import Trajectory, TrajectoryStep
+from hookline.events import (
+    EVENTS,
+    TOOL_EVENTS,
+    AfterStep,
+    AfterToolCall,
+    BeforeToolCall,
+    Event,
+    OnComplete,
+    OnToolCallError,
+)
+from hookline.hooks import Hooks
+from hookline.signals import HookExecution, hook_executed
+
+__all__ = [
+    "EventQuery",
+    "EventRecorder",
+    "EventWait",
+    "RecordedOperation",
+    "TimedExecution",
+    "Trajectory",
+    "TrajectoryStep",
+    "told",
+]
+
+E = TypeVar("E", bound=Event)
+
+SHOWN_EVENTS = 30
+"""How many events a message lists."""
+
+
+class EventQuery(Generic[E]):
+    """Events of a class, perhaps of a tool, perhaps of an operation, perhaps with something else about them.
+
+    Args:
+        kind: One of the sixteen event classes.
+        tool: A path, a bare name or a glob, for the classes that are about a tool.
+        where: What else must be true of the event.
+        operation_id: The operation; `None` for any.
+
+    Raises:
+        HookUsageError: If an argument makes no sense.
+    """
+
+    def __init__(
+        self,
+        kind: type[E],
+        *,
+        tool: str | None = None,
+        where: Callable[[E], object] | None = None,
+        operation_id: str | None = None,
+    ) -> None:
+        if kind not in EVENTS.values():
+            raise HookUsageError(f"Events are asked for by their class, as AfterToolCall; got {shown(kind)}.")
+        if tool is not None and kind not in TOOL_EVENTS:
+            raise HookUsageError(f"{kind.__name__} is not about a tool, so `tool={tool!r}` can fit none.")
+        self.kind, self.where, self.operation_id = kind, where, operation_id
+        self._tool = tool
+        self._fits = None if tool is None else tool_test(tool)
+
+    def __str__(self) -> str:
+        parts = [self.kind.__name__]
+        parts += [f"of {self._tool}"] if self._tool is not None else []
+        parts += [f"of operation {self.operation_id!r}"] if self.operation_id is not None else []
+        parts += [f"where {getattr(self.where, '__name__', repr(self.where))}"] if self.where is not None else []
+        return " ".join(parts)
+
+    def takes(self, event: Event) -> bool:
+        """Whether an event is one of those."""
+        if type(event) is not self.kind or self.operation_id not in (None, event.operation_id):
+            return False
+        if self._fits is not None and not self._fits(path_of(cast(BeforeToolCall, event))):
+            return False
+        return self.where is None or bool(self.where(cast(E, event)))
+
+    def of(self, events: Sequence[Event]) -> list[E]:
+        """Those of them that are asked for, in their order."""
+        return [cast(E, event) for event in events if self.takes(event)]
+
+
+class EventWait(Generic[E]):
+    """Somebody who waits until so many events of a query have happened.
+
+    Args:
+        query: Which events.
+        count: How many of them.
+    """
+
+    def __init__(self, query: EventQuery[E], count: int) -> None:
+        self.query, self.count = query, count
+        self.met = 0
+        self.found: E | None = None
+        self.failure: Exception | None = None
+        """What the query's `where` raised: for whoever waits, not for the run in which the event happened."""
+        self.over = anyio.Event()
+
+    def see(self, event: Event) -> None:
+        """Take an event into account."""
+        if self.over.is_set():
+            return
+        try:
+            if not self.query.takes(event):
+                return
+        except Exception as error:
+            self.failure = error
+            self.over.set()
+            return
+        self.met += 1
+        if self.met == self.count:
+            self.found = cast(E, event)
+            self.over.set()
+
+
+def told(events: Sequence[Event]) -> list[str]:
+    """Events as lines: operation, event, and for tool events the tool; of very many the last ones."""
+    lines = [_line(event) for event in events[-SHOWN_EVENTS:]]
+    left_out = len(events) - len(lines)
+    return [f"… {left_out:,} earlier events", *lines] if left_out else lines
+
+
+def _line(event: Event) -> str:
+    line = f"{event.operation_id}  {type(event).__name__}"
+    if isinstance(event, BeforeToolCall | AfterToolCall | OnToolCallError):
+        return f"{line} of {path_of(event)} {shown(event.args)}"
+    return line
+
+
+class TimedExecution(msgspec.Struct, frozen=True, kw_only=True):
+    """A handler run, and when it ended.
+
+    Attributes:
+        execution: The record of the run.
+        ended_unix_nano: When it ended, in nanoseconds since 1970.
+    """
+
+    execution: HookExecution
+    ended_unix_nano: int
+
+    @property
+    def started_unix_nano(self) -> int:
+        """When it began, in nanoseconds since 1970."""
+        # A record that was made elsewhere may not say when its handler began.
+        return self.execution.time_unix_nano or self.ended_unix_nano - round(self.execution.duration_ms * 1e6)
+
+
+class RecordedOperation:
+    """The events of one operation and the handler runs that they caused, in order.
+
+    Tools are named by `identifier/api_name`, by a bare name (of any identifier), or by a glob over the path.
+
+    Attributes:
+        operation_id: The run.
+        events: What happened.
+        executions: Every handler run, those of the recorder included.
+    """
+
+    def __init__(self, operation_id: str) -> None:
+        self.operation_id = operation_id
+        self.events: list[Event] = []
+        self.executions: list[TimedExecution] = []
+
+    def __repr__(self) -> str:
+        return f"RecordedOperation({self.operation_id!r}, events={len(self.events)}, executions={len(self.executions)})"
+
+    @property
+    def parent_operation_id(self) -> str | None:
+        """The run that called this one as a sub-agent."""
+        return self.events[0].parent_operation_id if self.events else None
+
+    @property
+    def hook_time_ms(self) -> float:
+        """Time spent in handlers, all together."""
+        return sum(each.execution.duration_ms for each in self.executions)
+
+    @property
+    def calls(self) -> list[BeforeToolCall]:
+        """The tool calls, as they were about to happen."""
+        return [event for event in self.events if isinstance(event, BeforeToolCall)]
+
+    @property
+    def answers(self) -> list[AfterToolCall | OnToolCallError]:
+        """What the tool calls came to."""
+        return [event for event in self.events if isinstance(event, AfterToolCall | OnToolCallError)]
+
+    @property
+    def mocked(self) -> int:
+        """How many tool calls a hook answered."""
+        return sum(event.mocked for event in self.answers)
+
+    @property
+    def failed(self) -> int:
+        """How many tool calls gave a failed result or raised."""
+        return sum(isinstance(event, OnToolCallError) or not event.success for event in self.answers)
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """What the agent did."""
+        steps = [
+            TrajectoryStep(content=event.content, calls=event.tools_calling, results=event.tools_result)
+            for event in self.events
+            if isinstance(event, AfterStep)
+        ]
+        ends = [event for event in self.events if isinstance(event, OnComplete)]
+        end = ends[-1] if ends else None
+        return Trajectory(
+            steps=steps, output=end.last_assistant_content if end else "", reason=end.reason if end else ""
+        )
+
+    def select(self, kind: type[E], *, tool: str | None = None, where: Callable[[E], object] | None = None) -> list[E]:
+        """The events of a class, in their order.
+
+        Args:
+            kind: One of the sixteen event classes.
+            tool: Only those about this tool, where the class is about one.
+            where: Only those of which this is true.
+
+        Raises:
+            HookUsageError: If `kind` is no event class, or not about tools although `tool` is given.
+        """
+        return EventQuery(kind, tool=tool, where=where).of(self.events)
+
+    def first(self, kind: type[E], *, tool: str | None = None, where: Callable[[E], object] | None = None) -> E:
+        """The first event that `select` finds.
+
+        Raises:
+            UnseenEventError: If there is none; it says what there is.
+            HookUsageError: If an argument makes no sense.
+        """
+        return self._found(EventQuery(kind, tool=tool, where=where))[0]
+
+    def last(self, kind: type[E], *, tool: str | None = None, where: Callable[[E], object] | None = None) -> E:
+        """The last event that `select` finds.
+
+        Raises:
+            UnseenEventError: If there is none; it says what there is.
+            HookUsageError: If an argument makes no sense.
+        """
+        return self._found(EventQuery(kind, tool=tool, where=where))[-1]
+
+    def assert_called(self, tool: str, args: object = None, times: int | None = None) -> None:
+        """Fail unless a tool was called.
+
+        Args:
+            tool: The tool.
+            args: The arguments that count, all of them; any object that compares itself with a dict will do.
+            times: How often exactly; `None` for at least once.
+
+        Raises:
+            AssertionError: With all calls that were made.
+            HookUsageError: If an argument makes no sense.
+        """
+        __tracebackhide__ = True
+        call_assertions.assert_called(self.calls, tool, args, times, note=self._note())
+
+    def assert_not_called(self, tool: str) -> None:
+        """Fail if a tool was called.
+
+        Raises:
+            AssertionError: With all calls that were made.
+        """
+        __tracebackhide__ = True
+        call_assertions.assert_not_called(self.calls, tool, note=self._note())
+
+    def assert_called_once_with(self, tool: str, args: object) -> None:
+        """Fail unless a tool was called exactly once, and with these arguments.
+
+        Args:
+            tool: The tool.
+            args: The arguments, all of them; any object that compares itself with a dict will do.
+
+        Raises:
+            AssertionError: With all calls that were made.
+        """
+        __tracebackhide__ = True
+        call_assertions.assert_called_once_with(self.calls, tool, args, note=self._note())
+
+    def assert_called_before(self, first: str, second: str) -> None:
+        """Fail unless two tools were called, and the one's first call came before the other's first call.
+
+        Raises:
+            AssertionError: With all calls that were made.
+        """
+        __tracebackhide__ = True
+        call_assertions.assert_called_before(self.calls, first, second, note=self._note())
+
+    def assert_no_unmocked(self) -> None:
+        """Fail if a tool call was not answered by a hook, or was refused because nothing answered it.
+
+        Raises:
+            AssertionError: With all calls that were made.
+        """
+        __tracebackhide__ = True
+        answers = self._answer_of()
+
+        def mocked(call: BeforeToolCall) -> bool:
+            answer = answers.get(_key(call))
+            return answer is not None and answer.mocked and not answer.metadata.get("unmocked")
+
+        call_assertions.assert_no_unmocked(self.calls, mocked, note=self._note())
+
+    def _found(self, query: EventQuery[E]) -> list[E]:
+        found = query.of(self.events)
+        if not found:
+            raise UnseenEventError(f"{query} in operation {self.operation_id!r}", told(self.events))
+        return found
+
+    def _answer_of(self) -> dict[tuple[str, int], AfterToolCall | OnToolCallError]:
+        return {_key(answer): answer for answer in self.answers}
+
+    def _note(self) -> Callable[[BeforeToolCall], str]:
+        answers = self._answer_of()
+
+        def note(call: BeforeToolCall) -> str:
+            answer = answers.get(_key(call))
+            return _outcome(answer) if answer else "no answer"
+
+        return note
+
+
+class EventRecorder:
+    """Observers on all sixteen events that keep what they see, and the time of every handler run.
+
+    Give `recorder.hooks` to any number of runs. Handler runs are kept inside of `with recorder:`, those of other
+    hooks too.
+
+    Args:
+        id: Name of the bundle; part of its hooks' ids.
+        inherit: Whether the operations of sub-agents are recorded too.
+    """
+
+    def __init__(self, id: str = "recorder", *, inherit: bool = False) -> None:  # noqa: A002
+        self.hooks = Hooks(id, inherit=inherit)
+        self._operations: dict[str, RecordedOperation] = {}
+        self._events: list[Event] = []
+        self._waits: list[EventWait[Any]] = []
+        for kind in EVENTS.values():
+            self.hooks.on(kind, id=f"{id}.{kind.hook_type}")(self._keep)
+
+    def __enter__(self) -> Self:
+        hook_executed.connect(self._executed, weak=False)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hook_executed.disconnect(self._executed)
+
+    @property
+    def operations(self) -> dict[str, RecordedOperation]:
+        """The operations of which an event was seen, by id."""
+        return {key: operation for key, operation in self._operations.items() if operation.events}
+
+    @property
+    def events(self) -> list[Event]:
+        """What happened in all operations, in the order in which it did."""
+        return list(self._events)
+
+    @property
+    def only(self) -> RecordedOperation:
+        """The one operation that was recorded; those of its sub-agents are not counted.
+
+        Raises:
+            NotOneOperationError: If there is none, or more than one; it names them.
+        """
+        operations = self.operations
+        roots = [each for each in operations.values() if each.parent_operation_id not in operations]
+        if len(roots) != 1:
+            raise NotOneOperationError([each.operation_id for each in roots])
+        return roots[0]
+
+    def of(self, operation_id: str) -> RecordedOperation:
+        """What was recorded of an operation.
+
+        Raises:
+            UnrecordedOperationError: If nothing was; it names the operations that were recorded.
+        """
+        found = self._operations.get(operation_id)
+        if found is None:
+            raise UnrecordedOperationError(operation_id, list(self.operations))
+        return found
+
+    def __getitem__(self, operation_id: str) -> RecordedOperation:
+        return self.of(operation_id)
+
+    def clear(self) -> None:
+        """Forget everything that was recorded; who waits goes on waiting for what is still to come."""
+        self._operations.clear()
+        self._events.clear()
+
+    async def wait_for(
+        self,
+        kind: type[E],
+        *,
+        operation_id: str | None = None,
+        tool: str | None = None,
+        where: Callable[[E], object] | None = None,
+        count: int = 1,
+        timeout: float | None = 5.0,
+    ) -> E:
+        """Wait until an event has happened, on the event loop on which it happens; at once if it has already.
+
+        Args:
+            kind: One of the sixteen event classes.
+            operation_id: Only those of this operation.
+            tool: Only those about this tool, where the class is about one.
+            where: Only those of which this is true.
+            count: Which of them, from 1.
+            timeout: Seconds to wait at most; `None` for ever.
+
+        Returns:
+            The `count`-th of these events.
+
+        Raises:
+            EventWaitError: If it does not happen in time; it says what did. It is a `TimeoutError`.
+            HookUsageError: If an argument makes no sense.
+        """
+        _check_wait(count, timeout)
+        wait = EventWait(EventQuery(kind, tool=tool, where=where, operation_id=operation_id), count)
+        for event in self._events:
+            wait.see(event)
+        if not wait.over.is_set():
+            self._waits.append(wait)
+            try:
+                with anyio.move_on_after(timeout):
+                    await wait.over.wait()
+            finally:
+                self._waits.remove(wait)
+        if wait.failure is not None:
+            raise wait.failure
+        if wait.found is None:
+            raise EventWaitError(str(wait.query), timeout or math.inf, count, wait.met, told(self._events))
+        return wait.found
+
+    def _of(self, operation_id: str) -> RecordedOperation:
+        found = self._operations.get(operation_id)
+        if found is None:
+            found = self._operations[operation_id] = RecordedOperation(operation_id)
+        return found
+
+    def _keep(self, event: Event) -> None:
+        self._of(event.operation_id).events.append(event)
+        self._events.append(event)
+        for wait in self._waits:
+            wait.see(event)
+
+    def _executed(self, sender: Any, *, execution: HookExecution) -> None:
+        # A hook that stands before the recorder's own may be the first that is heard of an operation.
+        timed = TimedExecution(execution=execution, ended_unix_nano=time.time_ns())
+        self._of(execution.operation_id).executions.append(timed)
+
+
+def _key(event: BeforeToolCall | AfterToolCall | OnToolCallError) -> tuple[str, int]:
+    return path_of(event), event.call_index
+
+
+def _outcome(answer: AfterToolCall | OnToolCallError) -> str:
+    origin = [f"{key} {answer.metadata[key]}" for key in ("rule", "fault", "cassette") if answer.metadata.get(key)]
+    mocked = f"mocked by {', '.join(origin) or answer.answered_by or 'a hook'}"
+    words = [mocked] if answer.mocked else ["real", *origin]
+    if isinstance(answer, OnToolCallError):
+        words.append(f"raised {answer.error_type}")
+    elif not answer.success:
+        words.append("refused, since nothing answered it" if answer.metadata.get("unmocked") else "failed")
+    return ", ".join(words)
+
+
+def _check_wait(count: int, timeout: float | None) -> None:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise HookUsageError(f"`count` says which of the events is waited for, from 1; got {count!r}.")
+    if timeout is not None and not timeout >= 0:
+        raise HookUsageError(f"`timeout` is a number of seconds from 0, or None for ever; got {timeout!r}.")

@@ -1,0 +1,519 @@
+"""What an agent did, and how that compares to what it should have done."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
+
+import msgspec
+
+from hookline._checks import tool_test
+from hookline.calls import ToolCalling
+from hookline.errors import HookUsageError
+from hookline.evals._canonical import canonical
+from hookline.evals.matching import ArgumentMode, ArgumentRule, ArgumentRules, ToolRule, match, path_of, shown
+from hookline.evals.mocking import MockedCall
+from hookline.events import ToolOutcome
+
+__all__ = [
+    "FULL",
+    "MOST_PAIRS",
+    "PARTIAL",
+    "AlignedCall",
+    "ArgumentMode",
+    "ArgumentRule",
+    "ExpectedCall",
+    "MatchType",
+    "Pairs",
+    "Trajectory",
+    "TrajectoryMatch",
+    "TrajectoryStep",
+    "assert_trajectory",
+    "in_any_order",
+    "in_order",
+]
+
+FULL = 2
+"""What a pair of equal calls is worth."""
+PARTIAL = 1
+"""What two calls of one tool with different arguments are worth."""
+
+MOST_PAIRS = 4_000_000
+"""How many pairs of calls are compared at most, once what is obviously equal has been set aside: 2,000 calls by 2,000.
+They take some 20 MB and, if all are of one tool with different arguments, up to ten seconds."""
+
+Worth = Callable[[int, int], int]
+"""What the actual call at one place and the expected call at another are worth as a pair: 0, `PARTIAL` or `FULL`."""
+
+Pairs = list[tuple[int, int, int]]
+"""The places of an actual and an expected call, and their worth."""
+
+
+def in_order(actual: int, expected: int, worth: Worth) -> Pairs:
+    """Pair calls so that no two pairs cross, for the most worth.
+
+    Args:
+        actual: How many actual calls there are.
+        expected: How many expected ones.
+        worth: What two of them are worth as a pair.
+
+    Raises:
+        HookUsageError: If there are too many, and they have too little in common at their start and end.
+    """
+    # Calls that are equal at the start and at the end can be paired without a loss: whatever pairs one of them in a
+    # best alignment can be exchanged for that pair.
+    start = 0
+    while start < min(actual, expected) and worth(start, start) == FULL:
+        start += 1
+    end = 0
+    while end < min(actual, expected) - start and worth(actual - 1 - end, expected - 1 - end) == FULL:
+        end += 1
+    inner = _inner(range(start, actual - end), range(start, expected - end), worth)
+    head = [(place, place, FULL) for place in range(start)]
+    tail = [(actual - end + place, expected - end + place, FULL) for place in range(end)]
+    return head + inner + tail
+
+
+def _inner(actual: range, expected: range, worth: Worth) -> Pairs:
+    rows = _table(actual, expected, worth)
+    best = [array("I", bytes(4 * (len(expected) + 1)))]
+    for row in rows:
+        above = best[-1]
+        line = [0]
+        for column, value in enumerate(row):
+            most = max(line[column], above[column + 1])
+            line.append(max(most, above[column] + value) if value else most)
+        best.append(array("I", line))
+    pairs: Pairs = []
+    one, other = len(actual), len(expected)
+    while one and other:
+        value = rows[one - 1][other - 1]
+        if value and best[one][other] == best[one - 1][other - 1] + value:
+            one, other = one - 1, other - 1
+            pairs.append((actual[one], expected[other], value))
+        elif best[one][other] == best[one - 1][other]:
+            one -= 1
+        else:
+            other -= 1
+    return pairs[::-1]
+
+
+def in_any_order(actual: Sequence[Hashable], expected: Sequence[Hashable], worth: Worth) -> Pairs:
+    """Pair calls whatever their order: as many equal ones as possible, then as many of one tool as possible.
+
+    Args:
+        actual: A key for each actual call; `None` for one that has none.
+        expected: A key for each expected call. Calls with the same key are equal to the same calls.
+        worth: What two of them are worth as a pair.
+
+    Returns:
+        The pairs, in the order of the expected calls.
+
+    Raises:
+        HookUsageError: If there are too many that have no call of the same key on the other side.
+    """
+    pairs = _twins(actual, expected, worth)
+    ours = _unpaired(len(actual), [pair[0] for pair in pairs])
+    theirs = _unpaired(len(expected), [pair[1] for pair in pairs])
+    rows = _table(ours, theirs, worth)
+    gone: set[int] = set()
+    free = (1 << len(theirs)) - 1
+    for value in (FULL, PARTIAL):
+        found = _most_pairs([0 if one in gone else _mask(row, value) & free for one, row in enumerate(rows)])
+        pairs += [(ours[one], theirs[other], value) for one, other in found]
+        gone.update(one for one, _ in found)
+        free &= ~sum(1 << other for _, other in found)
+    return sorted(pairs, key=lambda pair: pair[1])
+
+
+def _twins(actual: Sequence[Hashable], expected: Sequence[Hashable], worth: Worth) -> Pairs:
+    waiting: dict[Hashable, list[int]] = {}
+    for place in reversed(range(len(actual))):
+        if actual[place] is not None:
+            waiting.setdefault(actual[place], []).append(place)
+    pairs: Pairs = []
+    for place, key in enumerate(expected):
+        places = waiting.get(key)
+        # Keys are texts, and two different things may be written alike.
+        if places and worth(places[-1], place) == FULL:
+            pairs.append((places.pop(), place, FULL))
+    return pairs
+
+
+def _unpaired(count: int, paired: Sequence[int]) -> list[int]:
+    taken = set(paired)
+    return [place for place in range(count) if place not in taken]
+
+
+def _mask(row: bytes, value: int) -> int:
+    """A number that has a bit for every column in which a row has a value, the first column's being the lowest."""
+    bits = bytes(ord("1") if number == value else ord("0") for number in range(256))
+    return int(row[::-1].translate(bits) or b"0", 2)
+
+
+def _most_pairs(masks: Sequence[int]) -> list[tuple[int, int]]:
+    """A largest set of pairs of rows and columns in which none stands twice; a row's mask has its columns' bits.
+
+    Source:
+        Augmenting paths, searched in breadth (Berge 1957). A set of columns from which a search found nothing free is
+        left out of all later ones, since nothing there will ever be free.
+    """
+    row_of: dict[int, int] = {}
+    column_of: dict[int, int] = {}
+    hopeless = 0
+    for start in range(len(masks)):
+        came_from: dict[int, int] = {}
+        column = _free_column(masks, row_of, [start], came_from, hopeless)
+        if column is None:
+            hopeless |= sum(1 << each for each in came_from)
+        while column is not None:
+            row = came_from[column]
+            row_of[column], column_of[row], column = row, column, column_of.get(row)
+    return list(column_of.items())
+
+
+def _free_column(
+    masks: Sequence[int], row_of: dict[int, int], queue: list[int], came_from: dict[int, int], reached: int
+) -> int | None:
+    for row in queue:
+        fresh = masks[row] & ~reached
+        reached |= fresh
+        while fresh:
+            column = (fresh & -fresh).bit_length() - 1
+            fresh &= fresh - 1
+            came_from[column] = row
+            if column not in row_of:
+                return column
+            queue.append(row_of[column])
+    return None
+
+
+def _table(actual: Sequence[int], expected: Sequence[int], worth: Worth) -> list[bytes]:
+    if len(actual) * len(expected) > MOST_PAIRS:
+        raise HookUsageError(
+            f"{len(actual):,} actual and {len(expected):,} expected calls that are not equal in an obvious way are too "
+            "many to align. Compare parts of the trajectories, or assert on the calls that matter with `assert_called`."
+        )
+    return [bytes(worth(one, other) for other in expected) for one in actual]
+
+
+MatchType = Literal["strict", "in_order", "unordered", "subset", "superset"]
+"""How a trajectory is compared with the expected one.
+
+`"strict"`: the same calls in the same order. `"in_order"`: the expected calls in their order, others may come between.
+`"unordered"`: the same calls in any order. `"subset"`: no call that is not expected; some may be left out.
+`"superset"`: every expected call; there may be others. A call counts as often as it is made.
+"""
+
+ExpectedCall: TypeAlias = "str | tuple[str, object] | Mapping[str, Any] | ToolCalling | MockedCall"
+"""An expected call as one writes it: `"get_iban"`, `("bank/get_iban", {"user": "x"})`, `{"tool": …, "args": …}`."""
+
+COLUMN = 48
+"""How many characters of a call a line of an alignment shows, on each side."""
+
+
+class TrajectoryStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent did in one step.
+
+    Attributes:
+        content: What the model said.
+        calls: What it asked for.
+        results: What it was told.
+    """
+
+    content: str
+    calls: list[ToolCalling]
+    results: list[ToolOutcome]
+
+
+class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent did from its first step to its answer, without anything that differs between equal runs.
+
+    Attributes:
+        steps: Its steps.
+        output: Its final answer.
+        reason: Why the run ended.
+    """
+
+    steps: list[TrajectoryStep]
+    output: str
+    reason: str
+
+    @classmethod
+    def of_calls(cls, calls: Iterable[ExpectedCall]) -> Trajectory:
+        """A trajectory to compare with, from nothing but its calls; each is a step of its own.
+
+        Args:
+            calls: Each is a tool with its arguments, as `("bank/get_iban", {"user": "x"})` or `{"tool": …, "args": …}`;
+                a tool alone, with any arguments; a `ToolCalling`; or one of `ToolMocks.calls`. A tool is a path, a bare
+                name (of any identifier) or a glob. Arguments, and the values in them, may be objects with an `__eq__`
+                of their own.
+
+        Raises:
+            HookUsageError: If one of them is something else; it says which.
+        """
+        if isinstance(calls, str | Mapping):
+            raise HookUsageError(f"Expected calls are given as a list; got {shown(calls)}.")
+        callings = [_calling(number, call) for number, call in enumerate(calls, 1)]
+        steps = [TrajectoryStep(content="", calls=[calling], results=[]) for calling in callings]
+        return cls(steps=steps, output="", reason="done")
+
+    @property
+    def calls(self) -> list[ToolCalling]:
+        """All tool calls that the model asked for, in their order."""
+        return [call for step in self.steps for call in step.calls]
+
+    def encode(self) -> bytes:
+        """The trajectory as canonical JSON: equal runs give equal bytes."""
+        return canonical(self).encode()
+
+    def match(
+        self,
+        expected: Trajectory | Iterable[ExpectedCall],
+        *,
+        mode: MatchType = "strict",
+        args: ToolRule = "exact",
+        tools: Mapping[str, ToolRule] | None = None,
+    ) -> TrajectoryMatch:
+        """Compare the calls with those that were expected; texts and results do not count.
+
+        Args:
+            expected: A trajectory, or calls as `of_calls` takes them.
+            mode: Which calls may be missing, added or moved.
+            args: How arguments are compared: an `ArgumentRule`, or its mode, its dotted fields or its comparator alone.
+            tools: The same for some tools, by path, name or glob; the most specific one holds.
+
+        Returns:
+            The alignment with its score. Time and memory grow with the product of the numbers of calls that differ:
+            2,000 by 2,000 take seconds.
+
+        Raises:
+            HookUsageError: If an argument makes no sense, or if more calls than can be aligned differ.
+        """
+        if mode not in get_args(MatchType):
+            modes = ", ".join(map(repr, get_args(MatchType)))
+            raise HookUsageError(f"A trajectory is matched by one of {modes}; got {shown(mode)}.")
+        reference = expected if isinstance(expected, Trajectory) else Trajectory.of_calls(expected)
+        return _Comparison(self.calls, reference.calls, ArgumentRules(args, tools)).match(mode)
+
+
+class AlignedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of an alignment.
+
+    Attributes:
+        sign: `"="` for a call as expected, `"~"` for one with other arguments, `"-"` for an expected call that was not
+            made, `"+"` for one that was not expected.
+        actual: The call that was made.
+        expected: The call that was expected.
+        actual_index: Its place among the calls, from 0.
+        expected_index: Its place among the expected calls, from 0.
+        differences: For `"~"`, how the arguments differ.
+    """
+
+    sign: Literal["=", "~", "-", "+"]
+    actual: ToolCalling | None = None
+    expected: ToolCalling | None = None
+    actual_index: int | None = None
+    expected_index: int | None = None
+    differences: list[str] = []
+
+
+class TrajectoryMatch(msgspec.Struct, frozen=True, kw_only=True):
+    """How a trajectory compares to the expected one; `str()` shows both side by side.
+
+    Attributes:
+        ok: Whether it is as expected, as `mode` sees it.
+        score: From 0 to 1, and 1 only if `ok`: the share of calls that are as expected, where one with other arguments
+            counts half. Calls that `mode` allows to be missing or added do not count.
+        mode: How they were compared.
+        alignment: Every call of both sides, once.
+    """
+
+    ok: bool
+    score: float
+    mode: MatchType
+    alignment: list[AlignedCall]
+
+    def __str__(self) -> str:
+        verdict = "matches" if self.ok else "does not match"
+        lines = [f"The trajectory {verdict} ({self.mode}, score {_percent(self.score)})."]
+        if self.alignment:
+            lines.append(f"  {'expected':<{COLUMN + 5}}  actual")
+        for line in self.alignment:
+            left = _side(line.expected, line.expected_index)
+            lines.append(f"{line.sign} {left:<{COLUMN + 5}}  {_side(line.actual, line.actual_index)}".rstrip())
+            lines.extend(f"       {difference}" for difference in line.differences)
+        return "\n".join(lines)
+
+    @property
+    def pairs(self) -> list[AlignedCall]:
+        """The lines that have a call on both sides."""
+        return [line for line in self.alignment if line.sign in "=~"]
+
+    @property
+    def missing(self) -> list[ToolCalling]:
+        """The expected calls that were not made, whether `mode` allows that or not."""
+        return [line.expected for line in self.alignment if line.sign == "-" and line.expected]
+
+    @property
+    def extra(self) -> list[ToolCalling]:
+        """The calls that were not expected, whether `mode` allows them or not."""
+        return [line.actual for line in self.alignment if line.sign == "+" and line.actual]
+
+
+class HasTrajectory(Protocol):
+    """A recorded operation, or a row of results."""
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """What the agent did."""
+
+
+def assert_trajectory(
+    actual: Trajectory | HasTrajectory,
+    expected: Trajectory | Iterable[ExpectedCall],
+    *,
+    mode: MatchType = "strict",
+    args: ToolRule = "exact",
+    tools: Mapping[str, ToolRule] | None = None,
+    min_score: float = 1.0,
+) -> None:
+    """Fail unless an agent did what was expected; the message shows both side by side.
+
+    Args:
+        actual: A trajectory, or what has one: a recorded operation.
+        expected: A trajectory, or calls as `Trajectory.of_calls` takes them.
+        mode: Which calls may be missing, added or moved.
+        args: How arguments are compared, as in `Trajectory.match`.
+        tools: The same for some tools, by path, name or glob.
+        min_score: The score that is good enough, from 0 to 1.
+
+    Raises:
+        AssertionError: With the alignment.
+        HookUsageError: If an argument makes no sense.
+    """
+    __tracebackhide__ = True
+    if not 0 <= min_score <= 1:
+        raise HookUsageError(f"`min_score` is a number from 0 to 1; got {min_score!r}.")
+    trajectory = actual if isinstance(actual, Trajectory) else actual.trajectory
+    result = trajectory.match(expected, mode=mode, args=args, tools=tools)
+    if result.score < min_score:
+        raise AssertionError(str(result))
+
+
+class _Comparison:
+    def __init__(self, actual: Sequence[ToolCalling], expected: Sequence[ToolCalling], rules: ArgumentRules) -> None:
+        self.actual, self.expected, self.rules = actual, expected, rules
+        self.actual_paths = [path_of(call) for call in actual]
+        self.expected_paths = [path_of(call) for call in expected]
+        self._same_tool: dict[tuple[str, str], bool] = {}
+
+    def match(self, mode: MatchType) -> TrajectoryMatch:
+        if mode in ("strict", "in_order"):
+            pairs = in_order(len(self.actual), len(self.expected), self.worth)
+        else:
+            pairs = in_any_order(self.keys(self.actual), self.keys(self.expected), self.worth)
+        counted = {"in_order": len(self.expected), "superset": len(self.expected), "subset": len(self.actual)}
+        most = FULL * counted.get(mode, max(len(self.actual), len(self.expected)))
+        reached = sum(worth for _, _, worth in pairs)
+        return TrajectoryMatch(
+            ok=reached == most, score=reached / most if most else 1.0, mode=mode, alignment=self.lines(pairs)
+        )
+
+    def worth(self, actual: int, expected: int) -> int:
+        paths = self.actual_paths[actual], self.expected_paths[expected]
+        same = self._same_tool.get(paths)
+        if same is None:
+            same = self._same_tool[paths] = paths[0] == paths[1] or bool(tool_test(paths[1])(paths[0]))
+        if not same:
+            return 0
+        rule = self.rules.of(paths[0])
+        return 1 + rule.allows(self.actual[actual].args, self.expected[expected].args)
+
+    def keys(self, calls: Sequence[ToolCalling]) -> list[tuple[str, str] | None]:
+        return [self.key(call) for call in calls]
+
+    def key(self, call: ToolCalling) -> tuple[str, str] | None:
+        """What calls have in common only if each is equal to whatever the other is equal to."""
+        path = path_of(call)
+        rule = self.rules.of(path)
+        if not rule.is_equivalence or any(char in path for char in "*?["):
+            return None
+        if rule.mode == "ignore":
+            return path, ""
+        try:
+            return path, canonical(call.args)
+        except (TypeError, ValueError, RecursionError):
+            return None
+
+    def lines(self, pairs: Pairs) -> list[AlignedCall]:
+        by_expected = {expected: (actual, worth) for actual, expected, worth in pairs}
+        taken = {actual for actual, _, _ in pairs}
+        lines: list[AlignedCall] = []
+        shown_until = 0
+        for place, wanted in enumerate(self.expected):
+            if place not in by_expected:
+                lines.append(AlignedCall(sign="-", expected=wanted, expected_index=place))
+                continue
+            actual, worth = by_expected[place]
+            lines += [self.extra(other) for other in range(shown_until, actual) if other not in taken]
+            shown_until = max(shown_until, actual + 1)
+            made = self.actual[actual]
+            rule = self.rules.of(self.actual_paths[actual])
+            lines.append(
+                AlignedCall(
+                    sign="=" if worth == FULL else "~",
+                    actual=made,
+                    expected=wanted,
+                    actual_index=actual,
+                    expected_index=place,
+                    differences=[] if worth == FULL else rule.differences(made.args, wanted.args),
+                )
+            )
+        rest = range(shown_until, len(self.actual))
+        return lines + [self.extra(other) for other in rest if other not in taken]
+
+    def extra(self, place: int) -> AlignedCall:
+        return AlignedCall(sign="+", actual=self.actual[place], actual_index=place)
+
+
+def _calling(number: int, call: object) -> ToolCalling:
+    args: object = match.anything
+    tool = call
+    if isinstance(call, ToolCalling):
+        return call
+    if isinstance(call, MockedCall):
+        return ToolCalling(
+            identifier=call.identifier, api_name=call.api_name, args=call.args, tool_call_id=call.tool_call_id
+        )
+    if isinstance(call, Mapping) and "tool" in call and not call.keys() - {"tool", "args"}:
+        tool, args = call["tool"], call.get("args", args)
+    elif isinstance(call, tuple) and len(call) == 2:
+        tool, args = call
+    if not isinstance(tool, str) or not tool:
+        raise HookUsageError(
+            f"Expected call {number} is {shown(call)}. Write it as a tool, as ('bank/get_iban', {{'user': 'x'}}) or as "
+            "{'tool': 'bank/get_iban', 'args': {'user': 'x'}}."
+        )
+    identifier, slash, name = tool.rpartition("/")
+    # A struct does not check its fields, which is what lets objects that compare themselves stand for arguments.
+    return ToolCalling(
+        identifier=identifier if slash else "*", api_name=name, args=cast("dict[str, Any]", args), tool_call_id=""
+    )
+
+
+def _side(call: ToolCalling | None, place: int | None) -> str:
+    if call is None or place is None:
+        return ""
+    path = path_of(call).removeprefix("*/")
+    args: object = call.args
+    if args is match.anything:
+        return f"{place + 1:>4} {path}"
+    room = max(COLUMN - len(path) - 1, 12)
+    return f"{place + 1:>4} {path} {shown(args, room)}"
+
+
+def _percent(score: float) -> str:
+    # Rounded down, so that nothing but a match is shown as 1.
+    return f"{int(score * 1000) / 1000:.3g}"
