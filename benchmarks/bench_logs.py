@@ -29,7 +29,7 @@ from hookline import (
     tool,
 )
 from hookline.registry import ExecutionLog
-from hookline.registry._logs_rows import hook_rows, main_row, row_of
+from hookline.registry._log_rows import hook_rows, main_row, row_of
 from hookline.registry._statistics import Sums, write_statistics
 from hookline.signals import ChainRun, HookExecution, chain_ran
 from hookline.store import SqlStore

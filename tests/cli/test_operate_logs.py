@@ -105,7 +105,7 @@ def test_a_row_that_comes_late_is_shown_too(url: str) -> None:
 
     from hookline.cli._operate_logs import Tail, Which
     from hookline.registry import ExecutionLog, ExecutionRow, HookRun
-    from hookline.registry._logs_rows import key_at, main_row
+    from hookline.registry._log_rows import key_at, main_row
     from hookline.store._tables import executions
 
     def row(at: float) -> ExecutionRow:

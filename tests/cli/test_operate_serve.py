@@ -21,7 +21,7 @@ from sqlalchemy import insert
 
 from hookline import Approve, Hooks, ToolCall
 from hookline.registry import ExecutionRow, HookRun
-from hookline.registry._logs_rows import key_at, main_row
+from hookline.registry._log_rows import key_at, main_row
 from hookline.store import SqlStore
 from hookline.store._tables import executions
 from tests.cli.operated import database, lines, on, pause, paused, run

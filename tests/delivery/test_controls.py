@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hookline import Chain, ToolCall, ToolResult
 from hookline.delivery import ControlAnswer, HookData, InProcess, KeyRing, Sender, Webhook, generate_key
-from hookline.delivery._controls import checked_answer, read_answer
+from hookline.delivery._control_answers import checked_answer, read_answer
 from hookline.dispatcher._webhooks import interceptor_of
 from hookline.errors import DeliveryError
 from hookline.events import HookType

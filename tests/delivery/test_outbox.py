@@ -107,7 +107,7 @@ async def test_what_is_not_taken_comes_again_with_the_same_id_and_the_next_wait(
 
 
 async def test_a_receiver_that_hangs_does_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hookline.delivery._outbox_worker.GRACE", 0.05)
+    monkeypatch.setattr("hookline.delivery._outbox.GRACE", 0.05)
     async with opened() as store, Receiver() as hung, Receiver() as fast:
         hung.says(hang())
         async with outbox(store, concurrency=20, per_endpoint=4) as box:
@@ -304,7 +304,7 @@ async def test_a_worker_that_stops_finishes_what_is_under_way_and_frees_the_rest
 async def test_what_hangs_when_a_worker_stops_is_given_back_without_counting_as_an_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hookline.delivery._outbox_worker.GRACE", 0.05)
+    monkeypatch.setattr("hookline.delivery._outbox.GRACE", 0.05)
     async with opened() as store, Receiver() as receiver:
         receiver.says(hang())
         async with outbox(store) as box:

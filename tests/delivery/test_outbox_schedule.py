@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.delivery._schedule import LONGEST_WAIT, STANDARD, delay_after
+from hookline.delivery._outbox import LONGEST_WAIT, STANDARD, delay_after
 
 seconds = st.floats(0, 1e6)
 

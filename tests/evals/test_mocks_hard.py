@@ -928,7 +928,7 @@ def spans() -> Iterator[Any]:
 
 
 async def test_a_span_says_which_rule_and_fault_answered(spans: Any) -> None:
-    tracing = pytest.importorskip("hookline.otel.tracing")
+    tracing = pytest.importorskip("hookline.otel._tracing")
     provider, exporter = spans
     mocks = ToolMocks()
     mocks.tool("search", name="rule").returns("1")

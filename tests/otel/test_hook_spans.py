@@ -37,7 +37,7 @@ from hookline import (
     tool,
 )
 from hookline.events import EVENTS
-from hookline.otel._feeds import executions, unregistrations
+from hookline.otel._hook_spans import executions, unregistrations
 from hookline.runtime import Compaction, InMemoryStore
 from hookline.signals import hook_executed
 from tests.otel.capture import Sink, agent_of, asks, call, calls, failed, says

@@ -21,7 +21,7 @@ def test_the_plugin_imports_nothing_that_pytest_does_not_import_itself() -> None
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
-    assert loaded == ["hookline", "hookline.pytest_plugin", "hookline.pytest_plugin"]
+    assert loaded == ["hookline", "hookline.pytest_plugin"]
 
 
 def printed(result: pytest.RunResult) -> list[str]:

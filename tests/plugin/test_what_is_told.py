@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hookline.evals.reports._sessions import CallRow
 from hookline.evals.reports._session_report import render_session_report
-from hookline.evals.reports._sessions import CassetteUse, TestRecord, decode_record, encode_record, summary_of
+from hookline.evals.reports._sessions import CallRow, CassetteUse, TestRecord, decode_record, encode_record, summary_of
 
 from .conftest import Project
 

@@ -12,7 +12,7 @@ import pytest
 from hookline.calls import ToolCall
 from hookline.errors import HookUsageError
 from hookline.registry import POINTS, DefinitionError, DefinitionNotFoundError, HookDefinition, Registry
-from hookline.registry._samples import sample_of
+from hookline.registry._dry_run import sample_of
 from hookline.signals import chain_ran, hook_executed
 from hookline.store import SqlStore
 from tests.registry import factories

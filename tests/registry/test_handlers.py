@@ -18,7 +18,7 @@ from hookline.events import AfterToolCall
 from hookline.hooks import Hooks
 from hookline.registry import DefinitionError, HandlerCatalog, HookDefinition
 from hookline.registry import _catalog as catalog_module
-from hookline.registry._building import Builder
+from hookline.registry._build import Builder
 from hookline.registry._catalog import BUILT_IN
 from hookline.registry._definition import read_definition
 
@@ -51,7 +51,7 @@ def build(**fields: Any) -> Hooks:
         "tests.registry.factories:_private",
         "tests.registry.factories:say ",
         "../factories:say",
-        "hookline.registry._handlers:deny",
+        "hookline.registry._catalog:deny",
         "__import__",
         "",
         "x" * 300,

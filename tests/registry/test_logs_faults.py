@@ -20,7 +20,7 @@ from hookline import Agent, Hooks, ModelResponse, ScriptedModel, exec_agent
 from hookline.calls import AgentCall
 from hookline.errors import StoreUnavailableError
 from hookline.registry import ExecutionLog
-from hookline.registry import _logs_pruning as pruning
+from hookline.registry import _log as pruning
 from hookline.store import SqlStore
 from hookline.store._tables import execution_hooks, executions, statistics
 from tests.databases import administer

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from sqlalchemy import text
 
-from hookline.registry import _logs_reading as reading
+from hookline.registry import _log as reading
 from hookline.store import SqlStore
 from hookline.store._tables import execution_hooks, executions
 

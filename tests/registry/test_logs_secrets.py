@@ -16,7 +16,7 @@ from hookline import AfterStep, BeforeToolCall, Chain, Deny, HookDispatcher, Hoo
 from hookline.phases import PhaseMachine
 from hookline.redaction import Redaction
 from hookline.registry import ExecutionLog
-from hookline.registry._logs_rows import LONGEST_TEXT, clean_error
+from hookline.registry._log_rows import LONGEST_TEXT, clean_error
 from hookline.store import SqlStore
 
 pytestmark = pytest.mark.anyio

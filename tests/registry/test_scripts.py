@@ -21,7 +21,7 @@ from hookline.events import BeforeStep
 from hookline.hooks import Hooks
 from hookline.interceptors import Chain, Outcome
 from hookline.registry import DefinitionError, HandlerCatalog, Registry, ScriptError
-from hookline.registry._building import Builder
+from hookline.registry._build import Builder
 from hookline.registry._definition import read_definition
 from hookline.registry._scripts import Scripts
 

@@ -13,7 +13,7 @@ import pytest
 from hookline.errors import StoreUnavailableError
 from hookline.registry import Registry
 from hookline.store import SqlStore
-from hookline.store._engine import waiting_at_most
+from hookline.store._database import waiting_at_most
 from tests.databases import Server, administer
 from tests.server.site import Site, delivery, operation
 from tests.server.test_hooks import DENY, problem

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hookline._checks import tool_matcher
 from hookline.registry import POINTS, HookDefinition
-from hookline.registry._samples import sample_of
+from hookline.registry._dry_run import sample_of
 from hookline.server._page_samples import first_sample
 
 

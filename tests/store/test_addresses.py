@@ -9,7 +9,7 @@ import pytest
 
 from hookline.errors import HooklineError, HookUsageError, StoreUnavailableError
 from hookline.store import SqlStore
-from hookline.store._address import address_of
+from hookline.store._database import address_of
 
 from .records import state
 

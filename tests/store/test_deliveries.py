@@ -15,9 +15,8 @@ from sqlalchemy import select
 
 from hookline.events import HookType
 from hookline.store import Breaker, SqlStore
-from hookline.store._deliveries import Outcome, insert_deliveries, rows_of, settle
-from hookline.store._deliveries_claims import Claimed, claim, correct_times, due, extend, release
-from hookline.store._deliveries_endpoints import disable_endpoint, enable_endpoint
+from hookline.store._deliveries import Outcome, disable_endpoint, enable_endpoint, insert_deliveries, rows_of, settle
+from hookline.store._delivery_claims import Claimed, claim, correct_times, due, extend, release
 from hookline.store._tables import deliveries, endpoints, operations
 from hookline.webhooks import Envelope, HookData, Webhook, delivery_id
 from tests.store.records import state

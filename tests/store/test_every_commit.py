@@ -17,7 +17,7 @@ from hookline import Agent, Approve, BeforeStep, Hook, ModelResponse, ScriptedMo
 from hookline.delivery import KeyRing, Outbox
 from hookline.errors import HooklineError, StoreUnavailableError
 from hookline.store import SqlStore, Worker
-from hookline.store._engine import after_commit
+from hookline.store._database import after_commit
 from hookline.store._tables import deliveries, events, operations
 from hookline.webhooks import Envelope
 

@@ -57,7 +57,7 @@ MISUSES = (
 """What is wrong with what a person has asked for; every other error is a failure."""
 
 FURTHER_MISUSES = (
-    ("hookline.delivery._keys", "WebhookKeyError"),
+    ("hookline.delivery._signing", "WebhookKeyError"),
     ("hookline.registry._errors", "DefinitionError"),
 )
 """The same, of modules that take long to import: there is such an error only where its module is loaded."""

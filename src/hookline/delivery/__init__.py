@@ -14,14 +14,22 @@ from hookline.delivery._endpoint_secrets import DAY as DAY
 from hookline.delivery._endpoint_secrets import LONGEST_OVERLAP as LONGEST_OVERLAP
 from hookline.delivery._endpoint_secrets import normal_endpoint as normal_endpoint
 from hookline.delivery._in_process import InProcess
-from hookline.delivery._keys import ENVIRONMENT_KEY as ENVIRONMENT_KEY
-from hookline.delivery._keys import KeyRing, WebhookKeyError, generate_key, public_key
 from hookline.delivery._master_keys import MASTER_KEY as MASTER_KEY
 from hookline.delivery._master_keys import MasterKeyError, MasterKeys
 from hookline.delivery._master_keys import keep_in_file as keep_in_file
 from hookline.delivery._master_keys import rotate_file as rotate_file
 from hookline.delivery._receiving import WebhookGuard
-from hookline.delivery._signing import Verified, WebhookVerificationError, sign, verify
+from hookline.delivery._signing import ENVIRONMENT_KEY as ENVIRONMENT_KEY
+from hookline.delivery._signing import (
+    KeyRing,
+    Verified,
+    WebhookKeyError,
+    WebhookVerificationError,
+    generate_key,
+    public_key,
+    sign,
+    verify,
+)
 from hookline.webhooks import ControlAnswer, Delivery, Envelope, HookData, Webhook
 
 if TYPE_CHECKING:

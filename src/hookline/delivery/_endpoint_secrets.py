@@ -16,8 +16,8 @@ import msgspec
 from sqlalchemy import Row, delete, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline.delivery._keys import KeyRing, generate_key
 from hookline.delivery._master_keys import MASTER_KEY, MasterKeyError, MasterKeys
+from hookline.delivery._signing import KeyRing, generate_key
 from hookline.errors import HookUsageError
 from hookline.store import SqlStore, after_commit, audit, endpoint_secrets, is_storable, master_keys, revisions
 from hookline.webhooks import HookData

@@ -9,8 +9,15 @@ from typing import Any
 
 import msgspec
 
-from hookline.delivery._keys import Keys, as_key_ring
-from hookline.delivery._signing import ANSWER_PREFIX, Verified, WebhookVerificationError, sign, verify
+from hookline.delivery._signing import (
+    ANSWER_PREFIX,
+    Keys,
+    Verified,
+    WebhookVerificationError,
+    as_key_ring,
+    sign,
+    verify,
+)
 from hookline.errors import HookDefinitionError
 
 __all__ = ["WebhookGuard"]

@@ -1,8 +1,8 @@
 """Runs in OpenTelemetry: spans, metrics, and logs that say which run they are from."""
 
 from hookline.otel._attributes import MOCK_PROVENANCE as MOCK_PROVENANCE
-from hookline.otel.logs import RunContextFilter
-from hookline.otel.metrics import MetricsHooks
-from hookline.otel.tracing import TracingHooks
+from hookline.otel._logs import RunContextFilter
+from hookline.otel._metrics import MetricsHooks
+from hookline.otel._tracing import TracingHooks
 
 __all__ = ["MetricsHooks", "RunContextFilter", "TracingHooks"]

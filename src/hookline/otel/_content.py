@@ -13,7 +13,7 @@ import msgspec
 from hookline.calls import Message, ModelResponse, ToolSpec
 from hookline.errors import HookUsageError
 from hookline.otel import _attributes as names
-from hookline.otel._text import clean
+from hookline.otel._attributes import clean
 
 __all__ = ["CaptureMode", "Content", "Redact", "capture_mode"]
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import Token
 from types import TracebackType
 
 from opentelemetry.context import Context, attach, create_key, get_current, get_value, set_value
+from opentelemetry.trace import INVALID_SPAN, Link, SpanContext, get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from hookline.errors import HookUsageError
+from hookline.otel import _attributes as names
 
 __all__ = [
     "OPERATION",
@@ -14,10 +20,77 @@ __all__ = [
     "attach",
     "current_operation",
     "detach",
+    "flags",
     "get_current",
     "get_value",
+    "links_to",
+    "one_of",
+    "parsed",
+    "positive",
+    "provider",
     "set_value",
+    "traceparent_of",
 ]
+
+
+def one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    """Refuse a value that is none of a few."""
+    if not any(value is each or (value == each and type(value) is type(each)) for each in allowed):
+        raise HookUsageError(f"`{name}` is one of {', '.join(map(repr, allowed))}; got {value!r}.")
+
+
+def positive(name: str, value: object, *, whole: bool = False) -> None:
+    """Refuse what is no number above 0."""
+    fits = isinstance(value, int) if whole else isinstance(value, int | float)
+    if isinstance(value, bool) or not fits or not value > 0:  # type: ignore[operator]
+        raise HookUsageError(f"`{name}` is a {'whole ' if whole else ''}number above 0; got {value!r}.")
+
+
+def provider(name: str, value: object, method: str) -> None:
+    """Refuse what gives no tracers, meters or loggers."""
+    if value is not None and not callable(getattr(value, method, None)):
+        raise HookUsageError(f"`{name}` is a provider of OpenTelemetry with `{method}`, or None; got {value!r:.200}.")
+
+
+def flags(**values: object) -> None:
+    """Refuse what is neither True nor False."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise HookUsageError(f"`{name}` is True or False; got {value!r:.200}.")
+
+
+LONGEST = 512
+"""How long a `traceparent` may be; those of future versions may be longer than today's 55 characters."""
+
+_propagator = TraceContextTextMapPropagator()
+
+
+def traceparent_of(context: SpanContext) -> str | None:
+    """A span's place as W3C `traceparent`; `None` for one that is in no trace."""
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def parsed(traceparent: object) -> SpanContext | None:
+    """The span that a stored `traceparent` names; `None` for anything that is none."""
+    if not isinstance(traceparent, str) or len(traceparent) > LONGEST or not traceparent.isascii():
+        return None
+    # Without INVALID_SPAN in the default, a header that cannot be read would give the caller's own span.
+    context = _propagator.extract({"traceparent": traceparent.lower()}, context={})  # type: ignore[arg-type]
+    found = get_current_span(context).get_span_context() if context else INVALID_SPAN.get_span_context()
+    return found if found.is_valid else None
+
+
+def links_to(traceparents: Sequence[str]) -> list[Link]:
+    """Links to an operation's first segment and, where that is another one, to its latest."""
+    links: list[Link] = []
+    for traceparent, relation in zip(traceparents, ("first_segment", "previous_segment"), strict=False):
+        context = parsed(traceparent)
+        if context is not None and all(link.context.span_id != context.span_id for link in links):
+            links.append(Link(context, {names.LINK: relation}))
+    return links
+
 
 OPERATION = create_key("hookline-operation-id")
 

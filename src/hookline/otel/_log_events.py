@@ -12,8 +12,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_conte
 from hookline.errors import message_of
 from hookline.events import OnError
 from hookline.otel import _attributes as names
+from hookline.otel._attributes import clean, error_type
 from hookline.otel._content import Content
-from hookline.otel._text import clean, error_type
 
 __all__ = ["LogEvents"]
 

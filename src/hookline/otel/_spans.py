@@ -24,7 +24,7 @@ from opentelemetry.trace import (
 
 from hookline.calls import Call, Denial
 from hookline.otel import _attributes as names
-from hookline.otel._failures import Failures
+from hookline.otel._instruments import Failures
 
 __all__ = ["MARKS", "MODEL_CALLS", "Common", "OpenSpan", "OperationSpans", "finish", "merge"]
 

@@ -20,6 +20,7 @@ from hookline.registry._definition import Tag as Tag
 from hookline.registry._definition import Tenant as Tenant
 from hookline.registry._definition import Text as Text
 from hookline.registry._dry_run import DryRun
+from hookline.registry._dry_run import sample_of as sample_of
 from hookline.registry._errors import (
     DefinitionConflictError,
     DefinitionError,
@@ -31,10 +32,9 @@ from hookline.registry._errors import (
 from hookline.registry._files import Entry as Entry
 from hookline.registry._files import load_file as load_file
 from hookline.registry._files import new_id as new_id
-from hookline.registry._logs import ExecutionLog
-from hookline.registry._logs_rows import ExecutionRow, HookRun, request_id
+from hookline.registry._log import ExecutionLog
+from hookline.registry._log_rows import ExecutionRow, HookRun, request_id
 from hookline.registry._registry import Registry
-from hookline.registry._samples import sample_of as sample_of
 from hookline.registry._statistics import Grouping as Grouping
 from hookline.registry._statistics import Statistic
 

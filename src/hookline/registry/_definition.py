@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +23,7 @@ __all__ = [
     "HookDefinition",
     "Point",
     "check_definition",
+    "check_request",
     "check_tenant_id",
     "is_id",
     "point_of",
@@ -322,3 +324,40 @@ def _bad_field(message: str) -> DefinitionError:
     if missing is not None:
         path = f"{path}.{missing[1]}"
     return DefinitionError("invalid", path, f"{reason[:1].lower()}{reason[1:]}")
+
+
+def check_request(definition: HookDefinition, variables: Container[str]) -> None:
+    """Refuse a webhook that would reach into the process that delivers it.
+
+    A header could carry any variable of the environment to a receiver of the tenant's choice; a named key could sign
+    for somebody else; and a function that is served in the process expects its own callers.
+
+    Args:
+        definition: What came.
+        variables: Variables of the environment that headers may name.
+
+    Raises:
+        DefinitionError: That says what is not allowed.
+    """
+    webhook = definition.webhook
+    if webhook is None:
+        return
+    for name in webhook.allowed_env_vars:
+        if name not in variables:
+            raise DefinitionError(
+                "webhook_refused",
+                "$.webhook.allowedEnvVars",
+                f"{name!r:.100} is no variable that headers may name here; the operator allows them by `webhook_env`",
+            )
+    if not definition.tenant_id:
+        return
+    if webhook.allowed_env_vars:
+        raise DefinitionError(
+            "webhook_refused",
+            "$.webhook.allowedEnvVars",
+            "only a system hook sends variables of the environment; a tenant could send them to itself",
+        )
+    if webhook.key:
+        raise DefinitionError("webhook_refused", "$.webhook.key", "only a system hook names a key; leave `key` out")
+    if urlsplit(webhook.url).scheme == "local":
+        raise DefinitionError("webhook_refused", "$.webhook.url", "only a system hook is delivered to local://")

@@ -3,26 +3,319 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import os
 import re
 import shutil
+import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 import msgspec
+import psutil
 
-from hookline.calls import Call
+from hookline._readonly import read_only
+from hookline.calls import CALLS, Ask, Call, Deny, Respond, ToolCall
 from hookline.errors import HookUsageError, message_of
 from hookline.events import Event
+from hookline.interceptors import result_of
 from hookline.registry._definition import HookDefinition, Point
 from hookline.registry._errors import DefinitionError, ScriptError
-from hookline.registry._processes import run_process
-from hookline.registry._script_answers import decision_of
+from hookline.webhooks import ControlAnswer
 
-__all__ = ["DEFAULT_TIMEOUT", "Scripts"]
+__all__ = ["DEFAULT_TIMEOUT", "Ended", "Scripts", "decision_of", "run_process"]
+
+DECISIONS = {
+    "before": ("allow", "deny", "answer", "ask"),
+    "guard": ("allow", "deny", "ask"),
+    "after": ("allow", "deny", "answer"),
+}
+"""What a script may decide, by the kind of its hook; after a call, `"answer"` is the result to go on with."""
+
+
+def decision_of(hook_id: str, point: Point, call: Call, result: Any, written: bytes) -> Any:
+    """What a script has decided about a call.
+
+    Args:
+        hook_id: The hook, for the error.
+        point: Where it stands.
+        call: The call.
+        result: After it, its result.
+        written: What the script wrote; nothing, or an empty object, has nothing against the call.
+
+    Raises:
+        ScriptError: `"invalid_answer"`, if that is no answer that it may give there.
+    """
+    if not written.strip():
+        return None
+    answer = _read(hook_id, written)
+    if answer is None:
+        return None
+    _check(hook_id, point, answer)
+    if answer.decision == "deny":
+        return Deny(answer.reason or f"Denied by {hook_id}.", stop=answer.stop)
+    if answer.decision == "ask":
+        return Ask(answer.reason)
+    if answer.decision == "allow":
+        return None if answer.args is None else msgspec.structs.replace(call, args=read_only(answer.args))
+    try:
+        answered = result_of(CALLS[type(call)], answer.result)
+    except HookUsageError as error:
+        raise _invalid(hook_id, f"`result`: {error}") from None
+    return answered if point.kind == "after" else Respond(answered)
+
+
+def _read(hook_id: str, written: bytes) -> ControlAnswer | None:
+    """The answer; `None` for an empty object."""
+    try:
+        msgspec.json.decode(written)  # which is stricter about JSON than the standard library
+        given = json.loads(written, object_pairs_hook=_once)
+        if not isinstance(given, dict):
+            raise ValueError(f"it is no JSON object but {type(given).__name__}")
+        unknown = sorted(set(given) - set(ControlAnswer.__struct_encode_fields__))
+        if unknown:
+            raise ValueError(f"it has the unknown key {unknown[0]!r:.100}")
+        if given and "decision" not in given:
+            raise ValueError("it has no `decision`")
+        return msgspec.convert(given, ControlAnswer) if given else None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _invalid(hook_id, str(error) or type(error).__name__) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys each stand there once, since of two answers neither counts."""
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("it has a key twice")
+    return dict(pairs)
+
+
+def _check(hook_id: str, point: Point, answer: ControlAnswer) -> None:
+    allowed = DECISIONS[point.kind or ""]
+    if answer.decision not in allowed:
+        raise _invalid(hook_id, f"at {point.name} `decision` is one of {', '.join(allowed)}; got {answer.decision!r}")
+    for name, given, wanted in (
+        ("args", answer.args is not None, "allow"),
+        ("result", answer.result is not None, "answer"),
+        ("stop", answer.stop, "deny"),
+    ):
+        if given and answer.decision != wanted:
+            raise _invalid(hook_id, f"`{name}` goes with {wanted!r}, not with {answer.decision!r}")
+    if answer.decision == "answer" and answer.result is None:
+        raise _invalid(hook_id, "'answer' comes with a `result`")
+    if answer.args is not None and not (point.call is ToolCall and point.kind == "before"):
+        raise _invalid(hook_id, f"`args` are changed at ToolCall.before, not at {point.name}")
+
+
+def _invalid(hook_id: str, problem: str) -> ScriptError:
+    return ScriptError(hook_id, "invalid_answer", problem)
+
+
+MARK = "HOOKLINE_SCRIPT_RUN"
+"""The variable by which what a script has left behind is found, even if it has left its group and lost its parent."""
+TICK = 0.005
+"""Seconds between two looks at whether a process has ended: waiting for it would wait for its children's pipes too."""
+SETTLING = 2.0
+"""Seconds that what is killed has to be gone."""
+CLOCK_SLACK = 2.0
+"""Seconds by which the start of a process may seem too early: it is counted from a moment that is only estimated."""
+CHUNK = 16 * 1024
+
+
+class Ended(NamedTuple):
+    """How a process ended.
+
+    Attributes:
+        exit_code: What it ended with; `None` if it was killed.
+        stdout: What it wrote, up to a byte more than it may.
+        stderr: The beginning of what it complained of.
+        timed_out: Whether its time was over.
+    """
+
+    exit_code: int | None
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool
+
+
+async def run_process(
+    command: Sequence[str],
+    document: bytes,
+    *,
+    environment: Mapping[str, str],
+    timeout: float,
+    most_output: int,
+    most_complaints: int,
+) -> Ended:
+    """Run a program in an empty folder of its own and end it, with everything that it has started.
+
+    Args:
+        command: The program and its arguments.
+        document: What it reads.
+        environment: All the variables that it sees.
+        timeout: Seconds after which it is ended.
+        most_output: Bytes that it may write; with the next one it is ended.
+        most_complaints: Bytes of its stderr that are kept.
+
+    Raises:
+        OSError: If it cannot be started.
+    """
+    mark, since = uuid4().hex, time.time() - CLOCK_SLACK
+    folder = tempfile.mkdtemp(prefix="hookline-script-")
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=folder,
+            env={**environment, MARK: mark},
+            start_new_session=sys.platform != "win32",  # a group of its own, which can be ended as a whole
+        )
+        talk = _Talk(process, most_output, most_complaints)
+        timed_out = False
+        try:
+            async with asyncio.timeout(timeout):
+                await talk.until_ended(document)
+        except TimeoutError:
+            timed_out = True
+        finally:
+            stopped = process.returncode is None
+            await _to_the_end(_end(process, talk, mark, since))
+    finally:
+        await _to_the_end(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+    exit_code = None if stopped else process.returncode
+    return Ended(exit_code, bytes(talk.stdout), bytes(talk.stderr), timed_out)
+
+
+class _Talk:
+    """What is said to a process and heard from it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, most_output: int, most_complaints: int) -> None:
+        self.process = process
+        self.stdout, self.stderr = bytearray(), bytearray()
+        self.most_output, self.most_complaints = most_output, most_complaints
+        self.too_much = False
+        self._reading: list[asyncio.Task[None]] = []
+
+    async def until_ended(self, document: bytes) -> None:
+        """Say what there is to say, and listen until the process has ended or has said too much."""
+        self._reading = [
+            asyncio.create_task(self._listen()),
+            asyncio.create_task(self._hear_complaints()),
+            asyncio.create_task(self._tell(document)),
+        ]
+        while self.process.returncode is None and not self.too_much:  # noqa: ASYNC110
+            await asyncio.sleep(TICK)
+
+    async def last_words(self) -> None:
+        """Hear what is still in the pipes; nobody holds their other ends any more."""
+        if self._reading:
+            _, late = await asyncio.wait(self._reading, timeout=SETTLING)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*self._reading, return_exceptions=True)
+
+    async def _tell(self, document: bytes) -> None:
+        assert self.process.stdin is not None
+        # A script need not read what it is told.
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(document)
+            await self.process.stdin.drain()
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+
+    async def _listen(self) -> None:
+        assert self.process.stdout is not None
+        while chunk := await self.process.stdout.read(CHUNK):
+            self.stdout += chunk
+            if len(self.stdout) > self.most_output:
+                del self.stdout[self.most_output + 1 :]
+                self.too_much = True
+                return
+
+    async def _hear_complaints(self) -> None:
+        assert self.process.stderr is not None
+        while chunk := await self.process.stderr.read(CHUNK):
+            self.stderr += chunk[: max(self.most_complaints - len(self.stderr), 0)]
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for something even where the caller is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+async def _end(process: asyncio.subprocess.Process, talk: _Talk, mark: str, since: float) -> None:
+    """End a process and all that it has started, and hear the rest."""
+    if process.returncode is None and sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+    await asyncio.to_thread(_kill_all, process.pid, mark, since)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(SETTLING):
+            while process.returncode is None:  # noqa: ASYNC110
+                await asyncio.sleep(TICK)
+    await talk.last_words()
+    transport = getattr(process, "_transport", None)
+    if transport is not None:
+        with contextlib.suppress(OSError):
+            transport.close()
+
+
+def _kill_all(pid: int, mark: str, since: float) -> None:
+    """Kill a process and whoever comes from it, until nobody is left who could start another one.
+
+    Args:
+        pid: The process.
+        mark: What its descendants have in their environment.
+        since: When it was started at the earliest.
+    """
+    deadline = time.monotonic() + SETTLING
+    while (victims := _offspring(pid, mark, since)) and time.monotonic() < deadline:
+        for victim in victims:
+            with contextlib.suppress(psutil.Error):
+                victim.kill()
+        # Not `psutil.wait_procs`: it would collect the exit code of our own child, which asyncio waits for.
+        for victim in victims:
+            while _lives(victim) and time.monotonic() < deadline:
+                time.sleep(TICK)
+
+
+def _offspring(pid: int, mark: str, since: float) -> list[psutil.Process]:
+    """The processes that live and come from a run: by their parents, by their session, or by their mark."""
+    found: dict[int, psutil.Process] = {}
+    with contextlib.suppress(psutil.Error):
+        root = psutil.Process(pid)
+        if root.create_time() >= since:
+            found = {each.pid: each for each in (root, *root.children(recursive=True))}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.create_time() >= since and (_session(process.pid) == pid or process.environ().get(MARK) == mark):
+                found[process.pid] = process
+    return [each for each in found.values() if _lives(each)]
+
+
+def _session(pid: int) -> int | None:
+    return os.getsid(pid) if sys.platform != "win32" else None
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
 
 logger = logging.getLogger("hookline")
 

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
-from hookline.registry._logs_rows import ExecutionRow
+from hookline.registry._log_rows import ExecutionRow
 from hookline.store import statistics
 
 __all__ = ["Grouping", "Statistic", "Sums", "read_statistics", "too_old", "write_statistics"]

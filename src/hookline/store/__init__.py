@@ -10,36 +10,30 @@ try:
 except ImportError as error:
     raise MissingExtraError("server", "A store in a database") from error
 
-from hookline.store._address import address_of as address_of
+from hookline.store._database import StoreVersionError
+from hookline.store._database import address_of as address_of
+from hookline.store._database import after_commit as after_commit
+from hookline.store._database import waiting_at_most as waiting_at_most
 from hookline.store._decisions import StoredDecision
 from hookline.store._decisions import seen_of as seen_of
+from hookline.store._deliveries import Breaker
 from hookline.store._deliveries import Outcome as Outcome
 from hookline.store._deliveries import insert_deliveries as insert_deliveries
 from hookline.store._deliveries import rows_of as rows_of
 from hookline.store._deliveries import settle as settle
-from hookline.store._deliveries_claims import LONGEST_LEASE as LONGEST_LEASE
-from hookline.store._deliveries_claims import Claimed as Claimed
-from hookline.store._deliveries_claims import Run as Run
-from hookline.store._deliveries_claims import claim as claim
-from hookline.store._deliveries_claims import correct_times as correct_times
-from hookline.store._deliveries_claims import due as due
-from hookline.store._deliveries_claims import extend as extend
-from hookline.store._deliveries_claims import lock as lock
-from hookline.store._deliveries_claims import release as release
-from hookline.store._deliveries_claims import release_unknown as release_unknown
-from hookline.store._deliveries_endpoints import Breaker
-from hookline.store._deliveries_log import (
-    DeliveryFilter,
-    DeliveryLog,
-    StoredAttempt,
-    StoredDelivery,
-    StoredEndpoint,
-)
-from hookline.store._deliveries_log import DeliveryStatus as DeliveryStatus
-from hookline.store._engine import after_commit as after_commit
-from hookline.store._engine import waiting_at_most as waiting_at_most
+from hookline.store._delivery_claims import LONGEST_LEASE as LONGEST_LEASE
+from hookline.store._delivery_claims import Claimed as Claimed
+from hookline.store._delivery_claims import Run as Run
+from hookline.store._delivery_claims import claim as claim
+from hookline.store._delivery_claims import correct_times as correct_times
+from hookline.store._delivery_claims import due as due
+from hookline.store._delivery_claims import extend as extend
+from hookline.store._delivery_claims import lock as lock
+from hookline.store._delivery_claims import release as release
+from hookline.store._delivery_claims import release_unknown as release_unknown
+from hookline.store._delivery_log import DeliveryFilter, DeliveryLog, StoredAttempt, StoredDelivery, StoredEndpoint
+from hookline.store._delivery_log import DeliveryStatus as DeliveryStatus
 from hookline.store._event_log import EventLog
-from hookline.store._failures import StoreVersionError
 from hookline.store._reading import Page, StoredOperation
 from hookline.store._reading import check_limit as check_limit
 from hookline.store._reading import cursor_at as cursor_at

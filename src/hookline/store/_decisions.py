@@ -18,7 +18,7 @@ from hookline.errors import (
 )
 from hookline.events import AfterHumanIntervention, BeforeHumanIntervention, HookType, PendingTool, decode
 from hookline.runtime import DECIDED, FORMAT, Action, Approve, OperationState, Reject, action_of, decision_of
-from hookline.store._engine import Database
+from hookline.store._database import Database
 from hookline.store._rows import check_text, is_storable, state_of
 from hookline.store._tables import decisions, events, operations
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline.errors import HookUsageError, StoreOverloadedError, StoreUnavailableError
 from hookline.events import EVENTS, Event, encode
 from hookline.hooks import Hooks
-from hookline.store._engine import FIRST_PAUSE, LONGEST_PAUSE
+from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE
 from hookline.store._store import SqlStore
 from hookline.store._tables import events, operations
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
-from hookline.store._engine import Database, after_commit
+from hookline.store._database import Database, after_commit
 from hookline.store._tables import operations, workers
 
 __all__ = ["Lease", "new_worker_id"]

@@ -8,8 +8,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from hookline.store._engine import Database
-from hookline.store._failures import StoreVersionError
+from hookline.store._database import Database, StoreVersionError
 
 __all__ = ["VERSION_TABLE", "migrate"]
 

@@ -1,11 +1,12 @@
 """`SqlStore`: operations, their events and their deliveries in one database."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar, get_args
 from uuid import uuid4
 
 import anyio
@@ -16,20 +17,45 @@ from hookline.errors import HookUsageError, StoreUnavailableError
 from hookline.runtime import Approve, DurableStore, JournalEntry, OperationState, Reject
 from hookline.store import _decisions as decisions
 from hookline.store import _reading as reading
-from hookline.store._address import Dialect, address_of
-from hookline.store._commits import Commit, CommitQueue, Overflow
+from hookline.store._commits import Commit, CommitQueue, Overflow, note_missing_hooks, release, write_group
+from hookline.store._database import Database, Dialect, Durability, address_of
 from hookline.store._decisions import StoredDecision
 from hookline.store._deliveries import rows_of
-from hookline.store._engine import Database, Durability
-from hookline.store._forgetting import prune
 from hookline.store._lease import Lease, new_worker_id
 from hookline.store._migrate import migrate
-from hookline.store._reading import Page, StoredOperation
+from hookline.store._reading import Page, StoredOperation, prune
 from hookline.store._rows import envelopes_of, event_rows, operation_row
-from hookline.store._settings import Companion, check_settings
-from hookline.store._writing import note_missing_hooks, release, write_group
 
-__all__ = ["SqlStore"]
+__all__ = ["Companion", "SqlStore", "check_settings"]
+
+
+class Companion(Protocol):
+    """What runs as long as a store is open."""
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        ...
+
+    async def finish(self) -> None:
+        """Bring to an end what is begun; `run` goes on meanwhile."""
+        ...
+
+
+def check_settings(
+    lease_seconds: float, durability: str, max_pending: int, overflow: str, retry_seconds: float, pool_size: int
+) -> None:
+    """Refuse options of a store that make no sense."""
+    for name, value in (("lease_seconds", lease_seconds), ("retry_seconds", retry_seconds)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise HookUsageError(f"`{name}` is a number of seconds above 0; got {value!r}.")
+    for name, value in (("max_pending", max_pending), ("pool_size", pool_size)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise HookUsageError(f"`{name}` is a whole number above 0; got {value!r}.")
+    if durability not in get_args(Durability):
+        raise HookUsageError(f"`durability` is 'machine' or 'process'; got {durability!r}.")
+    if overflow not in get_args(Overflow):
+        raise HookUsageError(f"`overflow` is 'wait' or 'refuse'; got {overflow!r}.")
+
 
 T = TypeVar("T")
 

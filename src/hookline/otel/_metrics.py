@@ -26,12 +26,10 @@ from hookline.events import (
 from hookline.hooks import Hook
 from hookline.instrumentation import EnclosingHooks, Segment
 from hookline.otel import _attributes as names
-from hookline.otel._failures import Failures
-from hookline.otel._feeds import executions, unregistrations
-from hookline.otel._hook_spans import error_type_of
-from hookline.otel._instruments import instruments_of, is_idle
-from hookline.otel._options import flags, positive, provider
-from hookline.otel._text import clean, error_type
+from hookline.otel._attributes import clean, error_type
+from hookline.otel._context import flags, positive, provider
+from hookline.otel._hook_spans import error_type_of, executions, unregistrations
+from hookline.otel._instruments import Failures, instruments_of, is_idle
 from hookline.signals import HookExecution
 
 __all__ = ["MetricsHooks"]

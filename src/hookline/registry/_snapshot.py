@@ -14,9 +14,9 @@ import msgspec
 from hookline._checks import has_wildcard
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
-from hookline.registry._building import Builder
+from hookline.registry._build import Builder
 from hookline.registry._definition import HookDefinition
-from hookline.registry._stored import Changed, Key, Switch
+from hookline.registry._rows import Changed, Key, Switch
 from hookline.store import Page
 
 __all__ = ["Shelf"]

@@ -1,6 +1,7 @@
-"""The connections to a database: one writer and several readers for SQLite, a pool for PostgreSQL."""
+"""Connect to a database: its address, its connections, and what its errors mean."""
 
 import asyncio
+import logging
 import math
 import os
 import socket
@@ -17,19 +18,221 @@ from contextlib import (
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
+from uuid import uuid4
 
+import msgspec
 from sqlalchemy import ColumnElement, Double, cast, event, func, literal_column, select
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, InterfaceError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool
 
-from hookline.errors import StoreUnavailableError
-from hookline.store._address import Address
-from hookline.store._driver_logs import quiet_driver
-from hookline.store._failures import passes, translating
+from hookline.errors import HookUsageError, StoreUnavailableError, message_of
 from hookline.store._tables import operations
 
-__all__ = ["Database", "Durability", "after_commit", "waiting_at_most"]
+__all__ = [
+    "Address",
+    "Database",
+    "Dialect",
+    "Durability",
+    "StoreVersionError",
+    "address_of",
+    "after_commit",
+    "passes",
+    "quiet_driver",
+    "translating",
+    "unavailable",
+    "waiting_at_most",
+]
+
+Dialect: TypeAlias = Literal["sqlite", "postgresql"]
+
+HOW = "give 'sqlite:///path/of/a/file.db' or 'postgresql://user:password@host/database'"
+POSTGRESQL = frozenset(("postgresql", "postgres", "postgresql+asyncpg"))
+SQLITE = frozenset(("sqlite", "sqlite+aiosqlite"))
+OPTIONS = frozenset(("application_name", "host", "port", "sslmode"))
+"""What may stand behind the `?` of a PostgreSQL address, as libpq names it."""
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a database is.
+
+    Attributes:
+        name: How messages call it: without its password.
+        dialect: Which of the two kinds it is.
+        in_memory: Whether it is gone with its last connection.
+        url: For the driver. Its representation hides the password.
+        arguments: What else the driver is given.
+    """
+
+    name: str
+    dialect: Dialect
+    in_memory: bool = False
+    url: URL
+    arguments: dict[str, Any] = {}
+
+
+def address_of(given: str) -> Address:
+    """Read the address of a database.
+
+    Args:
+        given: `sqlite:///path`, `sqlite:///:memory:`, or `postgresql://user:password@host:port/database`.
+
+    Raises:
+        HookUsageError: If it is none of these. The message shows nothing of it, since it may hold a password.
+    """
+    if not isinstance(given, str):
+        raise HookUsageError(f"The address of a store is a string, not a {type(given).__name__}; {HOW}.")
+    if "\0" in given:
+        raise HookUsageError(f"The address of a store may not contain a zero character; {HOW}.")
+    try:
+        url = make_url(given)
+    except (ArgumentError, ValueError):
+        raise HookUsageError(f"The address of a store cannot be read; {HOW}.") from None
+    if url.drivername in SQLITE:
+        return _sqlite(url)
+    if url.drivername in POSTGRESQL:
+        return _postgresql(url)
+    raise HookUsageError(f"The address of a store begins with {url.drivername!r}, which is no store; {HOW}.")
+
+
+def _sqlite(url: URL) -> Address:
+    if url.query or url.host:
+        raise HookUsageError("The address of an SQLite store is a path alone, with three slashes: 'sqlite:///path'.")
+    if url.database in (None, "", ":memory:"):
+        # The memory of one connection is lost when that is cut short; this one is shared by those of the process.
+        shared = URL.create(
+            "sqlite+aiosqlite", database=f"file:/hookline-{uuid4().hex}", query={"vfs": "memdb", "uri": "true"}
+        )
+        return Address(name="sqlite:///:memory:", dialect="sqlite", in_memory=True, url=shared)
+    return Address(
+        name=f"sqlite:///{url.database}", dialect="sqlite", url=URL.create("sqlite+aiosqlite", database=url.database)
+    )
+
+
+def _postgresql(url: URL) -> Address:
+    unknown = sorted(set(url.query) - OPTIONS)
+    if unknown:
+        raise HookUsageError(
+            f"The address of a PostgreSQL store may not say {unknown}; it may say: {', '.join(sorted(OPTIONS))}."
+        )
+    arguments: dict[str, Any] = {}
+    if "sslmode" in url.query:
+        arguments["ssl"] = url.query["sslmode"]
+    if "application_name" in url.query:
+        arguments["server_settings"] = {"application_name": url.query["application_name"]}
+    driver = url.set(drivername="postgresql+asyncpg").difference_update_query(["sslmode", "application_name"])
+    where = driver.set(drivername="postgresql")._replace(password=None)
+    return Address(name=str(where), dialect="postgresql", url=driver, arguments=arguments)
+
+
+SQLITE_PROBLEMS = {
+    sqlite3.SQLITE_BUSY: "another process holds its write lock for too long",
+    sqlite3.SQLITE_LOCKED: "another connection holds its write lock",
+    sqlite3.SQLITE_NOMEM: "there is no memory left",
+    sqlite3.SQLITE_READONLY: "its file, or the folder of it, may not be written",
+    sqlite3.SQLITE_IOERR: "the disk fails",
+    sqlite3.SQLITE_CORRUPT: "its file is damaged",
+    sqlite3.SQLITE_FULL: "the disk is full; free some room, what was refused was not written",
+    sqlite3.SQLITE_CANTOPEN: "its file cannot be opened; does its folder exist, and may it be written?",
+    sqlite3.SQLITE_NOTADB: "its file is not an SQLite database",
+    sqlite3.SQLITE_PERM: "its file may not be opened",
+}
+UNAVAILABLE_STATES = ("08", "25006", "28", "3D000", "40001", "40P01", "53", "55P03", "57", "58")
+"""SQLSTATEs that do not speak about the statement: connection, login, resources, locks, shutdown, disk."""
+PASSING_STATES = ("08", "25006", "40001", "40P01", "53300", "55000", "57P")
+"""Those among them that another try may not meet."""
+
+
+class StoreVersionError(StoreUnavailableError):
+    """A newer version of hookline has changed the tables of the database, so this one leaves it alone.
+
+    Attributes:
+        found: The revision of its tables.
+    """
+
+    def __init__(self, store: str, found: str) -> None:
+        super().__init__(store, found)
+        self.found = found
+
+    def __str__(self) -> str:
+        return (
+            f"The tables of the store {self.store} are of revision {self.found!r}, which this version of hookline does "
+            "not know: a newer one has migrated them. Update hookline here. Nothing was changed."
+        )
+
+
+@contextmanager
+def translating(store: str) -> Iterator[None]:
+    """Raise `StoreUnavailableError` where a database cannot be reached; leave other errors as they are."""
+    try:
+        yield
+    except StoreUnavailableError:
+        raise
+    except Exception as error:
+        translated = unavailable(store, error)
+        if translated is None:
+            raise
+        raise translated from error
+
+
+def unavailable(store: str, error: Exception) -> StoreUnavailableError | None:
+    """The error to raise if a database cannot be reached, is locked or is full; `None` for any other error."""
+    if isinstance(error, PoolTimeoutError):
+        return StoreUnavailableError(store, "all its connections are taken")
+    code = _sqlite_code(error)
+    if code is not None:
+        problem = SQLITE_PROBLEMS.get(code)
+        return StoreUnavailableError(store, f"{problem} ({getattr(error, 'orig', error)})") if problem else None
+    if not isinstance(error, DBAPIError):
+        # What a driver says that found nobody to talk to.
+        return StoreUnavailableError(store, message_of(error)) if isinstance(error, OSError | TimeoutError) else None
+    # Where there is no statement, it was about to connect, or to begin or end a transaction.
+    if error.statement is None or _closed(error) or _state(error).startswith(UNAVAILABLE_STATES):
+        return StoreUnavailableError(store, _said(error))
+    return None
+
+
+def passes(error: StoreUnavailableError) -> bool:
+    """Whether what a store said may be over after a moment. A lock has been waited for already."""
+    cause = error.__cause__
+    if isinstance(cause, DBAPIError) and _sqlite_code(cause) is None:
+        return _closed(cause) or _state(cause).startswith(PASSING_STATES)
+    return isinstance(cause, OSError | TimeoutError) or (
+        cause is not None and _sqlite_code(cause) == sqlite3.SQLITE_LOCKED
+    )
+
+
+def _sqlite_code(error: BaseException) -> int | None:
+    """The kind of an error of SQLite, without what its upper bits add to that."""
+    code: int | None = getattr(getattr(error, "orig", error), "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+def _state(error: DBAPIError) -> str:
+    return getattr(error.orig, "sqlstate", None) or ""
+
+
+def _closed(error: DBAPIError) -> bool:
+    # asyncpg tells of a connection that it has found closed by an error without an SQLSTATE.
+    return error.connection_invalidated or (isinstance(error, InterfaceError) and "clos" in str(error.orig))
+
+
+def _said(error: DBAPIError) -> str:
+    # SQLAlchemy puts its own class before the words of the driver.
+    return message_of(getattr(error.orig, "__cause__", None) or error.orig or error)
+
+
+def quiet_driver() -> None:
+    """Leave the debug lines of aiosqlite out unless its logger was given a level of its own.
+
+    It writes every statement with all values at DEBUG: conversations, arguments and payloads.
+    """
+    driver = logging.getLogger("aiosqlite")
+    if driver.level == logging.NOTSET:
+        driver.setLevel(logging.INFO)
+
 
 T = TypeVar("T")
 Durability: TypeAlias = Literal["machine", "process"]

@@ -19,21 +19,27 @@ from hookline.events import EVENTS, Event, OnComplete, OnError
 from hookline.hooks import Hook
 from hookline.instrumentation import EnclosingHooks, Segment
 from hookline.otel import _attributes as names
-from hookline.otel._actions import ACTIONS
-from hookline.otel._chats import begin_chat, end_chat
+from hookline.otel._attributes import error_type
+from hookline.otel._calls import ACTIONS, begin_chat, end_chat
 from hookline.otel._content import Content, Redact, capture_mode
-from hookline.otel._context import OPERATION, PLACE, Activation, attach, detach, set_value
-from hookline.otel._failures import Failures
-from hookline.otel._feeds import executions, unregistrations
-from hookline.otel._hook_spans import hook_event, hook_span
-from hookline.otel._instruments import SCOPE, instruments_of
-from hookline.otel._links import traceparent_of
+from hookline.otel._context import (
+    OPERATION,
+    PLACE,
+    Activation,
+    attach,
+    detach,
+    flags,
+    one_of,
+    positive,
+    provider,
+    set_value,
+    traceparent_of,
+)
+from hookline.otel._hook_spans import executions, hook_event, hook_span, unregistrations
+from hookline.otel._instruments import SCOPE, Failures, instruments_of
 from hookline.otel._log_events import LogEvents
-from hookline.otel._options import flags, one_of, positive, provider
-from hookline.otel._roots import Roots, descriptions, reason_of, segment_of_event
-from hookline.otel._segments import Segments, end_open, heard
+from hookline.otel._runs import Roots, Segments, descriptions, end_open, heard, reason_of, segment_of_event
 from hookline.otel._spans import MODEL_CALLS, Common, OpenSpan, OperationSpans
-from hookline.otel._text import error_type
 from hookline.signals import HookExecution
 
 __all__ = ["TracingHooks"]

@@ -1,12 +1,18 @@
-"""The root span of a segment: where it belongs in a trace, and what it says of the run at its beginning and its end."""
+"""Place the segments of a run in a trace: the parent of each, those that are open, and their root spans."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from time import monotonic_ns
+from typing import Any, NamedTuple, get_args
 
+from opentelemetry.context import Context
 from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
     NonRecordingSpan,
+    SpanContext,
     SpanKind,
     get_current_span,
     set_span_in_context,
@@ -16,16 +22,241 @@ from hookline.calls import AgentCall, Call, CompactCall, Denial, ModelCall, Step
 from hookline.events import CompletionReason, Event, OnComplete, OnError
 from hookline.instrumentation import Segment
 from hookline.otel import _attributes as names
-from hookline.otel._actions import denial_attributes
+from hookline.otel._attributes import clean, count, error_type
+from hookline.otel._calls import denial_attributes
 from hookline.otel._content import Content, message_parts, tool_definitions
-from hookline.otel._context import OPERATION, set_value
-from hookline.otel._links import links_to, parsed
-from hookline.otel._places import place_of
-from hookline.otel._segments import Over
+from hookline.otel._context import OPERATION, PLACE, get_current, get_value, links_to, parsed, set_value, traceparent_of
+from hookline.otel._instruments import Failures
 from hookline.otel._spans import MARKS, Common, OpenSpan, OperationSpans
-from hookline.otel._text import clean, count, error_type
 
-__all__ = ["Roots", "descriptions", "reason_of", "segment_of_event"]
+__all__ = ["Over", "Place", "Roots", "Segments", "descriptions", "place_of", "reason_of", "segment_of_event"]
+
+Operations = Mapping[str, OperationSpans]
+
+
+class Place(NamedTuple):
+    """Where a segment begins.
+
+    Attributes:
+        base: The context.
+        at: When: not before the span above it.
+        links: To what it is not inside of, but comes from.
+        parent: The operation that it is a sub-agent's segment of, where that is traced here.
+        under: The span of that operation that it is under.
+        call: The call of a sub-agent that it answers.
+    """
+
+    base: Context
+    at: int
+    links: list[Link]
+    parent: OperationSpans | None = None
+    under: OpenSpan | None = None
+    call: OpenSpan | None = None
+
+
+def place_of(segment: Segment, at: int, operations: Operations, key: str, *, own: bool) -> Place:
+    """Where a segment begins.
+
+    Args:
+        segment: What is known of it.
+        at: When it begins.
+        operations: The segments that are open.
+        key: Where the context says inside of which of the bundle's spans it is.
+        own: Whether it is a run of this package: such a one says by its context inside of which call it runs. Of
+            another runtime's there is only the parent's id.
+    """
+    current = get_current()
+    parent = operations.get(segment.parent_operation_id) if segment.parent_operation_id else None
+    mine = get_value(key, current)
+    inside = mine if isinstance(mine, OpenSpan) else None
+    if parent is not None:
+        call = inside if inside is not None and parent.open.get(inside.key) is inside else None
+        if call is None and not own:
+            calls = (each for each in parent.open.values() if each.kind == names.CALL_AGENT and each.child is None)
+            call = next((each for each in calls if each.callee == segment.agent_id), None)
+        under = call if call is not None or own else parent.current_step()
+        if under is not None:
+            base = set_span_in_context(under.span, current if own else parent.base)
+            return Place(base, parent.at(at), [], parent, under, call)
+    if inside is not None:
+        current = among_bundles(inside, current, operations)
+    return enclosed_place(current, at, own=own)
+
+
+def among_bundles(inside: OpenSpan, current: Context, operations: Operations) -> Context:
+    """The context of a segment that begins inside of a traced run, if another bundle traces that run as well.
+
+    What is current is the span of whichever bundle was last; under that of another one, whose back end may be another,
+    the segment would be lost.
+    """
+    spans = operations.get(inside.operation_id)
+    rooted = spans is None or spans.rooted
+    if rooted and not inside.span.is_recording() and getattr(inside.span, "end_time", None) is None:
+        return set_span_in_context(inside.span, current)  # this bundle is not to see what the other one does
+    span = get_current_span(current)
+    attributes = getattr(span, "attributes", None) or {}
+    if spans is None or spans.has(span):
+        return current
+    call_id = attributes.get(names.TOOL_CALL_ID)
+    if names.OPERATION_ID not in attributes:
+        place = get_value(PLACE, current)
+        if span.is_recording() or not isinstance(place, tuple) or place[0] != span.get_span_context().span_id:
+            return current
+        call_id = place[1]  # a library without a back end has put a stand-in there
+    tool = spans.open.get(("tool", call_id))
+    return set_span_in_context((tool or spans.current_step()).span, current)
+
+
+def enclosed_place(current: Context, at: int, *, own: bool) -> Place:
+    """The place of a segment that nothing of a traced run calls.
+
+    What an observer of a run's end starts, or one in a lane, finds a span that has ended; what is replayed from a
+    recording finds one that begins later. Such a segment gets a trace of its own, with a link, because no span may
+    begin before the one above it, or outlive it.
+    """
+    span = get_current_span(current)
+    over = get_value(OPERATION, current) is not None and getattr(span, "end_time", None) is not None
+    began = getattr(span, "start_time", None) or 0
+    if not over and (own or began <= at):
+        return Place(current, max(at, began), [])
+    link = Link(span.get_span_context(), {names.LINK: "started_by"})
+    return Place(set_span_in_context(INVALID_SPAN, current), at, [link])
+
+
+REMEMBERED = 1000
+"""Of how many operations that are over something is remembered, for what is told of them afterwards."""
+
+SWEEP_NS = 60_000_000_000
+"""How often segments are looked for of which nothing has been heard for too long."""
+
+
+class Over(NamedTuple):
+    """What is remembered of an operation whose segment is over.
+
+    Attributes:
+        at: When it ended, in nanoseconds since 1970.
+        root: Where its root was.
+        traceparents: Of the operation's first segment and of this one.
+        tokens: Read and written by then.
+    """
+
+    at: int
+    root: SpanContext
+    traceparents: tuple[str, ...]
+    tokens: tuple[int, int]
+
+
+class Segments:
+    """The segments of one bundle.
+
+    Args:
+        failures: Told of what goes wrong, and of what is cut.
+        max_age_ns: After how long without an event another runtime's segment is ended.
+
+    Attributes:
+        open: Those that have begun and not ended, by operation.
+    """
+
+    def __init__(self, failures: Failures, max_age_ns: float) -> None:
+        self.open: dict[str, OperationSpans] = {}
+        self._failures = failures
+        self._max_age_ns = max_age_ns
+        self._next_sweep = 0.0
+        self._over: OrderedDict[str, Over] = OrderedDict()
+        self._silent: OrderedDict[str, None] = OrderedDict()
+        """Operations of other runtimes that are not sampled."""
+        self._cut_early: set[str] = set()
+        """Runs of this package that were cut before they were over: further events begin nothing."""
+
+    def keep(self, spans: OperationSpans) -> None:
+        """A segment has begun; one of the same operation that is open still has not been told its end."""
+        before = self.open.get(spans.operation_id)
+        if before is not None:
+            self.cut(before, "restarted", spans.latest)
+        now = monotonic_ns()
+        spans.heard = now
+        if now > self._next_sweep:
+            self._next_sweep = now + min(SWEEP_NS, self._max_age_ns)
+            for each in list(self.open.values()):
+                if not each.own and now - each.heard > self._max_age_ns:
+                    self.cut(each, "expired", each.latest)
+        self.open[spans.operation_id] = spans
+
+    def take(self, spans: OperationSpans) -> bool:
+        """A segment is about to end; whether it is for the caller to do that."""
+        return self.open.pop(spans.operation_id, None) is not None
+
+    def cut(self, spans: OperationSpans, why: str, at: int) -> None:
+        """End a segment in place of its own events."""
+        if self.open.get(spans.operation_id) is not spans:
+            return
+        del self.open[spans.operation_id]
+        if spans.own:
+            self._cut_early.add(spans.operation_id)
+        try:
+            end_open(spans, why, at)
+            self._failures.cut(why)
+            if spans.parent is not None:
+                spans.parent.at(spans.at(at))
+                spans.parent.segments.pop(spans.operation_id, None)
+            spans.end_root(spans.at(at), {names.SPAN_TRUNCATED: why, names.OUTCOME: why})
+        except Exception as error:
+            self._failures.note(why, error)
+        self.ended(spans)
+
+    def ended(self, spans: OperationSpans) -> None:
+        """Remember a segment that has ended."""
+        root = spans.root.span.get_span_context()
+        latest = traceparent_of(root)
+        traceparents = (*spans.traceparents[:1], latest) if latest is not None else spans.traceparents
+        tokens = (spans.totals_from[0] + spans.input_tokens, spans.totals_from[1] + spans.output_tokens)
+        _remember(self._over, spans.operation_id, Over(spans.latest, root, traceparents, tokens))
+
+    def over(self, operation_id: str) -> Over | None:
+        """What is remembered of an operation whose segment is over."""
+        return self._over.get(operation_id)
+
+    def silence(self, operation_id: str) -> None:
+        """An operation of another runtime is not sampled."""
+        _remember(self._silent, operation_id, None)
+
+    def forget(self, operation_id: str) -> None:
+        """An operation is gone: what comes under its id now is another one."""
+        self._silent.pop(operation_id, None)
+        self._cut_early.discard(operation_id)
+
+    def is_deaf(self, operation_id: str) -> bool:
+        """Whether events of an operation begin nothing."""
+        return operation_id in self._silent or operation_id in self._cut_early
+
+    def open_kinds(self) -> list[str]:
+        """The kind of each open span."""
+        return [kind for spans in list(self.open.values()) for kind in spans.open_kinds()]
+
+
+def end_open(spans: OperationSpans, why: str, at: int) -> None:
+    """End everything under the root of a segment that ends."""
+    for opened in reversed(list(spans.open.values())):
+        spans.cut(opened, at, why)
+    spans.end_segments(spans.root, at)
+
+
+def heard(spans: OperationSpans) -> None:
+    """An event of another runtime has come; of a sub-agent it says that whoever called it lives, too."""
+    now = monotonic_ns()
+    each: OperationSpans | None = spans
+    while each is not None:
+        each.heard = now
+        each = each.parent
+
+
+def _remember(kept: OrderedDict[str, Any], key: str, value: object) -> None:
+    """Keep a value under a key, and forget the oldest where they become too many."""
+    kept.pop(key, None)
+    kept[key] = value
+    while len(kept) > REMEMBERED:
+        kept.popitem(last=False)
+
 
 DESCRIPTION_CHARACTERS = 1000
 """How much of a tool's description its spans carry."""
@@ -34,8 +265,6 @@ ENDS_THE_RUN: tuple[type[Call], ...] = (AgentCall, StepCall, ModelCall)
 """Calls whose denial is the end of the run."""
 
 REASONS = get_args(CompletionReason)
-
-Operations = Mapping[str, OperationSpans]
 
 
 class Roots:

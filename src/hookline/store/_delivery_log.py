@@ -8,8 +8,7 @@ from sqlalchemy import ColumnElement, Select, delete, exists, func, select, upda
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
-from hookline.store._deliveries import line_up
-from hookline.store._deliveries_endpoints import disable_endpoint, enable_endpoint, reopen_endpoints
+from hookline.store._deliveries import disable_endpoint, enable_endpoint, line_up, reopen_endpoints
 from hookline.store._reading import Page
 from hookline.store._tables import attempts, deliveries, endpoints
 
