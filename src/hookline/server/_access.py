@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 from litestar import Request
@@ -11,10 +11,7 @@ from litestar.handlers import BaseRouteHandler
 
 from hookline.server._problems import ApiError
 
-if TYPE_CHECKING:
-    from hookline.server._parts import Parts
-
-__all__ = ["SCOPES", "Caller", "Req", "Scope", "caller_of", "check_scope", "demand_scope", "not_found", "parts_of"]
+__all__ = ["SCOPES", "Caller", "Req", "Scope", "caller_of", "check_scope", "demand_scope", "not_found"]
 
 Scope: TypeAlias = Literal[
     "hooks:read", "hooks:manage", "hooks:admin", "operations:read", "approvals:decide", "deliveries:replay"
@@ -139,9 +136,3 @@ def caller_of(request: Req) -> Caller:
     """Who has sent a request."""
     caller: Caller = request.scope["state"]["hookline_caller"]
     return caller
-
-
-def parts_of(request: Req) -> Parts:
-    """What the server is made of."""
-    parts: Parts = request.app.state["parts"]
-    return parts

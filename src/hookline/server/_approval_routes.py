@@ -15,10 +15,10 @@ from sqlalchemy import select
 from hookline._checks import tool_matcher
 from hookline.errors import StateFormatError
 from hookline.runtime import OperationState, decision_of
-from hookline.server._access import Caller, Req, caller_of, parts_of
+from hookline.server._access import Caller, Req, caller_of
 from hookline.server._audit import note_alone
 from hookline.server._operation_routes import visible_operation
-from hookline.server._parts import Parts
+from hookline.server._parts import Parts, parts_of
 from hookline.server._routing import VISIBLE, Cursor, Id, Limit, TenantId, Words, paged, route
 from hookline.store import (
     Page,

@@ -8,9 +8,9 @@ import msgspec
 from litestar import Response
 from litestar.params import JSONBody, QueryParameter
 
-from hookline.server._access import Caller, Req, caller_of, not_found, parts_of
+from hookline.server._access import Caller, Req, caller_of, not_found
 from hookline.server._audit import note_alone
-from hookline.server._parts import Parts
+from hookline.server._parts import Parts, parts_of
 from hookline.server._problems import ApiError
 from hookline.server._routing import (
     VISIBLE,

@@ -8,8 +8,8 @@ import msgspec
 from litestar.params import JSONBody, QueryParameter
 
 from hookline.delivery import DAY, LONGEST_OVERLAP, EndpointSecret, MasterKeyError, NewEndpointSecret, normal_endpoint
-from hookline.server._access import Req, caller_of, not_found, parts_of
-from hookline.server._parts import Parts
+from hookline.server._access import Req, caller_of, not_found
+from hookline.server._parts import Parts, parts_of
 from hookline.server._problems import ApiError
 from hookline.server._routing import VISIBLE, Id, TenantId, Words, route
 from hookline.store import DeliveryFilter

@@ -7,8 +7,9 @@ from typing import Literal
 import msgspec
 from litestar import Response
 
-from hookline.server._access import Req, caller_of, not_found, parts_of
+from hookline.server._access import Req, caller_of, not_found
 from hookline.server._metrics import CONTENT_TYPE
+from hookline.server._parts import parts_of
 from hookline.server._routing import route
 
 __all__ = ["HEALTH_ROUTES", "PUBLIC"]

@@ -12,8 +12,9 @@ from litestar import Response
 from litestar.params import JSONBody, QueryParameter
 
 from hookline.registry import DefinitionConflictError, DryRun, HandlerEntry, HookDefinition, Registry
-from hookline.server._access import Caller, Req, caller_of, not_found, parts_of
+from hookline.server._access import Caller, Req, caller_of, not_found
 from hookline.server._hook_bodies import HookChanges, NewHook, Switching, Trial, WholeHook, definition_of, replacing
+from hookline.server._parts import parts_of
 from hookline.server._problems import ApiError
 from hookline.server._routing import Cursor, Id, IfMatch, IfNoneMatch, Limit, PointName, TenantId, paged, route, tagged
 from hookline.store import Page

@@ -8,9 +8,10 @@ import msgspec
 from litestar import Response
 from litestar.params import JSONBody, QueryParameter
 
-from hookline.server._access import Req, Scope, caller_of, not_found, parts_of
+from hookline.server._access import Req, Scope, caller_of, not_found
 from hookline.server._audit import AuditEntry, audit_page
 from hookline.server._keys import ApiKey, NewApiKey
+from hookline.server._parts import parts_of
 from hookline.server._problems import ApiError
 from hookline.server._routing import LARGEST, Cursor, Id, Limit, TenantId, Words, paged, route
 from hookline.store import Page

@@ -8,7 +8,8 @@ from litestar import Response
 from litestar.params import QueryParameter
 
 from hookline.registry import ExecutionRow, Grouping, Statistic
-from hookline.server._access import Req, caller_of, not_found, parts_of
+from hookline.server._access import Req, caller_of, not_found
+from hookline.server._parts import parts_of
 from hookline.server._routing import (
     Cursor,
     HookId,

@@ -11,8 +11,8 @@ from litestar.params import QueryParameter
 from sqlalchemy import select
 
 from hookline.events import CompletionReason, HookType
-from hookline.server._access import Caller, Req, caller_of, not_found, parts_of
-from hookline.server._parts import Parts
+from hookline.server._access import Caller, Req, caller_of, not_found
+from hookline.server._parts import Parts, parts_of
 from hookline.server._routing import LARGEST, Cursor, Id, Limit, TenantId, paged, route
 from hookline.store import Page, StoredOperation, events
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hookline.delivery import EndpointSecrets, Outbox
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
+from hookline.server._access import Req
 from hookline.server._feed import Feed
 from hookline.server._keys import KeyStore
 from hookline.server._metrics import Metrics
@@ -17,7 +18,7 @@ from hookline.server._refusals import Refusals
 from hookline.server._store_check import StoreCheck
 from hookline.store import DeliveryLog, SqlStore
 
-__all__ = ["Parts"]
+__all__ = ["Parts", "parts_of"]
 
 
 class Parts:
@@ -101,3 +102,9 @@ class Parts:
         """Have deliveries made now that have just become due; a worker elsewhere finds them by itself."""
         if self.outbox is not None:
             self.outbox.wake()
+
+
+def parts_of(request: Req) -> Parts:
+    """Return the parts of the server that a request came to."""
+    parts: Parts = request.app.state["parts"]
+    return parts

@@ -13,9 +13,9 @@ from litestar.params import HeaderParameter
 from litestar.response import Stream
 
 from hookline.errors import StoreUnavailableError
-from hookline.server._access import Caller, Req, caller_of, parts_of
+from hookline.server._access import Caller, Req, caller_of
 from hookline.server._operation_routes import After, check_events_visible
-from hookline.server._parts import Parts
+from hookline.server._parts import Parts, parts_of
 from hookline.server._problems import ApiError
 from hookline.server._routing import Id, TenantId, route
 
