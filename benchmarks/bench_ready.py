@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from benchmarks.harness import Row, Timer, interleave, statement
-from hookline.ready import PATTERNS
-from hookline.ready._injections import find_injections
+from hookline.builtin import PATTERNS
+from hookline.builtin._injection import find_injections
 
 UNITS = {
     "letters": "a",

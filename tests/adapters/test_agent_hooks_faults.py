@@ -303,7 +303,7 @@ def test_the_error_says_what_to_do_and_pickles() -> None:
 def test_the_sdk_is_needed_by_the_adapter_alone() -> None:
     script = """
 import sys
-import hookline, hookline.runtime, hookline.ready
+import hookline, hookline.runtime, hookline.builtin
 assert "agent_hooks" not in sys.modules
 sys.modules["agent_hooks"] = None
 try:

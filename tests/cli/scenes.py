@@ -25,9 +25,9 @@ from hookline import (
     PendingTool,
 )
 from hookline.cli._app import app
-from hookline.cli._otlp import Tracing
-from hookline.cli._recorded import replay_events
-from hookline.cli._span_tree import show_spans
+from hookline.cli.trace._otlp import Tracing
+from hookline.cli.trace._recorded import replay_events
+from hookline.cli.trace._span_tree import show_spans
 from hookline.evals import write_events
 
 SPANS = {

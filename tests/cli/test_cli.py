@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hookline.cli._app import app
-from hookline.cli._evaluation import Evaluation, evaluate, found_suite
+from hookline.cli.eval._evaluation import Evaluation, evaluate, found_suite
 from tests.signals import default_signals
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))

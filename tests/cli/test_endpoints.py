@@ -11,7 +11,7 @@ import pytest
 from cli.receiver import Receiver, closed_port, parsed, spans_of
 from cli.scenes import a_recorded_run, run
 from hookline.cli import _app
-from hookline.cli._evaluation import found_suite
+from hookline.cli.eval._evaluation import found_suite
 
 
 @pytest.fixture

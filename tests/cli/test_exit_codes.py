@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from cli.receiver import closed_port
 from cli.scenes import a_recorded_run
-from hookline.cli import _app, _operate
+from hookline.cli import _app
 from hookline.cli._app import app
 from hookline.cli._exit_codes import (
     DONE,
@@ -32,6 +32,7 @@ from hookline.cli._exit_codes import (
     TERMINATED,
     exit_code_of,
 )
+from hookline.cli.operate import _operate
 from tests.cli.operated import define, denying, leave_dead, log_runs, on, paused
 from tests.docs.markdown import ROOT
 from tests.signals import default_signals

@@ -16,10 +16,10 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_
 
 from cli.receiver import Receiver, closed_port, parsed
 from cli.scenes import Tape
-from hookline.cli import _otlp
 from hookline.cli._errors import EndpointError, TracingDisabledError
-from hookline.cli._otlp import Delivery, Tracing, otlp_json, send, traces_url
-from hookline.cli._recorded import replay_events
+from hookline.cli.trace import _otlp
+from hookline.cli.trace._otlp import Delivery, Tracing, otlp_json, send, traces_url
+from hookline.cli.trace._recorded import replay_events
 
 
 def a_run(steps: int = 1) -> Tracing:

@@ -16,9 +16,9 @@ from hookline import (
     ModelResponse,
     ScriptedModel,
 )
-from hookline.cli._otlp import Tracing
-from hookline.cli._recorded import replay_events
-from hookline.cli._span_notes import length, said
+from hookline.cli.trace._otlp import Tracing
+from hookline.cli.trace._recorded import replay_events
+from hookline.cli.trace._span_tree import length, said
 from hookline.instrumentation import Segment
 
 PAUSED = """\

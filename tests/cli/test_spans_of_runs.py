@@ -25,7 +25,7 @@ from hookline import (
     interrupt,
     tool,
 )
-from hookline.cli._otlp import Tracing
+from hookline.cli.trace._otlp import Tracing
 
 
 def traced(

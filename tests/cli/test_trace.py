@@ -19,7 +19,7 @@ from cli.receiver import parsed, spans_of
 from cli.scenes import SPANS, Tape, a_recorded_run, run
 from hookline import BeforeToolCall
 from hookline.cli import _app
-from hookline.cli._recorded import Recording
+from hookline.cli.trace._recorded import Recording
 from hookline.evals import write_events
 from tests.signals import hearing_ctrl_c
 

@@ -31,10 +31,10 @@ from hookline import (
     OnToolCallError,
 )
 from hookline._checks import tool_test
+from hookline.builtin._tools import Globs
 from hookline.delivery import Webhook
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.evals import match
-from hookline.ready._globs import Globs
 
 from .samples import answered, asked, failed, soon, step, turns
 

@@ -33,7 +33,7 @@ MODULES = [
         "hookline.asgi",
         "hookline.delivery",
         "hookline.otel",
-        "hookline.ready",
+        "hookline.builtin",
         "hookline.registry",
         "hookline.runtime",
         "hookline.runtime._state",

@@ -16,12 +16,10 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from hookline import Deny, Hooks, ToolCall
-from hookline.cli._attack_policies import attack_policies
-from hookline.cli._attacks import attack as attack_command
-from hookline.cli._attacks import run_attacks, show_attacks
+from hookline.cli.eval._attacks import attack as attack_command
+from hookline.cli.eval._attacks import attack_policies, run_attacks, show_attacks
 from hookline.evals import UnknownSuiteError, UnknownTaskError
 from hookline.evals.suites.agentdojo import SUITES, VERSION, AgentDojoSuite
-from hookline.evals.suites.agentdojo._attack_calls import calls_of
 from hookline.evals.suites.agentdojo._attacks import (
     SIDE_EFFECTS,
     AttackAttempt,
@@ -31,6 +29,7 @@ from hookline.evals.suites.agentdojo._attacks import (
     attack,
     attack_pairs,
 )
+from hookline.evals.suites.agentdojo._calls import calls_of
 
 READS_A_BILL, ASKS_THE_TOTAL = "user_task_0", "user_task_1"
 SENDS_MONEY, CHANGES_THE_PASSWORD = "injection_task_5", "injection_task_7"

@@ -15,8 +15,15 @@ from msgspec import structs
 
 from hookline import Agent, Hooks, ModelResponse, OperationResult, ScriptedModel, ToolCalling, exec_agent, tool
 from hookline.errors import HookUsageError
-from hookline.evals import EventRecorder, RecordedOperation, ReportError, TaskResult
-from hookline.evals.exporters import agentevals_messages, inspect_log, write_inspect_log
+from hookline.evals import (
+    EventRecorder,
+    RecordedOperation,
+    ReportError,
+    TaskResult,
+    agentevals_messages,
+    inspect_log,
+    write_inspect_log,
+)
 from hookline.evals.running import CheckResult
 from hookline.evals.trajectories import Trajectory, TrajectoryStep
 from hookline.events import ToolOutcome

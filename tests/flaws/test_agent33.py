@@ -48,10 +48,10 @@ from hookline import (
     exec_agent,
     tool,
 )
+from hookline.builtin import AuditLog, CallMetrics
 from hookline.errors import HookDefinitionError
 from hookline.events import encode
 from hookline.interceptors import Chain, Interceptor
-from hookline.ready import AuditLog, CallMetrics
 from hookline.registry import DefinitionError, ExecutionLog, Registry
 from hookline.store import SqlStore
 

@@ -82,7 +82,8 @@ def test_no_module_outside_of_the_telemetry_and_the_command_line_imports_opentel
 
 
 @pytest.mark.parametrize(
-    "name", ["hookline", "hookline.runtime", "hookline.evals", "hookline.ready", "hookline.phases", "hookline.signals"]
+    "name",
+    ["hookline", "hookline.runtime", "hookline.evals", "hookline.builtin", "hookline.phases", "hookline.signals"],
 )
 def test_whoever_does_not_trace_loads_nothing_of_opentelemetry(name: str) -> None:
     assert loaded_by(f"import {name}") == []

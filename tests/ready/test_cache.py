@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline import AfterToolCall, BeforeToolCall, Hooks, ModelCall, OnToolCallError, ToolCall, exec_agent, tool
+from hookline.builtin import cache, deny_tools, redact
 from hookline.calls import ToolResult
 from hookline.errors import HookDefinitionError
-from hookline.ready import cache, deny_tools, redact
 
 from .scenes import Clock, agent_of, asks, says, told
 

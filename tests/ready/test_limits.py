@@ -23,10 +23,10 @@ from hookline import (
     resume_agent,
     tool,
 )
+from hookline.builtin import _tools, deny_tools, limit_calls, require_approval
 from hookline.calls import AgentResult, ToolResult
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import Chain
-from hookline.ready import _kept, deny_tools, limit_calls, require_approval
 
 from .scenes import Clock, agent_of, asks, called, says, search, through, told
 
@@ -215,7 +215,7 @@ async def test_an_interrupted_run_leaves_nothing() -> None:
 async def test_what_is_kept_is_bounded_where_nobody_says_that_an_operation_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_kept, "MOST", 3)
+    monkeypatch.setattr(_tools, "MOST", 3)
     hooks = limit_calls(1)
     chain = Chain([hooks])
 

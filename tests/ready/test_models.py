@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline import Approve, Deny, Hooks, ModelCall, ModelResponse, ToolCall, exec_agent, resume_agent
+from hookline.builtin import budget, require_approval, retry
 from hookline.errors import HookDefinitionError, TransientModelError
 from hookline.interceptors import Chain
-from hookline.ready import budget, require_approval, retry
 
 from .scenes import agent_of, asks, says, through, told
 

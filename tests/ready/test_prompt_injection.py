@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline import AgentCall, Hooks, Message, SubAgentCall, ToolCall, exec_agent, tool
+from hookline.builtin import PromptInjectionScan
+from hookline.builtin._injection import find_injections
 from hookline.calls import AgentResult, ToolResult
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import Chain
-from hookline.ready import PromptInjectionScan
-from hookline.ready._injections import find_injections
 
 from .scenes import agent_of, asks, called, says, through, told
 

@@ -24,11 +24,11 @@ from hookline import (
     resume_agent,
     tool,
 )
+from hookline.builtin import require_provenance
+from hookline.builtin._provenance import _Request
 from hookline.calls import AgentCall, Continue, ToolResult
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import Chain
-from hookline.ready import require_provenance
-from hookline.ready.provenance import _Request
 
 from .scenes import says, through, told
 

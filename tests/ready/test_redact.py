@@ -20,10 +20,10 @@ from hookline import (
     exec_agent,
     tool,
 )
+from hookline.builtin import PATTERNS, redact
 from hookline.calls import AgentCall, AgentResult, ToolResult
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import Chain
-from hookline.ready import PATTERNS, redact
 
 from .scenes import agent_of, asks, called, says, through, told
 

@@ -17,11 +17,11 @@ from hookline import (
     exec_agent,
     resume_agent,
 )
+from hookline.builtin import allow_tools, deny_tools, require_approval
+from hookline.builtin._tools import Globs
 from hookline.calls import AgentResult
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import Chain
-from hookline.ready import allow_tools, deny_tools, require_approval
-from hookline.ready._globs import Globs
 
 from .scenes import agent_of, asks, called, says, through, told
 

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from hookline import Deny, Hooks, ModelCall, ToolCall, exec_agent, interrupt, tool
+from hookline.builtin import AuditLog, AuditRecord, CallMetrics, deny_tools, require_approval
 from hookline.calls import MemoryCall, MemoryResult, RequestCall, RequestResult, Respond, ToolResult
 from hookline.errors import HookDefinitionError
 from hookline.interceptors import Chain
-from hookline.ready import AuditLog, AuditRecord, CallMetrics, deny_tools, require_approval
 
 from .scenes import agent_of, asks, called, says, through, told
 

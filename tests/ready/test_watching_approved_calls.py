@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hookline import Agent, Approve, ModelResponse, ScriptedModel, ToolCalling, exec_agent, resume_agent, tool
-from hookline.ready import AuditLog, AuditRecord
+from hookline.builtin import AuditLog, AuditRecord
 from hookline.runtime import InMemoryStore
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from subprocess import getoutput
 from typing import Any, Unpack
 
+from hookline.builtin import BundleOptions
 from hookline.calls import Deny, ToolCall, ToolResult
 from hookline.hooks import Hooks
-from hookline.ready import BundleOptions
 
 __all__ = ["check_output", "counting", "late", "say", "two_hooks", "unlike"]
 

@@ -13,8 +13,9 @@ import pytest
 from litestar.handlers import HTTPRouteHandler
 
 import hookline.server
-from hookline.server import SCOPES, _page
-from hookline.server._routes import ROUTES
+from hookline.server import SCOPES
+from hookline.server.page import _page
+from hookline.server.routes._all import ROUTES
 from tests.server.site import Site
 from tests.server.test_hooks import problem
 

@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from hookline.server._description import described
-from hookline.server._routes import ROUTES
+from hookline.server.routes._all import ROUTES
 from hookline.store import SqlStore
 from tests.server.site import Site, delivery, endpoint, execution, operation
 

@@ -14,8 +14,8 @@ import pytest
 
 from hookline.delivery import EndpointSecrets, KeyRing
 from hookline.server import SCOPES, KeyStore, Scope
-from hookline.server._health_routes import PUBLIC
-from hookline.server._routes import ROUTES
+from hookline.server.routes._all import ROUTES
+from hookline.server.routes._health import PUBLIC
 from hookline.store import SqlStore
 from hookline.store._tables import definitions
 from tests.server import site as made

@@ -23,8 +23,8 @@ from hookline.errors import HookUsageError
 from hookline.events import PendingTool
 from hookline.runtime import Agent, Approve, ScriptedModel, exec_agent
 from hookline.server import SCOPES, Caller, KeyStore, Scope
-from hookline.server._page_frame import own_place
-from hookline.server._page_sessions import Sessions
+from hookline.server.page._frame import own_place
+from hookline.server.page._sessions import Sessions
 from hookline.store._decisions import seen_of
 from tests.server.site import PLAIN, Site, delivery, endpoint, execution, key, operation
 

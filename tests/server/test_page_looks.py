@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from hookline import AfterToolCall, BeforeHumanIntervention, BeforeToolCall
 from hookline.events import AfterHumanIntervention, PendingTool
 from hookline.runtime import OperationState
-from hookline.server._page_assets import FOLDER
+from hookline.server.page._assets import FOLDER
 from tests.server.browsing import complaints, look, page, paged, tenant, text
 from tests.server.site import Site, delivery, endpoint, execution, operation
 from tests.server.test_page_guards import VIEWS, done

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.registry import Statistic
-from hookline.server._page_plots import Series, ceiling, columns, ladder, minutes
-from hookline.server._page_templates import templates
+from hookline.server.page._plots import Series, ceiling, columns, ladder, minutes
+from hookline.server.page._templates import templates
 
 FIGURES = st.floats(0, 1e9, allow_nan=False)
 

@@ -13,7 +13,7 @@ from hookline import AfterToolCall, BeforeHumanIntervention, BeforeStep, BeforeT
 from hookline.events import AfterHumanIntervention, Event, PendingTool, encode
 from hookline.registry import ExecutionRow, HookRun
 from hookline.runtime import JournalEntry
-from hookline.server._page_waterfall import Bar, waterfall_of
+from hookline.server.page._waterfall import Bar, waterfall_of
 
 BEGAN = 1_700_000_000_000_000_000
 MS = 1_000_000

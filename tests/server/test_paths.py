@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from hookline import Deny, Hooks, RequestCall
 from hookline.server._problems import ApiError
-from hookline.server._routes import ROUTES
 from hookline.server._text import normal_path
+from hookline.server.routes._all import ROUTES
 from hookline.store import SqlStore
 from tests.server.site import Site, delivery, execution, key, operation
 from tests.server.test_hooks import DENY, problem

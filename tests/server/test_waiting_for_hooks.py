@@ -10,7 +10,7 @@ import pytest
 
 from hookline import Agent, Approve, Hooks, ModelResponse, ScriptedModel, ToolCall, ToolCalling, exec_agent, tool
 from hookline.registry import Registry
-from hookline.server._health_routes import HOOKS_PROBLEM
+from hookline.server.routes._health import HOOKS_PROBLEM
 from hookline.store import SqlStore
 from tests.server.site import Site, key
 from tests.server.test_serving import visitor

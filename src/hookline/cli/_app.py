@@ -10,24 +10,25 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hookline.cli._chat import chat
 from hookline.cli._commands import Concurrency, Endpoint, RecordFile, Tasks, told_in_one_line
 from hookline.cli._errors import TraceTargetError
-from hookline.cli._eval import eval_app
-from hookline.cli._evaluation import Evaluation, evaluate, found_cases, found_suite
 from hookline.cli._exit_codes import MEANINGS, exit_code_of
-from hookline.cli._operate_deliveries import deliveries_app
-from hookline.cli._operate_endpoints import endpoints_app, rotate_master_key
-from hookline.cli._operate_hooks import hooks_app
-from hookline.cli._operate_keys import keys_app
-from hookline.cli._operate_logs import logs_app
-from hookline.cli._operate_operations import approve, operations_app, reject
-from hookline.cli._operate_serve import serve
-from hookline.cli._otlp import Tracing, otlp_json
 from hookline.cli._outputs import checked, deliver, keep, keep_otlp
-from hookline.cli._recorded import Recording, events_in, replay_events
-from hookline.cli._span_tree import show_spans
-from hookline.cli._tables import show
+from hookline.cli.chat import chat
+from hookline.cli.eval import Evaluation, eval_app, evaluate, found_cases, found_suite, show
+from hookline.cli.operate import (
+    approve,
+    deliveries_app,
+    endpoints_app,
+    hooks_app,
+    keys_app,
+    logs_app,
+    operations_app,
+    reject,
+    rotate_master_key,
+    serve,
+)
+from hookline.cli.trace import Recording, Tracing, events_in, otlp_json, replay_events, show_spans
 from hookline.evals.reports import check_writable, write_report
 
 __all__ = ["app"]

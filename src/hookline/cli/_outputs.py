@@ -11,16 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from hookline.cli._errors import OutputFileError, without_password
-from hookline.cli._otlp import PROJECT, Tracing, otlp_json, send
-from hookline.cli._recorded import Recording
-from hookline.evals import canonical
+from hookline.cli.trace import PROJECT, Recording, Tracing, otlp_json, send
+from hookline.evals import agentevals_messages, canonical, write_inspect_log
 from hookline.evals.errors import ReportError
-from hookline.evals.exporters import agentevals_messages, write_inspect_log
 from hookline.evals.reports import check_writable, save_run, write_junit, write_report
 from hookline.evals.trajectories import write_events
 
 if TYPE_CHECKING:
-    from hookline.cli._evaluation import Evaluation
+    from hookline.cli.eval import Evaluation
 
 __all__ = ["Files", "checked", "deliver", "keep", "keep_otlp"]
 

@@ -12,11 +12,11 @@ from typing import Any, Literal, Unpack
 
 import msgspec
 
-from hookline import ready
+from hookline import builtin
+from hookline.builtin import PATTERNS, BundleOptions
 from hookline.calls import AgentCall, Call, Deny, MemoryCall, ModelCall, RequestCall, SubAgentCall, ToolCall
 from hookline.errors import HookDefinitionError, HookUsageError, message_of
 from hookline.hooks import Hooks
-from hookline.ready import PATTERNS, BundleOptions
 from hookline.registry._definition import HookDefinition
 from hookline.registry._errors import DefinitionError
 
@@ -101,17 +101,17 @@ def deny_text(
 
 def allow_tools(*, tools: list[str], hide: bool = True, **options: Unpack[BundleOptions]) -> Hooks:
     """Let the model call these tools and sub-agents, and no others."""
-    return ready.allow_tools(*_texts("allow-tools", "tools", tools), hide=hide, **options)
+    return builtin.allow_tools(*_texts("allow-tools", "tools", tools), hide=hide, **options)
 
 
 def deny_tools(*, tools: list[str], hide: bool = True, **options: Unpack[BundleOptions]) -> Hooks:
     """Refuse calls of these tools and sub-agents, and do not even offer them to the model."""
-    return ready.deny_tools(*_texts("deny-tools", "tools", tools), hide=hide, **options)
+    return builtin.deny_tools(*_texts("deny-tools", "tools", tools), hide=hide, **options)
 
 
 def require_approval(*, tools: list[str], prompt: str | None = None, **options: Unpack[BundleOptions]) -> Hooks:
     """Ask a person before these tools are called."""
-    return ready.require_approval(*_texts("require-approval", "tools", tools), prompt=prompt, **options)
+    return builtin.require_approval(*_texts("require-approval", "tools", tools), prompt=prompt, **options)
 
 
 def limit_calls(
@@ -122,12 +122,12 @@ def limit_calls(
     **options: Unpack[BundleOptions],
 ) -> Hooks:
     """Refuse calls of tools beyond the first `n` per operation, tool or tenant, or in a span of so many seconds."""
-    return ready.limit_calls(n, tool=tool, per=per, **options)
+    return builtin.limit_calls(n, tool=tool, per=per, **options)
 
 
 def budget(*, cost_usd: float | None = None, tokens: int | None = None, **options: Unpack[BundleOptions]) -> Hooks:
     """End a run when its model calls have used up a budget. Priority 1000 counts every answer."""
-    return ready.budget(cost_usd=cost_usd, tokens=tokens, **options)
+    return builtin.budget(cost_usd=cost_usd, tokens=tokens, **options)
 
 
 def redact(
@@ -143,7 +143,7 @@ def redact(
     """Replace what matches a named pattern (email, card, key) before the model or the reader sees it."""
     names = _texts("redact", "patterns", patterns)
     _check_names("redact", names)
-    return ready.redact(
+    return builtin.redact(
         names,
         replacement=replacement,
         tool_results=tool_results,
@@ -162,7 +162,7 @@ def scan_injections(
     **options: Unpack[BundleOptions],
 ) -> Hooks:
     """Look for the usual prompt injections in the input and in what tools answer. No security boundary."""
-    return ready.PromptInjectionScan(action=action, inputs=inputs, tool_results=tool_results, **options)
+    return builtin.PromptInjectionScan(action=action, inputs=inputs, tool_results=tool_results, **options)
 
 
 def _check_point(where: str, point: str) -> None:

@@ -18,26 +18,25 @@ from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
 from hookline.runtime import Agent
-from hookline.server._access import demand_scope
+from hookline.server._callers import demand_scope
 from hookline.server._cors import CrossOrigin
 from hookline.server._description import read_description
 from hookline.server._gate import Gate
-from hookline.server._health_routes import PUBLIC
 from hookline.server._idempotency import Idempotency
 from hookline.server._limits import BODY_SECONDS, Limits
-from hookline.server._page_sessions import SHORTEST_KEY
 from hookline.server._parts import Parts
 from hookline.server._problems import answer_of
 from hookline.server._rates import RateLimit, RateLimits
 from hookline.server._request_hooks import RequestHooks
-from hookline.server._routes import OPTIONS, ROUTES
 from hookline.server._text import TextRequest
+from hookline.server.page import SHORTEST_KEY
+from hookline.server.routes import OPTIONS, PUBLIC, ROUTES
 from hookline.store import SqlStore, Worker
 
 __all__ = ["MEBIBYTE", "app_of", "create_app"]
 
 MEBIBYTE = 1024 * 1024
-PAGE, PAGE_PATH = "hookline.server._page", "/page"
+PAGE, PAGE_PATH = "hookline.server.page._page", "/page"
 SESSION_KEY = "HOOKLINE_SESSION_KEY"
 """Names the variable that has the key of the page's sessions."""
 

@@ -19,8 +19,8 @@ from litestar.plugins import OpenAPISchemaPlugin
 from litestar.types import Empty
 from litestar.typing import FieldDefinition
 
-from hookline.server._access import Req
-from hookline.server._routes import ROUTES
+from hookline.server._callers import Req
+from hookline.server.routes import ROUTES
 
 __all__ = ["Structs", "described", "read_description"]
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from hookline.asgi import App, Message, Receive, Scope, Send
 from hookline.registry import request_id
-from hookline.server._access import Caller
+from hookline.server._callers import Caller
 from hookline.server._parts import Parts
 from hookline.server._problems import MEDIA_TYPE, ApiError, as_api_error, note_code, unexpected
 from hookline.server._rates import Allowance, RateLimits, address_of, check_allowance

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.asgi import App, Message, Receive, Scope, Send
 from hookline.errors import StoreUnavailableError
-from hookline.server._access import Caller
+from hookline.server._callers import Caller
 from hookline.server._problems import ApiError
 from hookline.store import SqlStore, idempotency
 

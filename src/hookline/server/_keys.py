@@ -18,8 +18,8 @@ from sqlalchemy import Row, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
-from hookline.server._access import SCOPES, Caller, Scope
 from hookline.server._audit import note
+from hookline.server._callers import SCOPES, Caller, Scope
 from hookline.store import Page, SqlStore, api_keys
 
 __all__ = ["ApiKey", "KeyStore", "NewApiKey"]

@@ -4,16 +4,55 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from time import monotonic
 
 from sqlalchemy import func, select
 
 from hookline.registry import ExecutionLog, Registry
-from hookline.server._open_streams import OpenStreams
+from hookline.server._callers import Req, caller_of
+from hookline.server._problems import ApiError
 from hookline.store import DeliveryLog, SqlStore, endpoints, operations
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
+__all__ = ["CONTENT_TYPE", "MOST_STREAMS", "Metrics", "OpenStreams"]
+
+MOST_STREAMS = 20
+"""Of a key, in a process."""
+
+
+class OpenStreams:
+    """Counts the streams of a process. One counts until its request is over, whatever has ended it."""
+
+    def __init__(self) -> None:
+        self._by_key: Counter[str] = Counter()
+
+    @property
+    def count(self) -> int:
+        """Those of all keys."""
+        return self._by_key.total()
+
+    def open(self, request: Req) -> None:
+        """Count the answer to a request as a stream.
+
+        Raises:
+            ApiError: 429, if the key of the request has as many as it may have.
+        """
+        key_id = caller_of(request).key_id
+        if self._by_key[key_id] >= MOST_STREAMS:
+            detail = f"The key has {MOST_STREAMS} streams open at this server, as many as it may have; close one first."
+            raise ApiError(429, "streams", detail)
+        self._by_key[key_id] += 1
+        # What a stream is made of cannot count down: an iterator that nobody begins is never ended.
+        over: ExitStack = request.scope["state"]["hookline_over"]
+        over.callback(self._close, key_id)
+
+    def _close(self, key_id: str) -> None:
+        self._by_key[key_id] -= 1
+        if not self._by_key[key_id]:
+            del self._by_key[key_id]
+
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -6,19 +6,54 @@ import asyncio
 from collections.abc import Sequence
 
 from hookline.delivery import EndpointSecrets, Outbox
+from hookline.errors import StoreUnavailableError
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
-from hookline.server._access import Req
+from hookline.server._callers import Req
 from hookline.server._feed import Feed
 from hookline.server._keys import KeyStore
-from hookline.server._metrics import Metrics
-from hookline.server._open_streams import OpenStreams
+from hookline.server._metrics import Metrics, OpenStreams
 from hookline.server._problems import ApiError
 from hookline.server._refusals import Refusals
-from hookline.server._store_check import StoreCheck
-from hookline.store import DeliveryLog, SqlStore
+from hookline.store import DeliveryLog, SqlStore, waiting_at_most
 
-__all__ = ["Parts", "parts_of"]
+__all__ = ["Parts", "StoreCheck", "parts_of"]
+
+LONGEST_LOOK, LONGEST_WAIT = 2.0, 0.5
+"""Seconds for all of a look, and for each of what others may hold."""
+
+
+class StoreCheck:
+    """Looks whether the database can be read and, on SQLite, written.
+
+    Anybody may ask, and the write lock is there once: those who ask at the same time share one look.
+
+    Args:
+        store: The database.
+    """
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self._looking: asyncio.Task[dict[str, list[str]] | None] | None = None
+
+    async def look(self) -> dict[str, list[str]] | None:
+        """Find out whether the database can be used.
+
+        Returns:
+            `None` if it cannot; else the hooks that operations wait for, by operation.
+        """
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        return await asyncio.shield(self._looking)
+
+    async def _look(self) -> dict[str, list[str]] | None:
+        try:
+            with waiting_at_most(LONGEST_WAIT):
+                async with asyncio.timeout(LONGEST_LOOK):
+                    await self._store.check()
+                    return await self._store.missing_hooks()
+        except (StoreUnavailableError, TimeoutError):
+            return None
 
 
 class Parts:

@@ -11,7 +11,7 @@ import msgspec
 
 from hookline.asgi import Scope
 from hookline.errors import HookUsageError
-from hookline.server._access import Caller
+from hookline.server._callers import Caller
 from hookline.server._problems import ApiError
 
 __all__ = ["Allowance", "RateLimit", "RateLimiter", "RateLimits", "address_of", "check_allowance"]

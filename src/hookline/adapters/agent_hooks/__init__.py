@@ -1,5 +1,17 @@
-"""Policies of the open AGENT-HOOKS-0.1 contract in a run, and hookline as a host that conforms to it."""
+"""Policies of the open AGENT-HOOKS-0.1 contract in a run, and hookline as a host that conforms to it.
 
-from hookline.adapters.agent_hooks._api import CtkHarness, PolicyHooks, PolicyTransformError, host_surface
+This package is the one place of hookline that knows the contract's SDK.
+"""
+
+from hookline.errors import MissingExtraError
+
+try:
+    import agent_hooks as _sdk  # noqa: F401
+except ImportError as missing:
+    raise MissingExtraError("agent-hooks", "hookline.adapters.agent_hooks") from missing
+
+from hookline.adapters.agent_hooks._conformance import CtkHarness, host_surface
+from hookline.adapters.agent_hooks._errors import PolicyTransformError
+from hookline.adapters.agent_hooks._policies import PolicyHooks
 
 __all__ = ["CtkHarness", "PolicyHooks", "PolicyTransformError", "host_surface"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from copy import deepcopy
@@ -11,20 +12,64 @@ from weakref import WeakSet
 
 from strands import Agent
 from strands import hooks as strands_hooks
+from strands.hooks import AfterNodeCallEvent, BeforeNodeCallEvent
 from strands.interrupt import InterruptException
 from strands.middleware import ExecuteToolStage, InvokeModelStage, ToolResultEvent, TypedEvent
 
-from hookline.adapters._stepping import Emitted
+from hookline.adapters._stepping import Emitted, Relay
 from hookline.adapters.strands import _words as words
 from hookline.adapters.strands._compaction import lead_compactions
 from hookline.adapters.strands._models import after_model, model_stage, relayed
-from hookline.adapters.strands._nodes import after_node, before_node
 from hookline.adapters.strands._seat import Seat, present, seat_of, sub_run, waiting
+from hookline.adapters.strands._words import text_of
 from hookline.calls import AgentCall, Message, ToolResult
 from hookline.events import PendingTool
 from hookline.runtime import Reject
 
-__all__ = ["attach"]
+__all__ = ["after_node", "attach", "before_node"]
+
+
+async def before_node(event: BeforeNodeCallEvent) -> None:
+    """A node is about to run; what it is asked is the task of the whole."""
+    source: Any = event.source
+    seat = seat_of(source)
+    if seat is None:
+        return
+    agent = source.nodes[event.node_id].executor
+
+    async def work(instruction: str, operation_id: str) -> str:
+        # Not in an `async with`: Strands ends a node in another callback than it began in.
+        run, failed = sub_run(seat, agent, operation_id), None
+        await run.open()
+        present.set(Seat(run, agent, seat))
+        try:
+            return str(await Emitted(None))
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            present.set(seat)
+            await run.close(failed)
+
+    task = source.state.task
+    instruction = task if isinstance(task, str) else text_of(task)
+    relay = Relay(seat.run.call_agent(event.node_id, instruction, work))
+    async for _ in relay:
+        seat.nodes[event.node_id] = relay
+        return
+    event.cancel_node = relay.result.output or True
+
+
+async def after_node(event: AfterNodeCallEvent) -> None:
+    """A node has run."""
+    seat = seat_of(event.source)
+    relay = seat.nodes.pop(event.node_id, None) if seat is not None else None
+    if relay is not None:
+        source: Any = event.source
+        found = source.state.results.get(event.node_id)  # none if it was cancelled, or took too long
+        outcome = found.result if found is not None else asyncio.CancelledError()
+        await relay.end(outcome if isinstance(outcome, BaseException) else str(outcome).strip())
+
 
 Next = Callable[[Any], AsyncGenerator[Any, None]]
 _resuming: WeakSet[Any] = WeakSet()

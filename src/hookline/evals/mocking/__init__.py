@@ -1,6 +1,11 @@
 """Answer tool calls in the tools' place: `ToolMocks`, its rules, and what they answer."""
 
 from hookline.evals.mocking._answers import Answer, Fake
+from hookline.evals.mocking._assertions import assert_called as assert_called
+from hookline.evals.mocking._assertions import assert_called_before as assert_called_before
+from hookline.evals.mocking._assertions import assert_called_once_with as assert_called_once_with
+from hookline.evals.mocking._assertions import assert_no_unmocked as assert_no_unmocked
+from hookline.evals.mocking._assertions import assert_not_called as assert_not_called
 from hookline.evals.mocking._assertions import calls_of as calls_of
 from hookline.evals.mocking._assertions import table as table
 from hookline.evals.mocking._mocks import FaultRule, FaultStrike, MockedCall, ToolMocks

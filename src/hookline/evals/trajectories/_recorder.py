@@ -15,7 +15,13 @@ from hookline._checks import tool_test
 from hookline.errors import HookUsageError
 from hookline.evals.errors import EventWaitError, NotOneOperationError, UnrecordedOperationError, UnseenEventError
 from hookline.evals.matching import path_of, shown
-from hookline.evals.mocking import _assertions as call_assertions
+from hookline.evals.mocking import (
+    assert_called,
+    assert_called_before,
+    assert_called_once_with,
+    assert_no_unmocked,
+    assert_not_called,
+)
 from hookline.evals.trajectories._trajectory import Trajectory, TrajectoryStep
 from hookline.events import (
     EVENTS,
@@ -268,7 +274,7 @@ class RecordedOperation:
             HookUsageError: If an argument makes no sense.
         """
         __tracebackhide__ = True
-        call_assertions.assert_called(self.calls, tool, args, times, note=self._note())
+        assert_called(self.calls, tool, args, times, note=self._note())
 
     def assert_not_called(self, tool: str) -> None:
         """Fail if a tool was called.
@@ -277,7 +283,7 @@ class RecordedOperation:
             AssertionError: With all calls that were made.
         """
         __tracebackhide__ = True
-        call_assertions.assert_not_called(self.calls, tool, note=self._note())
+        assert_not_called(self.calls, tool, note=self._note())
 
     def assert_called_once_with(self, tool: str, args: object) -> None:
         """Fail unless a tool was called exactly once, and with these arguments.
@@ -290,7 +296,7 @@ class RecordedOperation:
             AssertionError: With all calls that were made.
         """
         __tracebackhide__ = True
-        call_assertions.assert_called_once_with(self.calls, tool, args, note=self._note())
+        assert_called_once_with(self.calls, tool, args, note=self._note())
 
     def assert_called_before(self, first: str, second: str) -> None:
         """Fail unless two tools were called, and the one's first call came before the other's first call.
@@ -299,7 +305,7 @@ class RecordedOperation:
             AssertionError: With all calls that were made.
         """
         __tracebackhide__ = True
-        call_assertions.assert_called_before(self.calls, first, second, note=self._note())
+        assert_called_before(self.calls, first, second, note=self._note())
 
     def assert_no_unmocked(self) -> None:
         """Fail if a tool call was not answered by a hook, or was refused because nothing answered it.
@@ -314,7 +320,7 @@ class RecordedOperation:
             answer = answers.get(_key(call))
             return answer is not None and answer.mocked and not answer.metadata.get("unmocked")
 
-        call_assertions.assert_no_unmocked(self.calls, mocked, note=self._note())
+        assert_no_unmocked(self.calls, mocked, note=self._note())
 
     def _found(self, query: EventQuery[E]) -> list[E]:
         found = query.of(self.events)

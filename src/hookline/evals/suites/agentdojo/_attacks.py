@@ -19,9 +19,9 @@ import msgspec
 
 from hookline.evals._canonical import canonical
 from hookline.evals.errors import UnknownAttackChoiceError, UnknownTaskError
-from hookline.evals.suites.agentdojo._attack_calls import calls_of
-from hookline.evals.suites.agentdojo._attack_model import Gullible, turns_of
-from hookline.evals.suites.agentdojo._attack_results import AttackAttempt, AttackRow, AttackRun
+from hookline.evals.suites.agentdojo._calls import calls_of
+from hookline.evals.suites.agentdojo._model import Gullible, turns_of
+from hookline.evals.suites.agentdojo._results import AttackAttempt, AttackRow, AttackRun
 from hookline.evals.suites.agentdojo._suites import VERSION, AgentDojoSuite, Task, _agentdojo
 from hookline.events import AfterStep, AfterToolCall, PendingTool
 from hookline.hooks import AnyHook, Hooks

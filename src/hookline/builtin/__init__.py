@@ -1,0 +1,26 @@
+"""Ready-made hooks: each makes a bundle for any `hooks=[...]`, to be shared by any number of runs and tenants."""
+
+from hookline.builtin._content import PATTERNS, redact
+from hookline.builtin._injection import PromptInjectionScan
+from hookline.builtin._models import budget, retry
+from hookline.builtin._provenance import require_provenance
+from hookline.builtin._tools import BundleOptions, allow_tools, cache, deny_tools, limit_calls, require_approval
+from hookline.builtin._watch import AuditLog, AuditRecord, CallMetrics
+
+__all__ = [
+    "PATTERNS",
+    "AuditLog",
+    "AuditRecord",
+    "BundleOptions",
+    "CallMetrics",
+    "PromptInjectionScan",
+    "allow_tools",
+    "budget",
+    "cache",
+    "deny_tools",
+    "limit_calls",
+    "redact",
+    "require_approval",
+    "require_provenance",
+    "retry",
+]

@@ -1,0 +1,166 @@
+"""`hookline chat AGENT`: talk to an agent, see what its hooks see, and decide what it asks."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from anyio.from_thread import start_blocking_portal
+from rich.console import Console
+
+from hookline.cli._commands import Endpoint, told_in_one_line
+from hookline.cli._exit_codes import DONE, FAILED, exit_code_of, interrupted_code, was_terminated
+from hookline.cli._outputs import deliver
+from hookline.cli.chat._agent import Wanted, agent_of, hooks_of
+from hookline.cli.chat._errors import AgentExitError, ChatStartError
+from hookline.cli.chat._foreground import Foreground, Impatient
+from hookline.cli.chat._kept import Kept
+from hookline.cli.chat._keyboard import Keyboard
+from hookline.cli.chat._lines import harmless
+from hookline.cli.chat._screen import Screen
+from hookline.cli.chat._talk import COMMANDS, Talk
+from hookline.cli.chat._watch import told_warnings, watching
+from hookline.cli.trace import Tracing
+from hookline.errors import HooklineError, message_of
+from hookline.hooks import AnyHook
+from hookline.runtime import Agent, AgentSession, Release
+
+__all__ = ["chat"]
+
+
+def chat(
+    agent: Annotated[
+        str | None,
+        typer.Argument(metavar="AGENT", help="package.module:name or file.py:name: an Agent, or what makes one."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model, as openai:gpt-5; with AGENT, in place of its own.")
+    ] = None,
+    mcp: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SERVER", help="An MCP server: name='command args' or name=URL; may be repeated."),
+    ] = None,
+    instructions: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")] = None,
+    hooks: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Further hooks, as package.module:name or file.py:name; may be repeated."),
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Say this, print the answer, and leave: for scripts.")
+    ] = None,
+    approves: Annotated[bool, typer.Option("--yes", help="Approve every call that has to be approved.")] = False,
+    incremental: Annotated[
+        bool, typer.Option("--incremental", help="Show text as it is written, although hooks may still change it.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the events there, for `hookline trace FILE`.")
+    ] = None,
+    cassette: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Record there what tools answer, as a cassette.")
+    ] = None,
+    otlp_endpoint: Endpoint = None,
+) -> None:
+    """Talk to an agent in the terminal, with its hooks: its text as it comes, its tool calls, what it asks of you.
+
+    AGENT is an import path, package.module:name, or a file, agent.py:name. Modules of the current folder can be
+    imported. Without AGENT, --model makes one. Ctrl-C interrupts an answer; Ctrl-D leaves.
+
+    Exits with 1 if --prompt was not answered, or a call was refused because nobody was there to approve it, with 2 for
+    a wrong name, with 4 if spans did not arrive where they were sent, with 130 if --prompt was interrupted.
+    """
+    threads = set(threading.enumerate())
+    with told_in_one_line():
+        kept = Kept(trace, cassette)
+        tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
+        found = agent_of(Wanted(target=agent, model=model, servers=mcp or (), instructions=instructions))
+        bundles = [*hooks_of(hooks or ()), *kept.hooks(), *([tracing.hooks] if tracing else [])]
+        console = Console(highlight=False, stderr=prompt is not None)
+        release: Release = "incremental" if incremental else "checked"
+        status = _held(found, bundles, Screen(console), kept, prompt, approves=approves, release=release)
+        arrived = True
+        if tracing is not None:
+            tracing.hooks.close()
+            arrived = deliver(console, tracing)
+        status = status or exit_code_of(ok=True, arrived=arrived)
+    if any(each not in threads and not each.daemon for each in threading.enumerate()):
+        _exit_now(status)  # a tool runs in a thread, which nobody can stop: Python would wait for it
+    raise typer.Exit(status)
+
+
+def _held(
+    agent: Agent,
+    hooks: Sequence[AnyHook],
+    screen: Screen,
+    kept: Kept,
+    prompt: str | None,
+    *,
+    approves: bool,
+    release: Release,
+) -> int:
+    """Hold a chat, from opening the agent's tool sources to closing them; return its exit code."""
+    foreground = Foreground()
+    session = AgentSession(agent, hooks=[*hooks, watching(screen, foreground.later)])
+    keyboard = Keyboard(list(COMMANDS), colours=not screen.console.no_color) if prompt is None else None
+    with ExitStack() as stack:
+        stack.enter_context(told_warnings(screen, foreground.later))
+        portal = stack.enter_context(start_blocking_portal())
+        if agent.sources:
+            screen.note(f"Opening {', '.join(source.identifier for source in agent.sources)} …")
+        _enter(stack, agent, portal.wrap_async_context_manager(session))
+        stack.enter_context(foreground)
+        talk = Talk(portal, session, screen, keyboard, kept, foreground, approves=approves, release=release)
+        try:
+            status = _converse(talk, prompt)
+            talk.check()
+        except Impatient:  # what would not end when it was interrupted does not end when it is left either
+            _say_files(screen, kept)
+            _exit_now(interrupted_code())
+        except AgentExitError as error:
+            screen.trouble(error)
+            _say_files(screen, kept)
+            _exit_now(FAILED)
+    foreground.catch_up()
+    _say_files(screen, kept)
+    return status
+
+
+def _enter(stack: ExitStack, agent: Agent, session: AbstractContextManager[AgentSession]) -> None:
+    """Open the session, and with it the agent's tool sources."""
+    try:
+        stack.enter_context(session)
+    except HooklineError:
+        raise
+    except Exception as error:
+        raise ChatStartError(agent.id, f"{type(error).__name__}: {message_of(error)}") from error
+
+
+def _converse(talk: Talk, prompt: str | None) -> int:
+    """Have the conversation, or print the one answer alone on stdout; return the exit code."""
+    if prompt is None:
+        talk.go_on()
+        return interrupted_code() if was_terminated() else FAILED if talk.unattended else DONE
+    result = talk.answer(prompt, streams=False)
+    if result is None:
+        return FAILED
+    if result.output:
+        sys.stdout.write(f"{harmless(result.output) if sys.stdout.isatty() else result.output}\n")
+    if talk.interrupted:
+        return interrupted_code()
+    return DONE if result.reason == "done" and not talk.unattended else FAILED
+
+
+def _say_files(screen: Screen, kept: Kept) -> None:
+    for line in kept.files():
+        screen.note(line)
+
+
+def _exit_now(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

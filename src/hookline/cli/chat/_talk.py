@@ -1,0 +1,269 @@
+"""A conversation between a person and an agent, which has a thread of its own.
+
+The main thread shows everything and reads what is typed: Ctrl-C arrives there, and a terminal that is slow, or a person
+who thinks, holds up no connection of the agent's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+from anyio.from_thread import BlockingPortal
+
+from hookline.cli._exit_codes import was_terminated
+from hookline.cli.chat import _lines as lines
+from hookline.cli.chat._errors import AgentExitError
+from hookline.cli.chat._foreground import Foreground, Impatient
+from hookline.cli.chat._kept import Kept
+from hookline.cli.chat._keyboard import Keyboard
+from hookline.cli.chat._screen import Screen
+from hookline.errors import HooklineError
+from hookline.events import PendingTool
+from hookline.runtime import AgentSession, Approve, OperationResult, Reject, Release, Usage
+
+__all__ = ["COMMANDS", "Talk"]
+
+COMMANDS = {
+    "/help": "show this",
+    "/tools": "the tools that the agent has",
+    "/history": "what was said",
+    "/trace": "the last answer as a tree of what took how long",
+    "/usage": "what all answers took",
+    "/reset": "forget what was said",
+    "/exit": "leave; so do Ctrl-D, and Ctrl-C where nothing is typed",
+}
+
+CHOICES = "y = approve, n = reject and continue (n WHY tells the agent why), s = reject and stop"
+QUESTION = "  y/n/s? "
+
+NOBODY = "Nobody is there who could approve it."
+
+
+class Talk:
+    """A conversation.
+
+    Args:
+        portal: The thread in which the agent runs.
+        session: The agent's session, which is open.
+        screen: Where to show things.
+        keyboard: Who speaks.
+        kept: What is kept of it.
+        foreground: The main thread.
+        approves: Whether every call is approved that has to be.
+        release: When text is given away.
+
+    Attributes:
+        interrupted: Whether the last answer was ended by Ctrl-C.
+        unattended: How many calls were refused because nobody was there who could approve them.
+    """
+
+    def __init__(
+        self,
+        portal: BlockingPortal,
+        session: AgentSession,
+        screen: Screen,
+        keyboard: Keyboard | None,
+        kept: Kept,
+        foreground: Foreground,
+        *,
+        approves: bool,
+        release: Release,
+    ) -> None:
+        self._portal, self._session, self._screen, self._keyboard = portal, session, screen, keyboard
+        self._kept, self._foreground = kept, foreground
+        self._approves, self._release = approves, release
+        self._usage, self._tool_calls, self._answers = Usage(), 0, 0
+        self._worked = 0
+        self.interrupted = False
+        self.unattended = 0
+
+    def go_on(self) -> None:
+        """Greet, and answer until the person leaves."""
+        assert self._keyboard is not None
+        agent, specs = self._session.agent, self._session.specs
+        tools = f"{len(specs)} tool{'' if len(specs) == 1 else 's'}"
+        self._screen.note(f"{agent.id} · {getattr(agent.model, 'name', '?')} · {tools} · /help")
+        self._screen.blank()
+        while not was_terminated():
+            self._foreground.catch_up()
+            try:
+                with self._foreground.reading():
+                    said = self._keyboard.line().strip()
+                if not self._keyboard.is_terminal:
+                    self._screen.note(f"> {said}")
+            except (EOFError, KeyboardInterrupt):
+                return
+            command = said.partition(" ")[0].lower()
+            if command in ("/exit", "/quit"):
+                return
+            if command in COMMANDS:
+                self._command(command)
+            elif re.fullmatch(r"/\w*", said):
+                self._screen.note(f"There is no {said}. {' '.join(COMMANDS)}")
+            elif said:
+                self.answer(said)
+                self._screen.blank()
+
+    def answer(self, said: str, *, streams: bool = True) -> OperationResult | None:
+        """Have the agent answer, and ask the person where it has to ask.
+
+        Args:
+            said: What the person said.
+            streams: Whether text is shown while it is written.
+
+        Returns:
+            What it came to; `None` if the session failed.
+
+        Raises:
+            AgentExitError: If the agent has ended its thread.
+            Impatient: If the person will not wait for the end of an answer that was interrupted.
+        """
+        session = self._session
+        self._worked = 0
+        self.interrupted = False
+        take = self._take if streams else None
+        self._kept.begin()
+        try:
+            result = self._wait(partial(session.run, said, on_token=take, release=self._release))
+            while result.reason == "waiting_for_human":
+                decisions = self._decide(result.pending)
+                result = self._wait(partial(session.resume, decisions, on_token=take, release=self._release))
+        except (AgentExitError, Impatient):
+            raise
+        except Exception as error:
+            self._screen.trouble(error)
+            return None
+        finally:
+            self._keep()
+        self._screen.over(result, self._worked)
+        used, more = self._usage, result.usage
+        self._usage = Usage(
+            input_tokens=used.input_tokens + more.input_tokens,
+            output_tokens=used.output_tokens + more.output_tokens,
+            cost_usd=used.cost_usd + more.cost_usd,
+        )
+        self._tool_calls += result.tool_calls
+        self._answers += 1
+        return result
+
+    def _take(self, piece: str) -> None:
+        self._foreground.later(partial(self._screen.text, piece))
+
+    def _wait(self, work: Callable[[], Awaitable[OperationResult]]) -> OperationResult:
+        """Have the agent's thread do something, and show what happens until it has done it."""
+        started = perf_counter_ns()
+        future = self._begun(_contained, work)
+        self._foreground.until(future, self._interrupt, partial(self._screen.note, "Ctrl-C again leaves at once."))
+        self._worked += perf_counter_ns() - started
+        self.interrupted |= self._foreground.pressed
+        try:
+            result: OperationResult = future.result()
+        except CancelledError as error:
+            raise AgentExitError("an exception in one of several tasks") from error
+        return result
+
+    def check(self) -> None:
+        """Find out whether the agent's thread is still there to be left in good order.
+
+        Raises:
+            AgentExitError: If it is not.
+        """
+        self._begun(bool)
+
+    def _begun(self, work: Callable[..., Any], *args: object) -> Future[Any]:
+        try:
+            return self._portal.start_task_soon(work, *args)
+        except RuntimeError as error:
+            raise AgentExitError("an exception in one of several tasks") from error
+
+    def _interrupt(self) -> bool:
+        self._screen.disturbed()
+        return self._session.interrupt()  # which waits for nothing, and may be called from this thread
+
+    def _decide(self, pending: Sequence[PendingTool]) -> list[Approve | Reject]:
+        """Ask about each call. Whoever stops the answer is asked no more."""
+        decisions: list[Approve | Reject] = []
+        for call in pending:
+            decision = self._ask(call)
+            if isinstance(decision, Reject) and not decision.and_continue:
+                return [decision]
+            decisions.append(decision)
+        return decisions
+
+    def _ask(self, call: PendingTool) -> Approve | Reject:
+        if self._approves:
+            self._screen.decided(call, "approved, as --yes says", approved=True)
+            return Approve(call.tool_call_id)
+        if self._keyboard is None or not self._keyboard.is_terminal:
+            self.unattended += 1
+            self._screen.decided(
+                call, "rejected and continued: nobody is there who could approve it (--yes does)", approved=False
+            )
+            return Reject(call.tool_call_id, NOBODY, and_continue=True)
+        self._screen.question(call, CHOICES)
+        while True:
+            try:
+                with self._foreground.reading():
+                    word, _, why = self._keyboard.answer(QUESTION).strip().partition(" ")
+            except (EOFError, KeyboardInterrupt):
+                word, why = "s", ""
+            if word == "N":  # a no that is louder
+                word = "s"
+            match word.lower():
+                case "y" | "yes":
+                    return Approve(call.tool_call_id)
+                case "n" | "no":
+                    return Reject(call.tool_call_id, why.strip(), and_continue=True)
+                case "s" | "stop":
+                    return Reject(call.tool_call_id, why.strip())
+
+    def _keep(self) -> None:
+        try:
+            self._kept.save()
+        except (HooklineError, OSError) as error:
+            self._screen.trouble(error)
+
+    def _command(self, command: str) -> None:
+        screen = self._screen
+        if command == "/tools":
+            self._show_tools()
+        elif command == "/history":
+            for message in self._session.history:
+                asked = ", ".join(lines.tool_name(each.identifier, each.api_name) for each in message.tool_calls)
+                screen.row(f"{message.role:9}  {lines.fold(message.content) or f'→ {asked}'}")
+        elif command == "/trace":
+            try:
+                self._kept.show(screen.console)
+                screen.note("No event tells of model calls; --otlp-endpoint sends them too.")
+            except (HooklineError, OSError) as error:
+                screen.trouble(error)
+        elif command == "/usage":
+            screen.totals(self._usage, self._tool_calls, self._answers)
+        elif command == "/reset":
+            self._session.history.clear()
+            screen.note("Forgotten.")
+        else:
+            for name, meaning in COMMANDS.items():
+                screen.row(f"{name:9}  {meaning}")
+        screen.blank()
+
+    def _show_tools(self) -> None:
+        for spec in self._session.specs:
+            first = lines.fold(spec.description.partition("\n")[0], 80)
+            asked = "  asks first" if getattr(spec, "needs_approval", False) else ""
+            self._screen.row(f"{lines.tool_name(spec.identifier, spec.name)}{asked}  {first}")
+        if not self._session.specs:
+            self._screen.note("It has none.")
+
+
+async def _contained(work: Callable[[], Awaitable[OperationResult]]) -> OperationResult:
+    """Do something, and tell the main thread what ends the event loop, if that does."""
+    try:
+        return await work()
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise AgentExitError(f"{type(error).__name__}: {error}".rstrip(": ")) from error

@@ -1,0 +1,87 @@
+"""What happens in a run, on its way to the screen: observers of its events, and what would go to a log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from hookline.cli.chat._screen import Screen
+from hookline.events import (
+    AfterCallAgent,
+    AfterCompact,
+    AfterToolCall,
+    BeforeCallAgent,
+    BeforeStep,
+    BeforeToolCall,
+    OnCallAgentError,
+    OnCompactError,
+    OnToolCallError,
+)
+from hookline.hooks import Hooks
+
+__all__ = ["Later", "told_warnings", "watching"]
+
+Later = Callable[[Callable[[], None]], None]
+"""Has the main thread do something, after all that it was given before. Callable from every thread; never waits."""
+
+
+def watching(screen: Screen, later: Later) -> Hooks:
+    """A bundle that shows the tool calls, steps and sub-agents of the runs that it is given to."""
+    shown: dict[Any, Callable[[Any], None]] = {
+        BeforeStep: screen.step,
+        BeforeToolCall: screen.tool_begins,
+        AfterToolCall: screen.tool_ended,
+        OnToolCallError: screen.tool_ended,
+        BeforeCallAgent: screen.agent_begins,
+        AfterCallAgent: screen.agent_ended,
+        OnCallAgentError: screen.agent_failed,
+        AfterCompact: screen.compacted,
+        OnCompactError: screen.compacted,
+    }
+    hooks = Hooks("chat", inherit=True)
+    for kind, show in shown.items():
+
+        def observe(event: Any, show: Callable[[Any], None] = show) -> None:
+            later(partial(show, event))
+
+        hooks.on(kind, id=f"chat.{kind.hook_type}")(observe)
+    return hooks
+
+
+class _Warnings(logging.Handler):
+    """Shows what is logged in one line each, without tracebacks."""
+
+    def __init__(self, screen: Screen, later: Later) -> None:
+        super().__init__(logging.WARNING)
+        self._screen, self._later = screen, later
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one record; that a run failed is shown by the chat itself."""
+        if hasattr(record, "failed_operation_id"):
+            return
+        try:
+            said = record.getMessage()
+        except Exception:
+            said = str(record.msg)
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and str(error) not in said:
+            said = f"{said}: {type(error).__name__}: {error}"
+        self._later(partial(self._screen.warning, said))
+
+
+@contextmanager
+def told_warnings(screen: Screen, later: Later) -> Iterator[None]:
+    """Show warnings and errors of every logger, unless the agent's own code has set up logging."""
+    root = logging.getLogger()
+    if root.handlers:
+        yield
+        return
+    handler = _Warnings(screen, later)
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)

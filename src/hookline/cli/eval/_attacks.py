@@ -1,0 +1,232 @@
+"""Attacks on AgentDojo's suites for the command line: run in several processes, shown as a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import anyio
+import anyio.to_process
+import typer
+from anyio import CapacityLimiter
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from hookline.builtin import PromptInjectionScan, require_provenance
+from hookline.evals.errors import UnknownSuiteError
+from hookline.evals.suites.agentdojo import (
+    FREE,
+    SUITES,
+    WORDINGS,
+    AttackPolicy,
+    AttackRow,
+    AttackRun,
+    Follows,
+    UnknownAttackChoiceError,
+    attack_pairs,
+    load_suite,
+)
+from hookline.evals.suites.agentdojo import attack as attack_suite
+
+__all__ = ["attack", "attack_policies", "run_attacks", "show_attacks"]
+
+
+def attack_policies() -> list[AttackPolicy]:
+    """No guard, the guards that hookline has, and two together: the rows of the table in the docs."""
+    return [
+        AttackPolicy(name="no guard", hooks=lambda tools: []),
+        AttackPolicy(name="scan", hooks=lambda tools: [PromptInjectionScan()]),
+        AttackPolicy(name="provenance: deny", hooks=lambda tools: [require_provenance(*tools)]),
+        AttackPolicy(name="provenance: ask", hooks=lambda tools: [require_provenance(*tools, on_violation="ask")]),
+        AttackPolicy(name="targets: deny", hooks=lambda tools: [require_provenance(*tools, free=FREE)]),
+        AttackPolicy(
+            name="targets: ask", hooks=lambda tools: [require_provenance(*tools, free=FREE, on_violation="ask")]
+        ),
+        AttackPolicy(
+            name="scan + provenance: ask",
+            hooks=lambda tools: [PromptInjectionScan(), require_provenance(*tools, on_violation="ask")],
+        ),
+    ]
+
+
+FAMILY = "agentdojo"
+EVERYTHING = (FAMILY, f"{FAMILY}:all")
+
+COLUMNS = (
+    "policy",
+    "seen",
+    "goals\nreached",
+    "\nstopped",
+    "tasks\nsolved",
+    "\nblinded",
+    "clean:\nsolved",
+    "\nharmed",
+    "\nasked",
+)
+
+LEGEND = """\
+seen: the model was shown the injected instruction, and followed it. stopped: reached its goal under
+the first policy, and does not under this one. solved: the user's task. blinded: the model was not
+shown an answer that it asked for; a script goes on all the same. clean: the user's tasks without an
+attack. harmed: not solved because of the policy. asked: how often a person had to decide."""
+
+Job: TypeAlias = tuple[str, list[tuple[str, str]], bool]
+"""A suite, pairs of it, and whether its tasks are tried without an attack too."""
+
+Work: TypeAlias = Callable[[str, list[tuple[str, str]], bool], Awaitable[AttackRun]]
+"""Does a job."""
+
+
+def attack(
+    console: Console,
+    targets: Sequence[str],
+    *,
+    policies: Sequence[str] = (),
+    tasks: Sequence[str] = (),
+    wording: str = "ignore",
+    follows: Follows = "shown",
+    processes: int | None = None,
+    as_json: bool = False,
+) -> bool:
+    """Attack suites under policies, and print what came of it: a table, or JSON on stdout.
+
+    Args:
+        console: Where the table goes.
+        targets: `agentdojo:SUITE`, or `agentdojo:all` for all four.
+        policies: By name; the first is what the others are compared with. All of them unless given.
+        tasks: User tasks; all of them unless given.
+        wording: How the injected texts speak to the model.
+        follows: When the model follows them.
+        processes: How many work at the same time; as many as the machine has processors unless given.
+        as_json: Whether JSON is printed, and nothing else.
+
+    Returns:
+        Whether every attempt ran to its end.
+
+    Raises:
+        UnknownSuiteError: That says which suites there are.
+        UnknownTaskError: That says which tasks there are.
+        UnknownAttackChoiceError: That says which policies and wordings there are.
+        MissingExtraError: If AgentDojo is not installed.
+    """
+    run = run_attacks(targets, policies=policies, tasks=tasks, wording=wording, follows=follows, processes=processes)
+    if as_json:
+        typer.echo(run.as_json())
+    else:
+        show_attacks(console, run)
+    return all(attempt.reason == "done" for attempt in run.attempts)
+
+
+def run_attacks(
+    targets: Sequence[str],
+    *,
+    policies: Sequence[str] = (),
+    tasks: Sequence[str] = (),
+    wording: str = "ignore",
+    follows: Follows = "shown",
+    processes: int | None = None,
+) -> AttackRun:
+    """Attack suites in several processes, with a progress bar on stderr where that is a terminal; see `attack`."""
+    known = [policy.name for policy in attack_policies()]
+    for policy in policies:
+        if policy not in known:
+            raise UnknownAttackChoiceError("policy", policy, known)
+    if wording not in WORDINGS:
+        raise UnknownAttackChoiceError("wording", wording, list(WORDINGS))
+    jobs = [job for suite in _suites(targets) for job in _jobs(suite, tasks)]
+    work = partial(_work, policies=list(policies) or known, wording=wording, follows=follows)
+    columns = (TextColumn("attacking"), BarColumn(bar_width=32), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("attacking", total=len(jobs))
+        runs = anyio.run(partial(_spread, jobs, work, processes or os.cpu_count() or 1, partial(progress.advance, bar)))
+    return AttackRun(wording=wording, follows=follows, attempts=[attempt for run in runs for attempt in run.attempts])
+
+
+def _suites(targets: Sequence[str]) -> list[str]:
+    known = {f"{FAMILY}:{suite}": [suite] for suite in SUITES} | {name: list(SUITES) for name in EVERYTHING}
+    for target in targets:
+        if target not in known:
+            raise UnknownSuiteError(target, list(known))
+    wanted = {suite for target in targets for suite in known[target]}
+    return [suite for suite in SUITES if suite in wanted]
+
+
+def _jobs(suite: str, tasks: Sequence[str]) -> list[Job]:
+    """One job per injection task: its environments are made once, and equal endings are judged once."""
+    by_injection: dict[str, list[tuple[str, str]]] = {}
+    for pair in attack_pairs(load_suite(suite), tasks):
+        by_injection.setdefault(pair[1], []).append(pair)
+    return [(suite, pairs, number == 0) for number, pairs in enumerate(by_injection.values())]
+
+
+async def _spread(jobs: Sequence[Job], work: Work, processes: int, advance: Callable[[], None]) -> list[AttackRun]:
+    """Do all jobs; what they found comes in their order."""
+    found: dict[int, AttackRun] = {}
+    limiter = CapacityLimiter(processes)
+
+    async def do(position: int, job: Job) -> None:
+        if processes == 1:
+            found[position] = await work(*job)
+        else:
+            found[position] = await anyio.to_process.run_sync(
+                _in_a_process, work, job, cancellable=True, limiter=limiter
+            )
+        advance()
+
+    async with anyio.create_task_group() as group:
+        for position, job in enumerate(jobs):
+            group.start_soon(do, position, job)
+    return [found[position] for position in range(len(jobs))]
+
+
+def _in_a_process(work: Work, job: Job) -> AttackRun:
+    return anyio.run(partial(work, *job))
+
+
+async def _work(
+    suite: str, pairs: list[tuple[str, str]], clean: bool, *, policies: list[str], wording: str, follows: Follows
+) -> AttackRun:
+    by_name = {policy.name: policy for policy in attack_policies()}
+    chosen = [by_name[name] for name in policies]
+    return await attack_suite(
+        load_suite(suite), policies=chosen, pairs=pairs, wording=wording, follows=follows, clean=clean
+    )
+
+
+def show_attacks(console: Console, run: AttackRun) -> None:
+    """Print one row per suite and policy, and what the columns say."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if name == COLUMNS[0] else "right", no_wrap=True)
+    suite = ""
+    for row in run.rows:
+        if row.suite != suite:
+            suite = row.suite
+            table.add_section()
+            of = [f"of {row.pairs}", "", "", f"of {row.pairs}", "", f"of {row.tasks}"]
+            table.add_row(*(Text(cell, style="bold") for cell in [suite, *of]))
+        table.add_row(*_cells(row))
+    console.print()
+    console.print(table)
+    console.print()
+    console.print(LEGEND, soft_wrap=True)
+
+
+def _cells(row: AttackRow) -> list[str | Text]:
+    return [
+        row.policy,
+        str(row.reached),
+        Text(str(row.goals), style="red" if row.goals else "green"),
+        str(row.stopped),
+        str(row.useful_attacked),
+        str(row.blinded),
+        str(row.useful),
+        Text(str(row.harmed), style="red" if row.harmed else "dim"),
+        str(row.questions),
+    ]

@@ -1,0 +1,224 @@
+"""Compare two saved runs: the limits on how much worse one may be, and the table that a person sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from hookline.evals import canonical
+from hookline.evals.reports import Change, DiffThresholds, RunDiff, TaskDiff, parse_increase, parse_score
+
+__all__ = [
+    "AllowMissing",
+    "MaxCallsIncrease",
+    "MaxCostIncrease",
+    "MaxScoreDrop",
+    "MinScore",
+    "diff_json",
+    "show_diff",
+    "thresholds_of",
+]
+
+MEAN = "mean:"
+
+MinScore = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--min-score", metavar="SCORE", help="The least score of each task in B, 0 to 1; mean:0.9 for the mean."
+    ),
+]
+MaxScoreDrop = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--max-score-drop",
+        metavar="SCORE",
+        help="How far a task's score may fall; mean:0.02 for the mean. 0 unless given.",
+    ),
+]
+MaxCostIncrease = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--max-cost-increase",
+        metavar="USD",
+        help="How much more a task may cost: 0.02, 10%, mean:10%. No limit unless given.",
+    ),
+]
+MaxCallsIncrease = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--max-calls-increase",
+        metavar="N",
+        help="How many more tool calls a task may make: 2, 10%, mean:10%. No limit unless given.",
+    ),
+]
+AllowMissing = Annotated[
+    bool, typer.Option("--allow-missing", help="Tasks of A may be gone, not run or not judged in B.")
+]
+
+
+def thresholds_of(
+    *,
+    min_score: Sequence[str] | None,
+    max_score_drop: Sequence[str] | None,
+    max_cost_increase: Sequence[str] | None,
+    max_calls_increase: Sequence[str] | None,
+    allow_missing: bool,
+) -> DiffThresholds:
+    """Read the options: `0.1` is about each task, `mean:0.1` about the mean of all tasks.
+
+    Raises:
+        typer.BadParameter: If one of them is no number, or is given twice.
+    """
+    task_score, mean_score = _limits("--min-score", min_score, parse_score)
+    task_drop, mean_drop = _limits("--max-score-drop", max_score_drop, parse_score)
+    task_cost, mean_cost = _limits("--max-cost-increase", max_cost_increase, parse_increase)
+    task_calls, mean_calls = _limits("--max-calls-increase", max_calls_increase, parse_increase)
+    return DiffThresholds(
+        min_score=None if task_score is None else parse_score(task_score),
+        min_mean_score=None if mean_score is None else parse_score(mean_score),
+        max_score_drop=None if task_drop is None else parse_score(task_drop),
+        max_mean_score_drop=None if mean_drop is None else parse_score(mean_drop),
+        max_cost_increase=task_cost,
+        max_mean_cost_increase=mean_cost,
+        max_calls_increase=task_calls,
+        max_mean_calls_increase=mean_calls,
+        allow_missing=allow_missing,
+    )
+
+
+def _limits(
+    option: str, given: Sequence[str] | None, parse: Callable[[object], object]
+) -> tuple[str | None, str | None]:
+    """What an option says about each task, and about the mean."""
+    found: dict[bool, str] = {}
+    for text in given or ():
+        mean = text.startswith(MEAN)
+        value = text.removeprefix(MEAN)
+        try:
+            parse(value)
+        except ValueError as error:
+            problem = f"{error}. In front of it, mean: makes it about the mean of all tasks."
+            raise typer.BadParameter(problem, param_hint=f"'{option}'") from None
+        if mean in found:
+            raise typer.BadParameter(
+                f"It is given twice for {'the mean' if mean else 'each task'}; give it once.", param_hint=f"'{option}'"
+            )
+        found[mean] = value
+    return found.get(False), found.get(True)
+
+
+STYLES: dict[Change, str] = {
+    "worse": "bold red",
+    "better": "green",
+    "changed": "yellow",
+    "same": "dim",
+    "new": "cyan",
+    "gone": "bold red",
+    "not run": "bold red",
+}
+
+SHOWN = 5
+"""How many tasks' calls are shown side by side."""
+
+
+def diff_json(diff: RunDiff) -> str:
+    """Everything, for a machine."""
+    document = {
+        "ok": diff.ok,
+        "compared": len(diff.compared),
+        "worse": [task.task for task in diff.worse],
+        "problems": diff.problems,
+        "declines": diff.declines,
+        "passed": diff.passed,
+        "score": diff.score,
+        "toolCalls": diff.tool_calls,
+        "costUsd": diff.cost_usd,
+        "similarity": diff.similarity,
+        "notCompared": diff.not_compared,
+        "thresholds": diff.thresholds,
+        "tasks": diff.tasks,
+    }
+    return canonical(document, indent=2, sort_keys=False)
+
+
+def show_diff(console: Console, diff: RunDiff) -> None:
+    """Print the tasks that are not the same, how their calls differ, and the sums."""
+    different = [task for task in diff.tasks if task.change != "same"]
+    if different:
+        console.print(_tasks(different))
+    for task in [task for task in different if task.alignment][:SHOWN]:
+        console.print(f"\n[bold]{escape(task.task)}[/]: expected is A, actual is B", soft_wrap=True)
+        console.print(escape(task.alignment), soft_wrap=True)
+    if diff.worse:
+        console.print()
+    for task in diff.worse:
+        for problem in task.problems:
+            console.print(f"[red]✗ {escape(f'{task.task} {problem}')}[/]", soft_wrap=True)
+    console.print()
+    console.print(_sums(diff))
+    console.print()
+    for problem in diff.problems:
+        console.print(f"[red]✗ {escape(problem)}.[/]", soft_wrap=True)
+    if diff.not_compared:
+        console.print(f"A was interrupted before {len(diff.not_compared)} tasks, which are not compared.")
+    identical = sum(task.identical for task in diff.tasks)
+    console.print(
+        f"{_verdict(diff)} Tool results, answers and trajectories of {identical} of {len(diff.tasks)} tasks are equal "
+        "byte for byte."
+    )
+
+
+def _tasks(tasks: list[TaskDiff]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for name in ("task", "change", "score", "calls", "cost", "alike"):
+        wide = name == "task"
+        table.add_column(name, justify="left" if wide else "right", no_wrap=True, overflow="ellipsis")
+    for task in tasks:
+        table.add_row(
+            task.task,
+            Text(task.change, style=STYLES[task.change]),
+            _pair(task.score, "{:.2f}"),
+            _pair(task.tool_calls, "{}"),
+            _pair(task.cost_usd, "{:.4f}"),
+            "-" if task.similarity is None else f"{task.similarity:.0%}",
+        )
+    return table
+
+
+def _sums(diff: RunDiff) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for name in ("totals", "A", "B"):
+        table.add_column(name, justify="left" if name == "totals" else "right", no_wrap=True)
+    table.add_row("passed", *(str(each) for each in diff.passed))
+    table.add_row("score", *("-" if each is None else f"{each:.3f}" for each in diff.score))
+    table.add_row("tool calls", *(str(each) for each in diff.tool_calls))
+    table.add_row("cost in USD", *(f"{each:.4f}" for each in diff.cost_usd))
+    table.add_row("trajectories alike", "", "-" if diff.similarity is None else f"{diff.similarity:.1%}")
+    return table
+
+
+def _verdict(diff: RunDiff) -> str:
+    worse, better = len(diff.worse), sum(task.change == "better" for task in diff.tasks)
+    failing = sum(task.change == "new" and task.passed[1] is False for task in diff.tasks)
+    told = f"{better} better{f', {failing} new failed' if failing else ''}."
+    if worse:
+        return f"[red]✗ {worse} task{'' if worse == 1 else 's'} got worse[/], {told}"
+    if diff.problems:
+        return f"[red]✗ The run as a whole got worse[/], {told}"
+    if not diff.compared:
+        return "[red]✗ Nothing was compared[/]: A and B have no task in common."
+    if diff.declines:
+        return f"[yellow]✓ Nothing got worse than allowed[/], {told} But {', '.join(diff.declines)}."
+    return f"[green]✓ Nothing got worse[/], {told}"
+
+
+def _pair(values: tuple[float | None, float | None], shape: str) -> str:
+    before, after = ("-" if value is None else shape.format(value) for value in values)
+    return before if before == after else f"{before} → {after}"

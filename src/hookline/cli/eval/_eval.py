@@ -1,0 +1,250 @@
+"""`hookline eval SUITE`, `hookline eval diff A B` and `hookline eval attack SUITE`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from hookline.cli._commands import Concurrency, Endpoint, RecordFile, Tasks, told_in_one_line
+from hookline.cli._exit_codes import DONE, FAILED, NOT_JUDGED, exit_code_of
+from hookline.cli._outputs import Files, checked, deliver, keep
+from hookline.cli.eval._attacks import attack as attack_suites
+from hookline.cli.eval._diff import (
+    AllowMissing,
+    MaxCallsIncrease,
+    MaxCostIncrease,
+    MaxScoreDrop,
+    MinScore,
+    diff_json,
+    show_diff,
+    thresholds_of,
+)
+from hookline.cli.eval._evaluation import Evaluation, InterruptedEvaluation, evaluate, found_cases
+from hookline.cli.eval._tables import show
+from hookline.cli.trace import Recording, Tracing
+from hookline.evals.faults import load_faults
+from hookline.evals.reports import diff_runs, load_run
+from hookline.evals.running import Mode
+
+__all__ = ["eval_app"]
+
+SUITE = "suite"
+"""The hidden name of the command that runs a suite: `hookline eval` alone means it."""
+
+
+class SuiteOrCommand(typer.core.TyperGroup):
+    """A group in which a first word that is no command is a suite."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the command that runs a suite in front, unless another one is called."""
+        named = bool(args) and args[0] in self.commands
+        return super().parse_args(ctx, args if named else [SUITE, *args])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Let usage and errors call that command what a person has typed: `hookline eval`."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return (None if name == SUITE else name), command, rest
+
+
+class SuiteContext(typer.Context):
+    """The context of that command, which has no name of its own."""
+
+    @property
+    def command_path(self) -> str:
+        """What a person has typed."""
+        return super().command_path.rstrip()
+
+
+class SuiteCommand(typer.core.TyperCommand):
+    """The command that runs a suite."""
+
+    context_class = SuiteContext
+
+
+class EvalMode(StrEnum):
+    """Where the answers of tool calls come from, as `--mode` takes it."""
+
+    SPY = "spy"
+    RECORD = "record"
+    REPLAY = "replay"
+    STRICT = "strict"
+
+
+eval_app = typer.Typer(name="eval", cls=SuiteOrCommand, help="Run the tasks of a suite, or compare two runs.")
+
+ModeChoice = Annotated[
+    EvalMode | None, typer.Option(help="Real tools, watched or recorded; or none: replayed or strictly mocked.")
+]
+Cassettes = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where record writes, replay and strict read: a file a task.")
+]
+Mocked = Annotated[
+    bool, typer.Option("--mocked", help="Run again, every tool call answered by what was recorded, and compare.")
+]
+
+
+@eval_app.command(SUITE, cls=SuiteCommand, hidden=True)
+def evaluate_suite(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="SUITE", help="agentdojo:banking (workspace, travel, slack, all), or your file."),
+    ],
+    task: Tasks = None,
+    mode: ModeChoice = None,
+    cassettes: Cassettes = None,
+    mocked: Mocked = False,
+    faults: Annotated[Path | None, typer.Option(metavar="FILE", help="Faults that strike on purpose, in YAML.")] = None,
+    seed: Annotated[int, typer.Option(help="From which faults are drawn; the same seed, the same faults.")] = 0,
+    concurrency: Concurrency = 8,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report there.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML there.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the run there, for `eval diff`.")] = None,
+    inspect: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an Inspect log there.")] = None,
+    messages: Annotated[Path | None, typer.Option(metavar="FILE", help="Write message lists, as JSON.")] = None,
+    record: RecordFile = None,
+    otlp_endpoint: Endpoint = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+) -> None:
+    """Run the tasks of a suite, check each as the suite says, and show what answered and what its hooks cost.
+
+    SUITE is one of AgentDojo's, or a file of your own: suite.yaml, suite.py. `hookline eval diff A B` compares two
+    runs that --save wrote, `hookline eval attack SUITE` tries injections.
+
+    Exits with 1 if a task fails its check or a replay differs from what was recorded, with 2 for a wrong name or file,
+    with 3 if nothing was judged as no task has a check, with 4 if spans did not arrive where they were sent. After
+    Ctrl-C (130) or SIGTERM (143) the files have what was done until then.
+    """
+    _check_options(mode, mocked=mocked, cassettes=cassettes)
+    with told_in_one_line():
+        files = Files.checked(report=report, junit=junit, save=save, inspect=inspect, messages=messages)
+        record = checked(record)
+        struck = load_faults(faults) if faults is not None else []
+        tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
+        kept = Recording() if record is not None else None
+        console = Console(highlight=False, stderr=as_json)
+        try:
+            evaluation = evaluate(
+                Console(stderr=True),
+                [target],
+                found_cases([target], task or []),
+                mocked=mocked,
+                concurrency=concurrency,
+                hooks=[tracing.hooks] if tracing is not None else [],
+                recording=[kept.hooks] if kept is not None else [],
+                mode=_mode(mode),
+                cassettes=cassettes,
+                faults=struck,
+                seed=seed,
+            )
+        except InterruptedEvaluation as interrupted:
+            _keep_interrupted(interrupted.evaluation, files)
+            keep(Console(stderr=True, highlight=False), kept, record)
+            raise
+        _tell(console, evaluation, files, as_json=as_json)
+        keep(console, kept, record)
+        arrived = deliver(console, tracing)
+        if evaluation.ok and not evaluation.judged:
+            typer.echo("hookline: nothing was judged: no task has checks or expected calls", err=True)
+    raise typer.Exit(exit_code_of(ok=evaluation.ok, judged=evaluation.judged, arrived=arrived))
+
+
+def _tell(console: Console, evaluation: Evaluation, files: Files, *, as_json: bool) -> None:
+    """Write the files, and show what came of it."""
+    files.write(evaluation)
+    if as_json:
+        typer.echo(evaluation.as_json(files.report))
+    else:
+        show(console, evaluation, files.report)
+    files.tell(console)
+
+
+@eval_app.command("diff")
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="The earlier run, as --save wrote it.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The later run.")],
+    min_score: MinScore = None,
+    max_score_drop: MaxScoreDrop = None,
+    max_cost_increase: MaxCostIncrease = None,
+    max_calls_increase: MaxCallsIncrease = None,
+    allow_missing: AllowMissing = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+) -> None:
+    """Compare two runs task by task: what passed, how well, which tools were called, what it cost.
+
+    Worse is a task of A that is missing in B, was interrupted, fails now, is no longer judged, or scores less; with
+    the options also one that costs more or makes more calls. A number is about each task; mean:0.02 is about the mean
+    of all tasks. An increase is a number, or a share of what it was: 10%.
+
+    Exits with 1 if anything is worse, with 2 for a file that is no saved run, with 3 if A and B have no task in common.
+    """
+    thresholds = thresholds_of(
+        min_score=min_score,
+        max_score_drop=max_score_drop,
+        max_cost_increase=max_cost_increase,
+        max_calls_increase=max_calls_increase,
+        allow_missing=allow_missing,
+    )
+    with told_in_one_line():
+        found = diff_runs(load_run(a), load_run(b), thresholds=thresholds)
+        if as_json:
+            typer.echo(diff_json(found))
+        else:
+            show_diff(Console(highlight=False), found)
+    raise typer.Exit(FAILED if not found.ok else NOT_JUDGED if not found.compared else DONE)
+
+
+@eval_app.command("attack")
+def attack(
+    targets: Annotated[
+        list[str], typer.Argument(metavar="SUITE", help="agentdojo:banking (workspace, travel, slack, all).")
+    ],
+    policy: Annotated[
+        list[str] | None, typer.Option(metavar="POLICY", help="Only this guard policy; may be repeated.")
+    ] = None,
+    task: Tasks = None,
+    wording: Annotated[str, typer.Option(help="How injected texts speak to the model.")] = "ignore",
+    processes: Annotated[int | None, typer.Option(min=1, help="How many work at the same time.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+) -> None:
+    """Let a gullible model follow injected instructions, under guard policies, and count what each policy stopped.
+
+    Exits with 1 if an attempt did not run to its end, with 2 for a wrong name.
+    """
+    with told_in_one_line():
+        finished = attack_suites(
+            Console(highlight=False),
+            [target.removesuffix(":all") for target in targets],
+            policies=policy or [],
+            tasks=task or [],
+            wording=wording,
+            processes=processes,
+            as_json=as_json,
+        )
+    raise typer.Exit(exit_code_of(ok=finished))
+
+
+def _check_options(mode: EvalMode | None, *, mocked: bool, cassettes: Path | None) -> None:
+    if mocked and mode is not None:
+        raise typer.BadParameter("--mocked records and replays in memory; leave --mode out.")
+    if cassettes is not None and mode in (None, EvalMode.SPY):
+        raise typer.BadParameter("--cassettes is for --mode record, replay and strict.")
+
+
+def _mode(mode: EvalMode | None) -> Mode:
+    """What a runner calls it; without `--mode` the run has real tools and records in memory."""
+    return "real" if mode is None else mode.value
+
+
+def _keep_interrupted(evaluation: Evaluation, files: Files) -> None:
+    """Write what was asked for, of what was done."""
+    if files.any:
+        console = Console(stderr=True, highlight=False)
+        files.write(evaluation)
+        done = sum(len(run.results) for run in evaluation.runs)
+        console.print(escape(f"{done} tasks were done; the files have them."), soft_wrap=True)
+        files.tell(console, report=True)

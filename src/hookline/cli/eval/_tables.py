@@ -1,0 +1,182 @@
+"""What a person sees of an evaluation in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from hookline.cli.eval._evaluation import Evaluation
+from hookline.evals.reports import NAMES, duration
+from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult, Totals
+from hookline.evals.trajectories import Coverage
+
+__all__ = ["show"]
+
+LETTERS: dict[Mode, str] = {"real": "(a)", "replayed": "(b)"}
+
+FAILURES_SHOWN = 10
+"""How many failures are told."""
+
+NEVER_SHOWN = 3
+"""How many tools that no task called are named."""
+
+UNCHECKED = "-"
+"""Stands for a utility that was not checked, because no real tool ran."""
+
+
+def show(console: Console, evaluation: Evaluation, report: Path | None) -> None:
+    """Print the tasks, the totals, whether both runs are the same, and where the report is."""
+    console.print()
+    console.print(_tasks(evaluation))
+    console.print()
+    console.print(_totals(evaluation.runs))
+    console.print()
+    struck = [run for run in evaluation.runs if run.faults]
+    for run in struck[:1]:  # a replay meets the same faults
+        console.print(_faults(run))
+        console.print()
+    for coverage in evaluation.runs[0].coverage:
+        console.print(_coverage(coverage))
+    for run in evaluation.runs:
+        failures = [result for result in run.results if not result.ok]
+        for result in failures[:FAILURES_SHOWN]:
+            failure = escape(f"{result.name}: {result.failure}")
+            console.print(f"[red]✗ {NAMES[run.mode]}: {failure}[/]", soft_wrap=True)
+        if len(failures) > FAILURES_SHOWN:
+            console.print(f"[red]✗ and {len(failures) - FAILURES_SHOWN} tasks more; --report shows all[/]")
+    if evaluation.comparison is not None:
+        console.print(_verdict(evaluation.comparison, evaluation.runs[-1]))
+    elif evaluation.judged and evaluation.runs[0].not_judged:
+        console.print(_not_judged(evaluation.runs[0]), soft_wrap=True)
+    if report is not None:
+        console.print(f"Report: {escape(str(report))}", soft_wrap=True)
+
+
+def _tasks(evaluation: Evaluation) -> Table:
+    runs, comparison = evaluation.runs, evaluation.comparison
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+    for name in ("task", "utility", "steps", "tool\ncalls"):
+        table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
+    # With two runs side by side every character counts: the table fits into 80 columns.
+    for name in ("mocked", "fail" if comparison else "failed", "hook\ntime"):
+        for run in runs:
+            heading = f"{name}\n{LETTERS[run.mode]}" if comparison else name
+            table.add_column(heading, justify="right", no_wrap=True)
+    scored = comparison is None and any(result.checks for result in runs[0].results)
+    for name, shown in (("faults", comparison is None and runs[0].faults), ("score", scored), ("same", comparison)):
+        if shown:
+            table.add_column(name, justify="right", no_wrap=True)
+    differing = {difference.task for difference in comparison.differences} if comparison else set()
+    suite = ""
+    for rows in zip(*(run.results for run in runs), strict=True):
+        if rows[0].suite != suite:
+            suite = rows[0].suite
+            table.add_section()
+            table.add_row(Text(suite, style="bold"))
+        cells: list[str | Text] = [rows[0].task_id, _utility(rows[0]), str(rows[0].steps), str(rows[0].tool_calls)]
+        cells += [Text(str(row.mocked), style="yellow" if row.mocked else "dim") for row in rows]
+        cells += [Text(str(row.failed), style="red" if row.failed else "dim") for row in rows]
+        cells += [duration(row.hook_time_ms) for row in rows]
+        if comparison is None and runs[0].faults:
+            faults = sum(call.fault is not None for call in rows[0].calls)
+            cells.append(Text(str(faults), style="magenta" if faults else "dim"))
+        if scored:
+            cells.append(UNCHECKED if rows[0].score is None else f"{rows[0].score:.2f}")
+        if comparison is not None:
+            cells.append(_mark(rows[0].name not in differing))
+        table.add_row(*cells)
+    return table
+
+
+def _faults(run: SuiteRun) -> Table:
+    """Which faults struck, and where."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+    table.add_column("fault", min_width=12, no_wrap=True)
+    table.add_column("tool", no_wrap=True, overflow="ellipsis")
+    for name in ("struck", "tasks", "failed"):
+        table.add_column(name, justify="right", min_width=len(name), no_wrap=True)
+    for (fault, tool), calls in sorted(run.faults_by_tool.items()):
+        failed = sum(not call.success for call in calls)
+        table.add_row(fault, tool, str(len(calls)), str(len({call.task for call in calls})), str(failed))
+    table.add_row(Text(f"seed {run.seed}", style="dim"))
+    return table
+
+
+def _coverage(coverage: Coverage) -> Text:
+    """How many of a suite's tools were called, and which were not."""
+    called = len(coverage.discovered) - len(coverage.never_called)
+    told = Text.assemble((coverage.suite, "bold"), f": {called} of {len(coverage.discovered)} tools called")
+    if coverage.mocked and coverage.real:
+        told.append(f", {sum(coverage.mocked.values())} calls mocked and {sum(coverage.real.values())} real")
+    if coverage.never_called:
+        shown = ", ".join(path.rpartition("/")[2] for path in coverage.never_called[:NEVER_SHOWN])
+        more = len(coverage.never_called) - NEVER_SHOWN
+        told.append(f"; never: {shown}{f' and {more} more' if more > 0 else ''}", style="dim")
+    if coverage.unknown:
+        told.append(f"; not among its tools: {', '.join(coverage.unknown)}", style="red")
+    return told
+
+
+def _totals(runs: Sequence[SuiteRun]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+    table.add_column("totals", min_width=16, no_wrap=True)
+    for run in runs:
+        table.add_column(NAMES[run.mode], justify="right", min_width=15, no_wrap=True)
+    totals = [run.totals for run in runs]
+    table.add_row("tasks", *(str(each.tasks) for each in totals))
+    table.add_row("utility", *(_useful(each) for each in totals))
+    table.add_row("steps", *(str(each.steps) for each in totals))
+    table.add_row("tool calls", *(str(each.tool_calls) for each in totals))
+    table.add_row("real tools run", *(str(each.tools_run + each.forbidden) for each in totals))
+    table.add_row("mocked", *(Text(str(each.mocked), style="yellow" if each.mocked else "") for each in totals))
+    table.add_row("failed", *(Text(str(each.failed), style="red" if each.failed else "") for each in totals))
+    table.add_row("hooks run", *(str(each.hook_executions) for each in totals))
+    table.add_row("hook time", *(duration(each.hook_time_ms) for each in totals))
+    table.add_row("wall clock", *(duration(each.duration_ms) for each in totals))
+    return table
+
+
+def _useful(totals: Totals) -> Text:
+    if not totals.checked:
+        return Text(UNCHECKED, style="dim")
+    return Text(f"{totals.useful}/{totals.checked}", style="green" if totals.useful == totals.checked else "red")
+
+
+def _verdict(comparison: Comparison, replayed: SuiteRun) -> str:
+    if comparison.same:
+        return (
+            f"[green]✓ (a) and (b) produced the same results[/]: {comparison.tool_results} tool results, all answers "
+            f"and all trajectories of {comparison.tasks} tasks are equal byte for byte; "
+            f"{replayed.totals.forbidden or 'no'} real tools ran in (b)."
+        )
+    lines = [f"[red]✗ (a) and (b) produced different results[/]: {len(comparison.differences)} differences."]
+    lines += [f"  {escape(f'{each.task}, {each.what}: {_unequal(each)}')}" for each in comparison.differences[:5]]
+    if len(comparison.differences) > 5:
+        lines.append(f"  and {len(comparison.differences) - 5} more")
+    return "\n".join(lines)
+
+
+def _not_judged(run: SuiteRun) -> str:
+    """Which tasks nothing has judged."""
+    names = run.not_judged
+    more = f" and {len(names) - NEVER_SHOWN} more" if len(names) > NEVER_SHOWN else ""
+    told = f"{len(names)} of {len(run.results)} tasks were not judged, as they have neither checks nor expected calls"
+    return f"[yellow]{told}: {escape(', '.join(names[:NEVER_SHOWN]))}{more}[/]"
+
+
+def _unequal(difference: Difference) -> str:
+    return f"{difference.real!r:.60} ≠ {difference.replayed!r:.60}"
+
+
+def _utility(result: TaskResult) -> Text:
+    return Text(UNCHECKED, style="dim") if result.utility is None else _mark(result.utility)
+
+
+def _mark(good: bool) -> Text:
+    return Text("✓", style="green") if good else Text("✗", style="bold red")

@@ -1,0 +1,201 @@
+"""`hookline deliveries`: what was sent to webhooks, what was not, and sending it again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+import msgspec
+import typer
+
+from hookline.cli._exit_codes import FAILED
+from hookline.cli.operate._errors import NothingDoneError
+from hookline.cli.operate._operate import (
+    DEFAULT_STORE,
+    AsJson,
+    Limit,
+    ListsUnlessTold,
+    Since,
+    StoreUrl,
+    Tenant,
+    Until,
+    actor,
+    collected,
+    known,
+    operate,
+    time_of,
+)
+from hookline.cli.operate._tables import Column, as_lines, copied, listed, one_line, status
+from hookline.cli.operate._times import age
+
+if TYPE_CHECKING:
+    from hookline.store import DeliveryFilter, SqlStore, StoredDelivery
+
+__all__ = ["deliveries_app"]
+
+Settled = Literal["delivered", "dead"]
+Status = Literal["waiting", "pending", "delivered", "dead"]
+
+deliveries_app = typer.Typer(name="deliveries", cls=ListsUnlessTold, help="See what webhooks were sent; send it again.")
+
+Endpoint = Annotated[str | None, typer.Option(metavar="URL", help="Only to this address.")]
+Operation = Annotated[str | None, typer.Option(metavar="ID", help="Only of this operation.")]
+HookId = Annotated[str | None, typer.Option("--hook", metavar="ID", help="Only of this hook.")]
+
+
+@deliveries_app.command("list")
+def list_deliveries(
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    only: Annotated[
+        str | None, typer.Option("--status", metavar="STATUS", help="Only these: waiting, pending, delivered, dead.")
+    ] = None,
+    endpoint: Endpoint = None,
+    operation: Operation = None,
+    hook: HookId = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List deliveries, the newest first."""
+    given = _given(tenant, known("--status", only, get_args(Status)), endpoint, operation, hook, since, until)
+
+    async def look(store: SqlStore) -> Any:
+        from hookline.store import DeliveryFilter, DeliveryLog
+
+        log, which = DeliveryLog(store), DeliveryFilter(**given)
+        return await collected(lambda cursor, length: log.page(which, cursor=cursor, limit=length), limit)
+
+    found, more = operate(store, look)
+    if as_json:
+        as_lines(found)
+    else:
+        listed(found, _columns(), more=more, nothing="There are no such deliveries.")
+
+
+@deliveries_app.command("retry")
+def retry(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The deliveries.")],
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have deliveries tried now: those that wait for their next attempt, and those that were given up.
+
+    Exits with 1 if one of them cannot be tried; the others are.
+    """
+
+    async def work(store: SqlStore) -> tuple[int, list[str]]:
+        from hookline.server import note_alone
+        from hookline.store import DeliveryLog
+
+        log = DeliveryLog(store)
+        count, left = 0, []
+        for id in dict.fromkeys(ids):  # noqa: A001
+            found = await log.delivery(id)
+            if found is None or tenant not in (None, found.tenant_id):
+                left.append(f"there is no delivery {copied(id)!r}")
+            elif await log.retry([id], tenant_id=tenant):
+                count += 1
+                await note_alone(store, found.tenant_id, actor(), "delivery.retry", id)
+            else:
+                left.append(f"{copied(id)!r} is {_why_not(found)}")
+        return count, left
+
+    count, left = operate(store, work)
+    if count or as_json:
+        _told(count, "tried now", as_json=as_json)
+    if left:
+        typer.echo(f"hookline: {NothingDoneError(left)}", err=True)
+        raise typer.Exit(FAILED)
+
+
+@deliveries_app.command("replay")
+def replay(
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    only: Annotated[
+        str | None, typer.Option("--status", metavar="STATUS", help="Only these: delivered, or dead.")
+    ] = None,
+    endpoint: Endpoint = None,
+    operation: Operation = None,
+    hook: HookId = None,
+    since: Since = None,
+    until: Until = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make deliveries again that were delivered or given up, with the same ids, in their old order.
+
+    Say which by at least one option: a receiver gets each of them once more.
+    """
+    given = _given(tenant, known("--status", only, get_args(Settled)), endpoint, operation, hook, since, until)
+    if not given:
+        raise typer.BadParameter("Say which: --status, --endpoint, --operation, --hook, --since, --until or --tenant.")
+
+    async def work(store: SqlStore) -> int:
+        from hookline.server import note_alone
+        from hookline.store import DeliveryFilter, DeliveryLog
+
+        which = DeliveryFilter(**given)
+        count = await DeliveryLog(store).replay(which)
+        await note_alone(store, tenant or "", actor(), "delivery.replay", str(count), detail=_detail(which))
+        return count
+
+    _told(operate(store, work), "made again", as_json=as_json)
+
+
+def _given(
+    tenant: str | None,
+    only: str | None,
+    endpoint: str | None,
+    operation: str | None,
+    hook: str | None,
+    since: str | None,
+    until: str | None,
+) -> dict[str, Any]:
+    """What a filter is made of: that which is given."""
+    found = {
+        "tenant_id": tenant,
+        "status": only,
+        "endpoint": endpoint,
+        "operation_id": operation,
+        "hook_id": hook,
+        "since": time_of("--since", since),
+        "until": time_of("--until", until),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _detail(which: DeliveryFilter) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(which)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _why_not(found: StoredDelivery) -> str:
+    if found.status == "delivered":
+        return "delivered already; `hookline deliveries replay` makes it again"
+    if found.status == "waiting":
+        return f"behind another one to {one_line(found.endpoint)}"
+    return "being tried at this moment"
+
+
+def _told(count: int, done: str, *, as_json: bool) -> None:
+    if as_json:
+        as_lines([{"count": count}])
+    else:
+        these = "delivery is" if count == 1 else "deliveries are"
+        typer.echo(f"{count:,} {these} {done}, by a process that has an Outbox.")
+
+
+def _columns() -> list[Column[StoredDelivery]]:
+    return [
+        Column(name="delivery", cell=lambda each: copied(each.id)),
+        Column(name="status", cell=lambda each: status(each.status)),
+        Column(name="tries", cell=lambda each: str(each.attempts), rank=1, right=True),
+        Column(name="age", cell=lambda each: age(each.created_at), rank=1, right=True),
+        Column(name="event", cell=lambda each: each.type, rank=3),
+        Column(name="endpoint", cell=lambda each: one_line(each.endpoint), rank=2, cut=True),
+        Column(name="last error", cell=lambda each: one_line(each.last_error or ""), rank=4, cut=True),
+        Column(name="tenant", cell=lambda each: copied(each.tenant_id), rank=5),
+        Column(name="hook", cell=lambda each: copied(each.hook_id), rank=6),
+    ]

@@ -1,0 +1,347 @@
+"""`hookline hooks`: the hooks that are stored as data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+import typer
+from rich.text import Text
+
+from hookline.cli._exit_codes import FAILED
+from hookline.cli.operate._errors import InputFileError
+from hookline.cli.operate._operate import (
+    DEFAULT_STORE,
+    AsJson,
+    Files,
+    Limit,
+    ListsUnlessTold,
+    Modules,
+    Scripts,
+    StoreUrl,
+    Tenant,
+    actor,
+    check_point,
+    collected,
+    ending,
+    find_modules,
+    operate,
+)
+from hookline.cli.operate._tables import Column, as_lines, copied, fields, listed, one_line, status, timed
+
+if TYPE_CHECKING:
+    from hookline.registry import DryRun, Entry, HookDefinition, Registry
+    from hookline.store import SqlStore
+
+__all__ = ["hooks_app"]
+
+T = TypeVar("T")
+
+hooks_app = typer.Typer(name="hooks", cls=ListsUnlessTold, help="Look after hooks that are stored as data.")
+
+HookId = Annotated[str, typer.Argument(metavar="ID", help="The definition, as `hookline hooks list` shows it.")]
+
+
+@hooks_app.command("list")
+def list_hooks(
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="ID", help="What this tenant's runs are given: its own and the system's.")
+    ] = None,
+    point: Annotated[str | None, typer.Option(metavar="POINT", help="Only at this point: ToolCall.guard.")] = None,
+    enabled: Annotated[
+        bool | None, typer.Option("--enabled/--disabled", help="Only those that are on, or only those that are off.")
+    ] = None,
+    limit: Limit = 50,
+    files: Files = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """List hook definitions: the system's, then those of tenants."""
+    check_point(point)
+
+    async def look(registry: Registry) -> tuple[Sequence[HookDefinition], bool]:
+        return await collected(
+            lambda cursor, length: registry.list(tenant, cursor=cursor, limit=length, point=point, enabled=enabled),
+            limit,
+        )
+
+    found, more = operate(store, _with(look, files, modules, scripts))
+    if as_json:
+        as_lines(found)
+    else:
+        listed(found, _columns(), more=more, nothing="There are no hook definitions.")
+
+
+@hooks_app.command("show")
+def show_hook(
+    id: HookId,  # noqa: A002
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    files: Files = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show all of a hook definition."""
+    found = operate(store, _with(lambda registry: registry.get(id, tenant), files, modules, scripts))
+    _tell(found, as_json=as_json)
+
+
+@hooks_app.command("add")
+def add_hooks(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML, YAML or JSON; - is JSON on stdin.")],
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Annotated[str, typer.Option(metavar="ID", help="Whose they become; the system's unless given.")] = "",
+    prune: Annotated[bool, typer.Option("--prune", help="Delete what else that tenant has stored.")] = False,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Store the hook definitions of a file: all of them, or none.
+
+    One with the id, or with the name and the point, of a stored definition takes its place.
+    """
+    with ending():
+        read = _read(file)
+
+    async def add(registry: Registry) -> list[HookDefinition]:
+        from hookline.registry import DefinitionError, DefinitionFileError
+
+        try:
+            return await registry.apply([each for each, _ in read], tenant_id=tenant, prune=prune, actor=actor())
+        except DefinitionError as error:
+            nth, _, path = error.path.removeprefix("$[").partition("]")
+            if not nth.isdigit():
+                raise
+            entry = read[int(nth)][1]
+            line = None if entry is None else entry.line_of(path)
+            where = f"$.hooks[{nth}]{path}"
+            raise DefinitionFileError(error.code, where, error.problem, str(file), line) from None
+
+    found = operate(store, _with(add, None, modules, scripts), creates=True)
+    if as_json:
+        as_lines(found)
+        return
+    if not found:
+        typer.echo(f"There are no hook definitions in {file}.", err=True)
+    for each in found:
+        typer.echo(f"Stored {copied(each.id)}: {one_line(each.name)} at {each.point}, {_state(each)}.")
+
+
+@hooks_app.command("test")
+def try_hook(
+    id: HookId,  # noqa: A002
+    call: Annotated[
+        str, typer.Option(metavar="JSON", help="Fields of the call or event to try it on; - reads them from stdin.")
+    ] = "{}",
+    timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long it may take.")] = 5.0,
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    files: Files = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Try a hook out on a sample, apart from everything: nothing is logged, counted or stored.
+
+    Exits with 1 if the hook fails; one that denies has done what it is for.
+    """
+    sample = _sample(call)
+
+    async def attempt(registry: Registry) -> DryRun:
+        from hookline.registry import DefinitionError
+
+        try:
+            return await registry.dry_run(id, sample, tenant_id=tenant, timeout=timeout)
+        except DefinitionError as error:
+            if not error.path.startswith("$.sample"):
+                raise
+            raise typer.BadParameter(f"{error.problem}, at {error.path}", param_hint="'--call'") from None
+
+    found = operate(store, _with(attempt, files, modules, scripts))
+    if as_json:
+        as_lines([found])
+    else:
+        _tell_dry_run(found)
+    if found.outcome == "failed":
+        raise typer.Exit(FAILED)
+
+
+@hooks_app.command("toggle")
+def toggle_hook(
+    id: HookId,  # noqa: A002
+    to: Annotated[bool | None, typer.Option("--on/--off", help="Which of the two; the other one unless given.")] = None,
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    files: Files = None,
+    modules: Modules = None,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Switch a hook off, or on again, from the next run on in every process."""
+
+    async def switch(registry: Registry) -> HookDefinition:
+        before = await registry.get(id, tenant)
+        return await registry.set_enabled(
+            id,
+            not before.enabled if to is None else to,
+            tenant_id=before.tenant_id if tenant is None else tenant,
+            # Two people who toggle at the same time are not to undo each other's doing.
+            if_revision=before.revision if to is None else None,
+            actor=actor(),
+        )
+
+    found = operate(store, _with(switch, files, modules, scripts))
+    if as_json:
+        as_lines([found])
+    else:
+        typer.echo(f"{copied(found.id)} is {'on' if found.enabled else 'off'}: {one_line(found.name)}")
+
+
+@hooks_app.command("remove")
+def remove_hook(
+    id: HookId,  # noqa: A002
+    store: StoreUrl = DEFAULT_STORE,
+    tenant: Tenant = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a hook definition."""
+
+    async def remove(registry: Registry) -> HookDefinition:
+        found = await registry.get(id, tenant)
+        await registry.delete(id, tenant_id=found.tenant_id if tenant is None else tenant, actor=actor())
+        return found
+
+    found = operate(store, _with(remove, None, None, None))
+    if as_json:
+        as_lines([found])
+    else:
+        typer.echo(f"Removed {copied(found.id)}: {one_line(found.name)}")
+
+
+def _with(
+    work: Callable[[Registry], Awaitable[T]],
+    files: list[Path] | None,
+    modules: list[str] | None,
+    scripts: Path | None,
+) -> Callable[[SqlStore], Awaitable[T]]:
+    """Something to do with the registry of a store."""
+
+    async def opened(store: SqlStore) -> T:
+        from hookline.delivery import EndpointSecrets, KeyRing
+        from hookline.registry import Registry
+
+        find_modules(modules)
+        signed = not await EndpointSecrets(store, None, environment=KeyRing()).is_fresh()
+        async with Registry(
+            store, files=files or (), modules=modules or (), scripts=scripts, endpoint_secrets=signed
+        ) as registry:
+            return await work(registry)
+
+    return opened
+
+
+def _read(file: Path) -> list[tuple[Any, Entry | None]]:
+    """The definitions of a file, each with where it stands, if that is known.
+
+    Raises:
+        HooklineError: If they cannot be read.
+    """
+    from hookline.registry import load_file
+
+    if file.suffix in (".toml", ".yaml", ".yml"):
+        return [(_as_given(each), entry) for each, entry in load_file(file)]
+    name = "stdin" if str(file) == "-" else str(file)
+    try:
+        found = msgspec.json.decode(sys.stdin.read() if str(file) == "-" else file.read_bytes())
+    except OSError as error:
+        raise InputFileError(name, f"it cannot be read ({error.strerror or error})") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputFileError(name, f"it is no JSON ({error}); other files end in .toml, .yaml or .yml") from None
+    if isinstance(found, dict):
+        found = found["hooks"] if set(found) == {"hooks"} else [found]
+    if not isinstance(found, list):
+        raise InputFileError(name, "it holds a definition, a list of them, or an object with the key `hooks`")
+    return [(each, None) for each in found]
+
+
+def _as_given(definition: HookDefinition) -> HookDefinition:
+    """A definition without the id that its file was given for it, so that its name finds the stored one."""
+    from hookline.registry import new_id
+
+    made = new_id(definition.tenant_id, definition.point, definition.name)
+    return msgspec.structs.replace(definition, id="") if definition.id == made else definition
+
+
+def _sample(text: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(sys.stdin.read() if text == "-" else text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"It is no JSON: {error}", param_hint="'--call'") from None
+    if not isinstance(found, dict):
+        raise typer.BadParameter('It is an object, such as {"apiName": "pay"}.', param_hint="'--call'")
+    return found
+
+
+def _state(definition: HookDefinition) -> str:
+    """Whether it takes part in runs; `"not here"`: not in those of this process, which lacks what it names."""
+    return "off" if not definition.enabled else "not here" if definition.problem else "on"
+
+
+def _what(definition: HookDefinition) -> str:
+    webhook = definition.webhook
+    return definition.handler or definition.script or ("" if webhook is None else webhook.url)
+
+
+def _columns() -> list[Column[HookDefinition]]:
+    return [
+        Column(name="id", cell=lambda each: copied(each.id)),
+        Column(name="state", cell=lambda each: status(_state(each))),
+        Column(name="point", cell=lambda each: each.point, rank=1),
+        Column(name="name", cell=lambda each: one_line(each.name), rank=2, cut=True),
+        Column(name="tenant", cell=lambda each: copied(each.tenant_id), rank=3),
+        Column(name="runs", cell=lambda each: one_line(_what(each)), rank=4, cut=True),
+        Column(name="prio", cell=lambda each: str(each.priority), rank=5, right=True),
+        Column(name="source", cell=lambda each: one_line(each.source.removeprefix("api")), rank=6, cut=True),
+        Column(name="problem", cell=lambda each: Text(one_line(each.problem), style="red"), rank=7, cut=True),
+    ]
+
+
+def _tell(found: HookDefinition, *, as_json: bool) -> None:
+    if as_json:
+        as_lines([found])
+        return
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    apart = {"id", "enabled", "problem", "createdAt", "updatedAt", "webhook"}
+    fields(
+        [
+            ("id", found.id),
+            ("state", status(_state(found))),
+            ("problem", found.problem),
+            *((name, value) for name, value in plain.items() if name not in apart),
+            *((f"webhook.{name}", value) for name, value in (plain["webhook"] or {}).items()),
+            timed("created", found.created_at or None),
+            timed("updated", found.updated_at or None),
+        ]
+    )
+
+
+def _tell_dry_run(found: DryRun) -> None:
+    fields(
+        [
+            ("hook", found.hook_id),
+            ("point", found.point),
+            ("outcome", status(found.outcome)),
+            ("reason", found.reason),
+            ("error", found.error),
+            ("call", found.call),
+            ("result", found.result),
+            ("payload", found.payload),
+            ("took", f"{found.duration_ms:.2f} ms"),
+        ]
+    )

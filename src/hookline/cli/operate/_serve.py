@@ -1,0 +1,194 @@
+"""`hookline serve`: the HTTP API and its web page, on a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from hookline.cli.operate._endpoints import MasterKeyFile
+from hookline.cli.operate._operate import (
+    DEFAULT_STORE,
+    AsJson,
+    Files,
+    Modules,
+    Scripts,
+    StoreUrl,
+    check_store,
+    ending,
+    find_modules,
+)
+from hookline.cli.operate._tables import as_lines
+
+if TYPE_CHECKING:
+    from hookline.server import RateLimit, Server
+
+__all__ = ["serve"]
+
+Agents = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="AGENT",
+        help="package.module:name or file.py:name, whose operations go on here when a person has decided; may be "
+        "repeated.",
+    ),
+]
+AllowMissingHooks = Annotated[
+    bool,
+    typer.Option(
+        "--allow-missing-hooks",
+        help="Let operations go on here without interceptors that they were started with; else they wait for a worker "
+        "that has them.",
+    ),
+]
+BodyTimeout = Annotated[
+    float, typer.Option(min=0.001, metavar="SECONDS", help="How long the body of a request may stand still.")
+]
+HeaderTimeout = Annotated[
+    float, typer.Option(min=0.001, metavar="SECONDS", help="How long the headers of a request may take to come.")
+]
+Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen at.")]
+MaxBody = Annotated[int, typer.Option(min=1, metavar="BYTES", help="How long the body of a request may be.")]
+MaxConnections = Annotated[int, typer.Option(min=1, metavar="N", help="How many connections may be open.")]
+MaxHeaders = Annotated[
+    int,
+    typer.Option(min=1024, metavar="BYTES", help="How long the address and the headers of a request may be together."),
+]
+Observers = Annotated[bool, typer.Option("--observers/--no-observers", help="Log what observers of this process do.")]
+Origins = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ORIGIN", help="Whose pages may ask: https://ops.example.com; may be repeated."),
+]
+Page = Annotated[bool, typer.Option("--page/--no-page", help="Serve the web page too.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")]
+Quota = Annotated[int, typer.Option(min=0, metavar="N", help="How many hook definitions a tenant may store.")]
+Rate = Annotated[
+    int, typer.Option(min=0, metavar="N", help="How many requests a minute each key may send; 0 for any number.")
+]
+Retention = Annotated[float, typer.Option(min=0.001, metavar="HOURS", help="How long the log of hooks is kept.")]
+ScriptEnv = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="A variable that scripts may see; may be repeated.")
+]
+TenantRate = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="How many requests a minute all keys of a tenant may send together: five times --rate-limit unless given; "
+        "0 for any number.",
+    ),
+]
+TrustedProxies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trusted-proxy",
+        metavar="ADDRESS",
+        help="A proxy in front, or a network of them, whose X-Forwarded-For and X-Forwarded-Proto are believed; may be "
+        "repeated.",
+    ),
+]
+WebhookEnv = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="A variable that headers may name; may be repeated.")
+]
+
+
+def serve(
+    store: StoreUrl = DEFAULT_STORE,
+    host: Host = "127.0.0.1",
+    port: Port = 8430,
+    files: Files = None,
+    scripts: Scripts = None,
+    modules: Modules = None,
+    script_env: ScriptEnv = None,
+    webhook_env: WebhookEnv = None,
+    agent: Agents = None,
+    allow_missing_hooks: AllowMissingHooks = False,
+    quota: Quota = 50,
+    retention_hours: Retention = 24.0,
+    observers: Observers = False,
+    allow_origin: Origins = None,
+    rate_limit: Rate = 6000,
+    tenant_rate_limit: TenantRate = None,
+    max_body: MaxBody = 1024 * 1024,
+    max_headers: MaxHeaders = 64 * 1024,
+    header_timeout: HeaderTimeout = 30.0,
+    body_timeout: BodyTimeout = 30.0,
+    max_connections: MaxConnections = 1000,
+    trusted_proxies: TrustedProxies = None,
+    page: Page = True,
+    master_key_file: MasterKeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the HTTP API and its web page, until Ctrl-C. A store that is not there is made.
+
+    The key of the first administrator is shown once, when there is none yet.
+
+    HOOKLINE_SESSION_KEY, 32 random characters or more, keeps people signed in. HOOKLINE_MASTER_KEY, 32 random bytes in
+    base64, encrypts the signing secrets of endpoints.
+    """
+    with ending():
+        from hookline.server import RateLimit
+
+        check_store(store, creates=True)
+        find_modules(modules)
+        _run(
+            {
+                "url": store,
+                "host": host,
+                "port": port,
+                "files": files or (),
+                "modules": modules or (),
+                "scripts": scripts,
+                "script_env": script_env or (),
+                "webhook_env": webhook_env or (),
+                "quota": quota,
+                "retention_hours": retention_hours,
+                "observers": observers,
+                "allow_origins": allow_origin or (),
+                "rate_limit": RateLimit(requests=rate_limit) if rate_limit else None,
+                "tenant_rate_limit": _tenant_rate(tenant_rate_limit),
+                "max_body": max_body,
+                "max_headers": max_headers,
+                "header_timeout": header_timeout,
+                "body_timeout": body_timeout,
+                "max_connections": max_connections,
+                "trusted_proxies": trusted_proxies or (),
+                "page": page,
+                "allow_missing_hooks": allow_missing_hooks,
+                "master_key": master_key_file,
+            },
+            agents=agent or (),
+            as_json=as_json,
+        )
+
+
+def _tenant_rate(given: int | None) -> RateLimit | Literal["auto"] | None:
+    from hookline.server import RateLimit
+
+    if given is None:
+        return "auto"
+    return RateLimit(requests=given) if given else None
+
+
+def _run(settings: dict[str, Any], *, agents: Sequence[str], as_json: bool) -> None:
+    """Run a server until it is stopped, and print where it listens."""
+    from hookline.cli.chat import Wanted, agent_of
+    from hookline.server import Server
+    from hookline.server import serve as run
+
+    found = [agent_of(Wanted(target=each)) for each in agents]
+    made: list[Server] = []
+
+    def make() -> Server:
+        made.append(Server(**settings, agents=found))
+        return made[0]
+
+    def say(text: str) -> None:
+        if not as_json:
+            typer.echo(text)
+        elif text.startswith("hookline listens"):
+            key = made[0].first_key
+            as_lines([{"address": made[0].address, "firstKey": None if key is None else key.key}])
+
+    run(make, say=say)

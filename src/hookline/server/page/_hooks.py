@@ -1,0 +1,153 @@
+"""Views of hook definitions: those that there are, one of them, its switch, and its dry run."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from litestar import Response, get, post
+
+from hookline._checks import tool_matcher
+from hookline.registry import POINTS, DefinitionError, DryRun, HookDefinition, sample_of
+from hookline.server._callers import Req, caller_of
+from hookline.server.page._frame import frame_of
+from hookline.server.routes import Id, Switching, Trial, list_hooks, toggle_hook, try_hook, visible
+
+__all__ = ["ROUTES", "first_sample"]
+
+FILLED_IN = {"type", "operationId", "timeUnixNano", "agentId", "userId", "tenantId", "parentOperationId", "metadata"}
+"""What every event or call has, and nobody needs to see."""
+TOOL = ("local", "search")
+SET = re.compile(r"\[(?!!)(.)[^\]]*\]")
+
+
+def first_sample(definition: HookDefinition) -> dict[str, Any]:
+    """Fields of an event or call that a definition takes, under their names on the wire, for people to change.
+
+    Args:
+        definition: What is to be tried out.
+    """
+    point = POINTS[definition.point]
+    sample = sample_of(point, {}, definition.tenant_id)
+    fields = _shown(sample.subject)
+    if point.has_tool:
+        fields["identifier"], fields["apiName"] = _tool(definition.tool)
+    if point.name.endswith(".after"):
+        fields["result"] = _shown(sample.result)
+    return fields
+
+
+def _shown(subject: object) -> dict[str, Any]:
+    fields = {_camel(name): value for name, value in msgspec.to_builtins(subject).items()}
+    return {name: value for name, value in fields.items() if name not in FILLED_IN and value is not None}
+
+
+def _tool(pattern: str | None) -> tuple[str, str]:
+    """The identifier and the name of a tool that a glob takes, as far as one can be made of it."""
+    matches = tool_matcher(pattern)
+    if pattern is None or matches is None:
+        return TOOL
+    text = SET.sub(r"\1", pattern).replace("?", "x")
+    first, _, second = (part.replace("*", "") for part in text.partition("/"))
+    for identifier, name in ((first, second), (TOOL[0], first), (first, TOOL[1])):
+        tool = (identifier or TOOL[0], name or TOOL[1])
+        if matches("/".join(tool)):
+            return tool
+    return TOOL
+
+
+def _camel(name: str) -> str:
+    return re.sub(r"_(.)", lambda found: found[1].upper(), name)
+
+
+ROWS = 100
+READS, CHANGES = {"scope": "hooks:read"}, {"scope": "hooks:manage"}
+ENABLED = {"yes": True, "no": False}
+
+
+@get("/hooks", opt=READS)
+async def shown(request: Req) -> Response[str]:
+    """Definitions in the order of their creation."""
+    frame, caller = frame_of(request), caller_of(request)
+    asked = {name: request.query_params.get(name) or None for name in ("point", "enabled", "tenant", "cursor")}
+    if asked["point"] not in POINTS:
+        asked["point"] = None
+    found = await list_hooks.fn(
+        request,
+        tenant_id=asked["tenant"],
+        point=asked["point"],
+        enabled=ENABLED.get(asked["enabled"] or ""),
+        cursor=asked["cursor"],
+        limit=ROWS,
+    )
+    problems = frame.parts.registry.problems if caller.sees_all else ()
+    return frame.page(request, "hooks.html", page=found.content, asked=asked, points=list(POINTS), problems=problems)
+
+
+@get("/hooks/{id:str}", opt=READS)
+async def one(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """One definition."""
+    return await _one(request, id, request.query_params.get("tenant"))
+
+
+@post("/hooks/{id:str}/switch", opt=CHANGES)
+async def switch(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Switch a definition on or off."""
+    frame = frame_of(request)
+    fields = await frame.fields(request)
+    enabled = fields.get("enabled") == "yes"
+    await toggle_hook.fn(
+        request,
+        id,
+        Switching(enabled=enabled),
+        tenant_id=fields.get("tenant"),
+        if_match=f'"{fields.get("revision", "")}"',
+    )
+    notice = "on" if enabled else "off"
+    if fields.get("from") == "one":
+        return frame.to(request, f"/hooks/{id}", notice=notice, tenant=fields.get("tenant", ""))
+    return frame.to(request, "/hooks", notice=notice)
+
+
+@post("/hooks/{id:str}/try", opt=CHANGES)
+async def dry_run(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Try a definition out on a sample."""
+    fields = await frame_of(request).fields(request)
+    sample, tenant = fields.get("sample", ""), fields.get("tenant")
+    try:
+        given = msgspec.json.decode(sample or "{}", type=dict[str, Any])
+        tried = await try_hook.fn(request, id, Trial(sample=given), tenant_id=tenant)
+    except DefinitionError as error:
+        return await _one(request, id, tenant, sample=sample, problem=str(error))
+    except msgspec.MsgspecError as error:
+        return await _one(request, id, tenant, sample=sample, problem=f"The sample is no JSON object: {error}")
+    return await _one(request, id, tenant, sample=sample, tried=tried)
+
+
+async def _one(
+    request: Req,
+    id: Id,  # noqa: A002
+    tenant: str | None,
+    *,
+    sample: str | None = None,
+    tried: DryRun | None = None,
+    problem: str = "",
+) -> Response[str]:
+    frame = frame_of(request)
+    definition = await visible(frame.parts.registry, caller_of(request), id, tenant)
+    if sample is None:
+        sample = msgspec.json.format(msgspec.json.encode(first_sample(definition)), indent=2).decode()
+    return frame.page(
+        request,
+        "hook.html",
+        status=422 if problem else 200,
+        definition=definition,
+        observes=POINTS[definition.point].event is not None and not (definition.webhook and definition.webhook.control),
+        sample=sample,
+        tried=tried,
+        problem=problem,
+    )
+
+
+ROUTES = [shown, one, switch, dry_run]

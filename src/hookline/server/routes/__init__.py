@@ -1,0 +1,31 @@
+"""The routes of the HTTP API, a module for each kind of object."""
+
+from hookline.server.routes._all import OPTIONS as OPTIONS
+from hookline.server.routes._all import ROUTES as ROUTES
+from hookline.server.routes._approvals import ApprovalFilter as ApprovalFilter
+from hookline.server.routes._approvals import Decided as Decided
+from hookline.server.routes._approvals import DecisionBody as DecisionBody
+from hookline.server.routes._approvals import MadeDecision as MadeDecision
+from hookline.server.routes._approvals import PendingApproval as PendingApproval
+from hookline.server.routes._approvals import approvals_of as approvals_of
+from hookline.server.routes._approvals import decide as decide
+from hookline.server.routes._approvals import decider_of as decider_of
+from hookline.server.routes._approvals import decisions_about as decisions_about
+from hookline.server.routes._approvals import pending_approvals as pending_approvals
+from hookline.server.routes._deliveries import EndpointBody as EndpointBody
+from hookline.server.routes._deliveries import enable_endpoint as enable_endpoint
+from hookline.server.routes._deliveries import list_endpoints as list_endpoints
+from hookline.server.routes._deliveries import retry_delivery as retry_delivery
+from hookline.server.routes._deliveries import visible_delivery as visible_delivery
+from hookline.server.routes._health import PUBLIC as PUBLIC
+from hookline.server.routes._hook_bodies import Switching as Switching
+from hookline.server.routes._hook_bodies import Trial as Trial
+from hookline.server.routes._hooks import list_hooks as list_hooks
+from hookline.server.routes._hooks import toggle_hook as toggle_hook
+from hookline.server.routes._hooks import try_hook as try_hook
+from hookline.server.routes._hooks import visible as visible
+from hookline.server.routes._operations import visible_operation as visible_operation
+from hookline.server.routes._shared import Id as Id
+from hookline.server.routes._streams import PING as PING
+from hookline.server.routes._streams import SILENCE_SECONDS as SILENCE_SECONDS
+from hookline.server.routes._streams import event_stream as event_stream

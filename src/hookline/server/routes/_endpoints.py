@@ -1,0 +1,98 @@
+"""Routes of the signing secrets of endpoints: made here, shown once, rotated with an overlap, revoked."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from litestar.params import JSONBody, QueryParameter
+
+from hookline.delivery import DAY, LONGEST_OVERLAP, EndpointSecret, MasterKeyError, NewEndpointSecret, normal_endpoint
+from hookline.server._callers import Req, caller_of, not_found
+from hookline.server._parts import Parts, parts_of
+from hookline.server._problems import ApiError
+from hookline.server.routes._shared import VISIBLE, Id, TenantId, Words, route
+from hookline.store import DeliveryFilter
+
+__all__ = ["ENDPOINT_ROUTES"]
+
+Url = Annotated[str | None, QueryParameter(max_length=2048, pattern=VISIBLE, description="Only of this address.")]
+HttpAddress = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=2048, pattern=r"^[Hh][Tt][Tt][Pp][Ss]?://[!-~]+$(?!\n)")
+]
+Overlap = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_OVERLAP)]
+
+
+class SecretBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """An endpoint that is to get a new secret.
+
+    Attributes:
+        url: Where it is.
+        tenant_id: Whose; that of the key unless given.
+        overlap_seconds: For how long the secrets that sign by now go on; 0 ends them at once.
+    """
+
+    url: HttpAddress
+    tenant_id: Words | None = None
+    overlap_seconds: Overlap = DAY
+
+
+@route("GET", "/v1/endpoints/secrets", scope="operations:read", summary="List signing secrets", errors=[404])
+async def list_secrets(request: Req, tenant_id: TenantId = None, url: Url = None) -> list[EndpointSecret]:
+    """Those that sign by now; never what they are."""
+    tenant = caller_of(request).tenant(tenant_id)
+    return await parts_of(request).secrets.page(tenant, url=url)
+
+
+@route(
+    "POST",
+    "/v1/endpoints/secrets",
+    scope="hooks:manage",
+    summary="Make a new signing secret for an endpoint",
+    status_code=201,
+    errors=[404],
+)
+async def rotate_secret(request: Req, data: JSONBody[SecretBody]) -> NewEndpointSecret:
+    """The answer shows the secret, this once. The others go on signing for a day, unless said otherwise."""
+    parts, caller = parts_of(request), caller_of(request)
+    secrets, owner = parts.secrets, caller.own(data.tenant_id)
+    if not await is_endpoint(parts, owner, data.url):
+        raise not_found("No hook of that tenant delivers to that address.")
+    try:
+        return await secrets.rotate(owner, data.url, overlap_seconds=data.overlap_seconds, actor=caller.actor)
+    except MasterKeyError as error:
+        raise ApiError(503, "no_master_key", str(error)) from error
+
+
+@route(
+    "DELETE", "/v1/endpoints/secrets/{id:str}", scope="hooks:manage", summary="End a signing secret", status_code=204
+)
+async def revoke_secret(request: Req, id: Id) -> None:  # noqa: A002
+    """Within a second nothing is signed with it any more, by any process."""
+    caller = caller_of(request)
+    if not caller.sees_all:
+        caller.check_writable(caller.tenant_id)
+    if not await parts_of(request).secrets.revoke(id, caller.tenant(), actor=caller.actor):
+        raise not_found()
+
+
+async def is_endpoint(parts: Parts, tenant_id: str, url: str) -> bool:
+    """Whether a hook of a tenant delivers to an address, or has; else anybody could fill the table."""
+    wanted = normal_endpoint(url)
+    if parts.known_registry is not None:
+        cursor: str | None = None
+        while True:
+            page = await parts.known_registry.list(tenant_id, cursor=cursor, limit=1000)
+            for each in page.items:
+                its = each.tenant_id == tenant_id and each.webhook is not None
+                if its and each.webhook is not None and normal_endpoint(each.webhook.url) == wanted:
+                    return True
+            cursor = page.cursor
+            if cursor is None:
+                break
+    if await parts.secrets.page(tenant_id, url=url):
+        return True
+    return bool((await parts.deliveries.page(DeliveryFilter(owner_id=tenant_id, endpoint=url), limit=1)).items)
+
+
+ENDPOINT_ROUTES = [list_secrets, rotate_secret, revoke_secret]

@@ -1,0 +1,111 @@
+"""Routes for those who run the server: does it live, can it work, and how much does it do."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from litestar import Response
+
+from hookline.server._callers import Req, caller_of, not_found
+from hookline.server._metrics import CONTENT_TYPE
+from hookline.server._parts import parts_of
+from hookline.server.routes._shared import route
+
+__all__ = ["HEALTH_ROUTES", "PUBLIC"]
+
+PUBLIC = ("/health", "/ready", "/schema/openapi.json")
+"""Paths that need no key."""
+SHOWN_HOOKS = 100
+STORE_PROBLEM = "The database cannot be read, or not be written. Requests that need it are answered with 503."
+REGISTRY_PROBLEM = (
+    "The hook definitions may be out of date: the last look at the database or at a file of definitions failed. Those "
+    "that were known before it are in force; the log says what is wrong."
+)
+HOOKS_PROBLEM = (
+    "Operations wait for hooks: no worker that wanted to go on with them has the interceptors that they were started "
+    "with."
+)
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The process answers.
+
+    Attributes:
+        status: Always `"ok"`.
+    """
+
+    status: Literal["ok"] = "ok"
+
+
+class WaitingForHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """Operations that wait for hooks, since no worker that wanted to go on with them had all that they were given.
+
+    Attributes:
+        operations: How many there are; 1,000 stands for that many or more.
+        hooks: Ids of the interceptors that are missing, the first 100.
+    """
+
+    operations: int
+    hooks: list[str]
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the server can work.
+
+    Attributes:
+        status: `"ok"`, `"degraded"` (it works with the definitions that it knew last, or operations wait for hooks), or
+            `"unavailable"`.
+        store: Whether the database can be read and, on SQLite, written.
+        registry: Whether the definitions are up to date; `None` if there is no registry.
+        waiting_for_hooks: Operations that wait for hooks; left out if there are none, or it is not known.
+        problems: What is wrong, in words. Anybody may ask, so that the log alone says which file and which line.
+    """
+
+    status: Literal["ok", "degraded", "unavailable"]
+    store: bool
+    registry: bool | None
+    waiting_for_hooks: WaitingForHooks | msgspec.UnsetType = msgspec.field(
+        default=msgspec.UNSET, name="waitingForHooks"
+    )
+    problems: list[str] = []
+
+
+@route("GET", "/health", scope=None, summary="Does the process answer?")
+async def health(request: Req) -> Health:
+    """It never asks the database."""
+    return Health()
+
+
+@route("GET", "/ready", scope=None, summary="Can the server work?")
+async def ready(request: Req) -> Response[Readiness]:
+    """503 while the database cannot be read or, on SQLite, written: another process holds its lock for too long."""
+    parts = parts_of(request)
+    look = await parts.store_check.look()
+    store, missing = look is not None, look or {}
+    registry = None if parts.known_registry is None else not parts.known_registry.problems
+    status: Literal["ok", "degraded", "unavailable"] = "unavailable" if not store else "ok"
+    waiting: WaitingForHooks | msgspec.UnsetType = msgspec.UNSET
+    if missing:
+        ids = sorted({hook_id for hook_ids in missing.values() for hook_id in hook_ids})
+        waiting = WaitingForHooks(operations=len(missing), hooks=ids[:SHOWN_HOOKS])
+    if store and (registry is False or waiting is not msgspec.UNSET):
+        status = "degraded"
+    problems = [] if store else [STORE_PROBLEM]
+    if registry is False:
+        problems.append(REGISTRY_PROBLEM)
+    if waiting is not msgspec.UNSET:
+        problems.append(HOOKS_PROBLEM)
+    found = Readiness(status=status, store=store, registry=registry, waiting_for_hooks=waiting, problems=problems)
+    return Response(found, status_code=200 if store else 503)
+
+
+@route("GET", "/metrics", scope="hooks:admin", summary="Figures for Prometheus", errors=[404], media_type=CONTENT_TYPE)
+async def metrics(request: Req) -> Response[str]:
+    """Of all tenants together, so that it needs a key of the system."""
+    if not caller_of(request).sees_all:
+        raise not_found("A key of the system with the scope hooks:admin is shown the figures, and no other one.")
+    return Response(await parts_of(request).metrics.text(), media_type=CONTENT_TYPE)
+
+
+HEALTH_ROUTES = [health, ready, metrics]

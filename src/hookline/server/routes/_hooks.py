@@ -1,0 +1,257 @@
+"""Routes of hook definitions: list, make, change, switch, delete, try out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Protocol, TypeVar
+
+import msgspec
+from litestar import Response
+from litestar.params import JSONBody, QueryParameter
+
+from hookline.registry import DefinitionConflictError, DryRun, HandlerEntry, HookDefinition, Registry
+from hookline.server._callers import Caller, Req, caller_of, not_found
+from hookline.server._parts import parts_of
+from hookline.server._problems import ApiError
+from hookline.server.routes._hook_bodies import (
+    HookChanges,
+    NewHook,
+    Switching,
+    Trial,
+    WholeHook,
+    definition_of,
+    replacing,
+)
+from hookline.server.routes._shared import (
+    Cursor,
+    Id,
+    IfMatch,
+    IfNoneMatch,
+    Limit,
+    PointName,
+    TenantId,
+    paged,
+    route,
+    tagged,
+)
+from hookline.store import Page
+
+__all__ = ["HOOK_ROUTES"]
+
+Answer = TypeVar("Answer", covariant=True)
+TAG = re.compile(r'"(\d{1,18})(?:-[0-9a-f]+)?"')
+AT_ONCE = 1000
+
+Point = Annotated[PointName | None, QueryParameter(description="Only those that stand there.")]
+Enabled = Annotated[bool | None, QueryParameter(description="Only those that are enabled, or only those that are not.")]
+
+
+@route("GET", "/v1/hooks", scope="hooks:read", summary="List hook definitions", errors=[404])
+async def list_hooks(
+    request: Req,
+    tenant_id: TenantId = None,
+    point: Point = None,
+    enabled: Enabled = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Response[Page[HookDefinition]]:
+    """Definitions in the order of their creation. A tenant sees its own."""
+    registry, caller = parts_of(request).registry, caller_of(request)
+    tenant = caller.tenant(tenant_id)
+    if caller.sees_all:
+        return paged(request, await registry.list(tenant, cursor=cursor, limit=limit, point=point, enabled=enabled))
+    found: list[HookDefinition] = []
+    while True:
+        page = await registry.list(tenant, cursor=cursor, limit=limit - len(found), point=point, enabled=enabled)
+        found += [each for each in page.items if each.tenant_id == tenant]
+        cursor = page.cursor
+        if cursor is None or len(found) == limit:
+            return paged(request, Page(items=found, cursor=cursor))
+
+
+@route("POST", "/v1/hooks", scope="hooks:manage", summary="Make a hook definition", errors=[404, 409], status_code=201)
+async def create_hook(request: Req, data: JSONBody[NewHook]) -> Response[HookDefinition]:
+    """It takes part in the next run, in every process within a second."""
+    registry, caller = parts_of(request).registry, caller_of(request)
+    owner = caller.own(None if data.tenant_id is msgspec.UNSET else data.tenant_id)
+    made = await registry.create(definition_of(data, owner), actor=caller.actor)
+    where = f"{request.scope['state']['hookline_root']}/v1/hooks/{made.id}"
+    answer = tagged(made, made.revision)
+    answer.headers["Location"] = where
+    return answer
+
+
+@route("GET", "/v1/hooks/handlers", scope="hooks:read", summary="List what definitions may name as their handler")
+async def list_handlers(request: Req) -> list[HandlerEntry]:
+    """But for those in the modules that the operator allows."""
+    return parts_of(request).registry.handlers()
+
+
+@route("GET", "/v1/hooks/{id:str}", scope="hooks:read", summary="Read a hook definition", errors=[409], unchanged=True)
+async def read_hook(
+    request: Req,
+    id: Id,  # noqa: A002
+    tenant_id: TenantId = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response[HookDefinition]:
+    """With its `ETag`, which changes of it may name as `If-Match`."""
+    caller = caller_of(request)
+    found = await visible(parts_of(request).registry, caller, id, tenant_id)
+    return tagged(found, found.revision, if_none_match)
+
+
+@route("PUT", "/v1/hooks/{id:str}", scope="hooks:manage", summary="Replace a hook definition", errors=[409, 412])
+async def replace_hook(
+    request: Req,
+    id: Id,  # noqa: A002
+    data: JSONBody[WholeHook],
+    tenant_id: TenantId = None,
+    if_match: IfMatch = None,
+) -> Response[HookDefinition]:
+    """What a GET has given may be sent back. Fields that are left out get their defaults."""
+    found = await changeable(parts_of(request).registry, caller_of(request), id, tenant_id)
+    return await change(request, found, if_match, replacing(data, found))
+
+
+@route("PATCH", "/v1/hooks/{id:str}", scope="hooks:manage", summary="Change a hook definition", errors=[409, 412])
+async def change_hook(
+    request: Req,
+    id: Id,  # noqa: A002
+    data: JSONBody[HookChanges],
+    tenant_id: TenantId = None,
+    if_match: IfMatch = None,
+) -> Response[HookDefinition]:
+    """Fields that are left out stay as they are."""
+    found = await changeable(parts_of(request).registry, caller_of(request), id, tenant_id)
+    return await change(request, found, if_match, msgspec.to_builtins(data))
+
+
+@route("PUT", "/v1/hooks/{id:str}/toggle", scope="hooks:manage", summary="Switch a hook on or off", errors=[409, 412])
+async def toggle_hook(
+    request: Req,
+    id: Id,  # noqa: A002
+    data: JSONBody[Switching],
+    tenant_id: TenantId = None,
+    if_match: IfMatch = None,
+) -> Response[HookDefinition]:
+    """Those that stand in a file can be switched too."""
+    registry, caller = parts_of(request).registry, caller_of(request)
+    found = await changeable(registry, caller, id, tenant_id)
+    switch = partial(registry.set_enabled, id, data.enabled, tenant_id=found.tenant_id, actor=caller.actor)
+    stored = await if_it_matches(if_match, switch)
+    return tagged(stored, stored.revision)
+
+
+@route(
+    "DELETE",
+    "/v1/hooks/{id:str}",
+    scope="hooks:manage",
+    summary="Delete a hook definition",
+    errors=[409, 412],
+    status_code=204,
+)
+async def delete_hook(
+    request: Req,
+    id: Id,  # noqa: A002
+    tenant_id: TenantId = None,
+    if_match: IfMatch = None,
+) -> None:
+    """Those that stand in a file can only be switched off."""
+    registry, caller = parts_of(request).registry, caller_of(request)
+    found = await changeable(registry, caller, id, tenant_id)
+    delete = partial(registry.delete, id, tenant_id=found.tenant_id, actor=caller.actor)
+    await if_it_matches(if_match, delete)
+
+
+@route("POST", "/v1/hooks/{id:str}/test", scope="hooks:manage", summary="Try a hook out on a sample", errors=[409])
+async def try_hook(
+    request: Req,
+    id: Id,  # noqa: A002
+    data: JSONBody[Trial | None] = None,
+    tenant_id: TenantId = None,
+) -> DryRun:
+    """Apart from everything: nothing is logged, counted or stored. Without a body, on a sample that is made up."""
+    registry, caller = parts_of(request).registry, caller_of(request)
+    data = data or Trial()
+    found = await changeable(registry, caller, id, tenant_id)
+    return await registry.dry_run(id, data.sample, tenant_id=found.tenant_id, timeout=data.timeout)
+
+
+async def visible(registry: Registry, caller: Caller, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
+    """A definition that the caller sees.
+
+    Raises:
+        ApiError: 404, if it is somebody else's.
+    """
+    found = await registry.get(id, caller.tenant(tenant_id))
+    if tenant_id is not None and found.tenant_id != tenant_id:
+        raise not_found()
+    caller.check_visible(found.tenant_id)
+    return found
+
+
+async def changeable(registry: Registry, caller: Caller, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
+    """A definition that the caller sees and may change.
+
+    Raises:
+        ApiError: 404, if it is somebody else's; 403, if it is the system's.
+    """
+    found = await visible(registry, caller, id, tenant_id)
+    caller.check_writable(found.tenant_id)
+    return found
+
+
+async def change(
+    request: Req, found: HookDefinition, if_match: str | None, changes: Mapping[str, Any]
+) -> Response[HookDefinition]:
+    """Change fields of a definition."""
+    registry, actor = parts_of(request).registry, caller_of(request).actor
+    update = partial(registry.update, found.id, changes, tenant_id=found.tenant_id, actor=actor)
+    stored = await if_it_matches(if_match, update)
+    return tagged(stored, stored.revision)
+
+
+class Write(Protocol[Answer]):
+    """A change of a definition, if that has a revision."""
+
+    async def __call__(self, *, if_revision: int | None) -> Answer:
+        """Make it."""
+        ...
+
+
+async def if_it_matches(if_match: str | None, write: Write[Answer]) -> Answer:
+    """Make a change if what is stored has one of the tags of an `If-Match`.
+
+    Raises:
+        ApiError: 412, if none of them is a tag of a definition, so that none can have it.
+        DefinitionConflictError: If it has another one.
+
+    Source:
+        RFC 9110, 13.1.1: `*` matches what exists, a list if any of it does; a weak tag never does.
+    """
+    if if_match is None or if_match.strip() == "*":
+        return await write(if_revision=None)
+    revisions = {int(match[1]) for tag in if_match.split(",") if (match := TAG.fullmatch(tag.strip())) is not None}
+    if not revisions:
+        raise ApiError(412, "revision", "If-Match has no ETag that this server has given for a definition.")
+    try:
+        return await write(if_revision=max(revisions))
+    except DefinitionConflictError as error:
+        if error.revision not in revisions:
+            raise
+        return await write(if_revision=error.revision)
+
+
+HOOK_ROUTES = [
+    list_hooks,
+    create_hook,
+    list_handlers,
+    read_hook,
+    replace_hook,
+    change_hook,
+    toggle_hook,
+    delete_hook,
+    try_hook,
+]

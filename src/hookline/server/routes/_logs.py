@@ -1,0 +1,87 @@
+"""Routes of what hooks did: the log of executions, and statistics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar import Response
+from litestar.params import QueryParameter
+
+from hookline.registry import ExecutionRow, Grouping, Statistic
+from hookline.server._callers import Req, caller_of, not_found
+from hookline.server._parts import parts_of
+from hookline.server.routes._shared import (
+    Cursor,
+    HookId,
+    Id,
+    Limit,
+    LogPoint,
+    OperationId,
+    Since,
+    TenantId,
+    Until,
+    paged,
+    route,
+)
+from hookline.signals import ExecutionStatus
+from hookline.store import Page
+
+__all__ = ["LOG_ROUTES"]
+
+Status = Annotated[ExecutionStatus | None, QueryParameter(description="That ended so.")]
+By = Annotated[Grouping, QueryParameter(description="What is added up together.")]
+
+
+@route("GET", "/v1/hooks/logs", scope="hooks:read", summary="Read what hooks did", errors=[404])
+async def list_logs(
+    request: Req,
+    tenant_id: TenantId = None,
+    hook_id: HookId = None,
+    point: LogPoint = None,
+    status: Status = None,
+    operation_id: OperationId = None,
+    since: Since = None,
+    until: Until = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Response[Page[ExecutionRow]]:
+    """One row for each call that was led through hooks, what ended last first."""
+    tenant = caller_of(request).tenant(tenant_id)
+    page = await parts_of(request).log.logs(
+        tenant,
+        hook_id=hook_id,
+        point=point,
+        status=status,
+        operation_id=operation_id,
+        since=since,
+        until=until,
+        cursor=cursor,
+        limit=limit,
+    )
+    return paged(request, page)
+
+
+@route("GET", "/v1/hooks/logs/{id:str}", scope="hooks:read", summary="Read what hooks did about one call")
+async def read_log(request: Req, id: Id) -> ExecutionRow:  # noqa: A002
+    """With what each hook did, in its own time."""
+    found = await parts_of(request).log.log(id, caller_of(request).tenant())
+    if found is None:
+        raise not_found()
+    return found
+
+
+@route("GET", "/v1/hooks/stats", scope="hooks:read", summary="Add up what hooks did", errors=[404])
+async def read_statistics(
+    request: Req,
+    tenant_id: TenantId = None,
+    hook_id: HookId = None,
+    point: LogPoint = None,
+    since: Since = None,
+    by: By = "hook",
+) -> list[Statistic]:
+    """Counts and durations, by hook, point, tenant or minute."""
+    tenant = caller_of(request).tenant(tenant_id)
+    return await parts_of(request).log.statistics(tenant, hook_id=hook_id, point=point, since=since, by=by)
+
+
+LOG_ROUTES = [list_logs, read_log, read_statistics]

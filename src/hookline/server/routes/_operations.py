@@ -1,0 +1,132 @@
+"""Routes of operations: those that there are, and their events."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+import msgspec
+from litestar import Response
+from litestar.params import QueryParameter
+from sqlalchemy import select
+
+from hookline.events import CompletionReason, HookType
+from hookline.server._callers import Caller, Req, caller_of, not_found
+from hookline.server._parts import Parts, parts_of
+from hookline.server.routes._shared import LARGEST, Cursor, Id, Limit, TenantId, paged, route
+from hookline.store import Page, StoredOperation, events
+
+__all__ = ["OPERATION_ROUTES", "After", "StoredEvent", "check_events_visible", "visible_operation"]
+
+Status = Annotated[
+    CompletionReason | Literal["running"] | None, QueryParameter(description="Only those of this status.")
+]
+After = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="Only those with a greater number.")]
+
+
+class StoredEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An event of an operation.
+
+    Attributes:
+        number: Its place among the events of the operation, from 1.
+        type: Which of the sixteen.
+        time_unix_nano: When it happened, in nanoseconds since 1970.
+        event: The event.
+    """
+
+    number: int
+    type: HookType
+    time_unix_nano: int
+    event: dict[str, Any]
+
+
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some events of an operation.
+
+    Attributes:
+        items: The events, in order.
+        cursor: Number of the last of them, to be given as `after`; `None` if there are no more now.
+    """
+
+    items: list[StoredEvent]
+    cursor: int | None = None
+
+
+@route("GET", "/v1/operations", scope="operations:read", summary="List operations", errors=[404])
+async def list_operations(
+    request: Req, tenant_id: TenantId = None, status: Status = None, cursor: Cursor = None, limit: Limit = 50
+) -> Response[Page[StoredOperation]]:
+    """The newest first."""
+    tenant = caller_of(request).tenant(tenant_id)
+    return paged(request, await parts_of(request).store.operations(tenant, status, cursor=cursor, limit=limit))
+
+
+@route("GET", "/v1/operations/{id:str}", scope="operations:read", summary="Read an operation")
+async def read_operation(request: Req, id: Id) -> StoredOperation:  # noqa: A002
+    """What is known of it, but for its conversation and its events."""
+    return await visible_operation(parts_of(request), caller_of(request), id)
+
+
+@route("GET", "/v1/operations/{id:str}/events", scope="operations:read", summary="Read events of an operation")
+async def list_events(
+    request: Req,
+    id: Id,  # noqa: A002
+    after: After = 0,
+    limit: Limit = 100,
+) -> Response[EventPage]:
+    """In order; also of runs whose state is not kept here."""
+    parts = parts_of(request)
+    await check_events_visible(parts, caller_of(request), id)
+    found = await parts.store.events_of(id, after=after, limit=limit + 1)
+    items = [
+        StoredEvent(
+            number=entry.number,
+            type=entry.type,
+            time_unix_nano=entry.time_unix_nano,
+            event=msgspec.json.decode(entry.wire),
+        )
+        for entry in found[:limit]
+    ]
+    headers = {}
+    if len(found) > limit:
+        where = quote(f"{request.scope['state']['hookline_root']}{request.scope['path']}")
+        headers["Link"] = f'<{where}?after={items[-1].number}&limit={limit}>; rel="next"'
+    return Response(EventPage(items=items, cursor=items[-1].number if headers else None), headers=headers)
+
+
+async def visible_operation(parts: Parts, caller: Caller, id: str) -> StoredOperation:  # noqa: A002
+    """An operation that the caller sees.
+
+    Raises:
+        ApiError: 404, if there is none, or it is somebody else's.
+    """
+    found = await parts.store.operation(id)
+    if found is None:
+        raise not_found()
+    caller.check_visible(found.tenant_id)
+    return found
+
+
+async def check_events_visible(parts: Parts, caller: Caller, id: str) -> Literal["kept", "heard"]:  # noqa: A002
+    """Refuse events of somebody else's operation.
+
+    Returns:
+        Whether the operation is kept here too, or only its events are heard.
+
+    Raises:
+        ApiError: 404, if there are none, or they are somebody else's.
+    """
+    operation = await parts.store.operation(id)
+    if operation is not None:
+        caller.check_visible(operation.tenant_id)
+        return "kept"
+    async with parts.store.reading() as connection:
+        query = select(events.c.tenant_id).where(events.c.operation_id == id).limit(1)
+        tenant_id = (await connection.execute(query)).scalar()
+    if tenant_id is None:
+        raise not_found()
+    caller.check_visible(tenant_id)
+    return "heard"
+
+
+OPERATION_ROUTES = [list_operations, read_operation, list_events]
