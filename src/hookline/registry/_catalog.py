@@ -222,7 +222,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 GROUP = "hookline.handlers"
 BUILT_IN = {
-    name: f"hookline.registry._handlers:{name.replace('-', '_')}"
+    name: f"hookline.registry._catalog:{name.replace('-', '_')}"
     for name in (
         *("allow-tools", "budget", "deny", "deny-text", "deny-tools", "limit-calls", "log"),
         *("redact", "require-approval", "scan-injections"),
