@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hookline.hooks import AnyHook
-from hookline.runtime import Drives
+from hookline.runtime import Capabilities
 
 Run = Callable[[], Awaitable[Any]]
 
@@ -33,7 +33,7 @@ class Workload:
         closing: What is closed at the end.
     """
 
-    drives: Drives
+    drives: Capabilities
     bare: Run
     hooked: Callable[[Sequence[AnyHook]], Run]
     own: Run
@@ -354,12 +354,12 @@ def fastmcp_call() -> Workload:
 def claude_agent_sdk() -> Workload:
     import claude_agent_sdk as sdk
 
-    from hookline import ModelResponse, ToolCalling
+    from hookline import ModelResponse, ToolRequest
     from hookline.adapters.claude_agent_sdk import DRIVES, query
     from hookline.evals.adapter_contract import Scene
     from tests.adapters.claude_agent_sdk.cli import FakeCli
 
-    asks = ToolCalling(api_name="add", args=ARGS, tool_call_id="c1")
+    asks = ToolRequest(tool_name="add", args=ARGS, tool_call_id="c1")
     scene = Scene(turns=[ModelResponse(tool_calls=[asks]), ModelResponse(content="done")])
 
     @sdk.tool("add", "Add two numbers.", {"a": int, "b": int})

@@ -11,7 +11,7 @@ from typing import Any
 from agent_hooks import AgentContextBuilder, InterceptionEmitter, Verdict
 
 from benchmarks.harness import Row, Timer, interleave, statement
-from hookline import Agent, HookDispatcher, ModelCall, ModelResponse, ScriptedModel, ToolCalling, exec_agent, tool
+from hookline import Agent, HookDispatcher, ModelCall, ModelResponse, ScriptedModel, ToolRequest, exec_agent, tool
 from hookline.adapters.agent_hooks import PolicyHooks
 
 CALLS = 20
@@ -31,7 +31,7 @@ def play(call: ModelCall) -> ModelResponse:
     if call.step_index == CALLS:
         return ModelResponse(content="that is all")
     call_id = f"call_{call.step_index}"
-    return ModelResponse(tool_calls=[ToolCalling(api_name="search", args=ARGS, tool_call_id=call_id)])
+    return ModelResponse(tool_calls=[ToolRequest(tool_name="search", args=ARGS, tool_call_id=call_id)])
 
 
 @tool

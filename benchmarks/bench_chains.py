@@ -30,7 +30,7 @@ from hookline import Chain, Interceptor, ToolCall, ToolResult
 
 COUNTS = (0, 1, 5, 20)
 TASK = "create_task + await"
-CALL = ToolCall(operation_id="op", api_name="search", args={"query": "hooks"}, tool_call_id="call_1")
+CALL = ToolCall(operation_id="op", tool_name="search", args={"query": "hooks"}, tool_call_id="call_1")
 RESULT = ToolResult(content="42 results")
 OPTIONS = {
     "timeout=inf": {"record": False, "hook_timeout": math.inf},

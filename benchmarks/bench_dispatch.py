@@ -9,8 +9,8 @@ OPERATION = "op"
 STEP = BeforeStep(operation_id=OPERATION, step_index=0)
 TOOL = AfterToolCall(
     operation_id=OPERATION,
-    identifier="local",
-    api_name="search",
+    toolset="local",
+    tool_name="search",
     args={"query": "hooks"},
     call_index=1,
     step_index=0,

@@ -25,7 +25,7 @@ from hookline import (
     ModelCall,
     ModelResponse,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     exec_agent,
     resume_agent,
     tool,
@@ -51,7 +51,7 @@ NOT_SLOWED = 0.9
 PAIRS = 10
 """Times that deliveries are measured alone and beside a hung receiver, by turns: one measure varies by a fifth."""
 
-ASKS = ModelResponse(tool_calls=[ToolCalling(api_name="search", args={"query": "hooks"}, tool_call_id="call_1")])
+ASKS = ModelResponse(tool_calls=[ToolRequest(tool_name="search", args={"query": "hooks"}, tool_call_id="call_1")])
 ANSWERS = ModelResponse(content="42 results")
 
 NewUrl = Callable[[], Awaitable[str]]
@@ -124,8 +124,8 @@ def commits_of(operation_id: str) -> list[tuple[OperationState, list[JournalEntr
         operation_id=operation_id,
         time_unix_nano=1_700_000_000_000_000_000,
         agent_id="searcher",
-        identifier="local",
-        api_name="search",
+        toolset="local",
+        tool_name="search",
         args={"query": "hooks"},
         call_index=1,
         step_index=0,

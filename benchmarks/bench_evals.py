@@ -15,7 +15,7 @@ from hookline import (
     InMemoryStore,
     ModelResponse,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     exec_agent,
     tool,
 )
@@ -162,8 +162,8 @@ def asked(dispatcher: HookDispatcher, hooks: Hooks) -> Timer:
 def fields(number: int, operation_id: str = "op") -> dict[str, object]:
     return {
         "operation_id": operation_id,
-        "identifier": "server",
-        "api_name": "tool_0",
+        "toolset": "server",
+        "tool_name": "tool_0",
         "args": {"query": number},
         "call_index": 1,
         "step_index": 0,
@@ -189,7 +189,7 @@ def search(query: int) -> str:
 
 def agent() -> Agent:
     turns = [
-        ModelResponse(tool_calls=[ToolCalling(api_name="search", args={"query": number}, tool_call_id=f"c{number}")])
+        ModelResponse(tool_calls=[ToolRequest(tool_name="search", args={"query": number}, tool_call_id=f"c{number}")])
         for number in range(STEPS)
     ]
     return Agent(id="a", model=ScriptedModel([*turns, ModelResponse(content="done")]), tools=[search])

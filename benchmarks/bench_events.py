@@ -12,7 +12,7 @@ from hookline import BeforeStep, OnToolCallError, decode, encode
 
 STEP = "operation_id='op', agent_id='banker', user_id='ada', tenant_id='acme', step_index=3"
 TOOL = (
-    "operation_id='op', agent_id='banker', user_id='ada', tenant_id='acme', identifier='local', api_name='search', "
+    "operation_id='op', agent_id='banker', user_id='ada', tenant_id='acme', toolset='local', tool_name='search', "
     "args=args, call_index=1, step_index=3, tool_call_id='call_1', error='not found', error_type='KeyError'"
 )
 
@@ -37,8 +37,8 @@ class ToolDataclass:
     agent_id: str
     user_id: str
     tenant_id: str
-    identifier: str
-    api_name: str
+    toolset: str
+    tool_name: str
     args: dict[str, Any]
     call_index: int
     step_index: int

@@ -23,7 +23,7 @@ from hookline import (
     ModelResponse,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     exec_agent,
     tool,
@@ -219,7 +219,7 @@ Listening = Callable[[ExecutionLog], AbstractAsyncContextManager[None]]
 
 def timed_call(log: ExecutionLog, listening: Listening) -> Timer:
     chain = Chain(guards(), record=False)
-    call = ToolCall(api_name="search", tenant_id="tenant", operation_id="op")
+    call = ToolCall(tool_name="search", tenant_id="tenant", operation_id="op")
 
     async def timer(times: int) -> float:
         async with listening(log):
@@ -263,7 +263,7 @@ async def answer(call: ToolCall) -> ToolResult:
 def play(call: ModelCall) -> ModelResponse:
     if sum(message.role == "tool" for message in call.messages) == 2:
         return ModelResponse(content="42 results")
-    return ModelResponse(tool_calls=[ToolCalling(api_name="search", args={"query": "hooks"}, tool_call_id="call_1")])
+    return ModelResponse(tool_calls=[ToolRequest(tool_name="search", args={"query": "hooks"}, tool_call_id="call_1")])
 
 
 @tool

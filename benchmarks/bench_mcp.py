@@ -10,7 +10,7 @@ import sys
 from mcp import Client, StdioServerParameters
 
 from benchmarks.harness import Row, Samples, interleave, statement
-from hookline import Agent, Hooks, ModelCall, ModelResponse, ScriptedModel, ToolCall, ToolCalling, exec_agent
+from hookline import Agent, Hooks, ModelCall, ModelResponse, ScriptedModel, ToolCall, ToolRequest, exec_agent
 from hookline.adapters.mcp import mcp_server
 from hookline.events import EVENTS
 
@@ -49,7 +49,7 @@ for line in sys.stdin:
 """
 
 ASKS = ModelResponse(
-    tool_calls=[ToolCalling(identifier="adder", api_name="add", args={"a": 1, "b": 2}, tool_call_id="t")]
+    tool_calls=[ToolRequest(toolset="adder", tool_name="add", args={"a": 1, "b": 2}, tool_call_id="t")]
 )
 ANSWERS = ModelResponse(content="done")
 

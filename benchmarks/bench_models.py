@@ -33,7 +33,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
 
 from benchmarks.harness import Row, interleave, statement
-from hookline import Agent, HookDispatcher, ModelCall, ToolCalling, Usage, exec_agent, tool
+from hookline import Agent, HookDispatcher, ModelCall, ToolRequest, Usage, exec_agent, tool
 from hookline import ModelResponse as Answer
 from hookline.adapters.models import PydanticModel
 
@@ -175,7 +175,7 @@ def told(call: ModelCall) -> list[ModelMessage]:
     messages = beginning()
     for message in call.messages[2:]:
         if message.role == "assistant":
-            calls = [ToolCallPart(each.api_name, each.args, each.tool_call_id) for each in message.tool_calls]
+            calls = [ToolCallPart(each.tool_name, each.args, each.tool_call_id) for each in message.tool_calls]
             messages.append(ModelResponse(calls))
         else:
             messages.append(ModelRequest([ToolReturnPart("search", message.content, message.tool_call_id)]))
@@ -184,7 +184,7 @@ def told(call: ModelCall) -> list[ModelMessage]:
 
 def answer(response: ModelResponse) -> Answer:
     calls = [
-        ToolCalling(api_name=part.tool_name, args=part.args, tool_call_id=part.tool_call_id)
+        ToolRequest(tool_name=part.tool_name, args=part.args, tool_call_id=part.tool_call_id)
         for part in response.parts
         if isinstance(part, ToolCallPart)
     ]

@@ -21,7 +21,7 @@ from hookline import (
     StepCall,
     SubAgentCall,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     exec_agent,
     tool,
 )
@@ -31,7 +31,7 @@ TASK = "create_task + await"
 REFERENCE_US = 4.0
 """What `create_task + await` costs on the machine for which the goals are written."""
 
-ASKS = ModelResponse(tool_calls=[ToolCalling(api_name="search", args={"query": "hooks"}, tool_call_id="call_1")])
+ASKS = ModelResponse(tool_calls=[ToolRequest(tool_name="search", args={"query": "hooks"}, tool_call_id="call_1")])
 ANSWERS = ModelResponse(content="42 results")
 LED = (AgentCall, StepCall, ModelCall, ToolCall, CompactCall, SubAgentCall)
 """The calls of a run; the last two do not occur in this one."""
@@ -144,7 +144,7 @@ async def by_hand(search) -> str:
         if not response.tool_calls:
             return response.content
         for calling in response.tool_calls:
-            content = await tools[calling.api_name](**calling.args)
+            content = await tools[calling.tool_name](**calling.args)
             messages.append({"role": "tool", "content": content, "tool_call_id": calling.tool_call_id})
 
 

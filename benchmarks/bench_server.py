@@ -22,7 +22,7 @@ import aiohttp
 
 from benchmarks.bench_logs import FLAT, SIZES, fill
 from benchmarks.harness import Row
-from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, exec_agent, tool
+from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, exec_agent, tool
 from hookline.server import SCOPES, KeyStore
 from hookline.store import SqlStore, Worker
 
@@ -109,7 +109,7 @@ async def decision(store: SqlStore, web: aiohttp.ClientSession, rounds: int) -> 
     def pay(amount: int) -> str:
         return "paid"
 
-    call = ToolCalling(api_name="pay", args={"amount": 3}, tool_call_id="call")
+    call = ToolRequest(tool_name="pay", args={"amount": 3}, tool_call_id="call")
     took = []
     for _ in range(max(3, rounds)):
         model = ScriptedModel([ModelResponse(tool_calls=[call]), ModelResponse(content="done")])

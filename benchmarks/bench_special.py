@@ -9,8 +9,8 @@ from benchmarks.harness import Row, block, interleave, statement
 from hookline import BeforeToolCall, HookDispatcher, Hooks
 
 FIELDS = {
-    "identifier": "local",
-    "api_name": "search",
+    "toolset": "local",
+    "tool_name": "search",
     "args": {"query": "hooks"},
     "call_index": 1,
     "step_index": 0,

@@ -20,7 +20,7 @@ from hookline import (
     ModelCall,
     ModelResponse,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     Usage,
     exec_agent,
     tool,
@@ -33,7 +33,7 @@ USAGE = Usage(input_tokens=10, output_tokens=5)
 TURNS = [
     *(
         ModelResponse(
-            tool_calls=[ToolCalling(api_name="add", tool_call_id=f"call_{index}", args={"a": index, "b": 2})],
+            tool_calls=[ToolRequest(tool_name="add", tool_call_id=f"call_{index}", args={"a": index, "b": 2})],
             usage=USAGE,
         )
         for index in range(STEPS - 1)
@@ -166,7 +166,7 @@ def root_attributes(operation_id: str) -> dict[str, Any]:
 def tool_attributes(operation_id: str, index: int) -> dict[str, Any]:
     return {
         "hookline.operation.id": operation_id,
-        "hookline.tool.identifier": "local",
+        "hookline.tool.toolset": "local",
         "gen_ai.tool.call.id": f"call_{index}",
         "gen_ai.agent.name": "adder",
         "gen_ai.tool.type": "function",

@@ -26,7 +26,7 @@ from hookline import (
     ModelCall,
     ModelResponse,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     exec_agent,
     tool,
 )
@@ -72,7 +72,7 @@ class Crowd:
         if call.step_index == STEPS - 1:
             return TURNS[-1]
         args = {"operation": call.operation_id, "step": call.step_index}
-        calling = ToolCalling(api_name="add", tool_call_id=f"call_{call.step_index}", args=args)
+        calling = ToolRequest(tool_name="add", tool_call_id=f"call_{call.step_index}", args=args)
         return ModelResponse(tool_calls=[calling], usage=USAGE)
 
     async def wait_turn(self, operation: str, step: int) -> str:

@@ -50,7 +50,7 @@ async def bench(rounds: int) -> list[Row]:
 def with_hookline(kind: str, make, count: int, **options: object) -> Timer:
     hooks = [Interceptor(id=f"h{number}", call=ToolCall, kind=kind, handler=make()) for number in range(count)]
     return block(
-        "call = make(operation_id='op', api_name='search', args=args, tool_call_id='call_1')\n"
+        "call = make(operation_id='op', tool_name='search', args=args, tool_call_id='call_1')\n"
         "await chain.run(call, terminal)",
         make=ToolCall,
         args=ARGS,

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hookline.calls import ToolCalling
 from hookline.evals.exporters import agentevals_messages, write_inspect_log
+
+from hookline.calls import ToolRequest
 from hookline.evals.running import TaskResult
 from hookline.evals.trajectories import MatchType, Trajectory
 from hookline.evals.trajectories._trajectory import ArgumentMode
@@ -85,7 +86,7 @@ def read_log(trajectories: list[Trajectory]) -> list[str]:
     for row, sample in zip(rows, log.samples, strict=True):
         calls = [call for message in sample.messages for call in getattr(message, "tool_calls", None) or []]
         found = (sample.id, [(call.function, call.arguments) for call in calls], sample.scores["utility"].value)
-        wanted = (row.name, [(call.api_name, call.args) for call in row.trajectory.calls], float(bool(row.utility)))
+        wanted = (row.name, [(call.tool_name, call.args) for call in row.trajectory.calls], float(bool(row.utility)))
         if found != wanted:
             wrong.append(f"inspect: {found}\nnot {wanted}")
     print(f"inspect: {len(log.samples)} samples, mean utility {log.results.scores[0].metrics['mean'].value:.2f}")
@@ -108,7 +109,7 @@ def _trajectory(draw: random.Random) -> Trajectory:
 
 
 def _shuffled(trajectory: Trajectory, draw: random.Random) -> Trajectory:
-    calls: list[ToolCalling] = draw.sample(trajectory.calls, len(trajectory.calls))
+    calls: list[ToolRequest] = draw.sample(trajectory.calls, len(trajectory.calls))
     return Trajectory.of_calls(calls)
 
 

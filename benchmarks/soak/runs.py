@@ -11,7 +11,7 @@ from hookline import (
     ModelResponse,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     Usage,
     exec_agent,
     resume_agent,
@@ -134,11 +134,11 @@ async def run_clerk(tracing: Hooks) -> None:
     assert (result.reason, result.output) == ("done", "The rent is paid."), result
 
 
-def calling(name: str, identifier: str = "local", /, **args: object) -> ToolCalling:
-    return ToolCalling(identifier=identifier, api_name=name, tool_call_id=f"call_{name}", args=args)
+def calling(name: str, toolset: str = "local", /, **args: object) -> ToolRequest:
+    return ToolRequest(toolset=toolset, tool_name=name, tool_call_id=f"call_{name}", args=args)
 
 
-def asks(*calls: ToolCalling) -> ModelResponse:
+def asks(*calls: ToolRequest) -> ModelResponse:
     return ModelResponse(tool_calls=list(calls), usage=USAGE, finish_reason="tool_calls")
 
 

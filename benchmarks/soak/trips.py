@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from zlib import crc32
 
-from hookline import Agent, ModelCall, ModelResponse, ScriptedModel, ToolCalling, tool
+from hookline import Agent, ModelCall, ModelResponse, ScriptedModel, ToolRequest, tool
 from hookline.events import AfterToolCall, BeforeStep, OnComplete, OnToolCallError
 from hookline.hooks import Hook
 
@@ -83,7 +83,7 @@ async def planner_says(call: ModelCall) -> ModelResponse:
     await asyncio.sleep(pause())
     trip, results = trip_of(call), told(call)
     if not results:
-        guide = ToolCalling(identifier="agent", api_name="guide", args={"instruction": trip}, tool_call_id="a1")
+        guide = ToolRequest(toolset="agent", tool_name="guide", args={"instruction": trip}, tool_call_id="a1")
         train, ferry = (calling(name, "book", trip=trip, what=EFFECTS[name]) for name in ("t0", "t1"))
         return ModelResponse(tool_calls=[train, ferry, guide])
     if len(results) == 3:
@@ -99,5 +99,5 @@ def trip_of(call: ModelCall) -> str:
     return next(message.content for message in call.messages if message.role == "user")
 
 
-def calling(name: str, api_name: str, **args: object) -> ToolCalling:
-    return ToolCalling(api_name=api_name, args=args, tool_call_id=name)
+def calling(name: str, tool_name: str, **args: object) -> ToolRequest:
+    return ToolRequest(tool_name=tool_name, args=args, tool_call_id=name)

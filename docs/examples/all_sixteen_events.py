@@ -41,7 +41,7 @@ from hookline import (
     OnToolCallError,
     Reject,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     Usage,
     exec_agent,
     resume_agent,
@@ -59,12 +59,12 @@ def detail(event: Event) -> str:
         case AfterStep():
             return f"step {event.step_index}: {event.step_type}, {'goes on' if event.should_continue else 'ends'}"
         case BeforeToolCall():
-            return f"{event.identifier}/{event.api_name} #{event.call_index} {event.args}"
+            return f"{event.toolset}/{event.tool_name} #{event.call_index} {event.args}"
         case AfterToolCall():
             origin = f"mocked by {event.answered_by}" if event.mocked else "from the tool"
-            return f"{event.api_name} #{event.call_index}: {event.content} ({origin})"
+            return f"{event.tool_name} #{event.call_index}: {event.content} ({origin})"
         case OnToolCallError():
-            return f"{event.api_name} #{event.call_index}: {event.error_type}: {event.error}"
+            return f"{event.tool_name} #{event.call_index}: {event.error_type}: {event.error}"
         case BeforeCompact():
             return f"{event.message_count} messages, {event.token_count} tokens"
         case AfterCompact():
@@ -78,7 +78,7 @@ def detail(event: Event) -> str:
         case OnCallAgentError():
             return f"{event.callee_id}: {event.error}"
         case BeforeHumanIntervention():
-            return "pending: " + ", ".join(f"{call.api_name} ({call.tool_call_id})" for call in event.pending_tools)
+            return "pending: " + ", ".join(f"{call.tool_name} ({call.tool_call_id})" for call in event.pending_tools)
         case AfterHumanIntervention():
             return f"{event.tool_call_id}: {event.action}{because(event.rejection_reason)}"
         case OnStopByHumanIntervention():
@@ -147,13 +147,13 @@ def say(text: str, *, tokens: int = 10) -> ModelResponse:
     return ModelResponse(content=text, usage=Usage(input_tokens=tokens, output_tokens=5))
 
 
-def call(*callings: ToolCalling, tokens: int = 10) -> ModelResponse:
+def call(*callings: ToolRequest, tokens: int = 10) -> ModelResponse:
     return ModelResponse(tool_calls=list(callings), usage=Usage(input_tokens=tokens, output_tokens=5))
 
 
-def calling(api_name: str, tool_call_id: str, **args: str) -> ToolCalling:
-    identifier = "agent" if api_name in ("guide", "critic") else "local"
-    return ToolCalling(identifier=identifier, api_name=api_name, args=args, tool_call_id=tool_call_id)
+def calling(tool_name: str, tool_call_id: str, **args: str) -> ToolRequest:
+    toolset = "agent" if tool_name in ("guide", "critic") else "local"
+    return ToolRequest(toolset=toolset, tool_name=tool_name, args=args, tool_call_id=tool_call_id)
 
 
 summaries = iter(["A train at 08:04 was found."])

@@ -5,7 +5,7 @@ It understands "balance", "pay Ada 50", "rob the bank" and "thanks".
 
 import re
 
-from hookline import Agent, Ask, Deny, Hooks, ModelCall, ModelResponse, ScriptedModel, ToolCall, ToolCalling, tool
+from hookline import Agent, Ask, Deny, Hooks, ModelCall, ModelResponse, ScriptedModel, ToolCall, ToolRequest, tool
 
 ledger = {"Ada": 20, "Bob": 0, "you": 1000}
 
@@ -63,7 +63,7 @@ def answer(call: ModelCall) -> ModelResponse:
 def asks(*calls: tuple[str, dict[str, object]]) -> ModelResponse:
     return ModelResponse(
         tool_calls=[
-            ToolCalling(api_name=name, args=args, tool_call_id=f"{name}_{number}")
+            ToolRequest(tool_name=name, args=args, tool_call_id=f"{name}_{number}")
             for number, (name, args) in enumerate(calls, start=1)
         ]
     )

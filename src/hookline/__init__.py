@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         StepResult,
         SubAgentCall,
         ToolCall,
-        ToolCalling,
+        ToolRequest,
         ToolResult,
         ToolSpec,
         Usage,
@@ -150,8 +150,8 @@ __all__ = [
     "SubAgentCall",
     "Tool",
     "ToolCall",
-    "ToolCalling",
     "ToolOutcome",
+    "ToolRequest",
     "ToolResult",
     "ToolSpec",
     "TransientModelError",
@@ -171,7 +171,7 @@ _HOMES = {
     "hookline.calls": """
         AgentCall AgentResult Ask CompactCall CompactResult Continue Denial Deny MemoryCall
         MemoryResult Message ModelCall ModelResponse RequestCall RequestResult Respond StepCall
-        StepResult SubAgentCall ToolCall ToolCalling ToolResult ToolSpec Usage
+        StepResult SubAgentCall ToolCall ToolRequest ToolResult ToolSpec Usage
     """,
     "hookline.dispatcher": "DrainReport HookDispatcher Registration",
     "hookline.errors": "HooklineError MissingExtraError TransientModelError",

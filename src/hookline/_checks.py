@@ -77,7 +77,7 @@ def check_timeout(timeout: object, where: str) -> None:
 
 
 def tool_matcher(pattern: str | None) -> Callable[[str], object] | None:
-    """Return a test on `identifier/api_name` for a tool pattern; `None` when every tool matches."""
+    """Return a test on `toolset/tool_name` for a tool pattern; `None` when every tool matches."""
     return None if pattern is None or pattern == "*" else tool_test(pattern)
 
 
@@ -86,7 +86,7 @@ def tool_test(pattern: str) -> Callable[[str], object]:
     """Return the test that a tool pattern stands for. Every filter of tools in hookline is decided here.
 
     Args:
-        pattern: A glob over `identifier/api_name`, in which `*` also matches `/`. One without a `/` means
+        pattern: A glob over `toolset/tool_name`, in which `*` also matches `/`. One without a `/` means
             `*/<pattern>`: that tool, wherever it comes from. A sub-agent is `agent/<id>`.
 
     Returns:
@@ -116,7 +116,7 @@ def check_tool(tool: object, name: str, *, has_tool: bool, where: str) -> None:
         where: How the error names the hook.
     """
     if not isinstance(tool, str) or not tool:
-        raise HookDefinitionError(where, f"`tool` is a glob over 'identifier/api_name', or over a name; got {tool!r}")
+        raise HookDefinitionError(where, f"`tool` is a glob over 'identifier/tool_name', or over a name; got {tool!r}")
     if not has_tool:
         raise HookDefinitionError(where, f"{name} has no tool, so `tool={tool!r}` could never match; leave it out")
 

@@ -32,7 +32,7 @@ __all__ = [
     "StepResult",
     "SubAgentCall",
     "ToolCall",
-    "ToolCalling",
+    "ToolRequest",
     "ToolResult",
     "ToolSpec",
     "Usage",
@@ -109,18 +109,18 @@ def _checked(result: ToolResult) -> ToolResult:
     return result
 
 
-class ToolCalling(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ToolRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A tool call as the model asked for it.
 
     Attributes:
-        identifier: Where the tool comes from: `"local"` for a Python function, the server's name for MCP.
-        api_name: The tool's name there.
+        toolset: Where the tool comes from: `"local"` for a Python function, the server's name for MCP.
+        tool_name: The tool's name there.
         args: The arguments as a JSON object, or the model's raw text where it was not parsed.
         tool_call_id: The model's id of this call, unique within the answer.
     """
 
-    identifier: str = "local"
-    api_name: str
+    toolset: str = msgspec.field(default="local", name="identifier")
+    tool_name: str = msgspec.field(name="apiName")
     args: dict[str, Any] | str = {}
     tool_call_id: str
 
@@ -163,7 +163,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
-    tool_calls: list[ToolCalling] = NO_LIST
+    tool_calls: list[ToolRequest] = NO_LIST
     tool_call_id: str | None = None
     details: dict[str, Any] = NO_DICT
 
@@ -172,13 +172,13 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A tool as a model sees it.
 
     Attributes:
-        identifier: Where the tool comes from: `"local"` for a Python function.
+        toolset: Where the tool comes from: `"local"` for a Python function.
         name: Its name there.
         description: What it does, for the model.
         schema: JSON Schema of its arguments.
     """
 
-    identifier: str = "local"
+    toolset: str = msgspec.field(default="local", name="identifier")
     name: str
     description: str = ""
     schema: dict[str, Any] = {}
@@ -310,7 +310,7 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     content: str = ""
-    tool_calls: list[ToolCalling] = NO_LIST
+    tool_calls: list[ToolRequest] = NO_LIST
     reasoning: str = ""
     usage: Usage = Usage()
     finish_reason: str = "stop"
@@ -329,16 +329,16 @@ class ToolCall(Call, frozen=True, kw_only=True):
     """A tool is about to be called.
 
     Attributes:
-        identifier: Where the tool comes from.
-        api_name: The tool's name there.
+        toolset: Where the tool comes from.
+        tool_name: The tool's name there.
         args: The arguments, read-only. Text of the model that was no JSON object gives `{}`.
         tool_call_id: The model's id of this call.
         call_index: From 1, per tool and operation.
         step_index: The step that it belongs to, from 0.
     """
 
-    identifier: str = "local"
-    api_name: str
+    toolset: str = msgspec.field(default="local", name="identifier")
+    tool_name: str = msgspec.field(name="api_name")
     args: dict[str, Any] = {}
     tool_call_id: str = ""
     call_index: int = 1

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 import msgspec
 
 from hookline._readonly import check_finite, read_only, read_only_list
-from hookline.calls import ToolCalling, as_tool_result
+from hookline.calls import ToolRequest, as_tool_result
 from hookline.errors import EventDecodeError, EventEncodeError
 
 __all__ = [
@@ -43,8 +43,8 @@ __all__ = [
     "OnToolCallError",
     "PendingTool",
     "StepType",
-    "ToolCalling",
     "ToolOutcome",
+    "ToolRequest",
     "decode",
     "encode",
     "json_schema",
@@ -80,15 +80,15 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What the model was told about one tool call.
 
     Attributes:
-        identifier: Where the tool comes from.
-        api_name: The tool's name there.
+        toolset: Where the tool comes from.
+        tool_name: The tool's name there.
         tool_call_id: The model's id of the call.
         content: The text that the model reads.
         success: False if the tool failed, raised, was denied or was rejected.
     """
 
-    identifier: str
-    api_name: str
+    toolset: str = msgspec.field(name="identifier")
+    tool_name: str = msgspec.field(name="apiName")
     tool_call_id: str
     content: str
     success: bool
@@ -98,15 +98,15 @@ class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """A tool call that waits for a person.
 
     Attributes:
-        identifier: Where the tool comes from.
-        api_name: The tool's name there.
+        toolset: Where the tool comes from.
+        tool_name: The tool's name there.
         tool_call_id: The id to name in `Approve` or `Reject`.
         args: The very arguments that will run when it is approved.
         prompt: What a hook asks the person; on the wire only where there is one.
     """
 
-    identifier: str
-    api_name: str
+    toolset: str = msgspec.field(name="identifier")
+    tool_name: str = msgspec.field(name="apiName")
     tool_call_id: str
     args: dict[str, Any]
     prompt: str = ""
@@ -157,16 +157,16 @@ class ToolEventFields(EventFields, frozen=True, kw_only=True):
     """What every event of a tool call says.
 
     Attributes:
-        identifier: Where the tool comes from: `"local"` for a Python function, the server's name for MCP.
-        api_name: The tool's name there.
+        toolset: Where the tool comes from: `"local"` for a Python function, the server's name for MCP.
+        tool_name: The tool's name there.
         args: The final arguments, read-only; text of the model that was no JSON object gives `{}`.
         call_index: From 1, per tool and operation; parallel calls never share one.
         step_index: The step, from 0.
         tool_call_id: The model's id of the call.
     """
 
-    identifier: str
-    api_name: str
+    toolset: str = msgspec.field(name="identifier")
+    tool_name: str = msgspec.field(name="apiName")
     args: dict[str, Any]
     call_index: int
     step_index: int
@@ -325,7 +325,7 @@ class AfterStep(EventFields, frozen=True, kw_only=True, tag="afterStep"):
     step_type: StepType
     content: str
     reasoning: str
-    tools_calling: list[ToolCalling]
+    tools_calling: list[ToolRequest]
     tools_result: list[ToolOutcome]
     should_continue: bool
     execution_time_ms: float

@@ -120,7 +120,7 @@ def matcher(tool: str | None, tenant_id: str) -> Callable[[Any], object] | None:
     def matches(event: Any) -> bool:
         if tenant_id and event.tenant_id != tenant_id:
             return False
-        return wanted is None or bool(wanted(f"{event.identifier}/{event.api_name}"))
+        return wanted is None or bool(wanted(f"{event.toolset}/{event.tool_name}"))
 
     return matches
 

@@ -59,7 +59,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         type: The event: its class, or its wire name.
         handler: `(event) -> None`, plain or async. It decides nothing by what it returns; a decision that it returns is
             an error, and denies the call of a `BeforeToolCall`.
-        tool: Glob over `identifier/api_name`; one without a `/` means `*/<glob>` (`"search"`). `None` for every tool.
+        tool: Glob over `toolset/tool_name`; one without a `/` means `*/<glob>` (`"search"`). `None` for every tool.
             Tool events only.
         timeout: Seconds an async handler may take; `None` for the dispatcher's `hook_timeout`, `math.inf` for no limit.
         webhook: Where to deliver the event, to another process: a `Webhook`, or a mapping with its fields. A hook may
@@ -108,7 +108,7 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
         kind: `"before"`, `"guard"`, `"after"` or `"around"`.
         handler: `(call)`, `(call, result)` for `"after"`, `(call, call_next)` for `"around"`; plain or async.
         priority: From 0, outermost, to 1000.
-        tool: Glob over `identifier/api_name`; one without a `/` means `*/<glob>` (`"search"`). `None` for every tool.
+        tool: Glob over `toolset/tool_name`; one without a `/` means `*/<glob>` (`"search"`). `None` for every tool.
             `ToolCall` only.
         timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
         on_error: What becomes of the call when the hook fails: `"closed"` denies it, `"open"` goes on without the hook.
@@ -319,7 +319,7 @@ class Hooks:
 
         Args:
             event: One of the sixteen event classes.
-            tool: Glob over `identifier/api_name`, for tool events only; `*` also matches `/`, and one without a `/`
+            tool: Glob over `toolset/tool_name`, for tool events only; `*` also matches `/`, and one without a `/`
                 means `*/<glob>`.
             timeout: Seconds an async handler may take; `None` for the dispatcher's `hook_timeout`, `math.inf` for
                 no limit.
@@ -364,7 +364,7 @@ class Hooks:
             call: The class of the calls: `AgentCall`, `StepCall`, `ModelCall`, `ToolCall`, `CompactCall`,
                 `SubAgentCall`, `RequestCall` or `MemoryCall`.
             priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
+            tool: Glob over `toolset/tool_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
                 means `*/<glob>`.
             timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
             on_error: What becomes of the call when the hook raises, takes too long or returns something else:
@@ -397,7 +397,7 @@ class Hooks:
         Args:
             call: The class of the calls, as for `before`.
             priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
+            tool: Glob over `toolset/tool_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
                 means `*/<glob>`.
             timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
             on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
@@ -429,7 +429,7 @@ class Hooks:
         Args:
             call: The class of the calls, as for `before`.
             priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
+            tool: Glob over `toolset/tool_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
                 means `*/<glob>`.
             timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
             on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
@@ -462,7 +462,7 @@ class Hooks:
         Args:
             call: The class of the calls, as for `before`.
             priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `identifier/api_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
+            tool: Glob over `toolset/tool_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
                 means `*/<glob>`.
             timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
             on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.

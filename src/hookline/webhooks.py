@@ -82,7 +82,7 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     Attributes:
         id: The hook's id.
         type: The event.
-        tool: Glob over `identifier/api_name`.
+        tool: Glob over `toolset/tool_name`.
         webhook: Where it is delivered.
         tenant_id: Only for events of this tenant; `""` for every tenant.
     """
@@ -100,7 +100,7 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         if self.tenant_id and self.tenant_id != event.tenant_id:
             return False
         matches = tool_matcher(self.tool) if isinstance(event, TOOL_EVENTS) else None
-        return matches is None or bool(matches(f"{event.identifier}/{event.api_name}"))  # type: ignore[union-attr]
+        return matches is None or bool(matches(f"{event.toolset}/{event.tool_name}"))  # type: ignore[union-attr]
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):

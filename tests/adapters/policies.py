@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 from agent_hooks import Verdict
 
-from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, tool
+from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, tool
 
 Context = dict[str, Any]
 POINTS = [
@@ -81,7 +81,7 @@ class Sums:
 
 
 def asks(name: str, call_id: str = "t1", **args: Any) -> ModelResponse:
-    return ModelResponse(tool_calls=[ToolCalling(api_name=name, args=args, tool_call_id=call_id)])
+    return ModelResponse(tool_calls=[ToolRequest(tool_name=name, args=args, tool_call_id=call_id)])
 
 
 def says(text: str) -> ModelResponse:

@@ -28,7 +28,7 @@ from hookline import (
     Reject,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     exec_agent,
     resume_agent,
@@ -378,7 +378,7 @@ async def test_outside_of_a_run_nobody_can_be_asked_and_nothing_runs() -> None:
         return ToolResult(content="ran")
 
     chain = Chain([PolicyHooks(Policy(pre_tool_call=LIFTABLE))])
-    outcome = await chain.run(ToolCall(api_name="pay", tool_call_id="t1"), terminal)
+    outcome = await chain.run(ToolCall(tool_name="pay", tool_call_id="t1"), terminal)
 
     assert outcome.denied is not None
     assert ran == []
@@ -388,7 +388,7 @@ async def test_several_calls_may_wait_and_each_has_its_own_decision() -> None:
     sums, policy = Sums(), AsyncPolicy(pre_tool_call=LIFTABLE)
     both = ModelResponse(
         tool_calls=[
-            ToolCalling(api_name="pay", args={"to": name, "amount": 500}, tool_call_id=name) for name in ("Ada", "Bob")
+            ToolRequest(tool_name="pay", args={"to": name, "amount": 500}, tool_call_id=name) for name in ("Ada", "Bob")
         ]
     )
     run, policies = agent(sums, both, says("done")), PolicyHooks(policy)

@@ -193,7 +193,10 @@ async def test_arguments_that_are_no_json_show_as_none_and_do_not_run() -> None:
     sums, policy = Sums(), Policy()
     turn = asks("pay")
     broken = ScriptedModel(
-        [type(turn)(tool_calls=[type(turn.tool_calls[0])(api_name="pay", args="{oops", tool_call_id="t1")]), says("ok")]
+        [
+            type(turn)(tool_calls=[type(turn.tool_calls[0])(tool_name="pay", args="{oops", tool_call_id="t1")]),
+            says("ok"),
+        ]
     )
 
     result = await exec_agent(Agent(id="a", model=broken, tools=sums.tools()), "go", hooks=[PolicyHooks(policy)])

@@ -23,7 +23,7 @@ from hookline import (
     Respond,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     Usage,
     exec_agent,
     interrupt,
@@ -340,7 +340,7 @@ async def test_a_sub_agent_is_a_tool_and_a_session_of_its_own() -> None:
     )
     helper = agent(Sums(), says("helped"), id="helper")
     call = ModelResponse(
-        tool_calls=[ToolCalling(identifier="agent", api_name="helper", args={"instruction": "x"}, tool_call_id="t1")]
+        tool_calls=[ToolRequest(toolset="agent", tool_name="helper", args={"instruction": "x"}, tool_call_id="t1")]
     )
 
     result = await exec_agent(agent(Sums(), call, says("ok"), sub_agents=[helper]), "go", hooks=[PolicyHooks(policy)])
@@ -357,7 +357,7 @@ async def test_a_sub_agent_that_policies_deny_does_not_run() -> None:
     policy = Policy(pre_tool_call=Verdict.escalate(reason="no_agents"))
     helper = agent(Sums(), id="helper")
     call = ModelResponse(
-        tool_calls=[ToolCalling(identifier="agent", api_name="helper", args={"instruction": "x"}, tool_call_id="t1")]
+        tool_calls=[ToolRequest(toolset="agent", tool_name="helper", args={"instruction": "x"}, tool_call_id="t1")]
     )
 
     result = await exec_agent(agent(Sums(), call, says("ok"), sub_agents=[helper]), "go", hooks=[PolicyHooks(policy)])
@@ -445,7 +445,7 @@ async def test_parallel_tool_calls_are_judged_one_by_one() -> None:
     )
     both = ModelResponse(
         tool_calls=[
-            ToolCalling(api_name="pay", args={"to": name, "amount": 1}, tool_call_id=name) for name in ("Ada", "Bob")
+            ToolRequest(tool_name="pay", args={"to": name, "amount": 1}, tool_call_id=name) for name in ("Ada", "Bob")
         ]
     )
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from adapters.mcp_servers import alive, everything_read, raw, started
-from hookline import AfterToolCall, Agent, Hooks, ModelResponse, OnComplete, ScriptedModel, ToolCalling, exec_agent
+from hookline import AfterToolCall, Agent, Hooks, ModelResponse, OnComplete, ScriptedModel, ToolRequest, exec_agent
 from hookline.adapters.mcp import McpServer, McpServerError, McpStartError, McpToolsError, mcp_server
 from hookline.runtime import OperationResult
 
@@ -69,7 +69,7 @@ async def called(server: McpServer, *modes: str) -> tuple[OperationResult, list[
     heard: list[AfterToolCall] = []
     hooks = Hooks("ears")
     hooks.on(AfterToolCall)(heard.append)
-    callings = [ToolCalling(identifier="raw", api_name="act", args={"mode": m}, tool_call_id=m) for m in modes]
+    callings = [ToolRequest(toolset="raw", tool_name="act", args={"mode": m}, tool_call_id=m) for m in modes]
     model = ScriptedModel([ModelResponse(tool_calls=callings), ModelResponse(content="went on")])
     result = await exec_agent(Agent(id="a", model=model, tools=[server]), "Go", hooks=[hooks])
     return result, heard

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from adapters.mcp_servers import alive, raw, started
-from hookline import Agent, AgentSession, BeforeToolCall, Hooks, ModelResponse, ScriptedModel, ToolCalling, exec_agent
+from hookline import Agent, AgentSession, BeforeToolCall, Hooks, ModelResponse, ScriptedModel, ToolRequest, exec_agent
 from hookline.adapters.mcp import McpServer
 from hookline.errors import HookUsageError
 from hookline.runtime import interrupt
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 def agent(server: McpServer, calls: int = 1) -> Agent:
-    calling = [ToolCalling(identifier="raw", api_name="act", tool_call_id=f"t{n}") for n in range(calls)]
+    calling = [ToolRequest(toolset="raw", tool_name="act", tool_call_id=f"t{n}") for n in range(calls)]
     return Agent(id="a", model=ScriptedModel([ModelResponse(tool_calls=calling), ModelResponse()]), tools=[server])
 
 
@@ -73,7 +73,7 @@ async def test_runs_share_a_server_that_is_kept_open(tmp_path: Path) -> None:
 async def test_a_session_keeps_its_server_from_task_to_task(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     model = ScriptedModel(
-        [ModelResponse(tool_calls=[ToolCalling(api_name="act", tool_call_id="t")]), ModelResponse()] * 2
+        [ModelResponse(tool_calls=[ToolRequest(tool_name="act", tool_call_id="t")]), ModelResponse()] * 2
     )
     async with AgentSession(Agent(id="a", model=model, tools=[raw(notes=notes)])) as session:
         assert [(await session.run("Go")).reason for _ in range(2)] == ["done", "done"]
@@ -191,7 +191,7 @@ async def test_a_cancelled_run_tells_a_server_that_is_kept_open(tmp_path: Path) 
     notes = tmp_path / "notes"
     hooks = Hooks("impatient")
     heard: list[str] = []
-    hooks.on(BeforeToolCall)(lambda event: heard.append(event.identifier))
+    hooks.on(BeforeToolCall)(lambda event: heard.append(event.toolset))
 
     async with raw("hangs", notes) as server:
         async with anyio.create_task_group() as group:

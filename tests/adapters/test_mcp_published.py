@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, exec_agent
+from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, exec_agent
 from hookline.adapters.mcp import mcp_server
 
 package = pytest.importorskip("mcp_server_time", reason="needs the package mcp-server-time")
@@ -19,8 +19,8 @@ async def test_the_time_server_converts_a_time() -> None:
     server = mcp_server("time", command=[sys.executable, *arguments], cwd=Path(package.__file__).parents[1])
     args = {"source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC"}
     calls = [
-        ToolCalling(identifier="time", api_name="convert_time", args=args, tool_call_id="t1"),
-        ToolCalling(identifier="time", api_name="convert_time", args={**args, "time": "noon"}, tool_call_id="t2"),
+        ToolRequest(toolset="time", tool_name="convert_time", args=args, tool_call_id="t1"),
+        ToolRequest(toolset="time", tool_name="convert_time", args={**args, "time": "noon"}, tool_call_id="t2"),
     ]
     model = ScriptedModel([ModelResponse(tool_calls=calls), ModelResponse(content="done")])
 

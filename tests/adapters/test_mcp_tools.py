@@ -23,7 +23,7 @@ from hookline import (
     OnToolCallError,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     exec_agent,
     resume_agent,
 )
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.anyio
 def asking(server: McpServer, *calls: tuple[str, dict[str, Any]], together: bool = False) -> Agent:
     """An agent that makes these calls, each in a step of its own unless together, and is done."""
     wanted = [
-        ToolCalling(identifier=server.identifier, api_name=name, args=args, tool_call_id=f"c{number}")
+        ToolRequest(toolset=server.toolset, tool_name=name, args=args, tool_call_id=f"c{number}")
         for number, (name, args) in enumerate(calls)
     ]
     turns = [wanted] if together else [[calling] for calling in wanted]
@@ -87,7 +87,7 @@ async def test_a_real_server_answers_a_run_with_text_structure_failures_and_othe
     assert "because" in failed
     assert "There is no tool" in unknown
     events = [event for event in heard if not isinstance(event, BeforeToolCall)]
-    assert [event.identifier for event in heard[:-2]] == ["shop"] * 12
+    assert [event.toolset for event in heard[:-2]] == ["shop"] * 12
     assert [type(event).__name__ for event in events] == ["AfterToolCall"] * 6 + ["OnToolCallError"]
     assert [event.success for event in events[:-1]] == [True, True, False, True, True, False]
 
@@ -126,7 +126,7 @@ async def test_a_mocked_or_denied_call_does_not_reach_the_server(tmp_path: Any) 
     [
         (True, ["act", "look"]),
         (["a*"], ["act"]),
-        (lambda call: call.api_name == "look", ["look"]),
+        (lambda call: call.tool_name == "look", ["look"]),
     ],
 )
 async def test_a_person_approves_the_calls_that_were_asked_for(
@@ -136,8 +136,8 @@ async def test_a_person_approves_the_calls_that_were_asked_for(
 
     result = await exec_agent(agent, "Go")
 
-    assert [call.api_name for call in result.pending] == pending
-    assert [call.identifier for call in result.pending] == ["raw"] * len(pending)
+    assert [call.tool_name for call in result.pending] == pending
+    assert [call.toolset for call in result.pending] == ["raw"] * len(pending)
     approved = await resume_agent(agent, result.operation_id, [Approve(c.tool_call_id) for c in result.pending])
     assert approved.reason == "done", approved.error
     assert [text.split()[1] for text in told(approved)] == ["act", "look"]

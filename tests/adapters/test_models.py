@@ -241,7 +241,7 @@ async def test_tools_of_one_name_from_two_places_are_told_apart(provider: Provid
     async def there(args: Any) -> str:
         return f"there {args}"
 
-    tools = [Tool(name="search", run=here), Tool(identifier="web.site", name="search", run=there)]
+    tools = [Tool(name="search", run=here), Tool(toolset="web.site", name="search", run=there)]
 
     def both(exchange: Any) -> None:
         names = [offer["function"]["name"] for offer in exchange.body["tools"]]
@@ -254,7 +254,7 @@ async def test_tools_of_one_name_from_two_places_are_told_apart(provider: Provid
         result = await run(model, streamed=streamed, recorder=recorder, tools=tools)
 
     assert tool_texts(result) == ["here {}", "there {}"]
-    called = {(event.identifier, event.api_name) for event in recorder.of(BeforeToolCall)}
+    called = {(event.toolset, event.tool_name) for event in recorder.of(BeforeToolCall)}
     assert called == {("local", "search"), ("web.site", "search")}
 
 

@@ -25,7 +25,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
-from hookline import Agent, Hooks, Message, ModelCall, Tool, ToolCalling, ToolSpec, exec_agent
+from hookline import Agent, Hooks, Message, ModelCall, Tool, ToolRequest, ToolSpec, exec_agent
 from hookline.adapters.models import PydanticModel
 from hookline.adapters.models._calls import cost_of
 from hookline.adapters.models._messages import WireNames
@@ -49,8 +49,8 @@ class Listening:
         return self.turns.pop(0) if self.turns else ModelResponse([TextPart("ok")])
 
 
-def calling(name: str, call_id: str, identifier: str = "local", **args: Any) -> ToolCalling:
-    return ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=call_id)
+def calling(name: str, call_id: str, toolset: str = "local", **args: Any) -> ToolRequest:
+    return ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=call_id)
 
 
 def parts(messages: list[ModelMessage]) -> list[tuple[Any, ...]]:
@@ -141,15 +141,15 @@ async def test_an_id_may_come_again_in_a_later_turn() -> None:
 async def test_a_call_of_a_tool_that_is_offered_no_more_keeps_its_name() -> None:
     got = await sent(
         Message(role="user", content="Go"),
-        Message(role="assistant", content="", tool_calls=[calling("find.it", "c1", identifier="web")]),
+        Message(role="assistant", content="", tool_calls=[calling("find.it", "c1", toolset="web")]),
         Message(role="tool", content="1", tool_call_id="c1"),
         tools=[ToolSpec(name="other")],
     )
     offered = await sent(
         Message(role="user", content="Go"),
-        Message(role="assistant", content="", tool_calls=[calling("find.it", "c1", identifier="web")]),
+        Message(role="assistant", content="", tool_calls=[calling("find.it", "c1", toolset="web")]),
         Message(role="tool", content="1", tool_call_id="c1"),
-        tools=[ToolSpec(identifier="web", name="find.it")],
+        tools=[ToolSpec(toolset="web", name="find.it")],
     )
 
     assert parts(got) == parts(offered)
@@ -165,7 +165,7 @@ async def test_text_and_calls_of_an_answer_in_several_parts_are_joined() -> None
     response = await listening.model.respond(ModelCall(messages=[Message(role="user", content="Go")]))
 
     assert response.content == "One, two."
-    assert [(each.api_name, each.args) for each in response.tool_calls] == [("a", {"x": 1}), ("b", {})]
+    assert [(each.tool_name, each.args) for each in response.tool_calls] == [("a", {"x": 1}), ("b", {})]
     assert response.tool_calls[1].tool_call_id
 
 
@@ -313,12 +313,12 @@ pairs = st.tuples(st.sampled_from(["local", "web", "web__", "agent", "a.b", ""])
 
 @given(st.lists(pairs, unique=True, max_size=12), st.lists(pairs, max_size=6))
 def test_names_on_the_wire_fit_are_unique_and_lead_back(offered: Any, called: Any) -> None:
-    tools = [ToolSpec(identifier=identifier, name=name) for identifier, name in offered]
+    tools = [ToolSpec(toolset=toolset, name=name) for toolset, name in offered]
     history = [
         Message(
             role="assistant",
             content="",
-            tool_calls=[calling(name, str(at), identifier) for at, (identifier, name) in enumerate(called)],
+            tool_calls=[calling(name, str(at), toolset) for at, (toolset, name) in enumerate(called)],
         )
     ]
 
@@ -335,7 +335,7 @@ def test_names_on_the_wire_fit_are_unique_and_lead_back(offered: Any, called: An
 
 
 def test_a_name_that_nobody_offered_is_a_local_one() -> None:
-    assert WireNames([ToolSpec(identifier="web", name="search")], []).tool("search") == ("local", "search")
+    assert WireNames([ToolSpec(toolset="web", name="search")], []).tool("search") == ("local", "search")
 
 
 async def test_a_cancelled_wait_is_not_an_error_of_the_model() -> None:

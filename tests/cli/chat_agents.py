@@ -16,7 +16,7 @@ from hookline import (
     ModelCall,
     ModelResponse,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     Usage,
     tool,
 )
@@ -70,7 +70,7 @@ async def leave() -> str:
 def calls(*calls: tuple[str, dict[str, object]]) -> ModelResponse:
     return ModelResponse(
         tool_calls=[
-            ToolCalling(api_name=name, args=args, tool_call_id=f"call_{number}")
+            ToolRequest(tool_name=name, args=args, tool_call_id=f"call_{number}")
             for number, (name, args) in enumerate(calls)
         ],
         usage=Usage(input_tokens=1000, output_tokens=20, cost_usd=0.01),
@@ -108,8 +108,8 @@ class Actor:
             case "delegate":
                 return ModelResponse(
                     tool_calls=[
-                        ToolCalling(
-                            identifier="agent", api_name="helper", args={"instruction": "note it"}, tool_call_id="h"
+                        ToolRequest(
+                            toolset="agent", tool_name="helper", args={"instruction": "note it"}, tool_call_id="h"
                         )
                     ]
                 )

@@ -1,6 +1,6 @@
 """An agent without tools of its own, which calls the tool of the `shop` that the user names."""
 
-from hookline import Agent, ModelCall, ModelResponse, ScriptedModel, ToolCalling
+from hookline import Agent, ModelCall, ModelResponse, ScriptedModel, ToolRequest
 
 ARGUMENTS = {"hang": {"name": "hang"}, "echo": {"value": "echo"}}
 
@@ -9,7 +9,7 @@ def answer(call: ModelCall) -> ModelResponse:
     last = call.messages[-1]
     if last.role == "tool":
         return ModelResponse(content=f"It said {last.content}")
-    calling = ToolCalling(identifier="shop", api_name=last.content, args=ARGUMENTS[last.content], tool_call_id="call")
+    calling = ToolRequest(toolset="shop", tool_name=last.content, args=ARGUMENTS[last.content], tool_call_id="call")
     return ModelResponse(tool_calls=[calling])
 
 

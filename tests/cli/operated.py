@@ -18,7 +18,7 @@ from hookline import (
     OnComplete,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     exec_agent,
     tool,
 )
@@ -50,7 +50,7 @@ def payer(*amounts: int) -> Agent:
         if told or not amounts:
             return ModelResponse(content=" and ".join(told))
         calls = [
-            ToolCalling(api_name="pay", args={"amount": amount}, tool_call_id=f"t{nth}")
+            ToolRequest(tool_name="pay", args={"amount": amount}, tool_call_id=f"t{nth}")
             for nth, amount in enumerate(amounts)
         ]
         return ModelResponse(tool_calls=calls)

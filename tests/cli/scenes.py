@@ -82,8 +82,8 @@ class Tape:
     def tool(self, name: str, begin: float, end: float, step: int = 0, error: str | None = None, **after: Any) -> Tape:
         self._calls += 1
         call = {
-            "identifier": "local",
-            "api_name": name,
+            "toolset": "local",
+            "tool_name": name,
             "args": {"q": f"argument of {name}"},
             "call_index": self._calls,
             "step_index": step,
@@ -96,7 +96,7 @@ class Tape:
         return self.add(AfterToolCall, end, **call, **{**answer, **after})
 
     def ask(self, at: float, step: int = 0) -> Tape:
-        pending = [PendingTool(identifier="local", api_name="pay", tool_call_id="p1", args={})]
+        pending = [PendingTool(toolset="local", tool_name="pay", tool_call_id="p1", args={})]
         return self.add(BeforeHumanIntervention, at, step_index=step, pending_tools=pending)
 
     def decide(self, at: float, action: str = "approve") -> Tape:

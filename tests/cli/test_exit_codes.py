@@ -42,7 +42,7 @@ HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 AGENTS = """
 from pathlib import Path
 import anyio
-from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, tool
+from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, tool
 
 def agent(*calls):
     @tool(needs_approval=True)
@@ -55,7 +55,7 @@ def agent(*calls):
         await anyio.sleep_forever()
 
     turns = [
-        ModelResponse(tool_calls=[ToolCalling(api_name=name, args=args, tool_call_id=f"t{number}")])
+        ModelResponse(tool_calls=[ToolRequest(tool_name=name, args=args, tool_call_id=f"t{number}")])
         for number, (name, args) in enumerate(calls)
     ]
     return Agent(id="agent", model=ScriptedModel([*turns, ModelResponse(content="done")]), tools=[pay, hang])

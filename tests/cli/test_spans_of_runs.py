@@ -19,7 +19,7 @@ from hookline import (
     OnComplete,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     Usage,
     exec_agent,
     interrupt,
@@ -43,7 +43,7 @@ async def search(query: str) -> str:
 
 
 def searching(*answers: ModelResponse, **parts: Any) -> Agent:
-    call = ToolCalling(api_name="search", args={"query": "tea"}, tool_call_id="c1")
+    call = ToolRequest(tool_name="search", args={"query": "tea"}, tool_call_id="c1")
     asks = ModelResponse(
         tool_calls=[call], usage=Usage(input_tokens=1200, output_tokens=34), finish_reason="tool_calls"
     )
@@ -147,7 +147,7 @@ def test_a_run_that_was_interrupted_shows_in_what() -> None:
         await anyio.sleep_forever()
         return ""
 
-    call = ToolCalling(api_name="forever", tool_call_id="c1")
+    call = ToolRequest(tool_name="forever", tool_call_id="c1")
     agent = Agent(id="a", model=ScriptedModel([ModelResponse(tool_calls=[call])]), tools=[forever])
 
     text = traced(lambda tracing: exec_agent(agent, "Wait", operation_id="op", hooks=[tracing.hooks]))

@@ -25,7 +25,7 @@ from .receivers import Answer, Receiver, enormous, garbage, hang, ok, says_json,
 pytestmark = pytest.mark.anyio
 
 SECRET = generate_key()
-CALL = ToolCall(operation_id="op-1", tenant_id="t", api_name="bash", args={"command": "ls"}, tool_call_id="call-1")
+CALL = ToolCall(operation_id="op-1", tenant_id="t", tool_name="bash", args={"command": "ls"}, tool_call_id="call-1")
 
 
 def delivery() -> InProcess:
@@ -91,7 +91,7 @@ class TestAnswers:
 
     async def test_a_tool_that_it_is_not_for_is_not_asked_about(self) -> None:
         async with Receiver() as receiver:
-            call = ToolCall(api_name="search")
+            call = ToolCall(tool_name="search")
 
             assert (await judged(receiver, call)).result.content == "ran {}"
             assert receiver.requests == []

@@ -38,8 +38,8 @@ def failed(operation_id: str = "op", **changes: Any) -> OnToolCallError:
 def _tool(operation_id: str) -> dict[str, Any]:
     return {
         "operation_id": operation_id,
-        "identifier": "local",
-        "api_name": "search",
+        "toolset": "local",
+        "tool_name": "search",
         "args": {"q": "x"},
         "call_index": 1,
         "step_index": 0,

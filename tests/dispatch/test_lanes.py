@@ -559,7 +559,7 @@ async def test_a_filtered_event_takes_no_room_and_is_not_counted() -> None:
     seen: list[str] = []
 
     async def note(event: Any) -> None:
-        seen.append(event.api_name)
+        seen.append(event.tool_name)
 
     bundle = Hooks("bundle")
     from hookline import AfterToolCall
@@ -569,7 +569,7 @@ async def test_a_filtered_event_takes_no_room_and_is_not_counted() -> None:
         dispatcher.register("op", [bundle])
         for _ in range(5):
             dispatcher.dispatch(answered())
-        dispatcher.dispatch(answered(api_name="pay"))
+        dispatcher.dispatch(answered(tool_name="pay"))
         report = await dispatcher.unregister("op")
 
     assert seen == ["pay"]

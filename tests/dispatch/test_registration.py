@@ -568,7 +568,7 @@ async def test_a_tool_filter_is_a_glob_over_identifier_and_name(
     pattern: str, tool: str, *, matches: bool, is_async: bool
 ) -> None:
     seen: list[str] = []
-    identifier, _, api_name = tool.rpartition("/")
+    toolset, _, tool_name = tool.rpartition("/")
 
     async def note_later(event: Any) -> None:
         seen.append(event.hook_type)
@@ -580,7 +580,7 @@ async def test_a_tool_filter_is_a_glob_over_identifier_and_name(
     bundle = Hooks("bundle")
     for kind in (BeforeToolCall, AfterToolCall, OnToolCallError):
         bundle.on(kind, tool=pattern)(handler)
-    named = {"identifier": identifier, "api_name": api_name}
+    named = {"toolset": toolset, "tool_name": tool_name}
     async with HookDispatcher() as dispatcher:
         dispatcher.register("op", [bundle])
 

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from hookline import Agent, Approve, ModelCall, ModelResponse, OperationStore, ScriptedModel, ToolCalling, tool
+from hookline import Agent, Approve, ModelCall, ModelResponse, OperationStore, ScriptedModel, ToolRequest, tool
 from hookline.errors import OperationBusyError, OperationFinishedError, StaleStateError
 from hookline.runtime import OperationState, exec_agent, resume_agent
 
@@ -92,7 +92,7 @@ async def test_of_two_people_who_approve_at_once_one_is_served_and_the_tool_runs
     def answer(call: ModelCall) -> ModelResponse:
         if call.messages[-1].role == "tool":
             return ModelResponse(content="done")
-        return ModelResponse(tool_calls=[ToolCalling(api_name="pay", args={"amount": 5}, tool_call_id="p")])
+        return ModelResponse(tool_calls=[ToolRequest(tool_name="pay", args={"amount": 5}, tool_call_id="p")])
 
     agent = Agent(id="a", model=ScriptedModel(answer), tools=[pay])
     reasons: list[str] = []

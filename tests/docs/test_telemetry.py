@@ -36,7 +36,7 @@ from hookline import (
     Respond,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     Usage,
     exec_agent,
@@ -134,11 +134,10 @@ async def pay() -> str:
     return "paid"
 
 
-def calls(*tools: str, identifier: str = "local", **args: str) -> ModelResponse:
+def calls(*tools: str, toolset: str = "local", **args: str) -> ModelResponse:
     usage = Usage(input_tokens=500, output_tokens=5)
     callings = [
-        ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=f"c{at}")
-        for at, name in enumerate(tools)
+        ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=f"c{at}") for at, name in enumerate(tools)
     ]
     return ModelResponse(tool_calls=callings, usage=usage)
 
@@ -230,7 +229,7 @@ async def play(found: Exported) -> None:
     await exec_agent(agent(ValueError(LONG)), "Go", hooks=both, **ids)
     callee = agent(says(), id="callee")
     await exec_agent(
-        agent(calls("callee", identifier="agent", instruction=LONG), says(), sub_agents=[callee]), "Go", hooks=hooks
+        agent(calls("callee", toolset="agent", instruction=LONG), says(), sub_agents=[callee]), "Go", hooks=hooks
     )
     for summarizes in (summarize, cannot, interrupts):
         compacting = agent(

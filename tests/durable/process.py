@@ -12,7 +12,7 @@ from pathlib import Path
 
 from opentelemetry.sdk.trace import TracerProvider
 
-from hookline import Agent, ModelResponse, OnComplete, ScriptedModel, ToolCalling, exec_agent, tool
+from hookline import Agent, ModelResponse, OnComplete, ScriptedModel, ToolRequest, exec_agent, tool
 from hookline.delivery import KeyRing, Outbox
 from hookline.errors import HooklineError
 from hookline.hooks import Hook
@@ -23,8 +23,8 @@ KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw1234567890ab"
 LEASE_SECONDS = 1.5
 
 
-def calling(name: str, api_name: str, **args: object) -> ToolCalling:
-    return ToolCalling(api_name=api_name, args=args, tool_call_id=name)
+def calling(name: str, tool_name: str, **args: object) -> ToolRequest:
+    return ToolRequest(tool_name=tool_name, args=args, tool_call_id=name)
 
 
 def agents_of(tools: Path, *, quick: bool) -> list[Agent]:
@@ -65,7 +65,7 @@ def agents_of(tools: Path, *, quick: bool) -> list[Agent]:
     def planner_says(call: object) -> ModelResponse:
         trip, results = trip_of(call), told(call)
         if not results:
-            guide = ToolCalling(identifier="agent", api_name="guide", args={"instruction": trip}, tool_call_id="a1")
+            guide = ToolRequest(toolset="agent", tool_name="guide", args={"instruction": trip}, tool_call_id="a1")
             train, ferry = (calling(f"t{n}", "book", trip=trip, what=what) for n, what in enumerate(("train", "ferry")))
             return ModelResponse(tool_calls=[train, ferry, guide])
         if len(results) == 3:

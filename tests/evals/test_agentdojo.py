@@ -134,11 +134,9 @@ def test_forbidden_and_real_tools_look_the_same_to_a_model(suites: list[AgentDoj
     for suite in suites:
         real = suite.tools(suite.task(suite.task_ids[0]).environment)
 
-        shown = [(tool.identifier, tool.name, tool.description, tool.schema) for tool in real]
-        assert shown == [
-            (tool.identifier, tool.name, tool.description, tool.schema) for tool in suite.forbidden_tools()
-        ]
-        assert {tool.identifier for tool in real} == {suite.name}
+        shown = [(tool.toolset, tool.name, tool.description, tool.schema) for tool in real]
+        assert shown == [(tool.toolset, tool.name, tool.description, tool.schema) for tool in suite.forbidden_tools()]
+        assert {tool.toolset for tool in real} == {suite.name}
 
 
 def test_an_unknown_suite_is_refused_with_the_names_that_exist() -> None:

@@ -19,7 +19,7 @@ from hookline import (
     OnToolCallError,
     OperationResult,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     exec_agent,
     interrupt,
@@ -63,7 +63,7 @@ async def run(tools: list[Any], steps: list[Step], *hooks: Hooks) -> OperationRe
     turns = [
         ModelResponse(
             tool_calls=[
-                ToolCalling(api_name=name, args=args, tool_call_id=f"t{number}_{place}")
+                ToolRequest(tool_name=name, args=args, tool_call_id=f"t{number}_{place}")
                 for place, (name, args) in enumerate(step)
             ]
         )
@@ -204,11 +204,11 @@ async def test_any_run_replays_to_the_same_trajectory(steps: list[Step]) -> None
 async def test_every_sub_agent_gets_what_it_got(together: bool) -> None:
     """The planner and its sub-agents all make the same calls, and the world answers each of them differently."""
     asks = [
-        ToolCalling(identifier="agent", api_name=name, args={"instruction": "go"}, tool_call_id=f"{name}{place}")
+        ToolRequest(toolset="agent", tool_name=name, args={"instruction": "go"}, tool_call_id=f"{name}{place}")
         for place, name in enumerate("aba")
     ]
     looks = ModelResponse(
-        tool_calls=[ToolCalling(api_name="look", args={"what": "x"}, tool_call_id=f"c{place}") for place in range(2)]
+        tool_calls=[ToolRequest(tool_name="look", args={"what": "x"}, tool_call_id=f"c{place}") for place in range(2)]
     )
     steps = [asks[:2], asks[2:]] if together else [[each] for each in asks]
 
@@ -272,8 +272,8 @@ async def test_nothing_of_a_thousand_finished_operations_is_held() -> None:
             operation_id=operation_id,
             parent_operation_id=parent,
             agent_id="sub" if parent else "",
-            identifier="local",
-            api_name="look",
+            toolset="local",
+            tool_name="look",
             args={"what": "a"},
             call_index=1,
             step_index=0,
@@ -309,8 +309,8 @@ async def test_of_two_recording_runs_at_the_same_time_one_is_kept_whole() -> Non
     def answered(operation_id: str, index: int) -> AfterToolCall:
         return AfterToolCall(
             operation_id=operation_id,
-            identifier="local",
-            api_name="look",
+            toolset="local",
+            tool_name="look",
             args={},
             call_index=index,
             step_index=0,
@@ -388,7 +388,7 @@ async def test_an_interrupted_call_is_not_recorded() -> None:
         async def interrupted() -> None:
             agent = Agent(
                 id="a",
-                model=ScriptedModel([ModelResponse(tool_calls=[ToolCalling(api_name="look", tool_call_id="c")])]),
+                model=ScriptedModel([ModelResponse(tool_calls=[ToolRequest(tool_name="look", tool_call_id="c")])]),
                 tools=[look],
             )
             result = await exec_agent(agent, "go", hooks=[cassette.hooks()], operation_id="stopped")

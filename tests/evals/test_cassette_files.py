@@ -34,8 +34,8 @@ CALL = "- tool: local/look\n  args: {}\n  result: x\n  step: 0\n  call_index: 1\
 def answered(content: str, *, index: int = 1, step: int = 0, operation: str = "o", **args: Any) -> AfterToolCall:
     return AfterToolCall(
         operation_id=operation,
-        identifier="local",
-        api_name="look",
+        toolset="local",
+        tool_name="look",
         args=args,
         call_index=index,
         step_index=step,
@@ -48,8 +48,8 @@ def answered(content: str, *, index: int = 1, step: int = 0, operation: str = "o
 def asked(*, index: int = 1, operation: str = "o", **args: Any) -> BeforeToolCall:
     return BeforeToolCall(
         operation_id=operation,
-        identifier="local",
-        api_name="look",
+        toolset="local",
+        tool_name="look",
         args=args,
         call_index=index,
         step_index=0,
@@ -145,8 +145,8 @@ def test_any_recording_is_the_same_again(
     path = tmp_path_factory.mktemp("any") / "case.yaml"
     event = AfterToolCall(
         operation_id="o",
-        identifier="local",
-        api_name="look",
+        toolset="local",
+        tool_name="look",
         args=args,
         call_index=1,
         step_index=0,
@@ -357,7 +357,7 @@ from hookline.evals.cassettes._cassette import Cassette
 from hookline import AfterToolCall
 path, index, how = sys.argv[1:]
 cassette = Cassette(path=path, mode="new_episodes")
-cassette.keep(AfterToolCall(operation_id="o", identifier="local", api_name="look", args={"n": int(index)},
+cassette.keep(AfterToolCall(operation_id="o", toolset="local", tool_name="look", args={"n": int(index)},
     call_index=1, step_index=0, tool_call_id="c", content="x" * 5000, success=True))
 if how == "killed":
     os.fsync = lambda number: os.kill(os.getpid(), 9)

@@ -18,7 +18,7 @@ from hookline import (
     OperationResult,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     exec_agent,
     resume_agent,
     tool,
@@ -53,7 +53,7 @@ async def run(world: World, steps: list[Step], *hooks: Any, **options: Any) -> O
     turns = [
         ModelResponse(
             tool_calls=[
-                ToolCalling(api_name="look", args=args, tool_call_id=f"t{number}_{place}")
+                ToolRequest(tool_name="look", args=args, tool_call_id=f"t{number}_{place}")
                 for place, args in enumerate(step)
             ]
         )
@@ -291,7 +291,7 @@ async def test_a_paused_operation_goes_on_where_it_was(tmp_path: Path) -> None:
 
     turns = [("look", A), ("pay", {}), ("look", A)]
     responses = [
-        ModelResponse(tool_calls=[ToolCalling(api_name=name, args=args, tool_call_id=f"t{number}")])
+        ModelResponse(tool_calls=[ToolRequest(tool_name=name, args=args, tool_call_id=f"t{number}")])
         for number, (name, args) in enumerate(turns)
     ]
     agent = Agent(id="a", model=ScriptedModel([*responses, ModelResponse(content="end")]), tools=[*count.tools(), pay])

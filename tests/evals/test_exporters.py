@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from hookline import Agent, Hooks, ModelResponse, OperationResult, ScriptedModel, ToolCalling, exec_agent, tool
+from hookline import Agent, Hooks, ModelResponse, OperationResult, ScriptedModel, ToolRequest, exec_agent, tool
 from hookline.errors import HookUsageError
 from hookline.evals import (
     EventRecorder,
@@ -42,8 +42,8 @@ async def run() -> tuple[OperationResult, RecordedOperation]:
         ModelResponse(
             content="I look.",
             tool_calls=[
-                ToolCalling(api_name="price", args={"item": "tea"}, tool_call_id="t1"),
-                ToolCalling(api_name="price", args="{bad", tool_call_id="t2"),
+                ToolRequest(tool_name="price", args={"item": "tea"}, tool_call_id="t1"),
+                ToolRequest(tool_name="price", args="{bad", tool_call_id="t2"),
             ],
         ),
         ModelResponse(content="Free."),
@@ -291,8 +291,8 @@ def test_a_run_without_tasks_is_an_empty_log() -> None:
 async def test_a_log_is_written_as_one_file_that_any_reader_of_json_opens(tmp_path: Path) -> None:
     odd = TrajectoryStep(
         content="half a \ud83d smile",
-        calls=[ToolCalling(api_name="x", args={"big": 10**30, "when": NOON}, tool_call_id="t")],
-        results=[ToolOutcome(identifier="local", api_name="x", tool_call_id="t", content="ß", success=True)],
+        calls=[ToolRequest(tool_name="x", args={"big": 10**30, "when": NOON}, tool_call_id="t")],
+        results=[ToolOutcome(toolset="local", tool_name="x", tool_call_id="t", content="ß", success=True)],
     )
     trajectory = Trajectory(steps=[odd], output="", reason="done")
 

@@ -26,7 +26,7 @@ from hookline import (
     OnToolCallError,
     OperationResult,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     exec_agent,
     tool,
@@ -75,11 +75,11 @@ json_values = st.recursive(
 objects = st.dictionaries(st.text(max_size=5), json_values, max_size=4)
 
 
-def call(call_index: int = 1, step_index: int = 0, api_name: str = "search") -> BeforeToolCall:
+def call(call_index: int = 1, step_index: int = 0, tool_name: str = "search") -> BeforeToolCall:
     return BeforeToolCall(
         operation_id="op",
-        identifier="local",
-        api_name=api_name,
+        toolset="local",
+        tool_name=tool_name,
         args={},
         call_index=call_index,
         step_index=step_index,
@@ -124,7 +124,7 @@ class Teller:
         turns = [
             ModelResponse(
                 tool_calls=[
-                    ToolCalling(api_name="search", args={}, tool_call_id=f"c{step}.{place}") for place in range(calls)
+                    ToolRequest(tool_name="search", args={}, tool_call_id=f"c{step}.{place}") for place in range(calls)
                 ]
             )
             for step, calls in enumerate(steps)
@@ -410,7 +410,7 @@ def test_two_tools_and_two_limits_have_budgets_of_their_own() -> None:
     limit, equal = RateLimit(calls=1, per_seconds=60), RateLimit(calls=1, per_seconds=60)
 
     assert limit.strike(call(), draw, clock) is None
-    assert limit.strike(call(api_name="fetch"), draw, clock) is None
+    assert limit.strike(call(tool_name="fetch"), draw, clock) is None
     assert equal.strike(call(), draw, clock) is None
     assert limit.strike(call(2), draw, clock) is not None
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from hookline import ModelResponse, ToolCalling
+from hookline import ModelResponse, ToolRequest
 from hookline.evals import ReportError, SuiteRun
 from hookline.evals.faults import FailedResult, FaultSpec
 from hookline.evals.reports import junit_xml, write_junit
@@ -78,7 +78,7 @@ def test_two_runs_are_told_apart_by_their_mode(real: SuiteRun, replayed: SuiteRu
 
 def test_what_xml_cannot_carry_is_replaced() -> None:
     nasty = "\x00\x1b]]>&<\ud800\ufffe"
-    turn = ModelResponse(tool_calls=[ToolCalling(api_name=nasty, tool_call_id="1")])
+    turn = ModelResponse(tool_calls=[ToolRequest(tool_name=nasty, tool_call_id="1")])
     task = Task(
         id=f"id{nasty}",
         prompt=nasty,

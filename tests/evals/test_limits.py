@@ -16,7 +16,7 @@ from hookline import (
     Hooks,
     ModelResponse,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     Usage,
     exec_agent,
 )
@@ -34,10 +34,10 @@ async def recorded(*calls: tuple[str, str, dict[str, str]]) -> RecordedOperation
     usage = Usage(input_tokens=100, output_tokens=10, cost_usd=0.02)
     turns = [
         ModelResponse(
-            tool_calls=[ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=f"t{number}")],
+            tool_calls=[ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=f"t{number}")],
             usage=usage,
         )
-        for number, (identifier, name, args) in enumerate(calls)
+        for number, (toolset, name, args) in enumerate(calls)
     ]
     agent = Agent(id="a", model=ScriptedModel([*turns, ModelResponse(content="end", usage=usage)]))
     await exec_agent(agent, "go", hooks=[answers, recorder.hooks])
@@ -135,11 +135,11 @@ def test_a_limit_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
 def test_law_a_limit_is_passed_if_and_only_if_there_are_more(paths: list[str], limit: int) -> None:
     run = RecordedOperation("one")
     for number, path in enumerate(paths):
-        identifier, name = path.split("/")
+        toolset, name = path.split("/")
         event = BeforeToolCall(
             operation_id="one",
-            identifier=identifier,
-            api_name=name,
+            toolset=toolset,
+            tool_name=name,
             args={},
             call_index=paths[: number + 1].count(path),
             step_index=0,

@@ -25,11 +25,11 @@ ARGS = st.dictionaries(st.sampled_from(["a", "b", "c"]), JSON, max_size=3)
 
 
 def call(path: str = "bank/send", args: dict[str, Any] | None = None, index: int = 1, step: int = 0) -> BeforeToolCall:
-    identifier, _, name = path.rpartition("/")
+    toolset, _, name = path.rpartition("/")
     return BeforeToolCall(
         operation_id="op",
-        identifier=identifier,
-        api_name=name,
+        toolset=toolset,
+        tool_name=name,
         args=args or {},
         call_index=index,
         step_index=step,
@@ -217,7 +217,7 @@ def test_what_nested_and_custom_values_allow_is_not_called_impossible(
 
 def test_a_rule_for_no_known_tool_or_argument_is_found() -> None:
     schema = {"type": "object", "properties": {"to": {}}, "additionalProperties": False}
-    tools = [ToolSpec(identifier="bank", name="send", description="", schema=schema)]
+    tools = [ToolSpec(toolset="bank", name="send", description="", schema=schema)]
 
     assert "no tool matches" in (never_matches(match.tool("bank/sand"), tools) or "")
     assert "has no argument 'too'" in (never_matches(match.tool("send") & match.args({"too": 1}), tools) or "")

@@ -22,7 +22,7 @@ from hookline import (
     OperationResult,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     exec_agent,
     tool,
@@ -56,7 +56,7 @@ class World:
         turns = [
             ModelResponse(
                 tool_calls=[
-                    ToolCalling(api_name=name, args=args, tool_call_id=f"t{number}_{place}")
+                    ToolRequest(tool_name=name, args=args, tool_call_id=f"t{number}_{place}")
                     for place, (name, args) in enumerate(step)
                 ]
             )
@@ -423,7 +423,7 @@ async def test_sub_agents_are_mocked_along() -> None:
     mocks.tool("search").returns("1")
     child = world.agent(*searches("x"))
     turn = ModelResponse(
-        tool_calls=[ToolCalling(identifier="agent", api_name="a", args={"instruction": "go"}, tool_call_id="t")]
+        tool_calls=[ToolRequest(toolset="agent", tool_name="a", args={"instruction": "go"}, tool_call_id="t")]
     )
     parent = Agent(id="parent", model=ScriptedModel([turn, ModelResponse(content="end")]), sub_agents=[child])
 

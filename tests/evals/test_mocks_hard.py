@@ -34,7 +34,7 @@ from hookline import (
     Respond,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     exec_agent,
     interrupt,
@@ -74,7 +74,7 @@ def agent_of(*steps: Step, ran: list[str] | None = None, **further: Any) -> Agen
     turns = [
         ModelResponse(
             tool_calls=[
-                ToolCalling(api_name=name, args=args, tool_call_id=f"t{number}_{place}")
+                ToolRequest(tool_name=name, args=args, tool_call_id=f"t{number}_{place}")
                 for place, (name, args) in enumerate(step)
             ]
         )
@@ -100,11 +100,11 @@ async def run(mocks: Hooks, *steps: Step, ran: list[str] | None = None, hooks: A
 
 
 def seen(args: dict[str, Any], path: str = "local/search", index: int = 1, step: int = 0) -> BeforeToolCall:
-    identifier, _, name = path.rpartition("/")
+    toolset, _, name = path.rpartition("/")
     return BeforeToolCall(
         operation_id="op",
-        identifier=identifier,
-        api_name=name,
+        toolset=toolset,
+        tool_name=name,
         args=args,
         call_index=index,
         step_index=step,
@@ -508,7 +508,7 @@ async def test_rewritten_calls_are_matched_and_changed_as_they_run() -> None:
 
     @others.before(ToolCall, tool="*/send")
     def rewrite(call: ToolCall) -> ToolCall:
-        return msgspec.structs.replace(call, api_name="search", args={"q": call.args["to"]})
+        return msgspec.structs.replace(call, tool_name="search", args={"q": call.args["to"]})
 
     for hooks in ([others, mocks], [mocks, others]):
         result = await exec_agent(
@@ -559,7 +559,7 @@ async def test_handlers_of_ones_own_stay_on_the_bundle() -> None:
 
     @mocks.on(BeforeToolCall)
     def listen(event: BeforeToolCall) -> None:
-        heard.append(event.api_name)
+        heard.append(event.tool_name)
 
     @mocks.tool("search").runs
     async def search(q: str) -> str:
@@ -748,7 +748,7 @@ async def test_each_task_of_a_session_is_an_operation_of_its_own() -> None:
     mocks.tool("search").sequence(["1", "2"], then="error")
     steps = searches("a", "b")
     turns = [
-        ModelResponse(tool_calls=[ToolCalling(api_name=name, args=args, tool_call_id=f"t{number}")])
+        ModelResponse(tool_calls=[ToolRequest(tool_name=name, args=args, tool_call_id=f"t{number}")])
         for number, ((name, args),) in enumerate(steps)
     ]
     script = [*turns, ModelResponse(content="end")]
@@ -803,7 +803,7 @@ async def one(case, dispatcher):
     await anyio.lowlevel.checkpoint()
     for index in (1, 2, 3):
         for name in ("a", "b")[::order]:
-            event = BeforeToolCall(operation_id=f"{order} {case}", identifier="x", api_name=name, args={},
+            event = BeforeToolCall(operation_id=f"{order} {case}", toolset="x", tool_name=name, args={},
                 call_index=index, step_index=index, tool_call_id=f"{index}{name}")
             mocks._decide(event)
             await anyio.lowlevel.checkpoint()

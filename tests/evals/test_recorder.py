@@ -27,7 +27,7 @@ from hookline import (
     OnToolCallError,
     OperationResult,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     Usage,
     exec_agent,
@@ -49,7 +49,7 @@ async def run(*hooks: Hooks) -> OperationResult:
     def look() -> str:
         return "seen"
 
-    turns = [ModelResponse(tool_calls=[ToolCalling(api_name="look", tool_call_id="t1")]), ModelResponse(content="end")]
+    turns = [ModelResponse(tool_calls=[ToolRequest(tool_name="look", tool_call_id="t1")]), ModelResponse(content="end")]
     return await exec_agent(Agent(id="a", model=ScriptedModel(turns), tools=[look]), "go", hooks=hooks)
 
 
@@ -142,10 +142,10 @@ BANK = [
 def bank_agent(calls: Sequence[tuple[str, str, dict[str, object]]] = BANK, agent_id: str = "clerk") -> Agent:
     turns = [
         ModelResponse(
-            tool_calls=[ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=f"t{number}")],
+            tool_calls=[ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=f"t{number}")],
             usage=Usage(input_tokens=10, output_tokens=1, cost_usd=0.01),
         )
-        for number, (identifier, name, args) in enumerate(calls)
+        for number, (toolset, name, args) in enumerate(calls)
     ]
     return Agent(id=agent_id, model=ScriptedModel([*turns, ModelResponse(content="end")]), tools=[])
 
@@ -155,7 +155,7 @@ def answering(*failing: str) -> Hooks:
 
     @hooks.on(BeforeToolCall)
     def answer(event: BeforeToolCall) -> None:
-        failed = event.api_name in failing
+        failed = event.tool_name in failing
         event.mock(ToolResult(content="no" if failed else "yes", success=not failed, metadata={"rule": "all"}))
 
     return hooks
@@ -171,16 +171,16 @@ async def test_events_are_selected_by_class_tool_and_predicate() -> None:
     recorded = await recorded_bank()
 
     assert [event.tool_call_id for event in recorded.select(AfterToolCall)] == ["t0", "t1", "t2"]
-    assert [event.identifier for event in recorded.select(AfterToolCall, tool="send")] == ["bank", "mail"]
-    assert [event.api_name for event in recorded.select(AfterToolCall, tool="bank/*")] == ["get_iban", "send"]
-    assert [event.identifier for event in recorded.select(BeforeToolCall, tool="mail/send")] == ["mail"]
+    assert [event.toolset for event in recorded.select(AfterToolCall, tool="send")] == ["bank", "mail"]
+    assert [event.tool_name for event in recorded.select(AfterToolCall, tool="bank/*")] == ["get_iban", "send"]
+    assert [event.toolset for event in recorded.select(BeforeToolCall, tool="mail/send")] == ["mail"]
     assert [event.step_index for event in recorded.select(BeforeStep, where=lambda event: event.step_index > 1)] == [
         2,
         3,
     ]
     assert recorded.select(OnToolCallError) == []
-    assert recorded.first(AfterToolCall, tool="send").identifier == "bank"
-    assert recorded.last(AfterToolCall, tool="send").identifier == "mail"
+    assert recorded.first(AfterToolCall, tool="send").toolset == "bank"
+    assert recorded.last(AfterToolCall, tool="send").toolset == "mail"
 
 
 async def test_an_event_that_there_is_not_is_told_with_those_that_there_are() -> None:
@@ -230,7 +230,7 @@ async def test_what_is_cleared_is_forgotten_and_recording_goes_on() -> None:
 @pytest.mark.parametrize("inherit", [True, False])
 async def test_sub_agents_are_recorded_where_that_is_asked_for(inherit: bool) -> None:
     guide = bank_agent([], "guide")
-    asks = ToolCalling(identifier="agent", api_name="guide", args={"instruction": "help"}, tool_call_id="s1")
+    asks = ToolRequest(toolset="agent", tool_name="guide", args={"instruction": "help"}, tool_call_id="s1")
     turns = [ModelResponse(tool_calls=[asks]), ModelResponse(content="end")]
     planner = Agent(id="planner", model=ScriptedModel(turns), sub_agents=[guide])
     recorder = EventRecorder(inherit=inherit)
@@ -419,7 +419,7 @@ async def test_an_assertion_that_makes_no_sense_is_refused(wrong: dict[str, Any]
 def test_of_very_many_calls_the_first_and_the_last_are_shown() -> None:
     seen = [
         BeforeToolCall(
-            operation_id="one", identifier="t", api_name="x", args={}, call_index=n, step_index=n, tool_call_id=f"{n}"
+            operation_id="one", toolset="t", tool_name="x", args={}, call_index=n, step_index=n, tool_call_id=f"{n}"
         )
         for n in range(1, 2001)
     ]

@@ -22,7 +22,7 @@ from hookline import (
     ModelResponse,
     OperationStore,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     exec_agent,
     tool,
@@ -68,8 +68,8 @@ class HostileSuite:
             raise RuntimeError(HOSTILE)
 
         callings = [
-            ToolCalling(api_name="speak", args={"text": "</script>" + HOSTILE[:-1]}, tool_call_id="1"),
-            ToolCalling(api_name="crash", tool_call_id="2"),
+            ToolRequest(tool_name="speak", args={"text": "</script>" + HOSTILE[:-1]}, tool_call_id="1"),
+            ToolRequest(tool_name="crash", tool_call_id="2"),
         ]
         turns = [ModelResponse(tool_calls=callings, content=HOSTILE), ModelResponse(content=HOSTILE)]
         agent = Agent(id="a", model=ScriptedModel(turns), tools=[speak, crash])

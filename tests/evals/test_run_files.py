@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline import ModelResponse, ToolCalling
+from hookline import ModelResponse, ToolRequest
 from hookline.evals import ReportError, SuiteRun
 from hookline.evals.reports import SavedRun, diff_runs, load_run, save_run
 from hookline.evals.suites import RunFileError, Task, asks, checks, says
@@ -41,7 +41,7 @@ def test_a_saved_run_is_read_as_it_was(tmp_path: Path, real: SuiteRun) -> None:
 @settings(max_examples=30, deadline=None)
 @given(text=st.text(st.characters(), max_size=30), number=st.integers() | st.floats(allow_nan=False))
 def test_any_text_and_number_survives(tmp_path_factory: pytest.TempPathFactory, text: str, number: float) -> None:
-    turn = ModelResponse(tool_calls=[ToolCalling(api_name=f"x{text}", args={text: number}, tool_call_id="1")])
+    turn = ModelResponse(tool_calls=[ToolRequest(tool_name=f"x{text}", args={text: number}, tool_call_id="1")])
     run = run_suite([Task(id=f"t{text}", prompt=text, script=[turn, says(text)])])
 
     loaded = load_run(save_run(tmp_path_factory.mktemp("runs") / "run.json", run))

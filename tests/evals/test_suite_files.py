@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from hookline import Agent, ScriptedModel, ToolCalling
+from hookline import Agent, ScriptedModel, ToolRequest
 from hookline.errors import HookUsageError
 from hookline.evals import SuiteRun, UnknownSuiteError, UnknownTaskError, cases_of
 from hookline.evals.running import SuiteRunner
@@ -282,8 +282,8 @@ def test_a_suite_tells_its_tools_prompts_and_ground_truth() -> None:
 
     assert [spec.name for spec in suite.tool_specs] == ["price", "order", "pay"]
     assert suite.prompt("tea") == "What does tea cost?"
-    assert suite.ground_truth("tea")[0] == ToolCalling(
-        identifier="local", api_name="price", args={"item": "tea"}, tool_call_id=""
+    assert suite.ground_truth("tea")[0] == ToolRequest(
+        toolset="local", tool_name="price", args={"item": "tea"}, tool_call_id=""
     )
     assert suite.ground_truth("order") == []
     with pytest.raises(UnknownTaskError):
@@ -299,6 +299,6 @@ def test_agentdojo_is_a_suite_like_any_other(suites: list[Any]) -> None:
 
     truth = banking.ground_truth("user_task_0")
 
-    assert [f"{call.identifier}/{call.api_name}" for call in truth] == ["banking/read_file", "banking/send_money"]
+    assert [f"{call.toolset}/{call.tool_name}" for call in truth] == ["banking/read_file", "banking/send_money"]
     assert banking.prompt("user_task_0").startswith("Can you please pay the bill")
     assert len(banking.tool_specs) == 11

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from hookline import Agent, ModelResponse, ScriptedModel, Tool, ToolCalling, tool
+from hookline import Agent, ModelResponse, ScriptedModel, Tool, ToolRequest, tool
 from hookline.cli._app import app
 from hookline.errors import HookUsageError
 from hookline.evals import CheckResult
@@ -60,7 +60,7 @@ FINE = {"MOCK": "pay", "EXPECTED": "order", "CHECK": "order", "LIMIT": "local/*"
 class Source:
     """A source whose tools are known when it is open, as those of an MCP server are."""
 
-    identifier = "bank"
+    toolset = "bank"
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[list[Tool]]:
@@ -68,10 +68,10 @@ class Source:
         def transfer(amount: int) -> str:
             return f"sent {amount}"
 
-        yield [Tool(name="transfer", identifier="bank", description="", schema=transfer.schema, run=transfer.run)]
+        yield [Tool(name="transfer", toolset="bank", description="", schema=transfer.schema, run=transfer.run)]
 
 
-def helped(*calls: ToolCalling, sources: tuple[Source, ...] = ()) -> Agent:
+def helped(*calls: ToolRequest, sources: tuple[Source, ...] = ()) -> Agent:
     """An agent with a tool of its own, and a sub-agent with another one."""
     own, order, _ = tools()
     helper = Agent(id="helper", model=ScriptedModel([ModelResponse(content="helped")]), tools=[order])
@@ -176,8 +176,8 @@ def test_a_misspelt_name_in_python_is_refused_when_the_suite_is_made(further: di
 
 
 def test_a_call_that_only_says_a_name_is_of_whichever_tool_has_it() -> None:
-    asked = ToolCalling(api_name="transfer", args={"amount": 1}, tool_call_id="")
-    named = Tool(name="transfer", identifier="bank", description="", schema={"type": "object"}, run=tools()[0].run)
+    asked = ToolRequest(tool_name="transfer", args={"amount": 1}, tool_call_id="")
+    named = Tool(name="transfer", toolset="bank", description="", schema={"type": "object"}, run=tools()[0].run)
 
     suite = UserSuite("shop", tools=[named], tasks=[Task(id="a", prompt="?", expected=Expected(calls=[asked]))])
 
@@ -216,7 +216,7 @@ def test_a_name_that_no_source_can_have_is_refused_before_any_is_open() -> None:
 
 
 def test_a_sub_agent_is_a_tool_whose_calls_are_counted() -> None:
-    asked = ToolCalling(identifier="agent", api_name="helper", args={"instruction": "help"}, tool_call_id="t")
+    asked = ToolRequest(toolset="agent", tool_name="helper", args={"instruction": "help"}, tool_call_id="t")
 
     assert told(checks.called("agent/helper", {"instruction": "help"}, times=1), helped(asked)).passed
     assert not told(checks.not_called("agent/helper"), helped(asked)).passed

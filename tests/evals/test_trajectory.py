@@ -12,7 +12,7 @@ from dirty_equals import IsPartialDict, IsPositive, IsStr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, exec_agent, tool
+from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, exec_agent, tool
 from hookline.errors import HookUsageError
 from hookline.evals import EventRecorder
 from hookline.evals.trajectories import MatchType, Trajectory, assert_trajectory
@@ -83,11 +83,11 @@ async def run_and_record() -> Trajectory:
     turns = [
         ModelResponse(
             tool_calls=[
-                ToolCalling(api_name="look", args={"where": "left"}, tool_call_id="t1"),
-                ToolCalling(api_name="look", args={"where": "right"}, tool_call_id="t2"),
+                ToolRequest(tool_name="look", args={"where": "left"}, tool_call_id="t1"),
+                ToolRequest(tool_name="look", args={"where": "right"}, tool_call_id="t2"),
             ]
         ),
-        ModelResponse(tool_calls=[ToolCalling(api_name="look", args={"where": "up"}, tool_call_id="t1")]),
+        ModelResponse(tool_calls=[ToolRequest(tool_name="look", args={"where": "up"}, tool_call_id="t1")]),
         ModelResponse(content="end"),
     ]
     recorder = EventRecorder()
@@ -111,7 +111,7 @@ def test_a_call_is_written_in_four_ways() -> None:
     written = made(
         IBAN,
         {"tool": "bank/get_iban", "args": {"user": "ann"}},
-        ToolCalling(identifier="bank", api_name="get_iban", args={"user": "ann"}, tool_call_id="t1"),
+        ToolRequest(toolset="bank", tool_name="get_iban", args={"user": "ann"}, tool_call_id="t1"),
         "bank/get_iban",
     )
 
@@ -151,7 +151,7 @@ def test_expected_values_may_compare_themselves() -> None:
 
 
 def test_a_call_whose_arguments_are_no_object_matches_itself_alone() -> None:
-    raw = Trajectory.of_calls([ToolCalling(identifier="bank", api_name="send", args="{bad", tool_call_id="t")])
+    raw = Trajectory.of_calls([ToolRequest(toolset="bank", tool_name="send", args="{bad", tool_call_id="t")])
 
     assert all(raw.match(raw, args=args).ok for args in ARGS)
     assert not raw.match([SEND], args="superset").ok

@@ -26,8 +26,8 @@ from hookline import (
     OnStopByHumanIntervention,
     OnToolCallError,
     PendingTool,
-    ToolCalling,
     ToolOutcome,
+    ToolRequest,
 )
 
 COMMON_KEYS = ["operationId", "timeUnixNano", "agentId", "userId", "tenantId", "parentOperationId"]
@@ -114,8 +114,8 @@ _common = {
     "parent_operation_id": _optional_text,
 }
 _tool = {
-    "identifier": _text,
-    "api_name": _text,
+    "toolset": _text,
+    "tool_name": _text,
     "args": _args,
     "call_index": st.integers(1, 10**6),
     "step_index": _count,
@@ -127,11 +127,11 @@ _answered = {
     "metadata": _args,
     "execution_time_ms": _number,
 }
-_tool_calling = st.builds(ToolCalling, identifier=_text, api_name=_text, args=_args | _text, tool_call_id=_text)
+_tool_calling = st.builds(ToolRequest, toolset=_text, tool_name=_text, args=_args | _text, tool_call_id=_text)
 _tool_outcome = st.builds(
-    ToolOutcome, identifier=_text, api_name=_text, tool_call_id=_text, content=_text, success=st.booleans()
+    ToolOutcome, toolset=_text, tool_name=_text, tool_call_id=_text, content=_text, success=st.booleans()
 )
-_pending = st.builds(PendingTool, identifier=_text, api_name=_text, tool_call_id=_text, args=_args)
+_pending = st.builds(PendingTool, toolset=_text, tool_name=_text, tool_call_id=_text, args=_args)
 
 _FIELDS: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
     BeforeStep: {"step_index": _count},
@@ -207,9 +207,9 @@ EXAMPLES: dict[type[Event], dict[str, Any]] = {
         "step_type": "call_tool",
         "content": "c",
         "reasoning": "r",
-        "tools_calling": [ToolCalling(api_name="search", args={"q": "x"}, tool_call_id="t1")],
+        "tools_calling": [ToolRequest(tool_name="search", args={"q": "x"}, tool_call_id="t1")],
         "tools_result": [
-            ToolOutcome(identifier="local", api_name="search", tool_call_id="t1", content="42", success=True)
+            ToolOutcome(toolset="local", tool_name="search", tool_call_id="t1", content="42", success=True)
         ],
         "should_continue": True,
         "execution_time_ms": 1.5,
@@ -233,16 +233,16 @@ EXAMPLES: dict[type[Event], dict[str, Any]] = {
     },
     OnError: {"error_message": "m", "error_type": "ValueError", "error_detail": "d"},
     BeforeToolCall: {
-        "identifier": "local",
-        "api_name": "search",
+        "toolset": "local",
+        "tool_name": "search",
         "args": {"q": {"deep": [1, {"x": 2}]}},
         "call_index": 1,
         "step_index": 0,
         "tool_call_id": "t1",
     },
     AfterToolCall: {
-        "identifier": "local",
-        "api_name": "search",
+        "toolset": "local",
+        "tool_name": "search",
         "args": {"q": {"deep": [1, {"x": 2}]}},
         "call_index": 1,
         "step_index": 0,
@@ -252,8 +252,8 @@ EXAMPLES: dict[type[Event], dict[str, Any]] = {
         "metadata": {"rule": {"ids": [1]}},
     },
     OnToolCallError: {
-        "identifier": "local",
-        "api_name": "search",
+        "toolset": "local",
+        "tool_name": "search",
         "args": {"q": {"deep": [1, {"x": 2}]}},
         "call_index": 1,
         "step_index": 0,
@@ -264,7 +264,7 @@ EXAMPLES: dict[type[Event], dict[str, Any]] = {
     },
     BeforeHumanIntervention: {
         "step_index": 0,
-        "pending_tools": [PendingTool(identifier="local", api_name="pay", tool_call_id="t1", args={"to": {"n": 1}})],
+        "pending_tools": [PendingTool(toolset="local", tool_name="pay", tool_call_id="t1", args={"to": {"n": 1}})],
     },
     AfterHumanIntervention: {"action": "approve"},
     OnStopByHumanIntervention: {},

@@ -25,8 +25,8 @@ from hookline import (
     HookExecution,
     OnToolCallError,
     PendingTool,
-    ToolCalling,
     ToolOutcome,
+    ToolRequest,
     ToolResult,
     decode,
     encode,
@@ -87,7 +87,7 @@ def test_no_field_of_an_event_can_be_assigned(kind: type[Event]) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [*TABLE, ToolCalling, ToolOutcome, PendingTool, ToolResult, DrainReport, Hook, HookExecution]
+    "kind", [*TABLE, ToolRequest, ToolOutcome, PendingTool, ToolResult, DrainReport, Hook, HookExecution]
 )
 def test_every_record_is_frozen_and_keyword_only(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.frozen
@@ -169,8 +169,8 @@ def test_the_dict_that_the_caller_gave_stays_the_callers(kind: Any) -> None:
 
 
 def test_the_lists_that_the_caller_gave_stay_the_callers() -> None:
-    calling = [ToolCalling(api_name="a", tool_call_id="t")]
-    pending = [PendingTool(identifier="l", api_name="a", tool_call_id="t", args={})]
+    calling = [ToolRequest(tool_name="a", tool_call_id="t")]
+    pending = [PendingTool(toolset="l", tool_name="a", tool_call_id="t", args={})]
 
     step = example(AfterStep, tools_calling=calling)
     pause = example(BeforeHumanIntervention, pending_tools=pending)

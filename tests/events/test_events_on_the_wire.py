@@ -24,7 +24,7 @@ from hookline import (
     HookType,
     OnComplete,
     OnError,
-    ToolCalling,
+    ToolRequest,
     decode,
     encode,
     json_schema,
@@ -124,9 +124,9 @@ def test_nested_records_are_in_camel_case_too() -> None:
 
 
 def test_a_tool_calling_needs_no_identifier_and_no_args() -> None:
-    calling = ToolCalling(api_name="search", tool_call_id="t")
+    calling = ToolRequest(tool_name="search", tool_call_id="t")
 
-    assert (calling.identifier, calling.args) == ("local", {})
+    assert (calling.toolset, calling.args) == ("local", {})
 
 
 @EVERY
@@ -335,8 +335,8 @@ def test_a_number_that_json_cannot_carry_is_not_written_as_null_in_args_or_metad
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_nor_in_the_args_of_the_calls_that_a_step_or_a_pause_tells_of(value: float) -> None:
     args = {"deep": [{"n": value}]}
-    asked = ToolCalling(api_name="search", args=args, tool_call_id="t1")
-    waiting = PendingTool(identifier="local", api_name="search", args=args, tool_call_id="t1")
+    asked = ToolRequest(tool_name="search", args=args, tool_call_id="t1")
+    waiting = PendingTool(toolset="local", tool_name="search", args=args, tool_call_id="t1")
 
     for event, field in (
         (example(AfterStep, tools_calling=[asked]), "tools_calling"),

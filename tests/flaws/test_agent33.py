@@ -145,7 +145,7 @@ async def test_an_around_that_forgets_call_next_does_not_skip_the_guards(on_erro
     async def forgets(call: ToolCall, call_next: Any) -> None:
         return None
 
-    outcome = await run([around(forgets, on_error=on_error), guard(lambda c: judged.append(c.api_name))], None, tool)
+    outcome = await run([around(forgets, on_error=on_error), guard(lambda c: judged.append(c.tool_name))], None, tool)
 
     assert outcome.denied is not None or (judged == ["search"] and len(tool.calls) == 1)
     assert ((outcome.denied is None), statuses(outcome)[0]) == (on_error == "open", ("around", "error"))
@@ -476,7 +476,7 @@ async def test_hooks_after_a_tool_are_not_skipped_when_it_fails() -> None:
 
     @hooks.after(ToolCall)
     def look(call: ToolCall, result: Any) -> None:
-        seen.append((call.api_name, result.success, result.error_type))
+        seen.append((call.tool_name, result.success, result.error_type))
 
     await exec_agent(agent_of(calls(call("breaks")), says(), tools=[breaks]), "go", hooks=[hooks])
 
@@ -554,7 +554,7 @@ async def test_a_hook_is_not_kept_from_seeing_the_tool_and_its_arguments() -> No
     seen: list[Any] = []
 
     def look(call: ToolCall, *result: Any) -> None:
-        seen.append((call.identifier, call.api_name, dict(call.args), call.tool_call_id))
+        seen.append((call.toolset, call.tool_name, dict(call.args), call.tool_call_id))
 
     hooks = Hooks("h")
     hooks.before(ToolCall)(look)

@@ -122,7 +122,7 @@ async def test_a_refusal_or_a_substitute_result_does_not_abort_the_run() -> None
 
     @hooks.before(ToolCall)
     def decide(call: ToolCall) -> Any:
-        return Deny("no more money") if call.api_name == "pay" else Respond("seen already")
+        return Deny("no more money") if call.tool_name == "pay" else Respond("seen already")
 
     agent = paying(ran, calls(pay(), asks("look", "l1")), says("fine"))
     result = await exec_agent(agent, "go", hooks=[hooks])
@@ -260,7 +260,7 @@ async def test_a_hook_for_one_tool_or_one_agent_does_not_run_for_others() -> Non
     """Kibana 13: there was no filter by agent or by tool."""
     seen: list[Any] = []
     hooks = Hooks("h")
-    hooks.before(ToolCall, tool="local/pay")(lambda call: seen.append(call.api_name))
+    hooks.before(ToolCall, tool="local/pay")(lambda call: seen.append(call.tool_name))
     hooks.on(AfterStep)(lambda event: seen.append(event.agent_id))
     turn = calls(pay(), asks("look", "l1"))
 

@@ -105,12 +105,12 @@ async def test_a_guard_before_a_rewriting_hook_does_not_judge_the_old_arguments(
 async def test_changing_some_arguments_does_not_drop_the_rest() -> None:
     """philschmid 5: partial arguments took the place of all of them."""
     tool = Tool()
-    hooks = [before(lambda call: call.with_args(limit=3)), before(lambda call: replace(call, api_name="find"))]
+    hooks = [before(lambda call: call.with_args(limit=3)), before(lambda call: replace(call, tool_name="find"))]
 
     await run(hooks, None, tool)
 
     (ran,) = tool.calls
-    assert (ran.args, ran.api_name, ran.tool_call_id) == ({"q": "x", "limit": 3}, "find", "t1")
+    assert (ran.args, ran.tool_name, ran.tool_call_id) == ({"q": "x", "limit": 3}, "find", "t1")
 
 
 @pytest.mark.parametrize("answer", [{}, {"arguments": {"q": "y"}}, {"allow": False}, False, True, "", 0], ids=repr)

@@ -37,7 +37,7 @@ CALLS: list[tuple[Call, Any]] = [
     (AgentCall(input=[Message(role="user", content="hi")]), AgentResult(output="done")),
     (StepCall(step_index=0), StepResult(should_continue=False)),
     (ModelCall(messages=[]), ModelResponse(content="done")),
-    (ToolCall(api_name="search"), ToolResult(content="done")),
+    (ToolCall(tool_name="search"), ToolResult(content="done")),
     (CompactCall(messages=[], token_count=9), CompactResult(summary="done")),
     (SubAgentCall(callee_id="helper", instruction="help"), AgentResult(output="done")),
     (RequestCall(method="GET", path="/"), RequestResult(status=200)),
@@ -50,7 +50,9 @@ replace = msgspec.structs.replace
 
 def tool_call(**changes: Any) -> ToolCall:
     """A tool call that any hook may lead."""
-    return ToolCall(**{"operation_id": "op", "api_name": "search", "args": {"q": "x"}, "tool_call_id": "t1", **changes})
+    return ToolCall(
+        **{"operation_id": "op", "tool_name": "search", "args": {"q": "x"}, "tool_call_id": "t1", **changes}
+    )
 
 
 def with_args(call: ToolCall, **args: Any) -> ToolCall:

@@ -287,14 +287,14 @@ class Real:
 
 
 def seen(call: ToolCall) -> tuple[str, str]:
-    return (call.args["path"], call.api_name)
+    return (call.args["path"], call.tool_name)
 
 
 def edited(call: ToolCall, n: int, how: str) -> ToolCall:
     if how == "no":
         return call
     path, tool = changed(seen(call), n, how)
-    return replace(call, args={"path": path}, api_name=tool)
+    return replace(call, args={"path": path}, tool_name=tool)
 
 
 def said(n: int, action: str, call: ToolCall, result: Any) -> Any:
@@ -428,7 +428,7 @@ def check(
     model.lead()
     real = Real(raises)
     chain = Chain([real.hook(n, spec) for n, spec in enumerate(specs)], **options)
-    call = tool_call(tenant_id=tenant, api_name="ls", args={"path": ""})
+    call = tool_call(tenant_id=tenant, tool_name="ls", args={"path": ""})
     outcome: Any = None
     error: BaseException | None = None
 

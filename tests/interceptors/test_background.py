@@ -358,10 +358,10 @@ async def test_background_hooks_filter_by_the_tool_that_really_ran() -> None:
         before(lambda call: log.append("before bash"), wait=False, tool="*/bash"),
         after(lambda call, result: log.append("after bash"), wait=False, tool="*/bash"),
         before(lambda call: log.append("before ls"), wait=False, tool="*/ls"),
-        before(lambda call: replace(call, api_name="bash")),
+        before(lambda call: replace(call, tool_name="bash")),
     ]
 
-    await run(hooks, tool_call(api_name="ls"))
+    await run(hooks, tool_call(tool_name="ls"))
 
     assert log == ["before bash", "after bash"]
 

@@ -32,7 +32,7 @@ async def test_a_record_names_the_hooks_in_order_and_who_denied(ran: list[ChainR
     hooks = Hooks("h")
     hooks.before(ToolCall, id="look")(lambda call: None)
     hooks.guard(ToolCall, id="stop")(lambda call: Deny("no"))
-    await Chain([hooks], record=False).run(ToolCall(api_name="x", tenant_id="t", operation_id="op"), terminal)
+    await Chain([hooks], record=False).run(ToolCall(tool_name="x", tenant_id="t", operation_id="op"), terminal)
     [record] = ran
     assert (record.point, record.operation_id, record.tenant_id) == ("ToolCall", "op", "t")
     assert [(each.hook_id, each.status, each.tenant_id) for each in record.executions] == [
@@ -50,14 +50,14 @@ async def test_a_terminal_that_raises_leaves_a_record_too(ran: list[ChainRun]) -
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        await Chain([hooks]).run(ToolCall(api_name="x"), broken)
+        await Chain([hooks]).run(ToolCall(tool_name="x"), broken)
     assert [[each.hook_id for each in record.executions] for record in ran] == [["look"]]
 
 
 async def test_a_call_that_no_hook_met_leaves_none(ran: list[ChainRun]) -> None:
     hooks = Hooks("h")
     hooks.before(ToolCall, tool="*/other")(lambda call: None)
-    await Chain([hooks]).run(ToolCall(api_name="x"), terminal)
+    await Chain([hooks]).run(ToolCall(tool_name="x"), terminal)
     assert ran == []
 
 

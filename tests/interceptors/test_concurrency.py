@@ -77,7 +77,7 @@ async def test_one_chain_leads_200_calls_at_once_and_keeps_them_apart() -> None:
     outcomes: dict[int, Any] = {}
 
     async def one(n: int) -> None:
-        call = tool_call(args={"n": n}, operation_id=f"op{n}", api_name="stuck" if n % 10 == 2 else "work")
+        call = tool_call(args={"n": n}, operation_id=f"op{n}", tool_name="stuck" if n % 10 == 2 else "work")
         outcomes[n] = await chain.run(call, terminal)
 
     with anyio.fail_after(30):

@@ -212,17 +212,17 @@ async def test_nothing_rewrites_after_the_guards(on_error: str) -> None:
 async def test_a_guard_that_filters_by_tool_meets_the_tool_that_will_really_run() -> None:
     hooks = [
         guard(lambda call: Deny("no shell"), tool="*/bash"),
-        before(lambda call: replace(call, api_name="bash")),
+        before(lambda call: replace(call, tool_name="bash")),
     ]
 
-    assert (await run(hooks, tool_call(api_name="ls"))).denied is not None
-    assert (await run(hooks[:1], tool_call(api_name="ls"))).denied is None
+    assert (await run(hooks, tool_call(tool_name="ls"))).denied is not None
+    assert (await run(hooks[:1], tool_call(tool_name="ls"))).denied is None
 
 
 async def test_a_guard_whose_tool_was_rewritten_away_does_not_run() -> None:
-    hooks = [guard(lambda call: Deny("no shell"), tool="*/bash"), before(lambda call: replace(call, api_name="ls"))]
+    hooks = [guard(lambda call: Deny("no shell"), tool="*/bash"), before(lambda call: replace(call, tool_name="ls"))]
 
-    outcome = await run(hooks, tool_call(api_name="bash"))
+    outcome = await run(hooks, tool_call(tool_name="bash"))
 
     assert outcome.denied is None
     assert statuses(outcome) == [("before", "ok")]
@@ -253,7 +253,7 @@ async def test_changed_calls_compose_each_hook_seeing_the_one_before_it() -> Non
 
 
 async def test_fields_that_a_hook_did_not_touch_survive_its_change() -> None:
-    call = tool_call(call_index=7, step_index=3, identifier="server", tenant_id="acme")
+    call = tool_call(call_index=7, step_index=3, toolset="server", tenant_id="acme")
     tool = Tool()
 
     await run([before(lambda call: replace(call, args={"new": 1}))], call, tool)

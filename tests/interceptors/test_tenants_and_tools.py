@@ -1,4 +1,4 @@
-"""Law 1: hooks of another tenant do not run; and `tool=`, a glob over `identifier/api_name`."""
+"""Law 1: hooks of another tenant do not run; and `tool=`, a glob over `toolset/tool_name`."""
 
 from __future__ import annotations
 
@@ -98,11 +98,11 @@ TOOLS: list[tuple[str, str, str, bool]] = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("pattern", "identifier", "api_name", "matches"), TOOLS)
+@pytest.mark.parametrize(("pattern", "toolset", "tool_name", "matches"), TOOLS)
 async def test_a_tool_filter_is_a_glob_over_identifier_and_name(
-    kind: str, pattern: str, identifier: str, api_name: str, *, matches: bool
+    kind: str, pattern: str, toolset: str, tool_name: str, *, matches: bool
 ) -> None:
-    call = tool_call(identifier=identifier, api_name=api_name)
+    call = tool_call(toolset=toolset, tool_name=tool_name)
 
     outcome = await run([hook(kind, transparent(kind), tool=pattern)], call)
 
@@ -114,7 +114,7 @@ async def test_each_hook_filters_by_the_call_as_it_meets_it() -> None:
     seen: list[str] = []
     hooks = [
         before(lambda call: seen.append("1 ls"), tool="*/ls", priority=1),
-        before(lambda call: replace(call, api_name="cat"), tool="*/ls", priority=2),
+        before(lambda call: replace(call, tool_name="cat"), tool="*/ls", priority=2),
         before(lambda call: seen.append("3 ls"), tool="*/ls", priority=3),
         before(lambda call: seen.append("4 cat"), tool="*/cat", priority=4),
         guard(lambda call: seen.append("guard ls"), tool="*/ls"),
@@ -123,7 +123,7 @@ async def test_each_hook_filters_by_the_call_as_it_meets_it() -> None:
         after(lambda call, result: seen.append("after cat"), tool="*/cat", priority=0),
     ]
 
-    await run(hooks, tool_call(api_name="ls"))
+    await run(hooks, tool_call(tool_name="ls"))
 
     assert seen == ["1 ls", "4 cat", "guard cat", "after cat"]
 

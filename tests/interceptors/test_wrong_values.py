@@ -22,7 +22,7 @@ from hookline.calls import (
     RequestCall,
     Respond,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     ToolSpec,
 )
@@ -428,11 +428,11 @@ async def test_a_call_is_frozen(kind: str) -> None:
     tool = Tool()
 
     def edit(call: Any, *rest: Any) -> None:
-        call.api_name = "rm"
+        call.tool_name = "rm"
 
     outcome = await run([hook(kind, edit, on_error="open")], terminal=tool)
 
-    assert tool.calls[0].api_name == outcome.call.api_name == "search"
+    assert tool.calls[0].tool_name == outcome.call.tool_name == "search"
     assert statuses(outcome) == [(kind, "error")]
 
 
@@ -449,7 +449,7 @@ OTHER_EDITS: dict[str, tuple[Any, Any]] = {
                 Message(
                     role="assistant",
                     content="",
-                    tool_calls=[ToolCalling(api_name="ls", args={"p": "/"}, tool_call_id="1")],
+                    tool_calls=[ToolRequest(tool_name="ls", args={"p": "/"}, tool_call_id="1")],
                 )
             ]
         ),
@@ -461,7 +461,7 @@ OTHER_EDITS: dict[str, tuple[Any, Any]] = {
                 Message(
                     role="assistant",
                     content="",
-                    tool_calls=[ToolCalling(api_name="ls", args={"p": "/"}, tool_call_id="1")],
+                    tool_calls=[ToolRequest(tool_name="ls", args={"p": "/"}, tool_call_id="1")],
                 )
             ]
         ),
@@ -504,12 +504,12 @@ RESULT_EDITS: dict[str, tuple[Any, Any, Any]] = {
     ),
     "tool calls of a model": (
         ModelCall(messages=[]),
-        lambda: ModelResponse(tool_calls=[ToolCalling(api_name="ls", tool_call_id="1")]),
-        lambda result: result.tool_calls.append(ToolCalling(api_name="rm", tool_call_id="2")),
+        lambda: ModelResponse(tool_calls=[ToolRequest(tool_name="ls", tool_call_id="1")]),
+        lambda result: result.tool_calls.append(ToolRequest(tool_name="rm", tool_call_id="2")),
     ),
     "arguments of a model's tool call": (
         ModelCall(messages=[]),
-        lambda: ModelResponse(tool_calls=[ToolCalling(api_name="ls", args={"path": "/tmp"}, tool_call_id="1")]),
+        lambda: ModelResponse(tool_calls=[ToolRequest(tool_name="ls", args={"path": "/tmp"}, tool_call_id="1")]),
         lambda result: result.tool_calls[0].args.update(path="/"),
     ),
 }

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Sampler
 from opentelemetry.trace import StatusCode
 
-from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, Usage
+from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, Usage
 from hookline.otel import MetricsHooks, TracingHooks
 from hookline.runtime import ModelRetry
 
@@ -160,15 +160,15 @@ def failed(span: ReadableSpan) -> bool:
     return span.status.status_code is StatusCode.ERROR
 
 
-def call(name: str, call_id: str = "t1", /, identifier: str = "local", **args: Any) -> ToolCalling:
-    return ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=call_id)
+def call(name: str, call_id: str = "t1", /, toolset: str = "local", **args: Any) -> ToolRequest:
+    return ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=call_id)
 
 
-def asks(agent_id: str, call_id: str = "t1", instruction: str = "go") -> ToolCalling:
-    return call(agent_id, call_id, identifier="agent", instruction=instruction)
+def asks(agent_id: str, call_id: str = "t1", instruction: str = "go") -> ToolRequest:
+    return call(agent_id, call_id, toolset="agent", instruction=instruction)
 
 
-def calls(*callings: ToolCalling, content: str = "", tokens: int = 0, reasoning: str = "") -> ModelResponse:
+def calls(*callings: ToolRequest, content: str = "", tokens: int = 0, reasoning: str = "") -> ModelResponse:
     usage = Usage(input_tokens=tokens)
     return ModelResponse(content=content, reasoning=reasoning, tool_calls=list(callings), usage=usage)
 

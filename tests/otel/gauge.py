@@ -164,8 +164,8 @@ class Foreign:
 
     def tool_fields(self) -> dict[str, Any]:
         return {
-            "identifier": "local",
-            "api_name": "look_up",
+            "toolset": "local",
+            "tool_name": "look_up",
             "args": {},
             "call_index": 1,
             "step_index": 0,

@@ -25,20 +25,20 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from hookline import ModelResponse, ToolCalling, Usage
+from hookline import ModelResponse, ToolRequest, Usage
 
 T = TypeVar("T")
 
 
-def call(name: str, call_id: str = "t1", /, identifier: str = "local", **args: Any) -> ToolCalling:
-    return ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=call_id)
+def call(name: str, call_id: str = "t1", /, toolset: str = "local", **args: Any) -> ToolRequest:
+    return ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=call_id)
 
 
-def ask(agent_id: str, call_id: str = "t1") -> ToolCalling:
-    return call(agent_id, call_id, identifier="agent", instruction="go")
+def ask(agent_id: str, call_id: str = "t1") -> ToolRequest:
+    return call(agent_id, call_id, toolset="agent", instruction="go")
 
 
-def calls(*callings: ToolCalling, read: int = 0, wrote: int = 0) -> ModelResponse:
+def calls(*callings: ToolRequest, read: int = 0, wrote: int = 0) -> ModelResponse:
     usage = Usage(input_tokens=read, output_tokens=wrote)
     return ModelResponse(tool_calls=list(callings), usage=usage, finish_reason="tool_calls")
 

@@ -29,7 +29,7 @@ from hookline import (
     ModelResponse,
     OperationResult,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     Usage,
     exec_agent,
     resume_agent,
@@ -330,15 +330,15 @@ def here() -> str:
 # Agents and what their models say.
 
 
-def call(name: str, call_id: str = "t1", /, identifier: str = "local", **args: Any) -> ToolCalling:
-    return ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=call_id)
+def call(name: str, call_id: str = "t1", /, toolset: str = "local", **args: Any) -> ToolRequest:
+    return ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=call_id)
 
 
-def ask(agent_id: str, call_id: str = "t1", instruction: str = "go") -> ToolCalling:
-    return call(agent_id, call_id, identifier="agent", instruction=instruction)
+def ask(agent_id: str, call_id: str = "t1", instruction: str = "go") -> ToolRequest:
+    return call(agent_id, call_id, toolset="agent", instruction=instruction)
 
 
-def calls(*callings: ToolCalling, content: str = "", tokens: int = 0, output: int = 0) -> ModelResponse:
+def calls(*callings: ToolRequest, content: str = "", tokens: int = 0, output: int = 0) -> ModelResponse:
     usage = Usage(input_tokens=tokens, output_tokens=output)
     return ModelResponse(content=content, tool_calls=list(callings), usage=usage)
 

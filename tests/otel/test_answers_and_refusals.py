@@ -28,7 +28,7 @@ from hookline import (
     StepCall,
     StepResult,
     SubAgentCall,
-    ToolCalling,
+    ToolRequest,
     Usage,
     exec_agent,
     resume_agent,
@@ -51,7 +51,7 @@ async def keep_short(messages: list[Message]) -> str:
 
 def planner() -> Agent:
     helper = Agent(id="helper", model=ScriptedModel([ModelResponse(content="helped")]))
-    asks = ToolCalling(identifier="agent", api_name="helper", tool_call_id="c1", args={"instruction": "Help"})
+    asks = ToolRequest(toolset="agent", tool_name="helper", tool_call_id="c1", args={"instruction": "Help"})
     turns = [ModelResponse(tool_calls=[asks], usage=Usage(input_tokens=99)), ModelResponse(content="done")]
     return Agent(
         id="planner",
@@ -107,7 +107,10 @@ async def test_a_tracer_that_does_nothing_leaves_the_current_span_of_the_applica
         get_current_span().set_attribute("looked", True)
         return "seen"
 
-    turns = [ModelResponse(tool_calls=[ToolCalling(api_name="look", tool_call_id="t1")]), ModelResponse(content="done")]
+    turns = [
+        ModelResponse(tool_calls=[ToolRequest(tool_name="look", tool_call_id="t1")]),
+        ModelResponse(content="done"),
+    ]
     agent = Agent(id="looker", model=ScriptedModel(turns), tools=[look])
     store = Kept()
     with application.start_as_current_span("request") as request:
@@ -125,7 +128,10 @@ async def test_nor_does_it_where_a_run_goes_on_in_the_trace_of_its_first_segment
         get_current_span().set_attribute("looked", True)
         return "seen"
 
-    turns = [ModelResponse(tool_calls=[ToolCalling(api_name="look", tool_call_id="t1")]), ModelResponse(content="done")]
+    turns = [
+        ModelResponse(tool_calls=[ToolRequest(tool_name="look", tool_call_id="t1")]),
+        ModelResponse(content="done"),
+    ]
     agent, store = Agent(id="looker", model=ScriptedModel(turns), tools=[look]), InMemoryStore()
     paused = await exec_agent(agent, "Look", hooks=[Sink().tracing()], store=store)
     silent = TracingHooks(NoOpTracerProvider(), resume="same_trace")

@@ -41,7 +41,7 @@ from hookline import (
     StepCall,
     SubAgentCall,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     Usage,
     exec_agent,
     interrupt,
@@ -299,8 +299,8 @@ async def test_a_processor_that_refuses_a_tool_loses_only_that_when_a_run_breaks
 
 def before_tool(operation_id: str, **parts: Any) -> BeforeToolCall:
     fields = {
-        "identifier": "local",
-        "api_name": "find",
+        "toolset": "local",
+        "tool_name": "find",
         "args": {},
         "call_index": 1,
         "step_index": 0,
@@ -677,9 +677,9 @@ async def test_arguments_that_no_encoder_knows_change_nothing(odd, caplog):
 
     def agent() -> Any:
         try:
-            asked = ToolCalling(api_name="find", args=ODD_VALUES[odd](), tool_call_id="t1")
+            asked = ToolRequest(tool_name="find", args=ODD_VALUES[odd](), tool_call_id="t1")
         except RecursionError:  # a model cannot even ask for that
-            asked = ToolCalling(api_name="find", args="{", tool_call_id="t1")
+            asked = ToolRequest(tool_name="find", args="{", tool_call_id="t1")
         return agent_of(calls(asked), says(), tools=[find])
 
     sink = Sink()
@@ -898,7 +898,7 @@ WRONG = [
 def whole_event(kind: type[Event]) -> dict[str, Any]:
     """Fields of a right event of that kind."""
     texts = {"content", "reasoning", "summary", "group_id", "error", "instruction", "sub_operation_id", "thread_id",
-             "last_assistant_content", "error_message", "error_detail", "identifier", "api_name", "callee_id"}  # fmt: skip
+             "last_assistant_content", "error_message", "error_detail", "toolset", "tool_name", "callee_id"}  # fmt: skip
     special: dict[str, Any] = {
         "operation_id": "foreign",
         "step_index": 0,
@@ -1149,7 +1149,7 @@ WITHOUT_SDK = """
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     sys.meta_path.insert(0, Absent())
-    from hookline import Agent, Hooks, ModelResponse, ScriptedModel, ToolCalling, exec_agent, tool, BeforeStep
+    from hookline import Agent, Hooks, ModelResponse, ScriptedModel, ToolRequest, exec_agent, tool, BeforeStep
     from hookline.otel import MetricsHooks, RunContextFilter, TracingHooks
 
     lines = []
@@ -1165,7 +1165,7 @@ WITHOUT_SDK = """
 
     async def main():
         for options in ({}, {"capture_content": "SPAN_AND_EVENT", "hook_spans": True}, {"hook_spans": "events"}):
-            turns = [ModelResponse(tool_calls=[ToolCalling(api_name="find", tool_call_id="t1")]), ModelResponse(content="hi")]
+            turns = [ModelResponse(tool_calls=[ToolRequest(tool_name="find", tool_call_id="t1")]), ModelResponse(content="hi")]
             agent = Agent(id="a", model=ScriptedModel(turns), tools=[find])
             tracing = TracingHooks(**options)
             result = await exec_agent(agent, "go", hooks=[tracing, MetricsHooks()], operation_id="it")

@@ -99,7 +99,7 @@ class Script:
         )  # fmt: skip
 
     def _tool(self, call_id: str, step: int, name: str) -> dict[str, Any]:
-        fields = {"identifier": "local", "api_name": name, "args": {}, "call_index": 1}
+        fields = {"toolset": "local", "tool_name": name, "args": {}, "call_index": 1}
         return {**fields, "step_index": step, "tool_call_id": call_id}
 
     def before_tool(self, call_id: str = "t1", *, step: int = 0, name: str = "add", at: int | None = None) -> Any:
@@ -114,7 +114,7 @@ class Script:
         return OnToolCallError(**self._next(at), **self._tool(call_id, step, name), **told, execution_time_ms=1.0)
 
     def before_human(self, step: int = 0, *, at: int | None = None) -> BeforeHumanIntervention:
-        pending = [PendingTool(identifier="local", api_name="pay", tool_call_id="t9", args={})]
+        pending = [PendingTool(toolset="local", tool_name="pay", tool_call_id="t9", args={})]
         return BeforeHumanIntervention(**self._next(at), step_index=step, pending_tools=pending)
 
     def decided(self, call_id: str | None = "t9", action: Any = "approve", *, at: int | None = None) -> Any:

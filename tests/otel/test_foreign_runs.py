@@ -1,4 +1,4 @@
-"""The span tree of runs of other frameworks: what their adapters lead through a `ForeignRun`."""
+"""The span tree of runs of other frameworks: what their adapters lead through a `AdapterRun`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from hookline import AgentResult, BeforeToolCall, Deny, Hooks, Respond, SubAgentCall, ToolCall, ToolResult, ToolSpec
-from hookline.runtime import KINDS, Drives, ForeignRun
+from hookline.runtime import KINDS, AdapterRun, Capabilities
 from tests.otel.capture import Sink
 from tests.otel.scenes import Scene, call, error_type, own, says, status
 
-DRIVES = Drives(framework="Tests", calls={SubAgentCall: KINDS, ToolCall: KINDS})
+DRIVES = Capabilities(framework="Tests", calls={SubAgentCall: KINDS, ToolCall: KINDS})
 
 pytestmark = pytest.mark.anyio
 
@@ -31,11 +31,11 @@ def scene() -> Iterator[Scene]:
         yield found
 
 
-def run_of(*hooks: Any, agent_id: str = "tester", **options: Any) -> ForeignRun:
-    return ForeignRun(hooks, DRIVES, agent_id=agent_id, **options)
+def run_of(*hooks: Any, agent_id: str = "tester", **options: Any) -> AdapterRun:
+    return AdapterRun(hooks, DRIVES, agent_id=agent_id, **options)
 
 
-async def call_child(parent: ForeignRun, work: Callable[[ForeignRun], Awaitable[str]]) -> str:
+async def call_child(parent: AdapterRun, work: Callable[[AdapterRun], Awaitable[str]]) -> str:
     """Call the agent `child`, whose own run is under that of the caller."""
 
     async def child(instruction: str, operation_id: str) -> str:
@@ -50,16 +50,16 @@ async def call_child(parent: ForeignRun, work: Callable[[ForeignRun], Awaitable[
 async def test_of_two_calls_of_one_agent_the_one_that_fails_ends_its_own_span(scene: Scene) -> None:
     both, failed = asyncio.Barrier(2), asyncio.Event()
 
-    async def works(run: ForeignRun) -> str:
+    async def works(run: AdapterRun) -> str:
         await both.wait()
         await failed.wait()
         return "done"
 
-    async def fails(run: ForeignRun) -> str:
+    async def fails(run: AdapterRun) -> str:
         await both.wait()
         raise LookupError
 
-    async def calls(parent: ForeignRun) -> None:
+    async def calls(parent: AdapterRun) -> None:
         with pytest.raises(LookupError):
             await call_child(parent, fails)
         failed.set()
@@ -85,8 +85,8 @@ async def test_of_two_calls_of_one_agent_the_one_that_fails_ends_its_own_span(sc
 async def test_calls_of_one_agent_that_are_cancelled_together_are_interrupted_each_with_its_run(scene: Scene) -> None:
     began = asyncio.Barrier(3)
 
-    def works(pause: int) -> Callable[[ForeignRun], Awaitable[str]]:
-        async def work(run: ForeignRun) -> str:
+    def works(pause: int) -> Callable[[AdapterRun], Awaitable[str]]:
+        async def work(run: AdapterRun) -> str:
             await began.wait()
             try:
                 await asyncio.sleep(60)
@@ -116,7 +116,7 @@ async def test_calls_of_one_agent_that_are_cancelled_together_are_interrupted_ea
 
 @pytest.mark.parametrize("reason", ["interrupted", "max_steps", "cost_limit", "waiting_for_human"])
 async def test_a_sub_agent_that_stops_without_an_error_makes_none_of_its_call(scene: Scene, reason: Any) -> None:
-    async def stops(run: ForeignRun) -> str:
+    async def stops(run: AdapterRun) -> str:
         run.finish(reason)
         raise RuntimeError("as the framework says it")
 
@@ -208,7 +208,7 @@ async def test_tools_that_a_model_is_offered_are_known_by_name_and_description()
 
     async with run_of(sink.tracing(), sink.metrics(), hooks) as run:
         run.begin_step()
-        await run.ask_model([], ask, tools=[ToolSpec(identifier="local", name="add", description="Add numbers.")])
+        await run.ask_model([], ask, tools=[ToolSpec(toolset="local", name="add", description="Add numbers.")])
         for name in ("add", "made_up"):
             await run.call_tool(call(name, name), work)
 

@@ -610,7 +610,7 @@ async def test_another_runtime_nests_a_call_by_activating_the_tool_call(web: Web
 
     def before(call_id: str) -> BeforeToolCall:
         return BeforeToolCall(
-            **ids, identifier="local", api_name="fetch", args={}, call_index=1, step_index=0, tool_call_id=call_id
+            **ids, toolset="local", tool_name="fetch", args={}, call_index=1, step_index=0, tool_call_id=call_id
         )
 
     async with HookDispatcher() as dispatcher:

@@ -526,7 +526,7 @@ async def test_what_is_logged_of_a_hook_that_failed_says_which_run_that_was():
 async def test_code_that_runs_in_another_runtimes_span_logs_as_that(heard):
     sink = Sink()
     tracing = sink.tracing()
-    tool_call = {"identifier": "local", "api_name": "find", "args": {}, "call_index": 1, "step_index": 0}
+    tool_call = {"toolset": "local", "tool_name": "find", "args": {}, "call_index": 1, "step_index": 0}
     ids = {"operation_id": "foreign", "agent_id": "other"}
 
     async with HookDispatcher() as dispatcher:

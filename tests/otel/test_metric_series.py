@@ -193,7 +193,7 @@ def test_no_id_of_anybody_is_on_any_metric(ids: list[str], backend: str) -> None
 
             @own.guard(ToolCall)
             def guard(call: ToolCall) -> Deny | None:
-                return Deny(tenant) if call.api_name == "fail" else None
+                return Deny(tenant) if call.tool_name == "fail" else None
 
             @own.after(ModelCall, wait=False)
             async def later(call: ModelCall, result: ModelResponse) -> None:

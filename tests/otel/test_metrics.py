@@ -397,7 +397,7 @@ import asyncio, json, pathlib, sys
 import msgspec
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from hookline import Agent, Approve, ModelResponse, ScriptedModel, ToolCalling, exec_agent, resume_agent, tool
+from hookline import Agent, Approve, ModelResponse, ScriptedModel, ToolRequest, exec_agent, resume_agent, tool
 from hookline.otel import MetricsHooks
 from hookline.runtime import OperationState
 
@@ -417,7 +417,7 @@ async def pay() -> str:
     return "paid"
 
 def calls(*names):
-    return ModelResponse(tool_calls=[ToolCalling(api_name=name, tool_call_id=name) for name in names])
+    return ModelResponse(tool_calls=[ToolRequest(tool_name=name, tool_call_id=name) for name in names])
 
 reader = InMemoryMetricReader()
 hooks = [MetricsHooks(MeterProvider([reader]))]

@@ -404,7 +404,7 @@ def after_step(ids: dict[str, str], index: int) -> AfterStep:
 
 def before_tool(ids: dict[str, str], call_id: str) -> BeforeToolCall:
     return BeforeToolCall(
-        **ids, identifier="local", api_name="look_up", args={}, call_index=1, step_index=0, tool_call_id=call_id
+        **ids, toolset="local", tool_name="look_up", args={}, call_index=1, step_index=0, tool_call_id=call_id
     )
 
 

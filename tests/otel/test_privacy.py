@@ -44,7 +44,7 @@ from hookline import (
     StepCall,
     SubAgentCall,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     exec_agent,
     resume_agent,
@@ -214,7 +214,7 @@ async def arguments_of_a_tool(scene):
 
 @place
 async def arguments_that_are_no_json(scene):
-    raw = ToolCalling(api_name="quiet", args=f"{{{SECRET}", tool_call_id="t1")
+    raw = ToolRequest(tool_name="quiet", args=f"{{{SECRET}", tool_call_id="t1")
     await scene.run(agent_of(calls(raw), says(), tools=[quiet]))
 
 
@@ -359,7 +359,7 @@ async def instruction_of_a_sub_agent(scene):
 @place
 async def instruction_that_is_none(scene):
     child = agent_of(says(), id="child")
-    wrong = ToolCalling(identifier="agent", api_name="child", args=f"[{SECRET}", tool_call_id="t1")
+    wrong = ToolRequest(toolset="agent", tool_name="child", args=f"[{SECRET}", tool_call_id="t1")
     await scene.run(agent_of(calls(wrong), says(), sub_agents=[child]))
 
 
@@ -626,12 +626,12 @@ async def session(scene):
 @place
 async def events_of_another_runtime(scene):
     args, ids = {"it": SECRET, SECRET: [SECRET]}, {"operation_id": "foreign", "agent_id": "other"}
-    called = {"identifier": "local", "api_name": "find", "args": args, "call_index": 1, "step_index": 0}
-    calling = ToolCalling(api_name="find", args=args, tool_call_id="t1")
-    outcome = ToolOutcome(identifier="local", api_name="find", tool_call_id="t1", content=SECRET, success=False)
+    called = {"toolset": "local", "tool_name": "find", "args": args, "call_index": 1, "step_index": 0}
+    calling = ToolRequest(tool_name="find", args=args, tool_call_id="t1")
+    outcome = ToolOutcome(toolset="local", tool_name="find", tool_call_id="t1", content=SECRET, success=False)
     numbers = {"execution_time_ms": 1.0, "elapsed_ms": 1.0, "step_cost_usd": 0.0, "total_cost_usd": 0.0}
     totals = {"total_input_tokens": 1, "total_output_tokens": 1, "total_steps": 1, "total_tool_calls": 1}
-    pending = PendingTool(identifier="local", api_name="find", tool_call_id="t3", args=args, prompt=SECRET)
+    pending = PendingTool(toolset="local", tool_name="find", tool_call_id="t3", args=args, prompt=SECRET)
     async with HookDispatcher() as dispatcher:
         dispatcher.register("foreign", scene.all())
         dispatcher.dispatch(BeforeStep(**ids, step_index=0))

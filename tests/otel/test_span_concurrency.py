@@ -542,7 +542,7 @@ async def test_activate_makes_a_call_current_and_puts_the_callers_span_back(scen
             dispatcher.dispatch(BeforeStep(operation_id="op", step_index=0))
             await dispatcher.dispatch_before_tool_call(
                 BeforeToolCall(
-                    operation_id="op", step_index=0, tool_call_id="t1", identifier="local", api_name="add", args={},
+                    operation_id="op", step_index=0, tool_call_id="t1", toolset="local", tool_name="add", args={},
                     call_index=1,
                 )
             )  # fmt: skip

@@ -137,7 +137,7 @@ async def test_spans_carry_what_the_conventions_require(scene: Scene) -> None:
         "gen_ai.tool.description": "Add two numbers.",
         "gen_ai.tool.call.id": "t1",
         "gen_ai.agent.name": "tester",
-        "hookline.tool.identifier": "local",
+        "hookline.tool.toolset": "local",
         "hookline.operation.id": result.operation_id,
     }
 
@@ -662,7 +662,7 @@ async def test_a_call_that_a_hook_turns_into_another_tools_is_named_after_that(s
 
     @hooks.before(ToolCall, tool="*/fail")
     def turn(tool_call: ToolCall) -> ToolCall:
-        return replace(tool_call, api_name="add", args={"a": 1, "b": 2})
+        return replace(tool_call, tool_name="add", args={"a": 1, "b": 2})
 
     @tool
     def where() -> str:
@@ -761,7 +761,7 @@ async def test_a_paused_sub_agent_is_no_error_of_its_caller(scene: Scene) -> Non
 
 async def test_a_sub_agent_that_is_called_wrongly_never_runs(scene: Scene) -> None:
     child = agent_of(says(), id="child")
-    wrong = call("child", "t1", identifier="agent", instruction=7)
+    wrong = call("child", "t1", toolset="agent", instruction=7)
     await run(agent_of(calls(wrong), says(), sub_agents=[child]), hooks=[scene.tracing()])
 
     assert scene.tree()[1] == ("agent_step", ("chat scripted",), ("call_agent child",))
@@ -804,7 +804,7 @@ async def test_a_call_that_fails_at_once_is_told_from_one_whose_run_has_not_begu
 
     hooks = Hooks("watch")
     hooks.on(OnCallAgentError)(lambda event: failed_already.set())
-    wrong = call("child", "t2", identifier="agent", instruction=7)
+    wrong = call("child", "t2", toolset="agent", instruction=7)
     agent = agent_of(calls(ask("child", "t1"), wrong), says(), sub_agents=[agent_of(says(), id="child")])
     await run(agent, hooks=[scene.tracing(), hooks], store=SlowStore())
 

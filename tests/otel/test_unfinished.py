@@ -567,7 +567,7 @@ async def test_events_without_a_beginning_leave_nothing_open(scene: Scene) -> No
         dispatcher.register("op", [tracing])
         dispatcher.dispatch(
             AfterToolCall(
-                operation_id="op", step_index=0, tool_call_id="t", identifier="local", api_name="x", args={},
+                operation_id="op", step_index=0, tool_call_id="t", toolset="local", tool_name="x", args={},
                 call_index=1, content="", success=True, mocked=False, answered_by=None, metadata={},
                 execution_time_ms=0.0,
             )

@@ -25,7 +25,7 @@ PLUGINS = {each.name for each in importlib.metadata.entry_points(group="pytest11
 INSTALLED = "hookline" in PLUGINS
 
 SHOP = '''
-from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, exec_agent, tool
+from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, exec_agent, tool
 
 RAN = []
 
@@ -47,7 +47,7 @@ async def order(item: str) -> str:
 def buyer(*items: str, then: tuple[str, ...] = ()) -> Agent:
     calls = [("price", item) for item in items] + [("order", item) for item in then]
     turns = [
-        ModelResponse(tool_calls=[ToolCalling(api_name=name, args={"item": item}, tool_call_id=f"c{number}")])
+        ModelResponse(tool_calls=[ToolRequest(tool_name=name, args={"item": item}, tool_call_id=f"c{number}")])
         for number, (name, item) in enumerate(calls)
     ]
     return Agent(id="buyer", model=ScriptedModel([*turns, ModelResponse(content="done")]), tools=[price, order])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookline import Agent, ModelResponse, OperationResult, ScriptedModel, ToolCall, ToolCalling, Usage, tool
+from hookline import Agent, ModelResponse, OperationResult, ScriptedModel, ToolCall, ToolRequest, Usage, tool
 from hookline.calls import ToolResult
 from hookline.interceptors import Chain, Outcome
 from hookline.runtime import ModelRetry
@@ -29,13 +29,13 @@ async def broken(query: str = "") -> str:
 
 
 def asks(*names: str, id: str = "t", cost: float = 0.0, tokens: int = 0, **args: Any) -> ModelResponse:  # noqa: A002
-    """A turn that calls these tools, each as `api_name` or `identifier/api_name`."""
+    """A turn that calls these tools, each as `tool_name` or `toolset/tool_name`."""
     callings = []
     for position, name in enumerate(names):
-        identifier, _, api_name = name.rpartition("/")
-        given = {"instruction": "go"} if identifier == "agent" else args
+        toolset, _, tool_name = name.rpartition("/")
+        given = {"instruction": "go"} if toolset == "agent" else args
         callings.append(
-            ToolCalling(identifier=identifier or "local", api_name=api_name, args=given, tool_call_id=f"{id}{position}")
+            ToolRequest(toolset=toolset or "local", tool_name=tool_name, args=given, tool_call_id=f"{id}{position}")
         )
     return ModelResponse(tool_calls=callings, usage=Usage(cost_usd=cost, input_tokens=tokens))
 
@@ -55,8 +55,8 @@ def told(result: OperationResult) -> list[str]:
 
 
 def called(name: str = "local/search", **fields: Any) -> ToolCall:
-    identifier, _, api_name = name.rpartition("/")
-    return ToolCall(identifier=identifier, api_name=api_name, **fields)
+    toolset, _, tool_name = name.rpartition("/")
+    return ToolCall(toolset=toolset, tool_name=tool_name, **fields)
 
 
 async def through(chain: Chain, call: Any, result: Any = None) -> Outcome:

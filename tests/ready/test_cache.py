@@ -98,20 +98,20 @@ def test_an_answer_is_only_ever_given_to_an_equal_call_of_the_same_tenant(
     recall, keep = (hook.handler for hook in hooks.observers)
     shared: dict[str, Any] = {
         "operation_id": "op",
-        "identifier": "local",
+        "toolset": "local",
         "call_index": 1,
         "step_index": 0,
         "tool_call_id": "t",
     }
 
     for tenant, name, args in calls:
-        before = BeforeToolCall(**shared, tenant_id=tenant, api_name=name, args=args)
+        before = BeforeToolCall(**shared, tenant_id=tenant, tool_name=name, args=args)
         recall(before)  # type: ignore[misc]
         asked = repr((tenant, name, sorted_repr(args)))
         if before.mocked:
             assert before.__dict__["answer"].content == asked
         else:
-            keep(AfterToolCall(**shared, tenant_id=tenant, api_name=name, args=args, content=asked, success=True))  # type: ignore[misc]
+            keep(AfterToolCall(**shared, tenant_id=tenant, tool_name=name, args=args, content=asked, success=True))  # type: ignore[misc]
 
 
 def sorted_repr(value: Any) -> str:

@@ -16,7 +16,7 @@ from hookline import (
     ScriptedModel,
     SubAgentCall,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     exec_agent,
     tool,
 )
@@ -149,7 +149,7 @@ async def test_odd_contents_do_no_harm(content: Any) -> None:
 
 async def test_raw_text_as_arguments_in_the_history_is_searched_too() -> None:
     message = Message(
-        role="assistant", content="", tool_calls=[ToolCalling(api_name="x", args="mail a@b.org", tool_call_id="t")]
+        role="assistant", content="", tool_calls=[ToolRequest(tool_name="x", args="mail a@b.org", tool_call_id="t")]
     )
 
     outcome = await through(Chain([redact(["email"])]), ModelCall(messages=[message]), says())
@@ -208,5 +208,5 @@ async def test_tool_calls_of_other_tenants_are_left_alone() -> None:
     chain = Chain([redact(["email"], tenant_id="a")])
 
     assert (
-        await through(chain, ToolCall(api_name="x", tenant_id="b"), ToolResult(content="a@b.org"))
+        await through(chain, ToolCall(tool_name="x", tenant_id="b"), ToolResult(content="a@b.org"))
     ).result.content == "a@b.org"

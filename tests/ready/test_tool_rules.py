@@ -58,19 +58,19 @@ async def test_only_allowed_tools_run() -> None:
     ],
 )
 def test_a_glob_without_a_slash_is_about_that_tool_wherever_it_comes_from(glob: str, name: str, matches: bool) -> None:
-    identifier, _, api_name = name.partition("/")
+    toolset, _, tool_name = name.partition("/")
 
-    assert (Globs("test", (glob,)).match(identifier, api_name) == glob) is matches
+    assert (Globs("test", (glob,)).match(toolset, tool_name) == glob) is matches
 
 
 @given(st.text(), st.text())
-def test_a_tool_is_either_allowed_or_denied_by_the_same_glob(identifier: str, api_name: str) -> None:
+def test_a_tool_is_either_allowed_or_denied_by_the_same_glob(toolset: str, tool_name: str) -> None:
     globs = Globs("test", ("a*", "local/*"))
 
-    matched = globs.match(identifier, api_name)
+    matched = globs.match(toolset, tool_name)
 
     assert (matched is not None) == (
-        api_name.startswith("a") or identifier == "local" or f"{identifier}/{api_name}".startswith("local/")
+        tool_name.startswith("a") or toolset == "local" or f"{toolset}/{tool_name}".startswith("local/")
     )
 
 
@@ -78,7 +78,7 @@ async def test_the_model_is_not_offered_what_it_may_not_call() -> None:
     offered: list[list[str]] = []
 
     def answer(call: ModelCall) -> ModelResponse:
-        offered.append([f"{spec.identifier}/{spec.name}" for spec in call.tools])
+        offered.append([f"{spec.toolset}/{spec.name}" for spec in call.tools])
         return says()
 
     helper = agent_of(says(), id="helper")
@@ -164,13 +164,13 @@ async def test_a_person_is_asked_and_the_approved_call_runs_once() -> None:
     result = await resume_agent(agent, paused.operation_id, [Approve("t0")], hooks=[hooks])
 
     assert paused.reason == "waiting_for_human"
-    assert [(pending.api_name, pending.prompt) for pending in paused.pending] == [
+    assert [(pending.tool_name, pending.prompt) for pending in paused.pending] == [
         ("bash", "May local/bash be called with {'command': 'make'}?")
     ]
     assert told(result)[0] == "ran make"
 
 
-@pytest.mark.parametrize("prompt", ["Really?", lambda call: f"Really {call.api_name}?"])
+@pytest.mark.parametrize("prompt", ["Really?", lambda call: f"Really {call.tool_name}?"])
 async def test_the_question_can_be_chosen(prompt: object) -> None:
     outcome = await through(Chain([require_approval("search", prompt=prompt)]), called())  # type: ignore[arg-type]
 

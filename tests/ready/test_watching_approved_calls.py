@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookline import Agent, Approve, ModelResponse, ScriptedModel, ToolCalling, exec_agent, resume_agent, tool
+from hookline import Agent, Approve, ModelResponse, ScriptedModel, ToolRequest, exec_agent, resume_agent, tool
 from hookline.builtin import AuditLog, AuditRecord
 from hookline.runtime import InMemoryStore
 
@@ -19,7 +19,7 @@ async def test_the_audit_has_an_approved_call_as_it_waits_and_as_it_runs() -> No
     async def pay(amount: int) -> str:
         return "paid"
 
-    asks = ModelResponse(tool_calls=[ToolCalling(api_name="pay", args={"amount": 5}, tool_call_id="p1")])
+    asks = ModelResponse(tool_calls=[ToolRequest(tool_name="pay", args={"amount": 5}, tool_call_id="p1")])
     agent = Agent(id="payer", model=ScriptedModel([asks, ModelResponse(content="done")]), tools=[pay])
     await exec_agent(agent, "go", operation_id="op", store=store, hooks=[audit])
 

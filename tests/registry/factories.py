@@ -65,7 +65,7 @@ def blocking() -> Callable[[ToolCall], None]:
 def two_hooks(*, word: str, **options: Unpack[BundleOptions]) -> Hooks:
     """Two hooks that stand at different points."""
     hooks = Hooks(**options)
-    hooks.guard(ToolCall)(lambda call: Deny(word) if call.api_name == word else None)
+    hooks.guard(ToolCall)(lambda call: Deny(word) if call.tool_name == word else None)
     hooks.after(ToolCall, priority=1000 - hooks.priority)(lambda call, result: None)
     return hooks
 

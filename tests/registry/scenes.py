@@ -12,7 +12,7 @@ from hookline.interceptors import Chain, Outcome
 from hookline.registry import HookDefinition
 
 FACTORIES = "tests.registry.factories"
-PAY = ToolCall(identifier="bank", api_name="pay", args={"amount": 3}, operation_id="op")
+PAY = ToolCall(toolset="bank", tool_name="pay", args={"amount": 3}, operation_id="op")
 
 
 def definition(**fields: Any) -> HookDefinition:

@@ -47,7 +47,7 @@ def test_a_sample_has_what_is_given_in_either_spelling() -> None:
 
     sample = sample_of(point, {"apiName": "pay", "tool_call_id": "t", "args": {"a": [1]}, "result": "paid"}, "")
 
-    assert (sample.subject.api_name, sample.subject.tool_call_id, sample.subject.args) == ("pay", "t", {"a": [1]})
+    assert (sample.subject.tool_name, sample.subject.tool_call_id, sample.subject.args) == ("pay", "t", {"a": [1]})
     assert sample.result.content == "paid"
     step = sample_of(POINTS["beforeStep"], {"type": "beforeStep", "operationId": "op", "stepIndex": 4}, "").subject
     assert (step.operation_id, step.step_index) == ("op", 4)
@@ -183,4 +183,4 @@ async def test_the_sample_of_a_tenants_hook_is_the_tenants(registry: Registry) -
 
     ((call,),) = factories.SEEN
     assert isinstance(call, ToolCall)
-    assert (call.tenant_id, call.api_name) == ("acme", "x")
+    assert (call.tenant_id, call.tool_name) == ("acme", "x")

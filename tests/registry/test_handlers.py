@@ -212,7 +212,7 @@ async def test_the_handlers_that_hookline_brings_along_judge_tool_calls(
     handler: str, config: dict[str, Any], denied: bool
 ) -> None:
     call = ToolCall(
-        identifier="bank", api_name="pay", args={"to": [{"address": "a@b.example"}], "a Secret": 1}, operation_id="op"
+        toolset="bank", tool_name="pay", args={"to": [{"address": "a@b.example"}], "a Secret": 1}, operation_id="op"
     )
 
     outcome = await pay([build(handler=handler, config=config)], call)
@@ -228,7 +228,7 @@ async def test_the_limit_of_calls_holds_for_the_calls_of_a_run() -> None:
 
 async def test_redacting_takes_named_patterns_and_no_expressions() -> None:
     hooks = [build(handler="redact", config={"patterns": ["email"], "args": True}, point="ToolCall.before")]
-    call = ToolCall(identifier="bank", api_name="pay", args={"to": "a@b.example"})
+    call = ToolCall(toolset="bank", tool_name="pay", args={"to": "a@b.example"})
 
     assert (await pay(hooks, call)).call.args == {"to": "[redacted]"}
     for handler in ("redact", "deny-text"):
@@ -254,8 +254,8 @@ def test_a_line_in_the_log_says_which_run_and_not_what_is_in_it(caplog: pytest.L
     bundle = build(handler="log", point="afterToolCall", config={"level": "WARNING", "message": "look"})
     event = AfterToolCall(
         operation_id="op7",
-        identifier="bank",
-        api_name="pay",
+        toolset="bank",
+        tool_name="pay",
         args={"pin": "1234"},
         call_index=1,
         step_index=0,

@@ -82,7 +82,7 @@ async def test_a_call_leaves_a_row_with_what_each_hook_did_and_who_denied_it(log
     hooks = Hooks("h")
     hooks.before(ToolCall, id="look")(lambda call: None)
     hooks.guard(ToolCall, id="stop")(lambda call: Deny("no"))
-    call = ToolCall(api_name="x", tenant_id="t", operation_id="op", step_index=3, tool_call_id="call_1")
+    call = ToolCall(tool_name="x", tenant_id="t", operation_id="op", step_index=3, tool_call_id="call_1")
     before = time.time()
 
     await Chain([hooks]).run(call, terminal)

@@ -68,7 +68,7 @@ async def test_what_an_interceptor_says_of_a_call_is_kept_without_its_secrets(
         return ToolResult(content="done")
 
     async with SqlStore(new_database_url("sqlite")) as store, ExecutionLog(store) as log:
-        await Chain([hooks]).run(ToolCall(identifier="bank", api_name="pay", operation_id="op", args=ARGS), tool)
+        await Chain([hooks]).run(ToolCall(toolset="bank", tool_name="pay", operation_id="op", args=ARGS), tool)
         await log.flush()
         [row] = (await log.logs(None)).items
 
@@ -98,7 +98,7 @@ async def test_what_observers_and_phase_hooks_say_is_logged_without_secrets(
         async with HookDispatcher() as dispatcher:
             dispatcher.register("op", [hooks])
             await dispatcher.dispatch_before_tool_call(
-                BeforeToolCall(identifier="bank", api_name="pay", args=ARGS, call_index=1, tool_call_id="c", **ids)
+                BeforeToolCall(toolset="bank", tool_name="pay", args=ARGS, call_index=1, tool_call_id="c", **ids)
             )
             dispatcher.dispatch(after_step(**ids))
             await dispatcher.unregister("op")
@@ -125,7 +125,7 @@ async def test_a_failure_without_secrets_keeps_its_exception_for_handlers(caplog
     async def tool(call: ToolCall) -> ToolResult:
         return ToolResult(content="done")
 
-    await Chain([hooks]).run(ToolCall(identifier="bank", api_name="pay", operation_id="op"), tool)
+    await Chain([hooks]).run(ToolCall(toolset="bank", tool_name="pay", operation_id="op"), tool)
 
     [record] = [record for record in caplog.records if record.name == "hookline"]
     assert record.exc_info is not None

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from sqlalchemy import insert, select, update
 
-from hookline import Agent, ModelResponse, OperationResult, ScriptedModel, ToolCalling, exec_agent
+from hookline import Agent, ModelResponse, OperationResult, ScriptedModel, ToolRequest, exec_agent
 from hookline.calls import ToolCall
 from hookline.delivery import KeyRing, generate_key
 from hookline.errors import HookUsageError
@@ -428,7 +428,7 @@ async def test_a_handler_that_has_vanished_denies_the_calls_of_its_hook_or_is_le
         assert all(outcome.denied is None for outcome in outcomes)
     else:
         assert all(outcome.denied is not None and outcome.denied.hook_id == stored.id for outcome in outcomes)
-        other = await pay(after.hooks(), ToolCall(identifier="shop", api_name="list"))
+        other = await pay(after.hooks(), ToolCall(toolset="shop", tool_name="list"))
         assert other.denied is None
 
 
@@ -625,7 +625,7 @@ async def test_agents_are_run_with_the_hooks_that_are_enabled_then(registry: Reg
         return "paid"
 
     async def run(tenant_id: str) -> OperationResult:
-        calling = ToolCalling(api_name="pay", args={"amount": 3}, tool_call_id="t1")
+        calling = ToolRequest(tool_name="pay", args={"amount": 3}, tool_call_id="t1")
         model = ScriptedModel([ModelResponse(tool_calls=[calling]), ModelResponse(content="done")])
         agent = Agent(id="a", model=model, tools=[pay])
         hooks = registry.hooks(tenant_id)
@@ -672,4 +672,4 @@ async def test_a_stored_guard_is_about_a_tool_wherever_it_comes_from(registry: R
     await registry.create(definition(tool="pay"))
 
     assert (await pay(registry.hooks())).denied is not None
-    assert (await pay(registry.hooks(), ToolCall(identifier="pay", api_name="list", args={}))).denied is None
+    assert (await pay(registry.hooks(), ToolCall(toolset="pay", tool_name="list", args={}))).denied is None

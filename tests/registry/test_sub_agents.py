@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, exec_agent
+from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, exec_agent
 from hookline.registry import Registry
 from hookline.store import SqlStore
 from tests.registry import factories
@@ -31,11 +31,11 @@ def family(ran: list[str], *, depth: int = 1) -> Agent:
         return "ran"
 
     calls = ScriptedModel(
-        [ModelResponse(tool_calls=[ToolCalling(api_name="bash", tool_call_id="t")]), ModelResponse(content="done")]
+        [ModelResponse(tool_calls=[ToolRequest(tool_name="bash", tool_call_id="t")]), ModelResponse(content="done")]
     )
     agent = Agent(id="a0", model=calls, tools=[bash])
     for nth in range(1, depth + 1):
-        asks = ToolCalling(identifier="agent", api_name=agent.id, args={"instruction": "go"}, tool_call_id="t")
+        asks = ToolRequest(toolset="agent", tool_name=agent.id, args={"instruction": "go"}, tool_call_id="t")
         model = ScriptedModel([ModelResponse(tool_calls=[asks]), ModelResponse(content="done")])
         agent = Agent(id=f"a{nth}", model=model, sub_agents=[agent])
     return agent

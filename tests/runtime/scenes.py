@@ -33,7 +33,7 @@ from hookline import (
     OnToolCallError,
     OperationResult,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     Usage,
 )
 from hookline.events import EVENTS
@@ -42,19 +42,19 @@ from hookline.runtime import ModelRetry
 AT_ONCE = ModelRetry(first_wait=0.0)
 
 
-def call(name: str, call_id: str = "t1", /, identifier: str = "local", **args: Any) -> ToolCalling:
-    return ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=call_id)
+def call(name: str, call_id: str = "t1", /, toolset: str = "local", **args: Any) -> ToolRequest:
+    return ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=call_id)
 
 
-def raw_call(name: str, text: Any, call_id: str = "t1") -> ToolCalling:
-    return ToolCalling(api_name=name, args=text, tool_call_id=call_id)
+def raw_call(name: str, text: Any, call_id: str = "t1") -> ToolRequest:
+    return ToolRequest(tool_name=name, args=text, tool_call_id=call_id)
 
 
-def ask(agent_id: str, call_id: str = "t1", instruction: str = "go") -> ToolCalling:
-    return call(agent_id, call_id, identifier="agent", instruction=instruction)
+def ask(agent_id: str, call_id: str = "t1", instruction: str = "go") -> ToolRequest:
+    return call(agent_id, call_id, toolset="agent", instruction=instruction)
 
 
-def calls(*callings: ToolCalling, content: str = "", tokens: int = 0, cost: float = 0.0) -> ModelResponse:
+def calls(*callings: ToolRequest, content: str = "", tokens: int = 0, cost: float = 0.0) -> ModelResponse:
     return ModelResponse(content=content, tool_calls=list(callings), usage=Usage(input_tokens=tokens, cost_usd=cost))
 
 
@@ -204,7 +204,7 @@ def _take_calls(peek: Any, take: Any, index: int) -> None:
             assert event.tool_call_id not in finished, "the second event of a pair twice"
             finished.add(event.tool_call_id)
             before = tools[event.tool_call_id]
-            for field in ("identifier", "api_name", "args", "call_index", "step_index"):
+            for field in ("toolset", "tool_name", "args", "call_index", "step_index"):
                 assert getattr(before, field) == getattr(event, field)
         elif peek(BeforeCallAgent):
             agents[take(BeforeCallAgent).callee_id] += 1

@@ -109,7 +109,7 @@ async def test_a_call_that_needs_approval_pauses_the_run_and_shows_what_would_ru
     result = await shop.start()
 
     assert result.reason == "waiting_for_human"
-    assert [(each.tool_call_id, each.api_name, each.args) for each in result.pending] == [("t1", "pay", {"amount": 5})]
+    assert [(each.tool_call_id, each.tool_name, each.args) for each in result.pending] == [("t1", "pay", {"amount": 5})]
     assert shop.paid == []
     (shown,) = shop.recorder.of(BeforeHumanIntervention)
     assert shown.pending_tools == result.pending

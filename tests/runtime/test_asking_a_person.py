@@ -80,11 +80,11 @@ class Office:
 
 
 def asking(made: ToolCall) -> Ask | None:
-    return Ask(f"pay {made.args['amount']}?") if made.api_name == "pay" else None
+    return Ask(f"pay {made.args['amount']}?") if made.tool_name == "pay" else None
 
 
 def rewriting(amount: int) -> Any:
-    return lambda made: replace(made, args={"amount": amount}) if made.api_name == "pay" else None
+    return lambda made: replace(made, args={"amount": amount}) if made.tool_name == "pay" else None
 
 
 async def test_an_ask_pauses_the_run_and_shows_the_prompt_and_the_arguments_that_would_run() -> None:
@@ -94,7 +94,7 @@ async def test_an_ask_pauses_the_run_and_shows_the_prompt_and_the_arguments_that
 
     assert result.reason == "waiting_for_human"
     (pending,) = result.pending
-    assert (pending.api_name, pending.args, pending.prompt) == ("pay", {"amount": 3}, "pay 3?")
+    assert (pending.tool_name, pending.args, pending.prompt) == ("pay", {"amount": 3}, "pay 3?")
     assert office.recorder.of(BeforeHumanIntervention)[0].pending_tools == result.pending
     assert office.recorder.of(AfterStep)[0].step_type == "request_human_approve"
     assert office.paid == []
@@ -135,7 +135,7 @@ async def test_on_resume_neither_a_before_nor_an_around_can_change_what_a_person
 
 async def test_on_resume_an_around_cannot_turn_the_call_into_one_of_another_tool() -> None:
     async def other(made: ToolCall, call_next: Any) -> Any:
-        return await call_next(replace(made, api_name="look", args={}))
+        return await call_next(replace(made, tool_name="look", args={}))
 
     office = Office(guard(ToolCall, asking))
     await office.start()
@@ -236,7 +236,7 @@ async def test_arguments_that_a_hook_has_mended_cannot_slip_past_the_approval(te
 
 async def test_a_call_that_a_hook_turned_into_one_of_a_tool_that_needs_approval_waits_for_it() -> None:
     office = Office(
-        before(ToolCall, lambda c: replace(c, api_name="pay", args={"amount": 7})),
+        before(ToolCall, lambda c: replace(c, tool_name="pay", args={"amount": 7})),
         asked=calls(call("look", "p1")),
         needs_approval=True,
     )
@@ -244,14 +244,14 @@ async def test_a_call_that_a_hook_turned_into_one_of_a_tool_that_needs_approval_
     result = await office.start()
 
     assert office.paid == []
-    assert (result.pending[0].api_name, result.pending[0].args) == ("pay", {"amount": 7})
+    assert (result.pending[0].tool_name, result.pending[0].args) == ("pay", {"amount": 7})
     await office.resume(Approve("p1"))
     assert office.paid == [7]
 
 
 async def test_an_around_that_rewrites_cannot_slip_past_the_approval() -> None:
     async def other(made: ToolCall, call_next: Any) -> Any:
-        return await call_next(replace(made, api_name="pay", args={"amount": 7}))
+        return await call_next(replace(made, tool_name="pay", args={"amount": 7}))
 
     office = Office(around(ToolCall, other), asked=calls(call("look", "p1")), needs_approval=True)
 
@@ -361,14 +361,14 @@ async def test_a_guard_sees_the_same_call_index_before_and_after_the_pause() -> 
 async def test_a_call_that_hooks_turned_into_one_of_another_tool_shares_no_index_with_it() -> None:
     """`call_index`: "from 1, per tool and operation, never shared by parallel calls"."""
     office = Office(
-        before(ToolCall, lambda c: replace(c, api_name="pay", args={"amount": 7}) if c.api_name == "look" else None),
+        before(ToolCall, lambda c: replace(c, tool_name="pay", args={"amount": 7}) if c.tool_name == "look" else None),
         guard(ToolCall, lambda c: Ask("ok?") if c.args["amount"] == 7 else None),
         asked=calls(call("look", "a"), pay(1, "b")),
     )
     await office.start()
     await office.resume(Approve("a"))
 
-    indices = [(event.api_name, event.call_index) for event in office.recorder.of(BeforeToolCall)]
+    indices = [(event.tool_name, event.call_index) for event in office.recorder.of(BeforeToolCall)]
     assert sorted(indices) == [("pay", 1), ("pay", 2)]
 
 
@@ -497,7 +497,7 @@ async def test_an_ask_in_a_sub_agent_waits_in_its_own_operation() -> None:
         id="helper", model=paying(paid, calls(pay())).model, tools=paying(paid).tools, hooks=[guard(ToolCall, asking)]
     )
     recorder = Recorder()
-    agent = agent_of(calls(call("helper", identifier="agent", instruction="pay")), says(), sub_agents=[child])
+    agent = agent_of(calls(call("helper", toolset="agent", instruction="pay")), says(), sub_agents=[child])
     store = JsonStore()
 
     result = await exec_agent(agent, "go", hooks=[recorder.hooks], store=store)

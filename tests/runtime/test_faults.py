@@ -274,7 +274,7 @@ def test_a_sub_agent_whose_id_would_be_mistaken_cannot_replace_a_tool() -> None:
 
     agent = agent_of(says(), tools=[named_like_it], sub_agents=[agent_of(id="child")])
 
-    assert {f"{spec.identifier}/{spec.name}" for spec in agent.specs} == {"local/child", "agent/child"}
+    assert {f"{spec.toolset}/{spec.name}" for spec in agent.specs} == {"local/child", "agent/child"}
 
 
 # Stores that fail.

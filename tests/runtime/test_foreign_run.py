@@ -30,26 +30,26 @@ from hookline import (
 from hookline.errors import HookUsageError, OperationExistsError, UnsupportedHookError
 from hookline.events import HookType
 from hookline.hooks import AnyHook
-from hookline.runtime import KINDS, Approve, Drives, ForeignRun, Reject
+from hookline.runtime import KINDS, AdapterRun, Approve, Capabilities, Reject
 
 from .scenes import Recorder, call, calls
 
 pytestmark = pytest.mark.anyio
 
-DRIVES = Drives(framework="a loop", calls={ToolCall: KINDS, ModelCall: KINDS, AgentCall: KINDS}, asks=True)
+DRIVES = Capabilities(framework="a loop", calls={ToolCall: KINDS, ModelCall: KINDS, AgentCall: KINDS}, asks=True)
 
 
 async def loop(
     turns: Sequence[ModelResponse], tools: Mapping[str, Any], hooks: Sequence[AnyHook] = (), **given: Any
 ) -> str:
-    """A framework: its loop is its own, and says to a `ForeignRun` what happens."""
+    """A framework: its loop is its own, and says to a `AdapterRun` what happens."""
     script, said = list(turns), ""
     messages = [Message(role="user", content="go")]
 
     async def ask(final: ModelCall) -> ModelResponse:
         return script.pop(0)
 
-    async with ForeignRun(hooks, DRIVES, agent_id="a", model="m", **given) as run:
+    async with AdapterRun(hooks, DRIVES, agent_id="a", model="m", **given) as run:
         while True:
             run.begin_step()
             response = await run.ask_model(messages, ask)
@@ -59,7 +59,7 @@ async def loop(
             messages.append(Message(role="assistant", content=said, tool_calls=response.tool_calls))
             for calling in response.tool_calls:
 
-                async def work(args: Mapping[str, Any], name: str = calling.api_name) -> ToolResult:
+                async def work(args: Mapping[str, Any], name: str = calling.tool_name) -> ToolResult:
                     return ToolResult(content=str(await tools[name](**args)))
 
                 done = await run.call_tool(calling, work)
@@ -143,7 +143,7 @@ async def test_a_person_is_asked_and_the_run_goes_on_under_its_id() -> None:
     hooks.guard(ToolCall, tool="*/add")(lambda call: Ask("may I?"))
 
     assert await loop(TURNS, TOOLS, [hooks, seen.hooks], operation_id="op") == "waits"
-    async with ForeignRun([hooks, seen.hooks], DRIVES, agent_id="a", operation_id="op") as run:
+    async with AdapterRun([hooks, seen.hooks], DRIVES, agent_id="a", operation_id="op") as run:
         run.begin_step()
         run.decided([Approve("t1")])
         done = await run.call_tool(call("add", a=1, b=2), lambda args: _three(), approved=True)
@@ -171,7 +171,7 @@ async def _three() -> ToolResult:
 
 async def test_a_rejection_stops_it() -> None:
     seen = Recorder()
-    async with ForeignRun([seen.hooks], DRIVES) as run:
+    async with AdapterRun([seen.hooks], DRIVES) as run:
         run.begin_step()
         run.decided([Reject("t1", reason="no")])
         run.finish("interrupted")
@@ -183,7 +183,7 @@ async def test_an_error_of_the_framework_is_its_own() -> None:
     seen = Recorder()
 
     with pytest.raises(KeyError):
-        async with ForeignRun([seen.hooks], DRIVES):
+        async with AdapterRun([seen.hooks], DRIVES):
             raise KeyError("theirs")
 
     assert seen.names() == ["onComplete", "onError"]
@@ -194,7 +194,7 @@ async def test_an_interrupt_ends_it() -> None:
     async with anyio.create_task_group() as group:
 
         async def run() -> None:
-            async with ForeignRun([seen.hooks], DRIVES, operation_id="op"):
+            async with AdapterRun([seen.hooks], DRIVES, operation_id="op"):
                 group.start_soon(_interrupt)
                 await anyio.sleep_forever()
 
@@ -207,17 +207,17 @@ async def test_an_interrupt_ends_it() -> None:
 
 
 async def test_two_of_one_id_do_not_run_at_once() -> None:
-    async with ForeignRun([], DRIVES, operation_id="op"):
+    async with AdapterRun([], DRIVES, operation_id="op"):
         with pytest.raises(OperationExistsError):
-            await ForeignRun([], DRIVES, operation_id="op").open()
+            await AdapterRun([], DRIVES, operation_id="op").open()
 
 
 async def test_children_inherit_on_request() -> None:
     theirs, own = Recorder(inherit=True), Recorder(inherit=False)
-    async with ForeignRun([theirs.hooks, own.hooks], DRIVES, operation_id="parent") as parent:
+    async with AdapterRun([theirs.hooks, own.hooks], DRIVES, operation_id="parent") as parent:
 
         async def work(instruction: str, child: str) -> str:
-            async with ForeignRun([], DRIVES, operation_id=child, parent=parent) as run:
+            async with AdapterRun([], DRIVES, operation_id=child, parent=parent) as run:
                 run.begin_step()
             return "answer"
 
@@ -233,27 +233,27 @@ async def test_children_inherit_on_request() -> None:
 async def test_hooks_that_would_never_be_called_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     hooks = Hooks("steps")
     hooks.before(StepCall)(lambda call: None)
-    few = Drives(framework="little", events=frozenset({HookType.ON_COMPLETE}))
+    few = Capabilities(framework="little", events=frozenset({HookType.ON_COMPLETE}))
 
     with pytest.raises(UnsupportedHookError, match=r"a loop cannot drive before\(StepCall\)"):
-        ForeignRun([hooks], DRIVES)
+        AdapterRun([hooks], DRIVES)
     with pytest.raises(UnsupportedHookError, match="little cannot drive beforeStep"):
-        ForeignRun([Recorder().hooks], few)
-    ForeignRun([hooks], DRIVES, best_effort=True)
+        AdapterRun([Recorder().hooks], few)
+    AdapterRun([hooks], DRIVES, best_effort=True)
     assert "would never be called" in caplog.text
 
 
 async def test_before_it_is_open_it_says_so() -> None:
     with pytest.raises(HookUsageError, match="not open"):
-        ForeignRun([], DRIVES).begin_step()
+        AdapterRun([], DRIVES).begin_step()
 
 
 async def test_where_nobody_can_be_asked_a_question_is_a_denial() -> None:
     hooks, seen = Hooks("guard"), Recorder()
     hooks.guard(ToolCall)(lambda call: Ask("may I?"))
-    silent = Drives(framework="a server", calls={ToolCall: KINDS})
+    silent = Capabilities(framework="a server", calls={ToolCall: KINDS})
 
-    async with ForeignRun([hooks, seen.hooks], silent) as run:
+    async with AdapterRun([hooks, seen.hooks], silent) as run:
         done = await run.call_tool(call("add", a=1, b=2), lambda args: _three())
 
     assert (done.ran, done.result.success, done.result.content) == (False, False, "Nobody can be asked here: may I?")
@@ -264,10 +264,10 @@ async def test_a_run_in_which_something_is_raised_after_its_last_words_is_not_do
     seen = Recorder()
 
     with pytest.raises(ValueError, match="late"):
-        async with ForeignRun([seen.hooks], DRIVES) as run:
+        async with AdapterRun([seen.hooks], DRIVES) as run:
             run.finish("done", "bye")
             raise ValueError("late")
-    async with ForeignRun([seen.hooks], DRIVES) as run:
+    async with AdapterRun([seen.hooks], DRIVES) as run:
         run.finish("done", "bye")
         interrupt(run.operation_id)
         await anyio.sleep_forever()

@@ -24,7 +24,7 @@ from hookline import (
     OnError,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     resume_agent,
 )
@@ -40,9 +40,9 @@ from hookline.errors import (
 from hookline.events import HookType
 from hookline.runtime import (
     KINDS,
+    AdapterRun,
     Approve,
-    Drives,
-    ForeignRun,
+    Capabilities,
     JournalEntry,
     OperationState,
     OperationStore,
@@ -54,8 +54,10 @@ from .durable import Died, Disk, DyingStore
 
 pytestmark = pytest.mark.anyio
 
-DRIVES = Drives(framework="a loop", events=frozenset(HookType), calls={ToolCall: KINDS, ModelCall: KINDS}, asks=True)
-PAY = ToolCalling(api_name="pay", args={"amount": 5}, tool_call_id="p1")
+DRIVES = Capabilities(
+    framework="a loop", events=frozenset(HookType), calls={ToolCall: KINDS, ModelCall: KINDS}, asks=True
+)
+PAY = ToolRequest(tool_name="pay", args={"amount": 5}, tool_call_id="p1")
 
 
 class WaitingStore(DyingStore):
@@ -72,11 +74,11 @@ class WaitingStore(DyingStore):
         await super().commit(state, expected_version=expected_version, entries=entries)
 
 
-def run_of(store: OperationStore, *hooks: Hooks | Hook, **given: object) -> ForeignRun:
-    return ForeignRun(hooks, DRIVES, operation_id="op", store=store, **given)  # type: ignore[arg-type]
+def run_of(store: OperationStore, *hooks: Hooks | Hook, **given: object) -> AdapterRun:
+    return AdapterRun(hooks, DRIVES, operation_id="op", store=store, **given)  # type: ignore[arg-type]
 
 
-async def step(run: ForeignRun, said: str = "done") -> None:
+async def step(run: AdapterRun, said: str = "done") -> None:
     async def ask(call: ModelCall) -> ModelResponse:
         return ModelResponse(content=said)
 
@@ -267,7 +269,7 @@ async def test_a_sub_agent_is_kept_where_its_caller_is() -> None:
     disk = Disk()
     async with (
         run_of(DyingStore(disk)) as run,
-        ForeignRun([], DRIVES, agent_id="child", operation_id="child", parent=run) as child,
+        AdapterRun([], DRIVES, agent_id="child", operation_id="child", parent=run) as child,
     ):
         await step(child)
     assert (disk.state("child").status, disk.state("child").parent_operation_id) == ("done", "op")
@@ -293,10 +295,10 @@ async def test_a_delivery_that_it_is_for_fails_it() -> None:
 async def test_only_its_own_framework_goes_on_with_one_that_waits() -> None:
     disk = Disk()
     await paused(DyingStore(disk))
-    other = Drives(framework="another loop", events=frozenset(HookType), calls={ToolCall: KINDS})
+    other = Capabilities(framework="another loop", events=frozenset(HookType), calls={ToolCall: KINDS})
 
     with pytest.raises(OperationMismatchError, match="a loop"):
-        await ForeignRun((), other, operation_id="op", store=DyingStore(disk)).open()
+        await AdapterRun((), other, operation_id="op", store=DyingStore(disk)).open()
     with pytest.raises(OperationMismatchError, match="agent of a loop"):
         await resume_agent(Agent(id="agent", model=ScriptedModel([])), "op", [Approve("p1")], store=DyingStore(disk))
     async with run_of(DyingStore(disk), ASKS) as run:

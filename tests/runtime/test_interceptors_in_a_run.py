@@ -104,7 +104,7 @@ async def test_a_denied_tool_call_still_fires_its_pair_of_events() -> None:
     (asked,) = recorder.of(BeforeToolCall)
     (ended,) = recorder.of(AfterToolCall)
     assert not recorder.of(OnToolCallError)
-    assert (asked.api_name, asked.args, asked.call_index) == ("pay", {"amount": 5}, 1)
+    assert (asked.tool_name, asked.args, asked.call_index) == ("pay", {"amount": 5}, 1)
     assert (ended.content, ended.success, ended.mocked) == ("not today", False, False)
 
 
@@ -947,7 +947,7 @@ async def test_a_call_that_no_tool_can_take_is_judged_all_the_same() -> None:
     judged: list[Any] = []
     agent = paying([], calls(call("unknown", "u"), raw_call("pay", "{broken", "b")), says())
 
-    await play(agent, guard(ToolCall, lambda c: judged.append((c.api_name, dict(c.args)))))
+    await play(agent, guard(ToolCall, lambda c: judged.append((c.tool_name, dict(c.args)))))
 
     assert sorted(judged) == [("pay", {}), ("unknown", {})]
 

@@ -40,8 +40,8 @@ from hookline.hooks import AnyHook
 from hookline.otel import TracingHooks
 from hookline.runtime import (
     KINDS,
-    Drives,
-    ForeignRun,
+    AdapterRun,
+    Capabilities,
     InterceptorKey,
     OperationState,
     recover_agent,
@@ -118,7 +118,7 @@ class Shop:
         self.store = DyingStore(self.disk)
         hooks = list(self.given.values())
         if self.who == "foreign":
-            async with ForeignRun(
+            async with AdapterRun(
                 [*self.own, *hooks], LOOP, agent_id="shop", operation_id="op", store=self.store
             ) as run:
                 run.begin_step()
@@ -147,13 +147,13 @@ class Shop:
                     assert session.phase == "idle"
         if self.who == "foreign":
             given = {"agent_id": "shop", "operation_id": "op", "store": store, **further}
-            async with ForeignRun([*own, *hooks], LOOP, **given) as run:  # type: ignore[arg-type]
+            async with AdapterRun([*own, *hooks], LOOP, **given) as run:  # type: ignore[arg-type]
                 run.decided([Approve("p1")])
             return None
         return await recover_agent(agent, "op", hooks=hooks, store=store, **further)
 
 
-LOOP = Drives(framework="a loop", calls={ToolCall: KINDS}, asks=True)
+LOOP = Capabilities(framework="a loop", calls={ToolCall: KINDS}, asks=True)
 WHO = ("resume", "session", "recover", "sub-agent", "foreign")
 CASES: dict[str, tuple[str, ...]] = {
     "own": ("own.guard",),
@@ -475,7 +475,7 @@ async def test_a_state_without_the_list_goes_on_with_one_warning_and_has_a_list_
 ) -> None:
     store, rules = JsonStore(), guarding("rules")
     if framework:
-        async with ForeignRun([rules], LOOP, operation_id="op", store=store) as run:
+        async with AdapterRun([rules], LOOP, operation_id="op", store=store) as run:
             run.begin_step()
             run.pause()
     else:
@@ -486,7 +486,7 @@ async def test_a_state_without_the_list_goes_on_with_one_warning_and_has_a_list_
     await store.save(older, expected_version=state.version)
 
     if framework:
-        async with ForeignRun([rules], LOOP, operation_id="op", store=store) as run:
+        async with AdapterRun([rules], LOOP, operation_id="op", store=store) as run:
             run.pause()
     else:
         await resume_agent(paying_twice(), "op", [Approve("p0")], store=store, hooks=[rules])
@@ -503,13 +503,13 @@ async def test_a_state_without_the_list_goes_on_with_one_warning_and_has_a_list_
 
 async def test_a_sub_run_of_another_framework_may_miss_what_its_caller_may() -> None:
     store, rules = InMemoryStore(), guarding("rules")
-    async with ForeignRun([rules], LOOP, operation_id="child", store=store) as run:
+    async with AdapterRun([rules], LOOP, operation_id="child", store=store) as run:
         run.begin_step()
         run.pause()
 
     async with (
-        ForeignRun([], LOOP, store=store, allow_missing_hooks=True) as parent,
-        ForeignRun([], LOOP, operation_id="child", store=store, parent=parent) as run,
+        AdapterRun([], LOOP, store=store, allow_missing_hooks=True) as parent,
+        AdapterRun([], LOOP, operation_id="child", store=store, parent=parent) as run,
     ):
         run.decided([Approve("p1")])
 

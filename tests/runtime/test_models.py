@@ -127,7 +127,7 @@ async def test_a_model_that_raises_ends_the_run_and_is_not_asked_again(error: Ex
         ModelResponse(content=None),  # type: ignore[arg-type]
         ModelResponse(tool_calls=None),  # type: ignore[arg-type]
         ModelResponse(tool_calls=["work"]),  # type: ignore[list-item]
-        ModelResponse(tool_calls=[{"api_name": "work"}]),  # type: ignore[list-item]
+        ModelResponse(tool_calls=[{"tool_name": "work"}]),  # type: ignore[list-item]
         ModelResponse(usage=None),  # type: ignore[arg-type]
         ModelResponse(usage=Usage(input_tokens=None)),  # type: ignore[arg-type]
         ModelResponse(usage=Usage(cost_usd="much")),  # type: ignore[arg-type]

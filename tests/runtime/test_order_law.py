@@ -27,7 +27,7 @@ from hookline import (
     OnComplete,
     Reject,
     ScriptedModel,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     TransientModelError,
     Usage,
@@ -152,7 +152,7 @@ class Scene:
 
         def stop_self(call: Any) -> ModelResponse:
             interrupt(call.operation_id)
-            return ModelResponse(tool_calls=[ToolCalling(api_name="good", args={"key": "child"}, tool_call_id="c")])
+            return ModelResponse(tool_calls=[ToolRequest(tool_name="good", args={"key": "child"}, tool_call_id="c")])
 
         tools = [good, failing, raising, cancelling, strict, threaded, hanging]
         children = [
@@ -208,14 +208,14 @@ class Scene:
             content=f"turn {at}", usage=usage, tool_calls=[self.calling(at, n, kind) for n, kind in enumerate(turn)]
         )
 
-    def calling(self, at: int, n: int, kind: str) -> ToolCalling:
+    def calling(self, at: int, n: int, kind: str) -> ToolRequest:
         key = f"{at}.{n}"
         if kind in AGENTS:
-            return call(kind, key, identifier="agent", instruction="help")
+            return call(kind, key, toolset="agent", instruction="help")
         if kind == "text":
-            return ToolCalling(api_name="good", args="{broken", tool_call_id=key)
+            return ToolRequest(tool_name="good", args="{broken", tool_call_id=key)
         if kind == "array":
-            return ToolCalling(api_name="good", args="[1]", tool_call_id=key)
+            return ToolRequest(tool_name="good", args="[1]", tool_call_id=key)
         return call(kind, key, key=key)
 
     # Playing it.
@@ -269,7 +269,7 @@ class Scene:
 
         for name in self.recorder.by_operation():
             asked = self.recorder.of(BeforeToolCall, name)
-            indices = Counter((event.identifier, event.api_name, event.call_index) for event in asked)
+            indices = Counter((event.toolset, event.tool_name, event.call_index) for event in asked)
             assert all(count == 1 for count in indices.values()), "a call index was shared"
             assert all(event.call_index >= 1 for event in asked)
             assert len({event.tool_call_id for event in asked}) == len(asked) or name != "run"

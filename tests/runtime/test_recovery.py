@@ -14,7 +14,7 @@ from hookline import (
     Reject,
     ScriptedModel,
     StepCall,
-    ToolCalling,
+    ToolRequest,
     exec_agent,
     resume_agent,
     tool,
@@ -69,8 +69,8 @@ class World:
                     tool_calls=[
                         calling("t1", "book", what="train"),
                         calling("t2", "book", what="ferry"),
-                        ToolCalling(
-                            identifier="agent", api_name="guide", args={"instruction": "a hotel"}, tool_call_id="a1"
+                        ToolRequest(
+                            toolset="agent", tool_name="guide", args={"instruction": "a hotel"}, tool_call_id="a1"
                         ),
                     ],
                 )
@@ -82,8 +82,8 @@ class World:
         return Agent(id="planner", model=ScriptedModel(says), tools=[book, pay], sub_agents=[guide])
 
 
-def calling(name: str, api_name: str, **args: object) -> ToolCalling:
-    return ToolCalling(api_name=api_name, args=args, tool_call_id=name)
+def calling(name: str, tool_name: str, **args: object) -> ToolRequest:
+    return ToolRequest(tool_name=tool_name, args=args, tool_call_id=name)
 
 
 async def live(world: World, disk: Disk, *, dies_at: int | None, written: bool) -> tuple[OperationResult | None, int]:

@@ -18,7 +18,7 @@ from hookline import (
     StepCall,
     SubAgentCall,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     exec_agent,
     resume_agent,
@@ -133,7 +133,7 @@ async def test_what_hooks_withhold_of_a_sub_agent_stays_withheld_after_a_crash()
             told = [message.content for message in call.messages if message.role == "tool"]
             if told:
                 return ModelResponse(content=told[0])
-            calls = [ToolCalling(identifier="agent", api_name="kid", args={"instruction": "x"}, tool_call_id="a")]
+            calls = [ToolRequest(toolset="agent", tool_name="kid", args={"instruction": "x"}, tool_call_id="a")]
             return ModelResponse(tool_calls=calls)
 
         return Agent(id="parent", model=ScriptedModel(says), sub_agents=[child])

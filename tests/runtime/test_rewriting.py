@@ -150,7 +150,7 @@ async def test_a_sub_agent_that_a_hook_filters_is_neither_offered_nor_callable()
     world = World(parallel=0)
     offered: list[Any] = []
     hooks = [
-        before(AgentCall, lambda c: replace(c, tools=[spec for spec in c.tools if spec.identifier != "agent"])),
+        before(AgentCall, lambda c: replace(c, tools=[spec for spec in c.tools if spec.toolset != "agent"])),
         before(ModelCall, lambda c: offered.append([spec.name for spec in c.tools])),
     ]
 

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.anyio
 class Shelf:
     """A source that says when it is opened and closed."""
 
-    identifier = "shelf"
+    toolset = "shelf"
 
     def __init__(self, *, fails: str = "", needs_approval: bool = False, gives: Any = None) -> None:
         self.log: list[str] = []
@@ -60,7 +60,7 @@ class Shelf:
             return f"here is {args['what']}"
 
         return Tool(
-            identifier="shelf",
+            toolset="shelf",
             name="take",
             schema={"type": "object", "properties": {"what": {"type": "string"}}},
             run=take,
@@ -76,7 +76,7 @@ def taking(shelf: Any, what: str = "tea", **more: Any) -> Agent:
 async def test_its_tools_are_offered_and_called_as_any_others() -> None:
     shelf, offered = Shelf(), []
     hooks = Hooks("seen")
-    hooks.before(ToolCall)(lambda call: offered.append(f"{call.identifier}/{call.api_name}"))
+    hooks.before(ToolCall)(lambda call: offered.append(f"{call.toolset}/{call.tool_name}"))
 
     result = await exec_agent(taking(shelf), "go", hooks=[hooks])
 

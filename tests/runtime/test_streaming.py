@@ -387,7 +387,7 @@ async def test_a_reader_that_cannot_work_is_refused_before_the_run(wrong: dict[s
 
 async def test_sub_agents_write_to_their_caller_only() -> None:
     child = Agent(id="child", model=ScriptedModel([said("for my caller")]))
-    turns = [calls(call("child", identifier="agent", instruction="go")), said("for you")]
+    turns = [calls(call("child", toolset="agent", instruction="go")), said("for you")]
     got: list[str] = []
 
     await exec_agent(agent(ScriptedModel(turns), sub_agents=[child]), "hi", on_token=got.append)

@@ -83,7 +83,7 @@ async def test_the_three_events_fire_on_the_parent_and_the_tool_events_do_not() 
     assert after.sub_operation_id not in ("", result.operation_id)
     step = recorder.of(AfterStep)[0]
     assert step.step_type == "call_tool"
-    assert (step.tools_result[0].identifier, step.tools_result[0].api_name) == ("agent", "child")
+    assert (step.tools_result[0].toolset, step.tools_result[0].tool_name) == ("agent", "child")
 
 
 async def test_after_call_agent_fires_when_the_child_has_completed() -> None:
@@ -261,7 +261,7 @@ async def test_an_unknown_sub_agent_is_an_unknown_tool() -> None:
     result = await exec_agent(agent_of(calls(ask("nobody")), says()), "go", hooks=[recorder.hooks])
 
     assert "UnknownToolError" in tool_texts(result)[0]
-    assert recorder.of(BeforeToolCall)[0].identifier == "agent"
+    assert recorder.of(BeforeToolCall)[0].toolset == "agent"
 
 
 async def test_the_model_is_offered_its_sub_agents_as_tools_with_an_instruction() -> None:
@@ -275,7 +275,7 @@ async def test_the_model_is_offered_its_sub_agents_as_tools_with_an_instruction(
     await exec_agent(agent, "go")
 
     (spec,) = offered[0].tools
-    assert (spec.identifier, spec.name) == ("agent", "child")
+    assert (spec.toolset, spec.name) == ("agent", "child")
     assert spec.schema["required"] == ["instruction"]
 
 

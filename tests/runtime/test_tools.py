@@ -67,7 +67,7 @@ def test_name_and_description_come_from_the_function() -> None:
         return word
 
     assert look_up.name == "look_up"
-    assert look_up.identifier == "local"
+    assert look_up.toolset == "local"
     assert look_up.description == "Find a word.\n\nIn every book."
 
 
@@ -378,11 +378,11 @@ async def test_an_unknown_tool_is_told_to_the_model_with_those_that_exist() -> N
     async def real() -> str:
         return "x"
 
-    text = await run_one(real, call("unreal", identifier="server"), recorder)
+    text = await run_one(real, call("unreal", toolset="server"), recorder)
 
     assert "server/unreal" in text
     assert "local/real" in text
-    assert recorder.of(BeforeToolCall)[0].identifier == "server"
+    assert recorder.of(BeforeToolCall)[0].toolset == "server"
 
 
 async def test_a_plain_function_runs_in_a_thread_and_does_not_block_the_loop() -> None:
@@ -612,10 +612,10 @@ async def test_a_tool_made_by_hand_gets_the_arguments_and_may_have_an_identifier
     async def run(args: Any) -> object:
         return {"got": args["x"]}
 
-    by_hand = Tool(identifier="server", name="remote", run=run)
+    by_hand = Tool(toolset="server", name="remote", run=run)
 
-    assert await run_one(by_hand, call("remote", identifier="server", x=1), recorder) == '{"got":1}'
-    assert recorder.of(BeforeToolCall)[0].identifier == "server"
+    assert await run_one(by_hand, call("remote", toolset="server", x=1), recorder) == '{"got":1}'
+    assert recorder.of(BeforeToolCall)[0].toolset == "server"
 
 
 @pytest.mark.parametrize("answer", [True, False])
@@ -640,7 +640,7 @@ async def test_needs_approval_is_a_fact_or_a_question_about_the_call(answer: boo
     assert result.reason == ("waiting_for_human" if answer else "done")
     for about in asked:
         assert isinstance(about, ToolCall)
-        assert (about.identifier, about.api_name, about.args, about.tool_call_id) == (
+        assert (about.toolset, about.tool_name, about.args, about.tool_call_id) == (
             "local",
             "pay",
             {"amount": "5"},

@@ -23,7 +23,7 @@ from hookline import (
     Respond,
     StepResult,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     exec_agent,
     tool,
@@ -177,7 +177,7 @@ async def test_the_time_of_a_tool_is_not_the_time_of_the_hooks_around_it() -> No
         await anyio.sleep(0.6)
         return "slow"
 
-    agent = agent_of(calls(ToolCalling(api_name="slow", tool_call_id="t1")), says(), tools=[slow])
+    agent = agent_of(calls(ToolRequest(tool_name="slow", tool_call_id="t1")), says(), tools=[slow])
 
     result = await exec_agent(agent, "go", hooks=[around(ToolCall, patient, timeout=0.5)])
 
@@ -276,7 +276,7 @@ ODD_RESULTS: dict[str, list[Any]] = {
     "ModelCall": [
         ModelResponse(content=None),  # type: ignore[arg-type]
         ModelResponse(tool_calls="pay"),  # type: ignore[arg-type]
-        ModelResponse(tool_calls=[{"api_name": "pay"}]),  # type: ignore[list-item]
+        ModelResponse(tool_calls=[{"tool_name": "pay"}]),  # type: ignore[list-item]
         ModelResponse(usage=None),  # type: ignore[arg-type]
     ],
     "ToolCall": [ToolResult(content=None), ToolResult(content=b"x"), ToolResult(content="x", success="yes")],  # type: ignore[arg-type]
@@ -348,7 +348,7 @@ async def test_a_huge_call_with_many_hooks_is_led_through_in_a_moment() -> None:
     rows = [{"n": n} for n in range(20_000)]
     hooks = [before(ToolCall, lambda c: None) for _ in range(50)] + [guard(ToolCall, lambda c: None) for _ in range(50)]
     agent = agent_of(
-        calls(ToolCalling(api_name="take", args={"text": blob, "rows": rows}, tool_call_id="t")), says(), tools=[take]
+        calls(ToolRequest(tool_name="take", args={"text": blob, "rows": rows}, tool_call_id="t")), says(), tools=[take]
     )
 
     with anyio.fail_after(5):

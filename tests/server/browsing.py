@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from hookline.calls import ModelCall, ModelResponse, ToolCalling
+from hookline.calls import ModelCall, ModelResponse, ToolRequest
 from hookline.runtime import Agent, ScriptedModel, exec_agent, tool
 from tests.server.site import Site, key, new_id
 from tests.server.test_page_guards import done, visitor
@@ -29,7 +29,7 @@ def support(order: str = "8812", agent_id: str = "support") -> Agent:
     def says(call: ModelCall) -> ModelResponse:
         if call.messages[-1].role == "tool":
             return ModelResponse(content="Done.")
-        asks = ToolCalling(tool_call_id="call-1", api_name="refund", args={"order": order})
+        asks = ToolRequest(tool_call_id="call-1", tool_name="refund", args={"order": order})
         return ModelResponse(content="I will.", tool_calls=[asks])
 
     return Agent(id=agent_id, model=ScriptedModel(says), tools=[refund])

@@ -108,7 +108,7 @@ def new_id(what: str) -> str:
 async def operation(store: SqlStore, tenant_id: str = "acme", **fields: Any) -> str:
     """An operation that waits for a person to decide about `call`, with three events."""
     operation_id = fields.pop("operation_id", None) or new_id("op")
-    waiting = PendingTool(identifier="bank", api_name="pay", tool_call_id="call", args={"amount": 3}, prompt="Pay?")
+    waiting = PendingTool(toolset="bank", tool_name="pay", tool_call_id="call", args={"amount": 3}, prompt="Pay?")
     known = {"agent_id": "agent", "status": "waiting_for_human", "waiting_since_unix_nano": 10**18}
     given: dict[str, Any] = known | {"pending": [waiting]} | fields
     state = OperationState(operation_id=operation_id, tenant_id=tenant_id, version=1, events=3, **given)
@@ -151,7 +151,7 @@ async def execution(site: Site, tenant_id: str = "acme") -> str:
     async def tool(call: ToolCall) -> ToolResult:
         return ToolResult(content="done")
 
-    call = ToolCall(identifier="bank", api_name="pay", operation_id=operation_id, tenant_id=tenant_id)
+    call = ToolCall(toolset="bank", tool_name="pay", operation_id=operation_id, tenant_id=tenant_id)
     await Chain([hooks]).run(call, tool)
     written = asyncio.run_coroutine_threadsafe(site.server.log.flush(), site.loop)
     assert await asyncio.wrap_future(written)

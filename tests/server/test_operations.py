@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from hookline import Agent, ModelResponse, ScriptedModel, ToolCalling, exec_agent, tool
+from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, exec_agent, tool
 from hookline.events import HookType
 from hookline.store import EventLog, SqlStore, Worker
 from hookline.store._deliveries import insert_deliveries, rows_of
@@ -23,7 +23,7 @@ def banker(paid: list[int]) -> Agent:
         paid.append(amount)
         return "paid"
 
-    call = ToolCalling(api_name="pay", args={"amount": 3}, tool_call_id="call")
+    call = ToolRequest(tool_name="pay", args={"amount": 3}, tool_call_id="call")
     model = ScriptedModel([ModelResponse(tool_calls=[call]), ModelResponse(content="done")])
     return Agent(id="banker", model=model, tools=[pay])
 

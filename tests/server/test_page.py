@@ -130,8 +130,8 @@ async def long_operation(site: Site, tenant: str, bars: int) -> str:
         event = BeforeToolCall(
             operation_id=its,
             time_unix_nano=10**18 + number * 10**6,
-            identifier="local",
-            api_name=f"tool_{number}",
+            toolset="local",
+            tool_name=f"tool_{number}",
             args={},
             call_index=number,
             step_index=0,
@@ -157,7 +157,7 @@ def test_a_waterfall_grows_while_the_operation_runs(page: Any, paged: Site, tena
         state = await store.load(its)
         assert state is not None
         event = BeforeToolCall(
-            operation_id=its, identifier="l", api_name="t", args={}, call_index=1, step_index=3, tool_call_id="c"
+            operation_id=its, toolset="l", tool_name="t", args={}, call_index=1, step_index=3, tool_call_id="c"
         )
         entry = JournalEntry(number=4, type=HookType.BEFORE_TOOL_CALL, time_unix_nano=4, wire=encode(event))
         changed = OperationState(

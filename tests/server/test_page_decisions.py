@@ -68,7 +68,7 @@ def focused(page: Page) -> str:
 
 
 def call(amount: int, **fields: Any) -> PendingTool:
-    known = {"identifier": "bank", "api_name": "pay", "tool_call_id": "call", "args": {"amount": amount}}
+    known = {"toolset": "bank", "tool_name": "pay", "tool_call_id": "call", "args": {"amount": amount}}
     return PendingTool(**(known | fields))
 
 
@@ -252,7 +252,7 @@ def test_a_decision_about_a_call_that_was_gone_on_with_is_not_kept(
         ask_again(
             paged,
             its,
-            PendingTool(identifier="local", api_name="refund", tool_call_id="call-1", args={"order": "8812"}),
+            PendingTool(toolset="local", tool_name="refund", tool_call_id="call-1", args={"order": "8812"}),
         )
 
     page.get_by_role("button", name="Reject and stop").click()
@@ -270,7 +270,7 @@ def test_of_sixty_that_wait_the_wanted_one_is_found_and_its_address_can_be_sent(
     store, now = paged.server.store, time.time_ns()
     wanted = done(
         paged,
-        operation(store, tenant, waiting_since_unix_nano=now - 2 * 86_400 * 10**9, pending=[call(7, api_name="wire")]),
+        operation(store, tenant, waiting_since_unix_nano=now - 2 * 86_400 * 10**9, pending=[call(7, tool_name="wire")]),
     )
     for n in range(60):
         whose = tenant if n < 3 else new_id("other")
@@ -326,7 +326,7 @@ SHOWN = "</pre><script>document.title='owned'</script>\\u202egnp.exe\\u200b\\udb
 
 
 def test_hostile_words_are_shown_as_they_are(page: Page, paged: Site, tenant: str) -> None:
-    pending = call(1, args={EVIL: [EVIL]}, prompt=EVIL, api_name=EVIL)
+    pending = call(1, args={EVIL: [EVIL]}, prompt=EVIL, tool_name=EVIL)
     its = done(paged, operation(paged.server.store, tenant, pending=[pending], agent_id="a\u202eb"))
     page.goto("approvals")
 

@@ -239,9 +239,7 @@ def test_a_view_needs_the_scope_that_its_route_of_the_api_needs(paged_once: Site
 @pytest.mark.parametrize("owner", ["globex", ""], ids=["another", "system"])
 def test_a_tenant_sees_and_touches_nothing_of_others(paged: Site, owner: str) -> None:
     store = paged.server.store
-    pending = [
-        PendingTool(identifier="bank", api_name="pay", tool_call_id=each, args={}) for each in ("call", "decided")
-    ]
+    pending = [PendingTool(toolset="bank", tool_name="pay", tool_call_id=each, args={}) for each in ("call", "decided")]
     its = done(paged, operation(store, owner, pending=pending))
     known = done(paged, store.decide(its, Approve("decided"), by="cli:ann"))
     seen = seen_of(known, known.pending[0])

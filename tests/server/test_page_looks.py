@@ -41,7 +41,7 @@ OUTSIDE = """() => {
 async def long_words(site: Site) -> list[str]:
     store, word = site.server.store, "x" * 150
     pending = PendingTool(
-        identifier=word, api_name=word, tool_call_id="c", args={"note": "long " * 60, "url": word}, prompt=word
+        toolset=word, tool_name=word, tool_call_id="c", args={"note": "long " * 60, "url": word}, prompt=word
     )
     its = await operation(store, word, operation_id=word, user_id=word, pending=[pending])
     sent = await delivery(store, "acme", url=f"https://example.org/{word}")
@@ -81,7 +81,7 @@ def test_where_there_is_no_room_for_columns_a_row_names_its_figures(page: Any, p
 
 
 def test_long_waits_are_cut_short_in_the_waterfall(page: Any, paged: Site) -> None:
-    pending = [PendingTool(identifier="bank", api_name="pay", tool_call_id="c1", args={})]
+    pending = [PendingTool(toolset="bank", tool_name="pay", tool_call_id="c1", args={})]
     events = [
         tool(BeforeToolCall, 0, call="c0"),
         tool(AfterToolCall, 70, call="c0", content="", success=True),

@@ -31,7 +31,7 @@ def at(kind: Any, ms: float, **fields: Any) -> Any:
 
 
 def tool(kind: Any, ms: float, call: str = "c1", **fields: Any) -> Any:
-    common = {"identifier": "local", "api_name": "search", "args": {}, "call_index": 1, "step_index": 0}
+    common = {"toolset": "local", "tool_name": "search", "args": {}, "call_index": 1, "step_index": 0}
     return at(kind, ms, tool_call_id=call, **(common | fields))
 
 
@@ -100,7 +100,7 @@ def test_a_tool_that_raised_has_failed_and_says_why() -> None:
 
 
 def test_a_person_takes_as_long_as_the_decision() -> None:
-    pending = [PendingTool(identifier="bank", api_name="pay", tool_call_id="c1", args={})]
+    pending = [PendingTool(toolset="bank", tool_name="pay", tool_call_id="c1", args={})]
 
     waits = bars([at(BeforeHumanIntervention, 0, step_index=0, pending_tools=pending)], now_ms=50)
     decided = bars(

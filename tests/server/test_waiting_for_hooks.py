@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from hookline import Agent, Approve, Hooks, ModelResponse, ScriptedModel, ToolCall, ToolCalling, exec_agent, tool
+from hookline import Agent, Approve, Hooks, ModelResponse, ScriptedModel, ToolCall, ToolRequest, exec_agent, tool
 from hookline.registry import Registry
 from hookline.server.routes._health import HOOKS_PROBLEM
 from hookline.store import SqlStore
@@ -28,7 +28,7 @@ def payer() -> Agent:
     def says(call: Any) -> ModelResponse:
         if call.messages[-1].role == "tool":
             return ModelResponse(content="done")
-        return ModelResponse(tool_calls=[ToolCalling(api_name="pay", args={}, tool_call_id="p1")])
+        return ModelResponse(tool_calls=[ToolRequest(tool_name="pay", args={}, tool_call_id="p1")])
 
     return Agent(id="payer", model=ScriptedModel(says), tools=[pay])
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
-from hookline import Agent, Approve, ModelCall, ModelResponse, Reject, ScriptedModel, ToolCalling, exec_agent, tool
+from hookline import Agent, Approve, ModelCall, ModelResponse, Reject, ScriptedModel, ToolRequest, exec_agent, tool
 from hookline.errors import DecisionError
 from hookline.events import AfterHumanIntervention, PendingTool, decode
 from hookline.runtime import OperationState, resume_agent
@@ -46,7 +46,7 @@ def payer(*amounts: int) -> Agent:
         if call.messages[-1].role == "tool":
             return ModelResponse(content="done")
         calls = [
-            ToolCalling(api_name="pay", args={"amount": each}, tool_call_id=f"t{n}") for n, each in enumerate(amounts)
+            ToolRequest(tool_name="pay", args={"amount": each}, tool_call_id=f"t{n}") for n, each in enumerate(amounts)
         ]
         return ModelResponse(tool_calls=calls)
 
@@ -76,7 +76,7 @@ async def test_who_decided_is_kept_beside_the_event_which_names_nobody(store: Sq
     assert isinstance(event, AfterHumanIntervention)
     assert (event.action, event.tool_call_id) == (action, "t0")
     assert b"ann" not in entry.wire
-    assert (made.decision, made.decided_by, made.api_name, made.args) == (action, "key:ann", "pay", {"amount": 5})
+    assert (made.decision, made.decided_by, made.tool_name, made.args) == (action, "key:ann", "pay", {"amount": 5})
     assert msgspec.structs.replace(made, event_number=None) == waiting
 
 
@@ -162,7 +162,7 @@ def test_two_calls_have_one_name_exactly_if_a_person_sees_the_same(
     one: dict[str, object], other: dict[str, object], prompt: str, other_prompt: str, pause: int, other_pause: int
 ) -> None:
     def name(args: dict[str, object], prompt: str, pause: int) -> str:
-        call = PendingTool(identifier="bank", api_name="pay", tool_call_id="t0", args=args, prompt=prompt)
+        call = PendingTool(toolset="bank", tool_name="pay", tool_call_id="t0", args=args, prompt=prompt)
         state = OperationState(operation_id="op", agent_id="a", pending=[call], waiting_since_unix_nano=pause)
         return seen_of(state, call)
 
@@ -199,5 +199,5 @@ async def test_decisions_of_an_older_store_are_kept_and_taken(tmp_path: Path) ->
             await status_of(store, "op", "done")
         [made] = await store.decisions_of("op")
 
-    assert (waiting.decided_by, waiting.api_name, waiting.event_number) == ("key:ann", "", None)
+    assert (waiting.decided_by, waiting.tool_name, waiting.event_number) == ("key:ann", "", None)
     assert (made.decided_by, made.event_number) == ("key:ann", 6)

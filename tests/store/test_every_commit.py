@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select
 
 import hookline
-from hookline import Agent, Approve, BeforeStep, Hook, ModelResponse, ScriptedModel, ToolCalling, exec_agent, tool
+from hookline import Agent, Approve, BeforeStep, Hook, ModelResponse, ScriptedModel, ToolRequest, exec_agent, tool
 from hookline.delivery import KeyRing, Outbox
 from hookline.errors import HooklineError, StoreUnavailableError
 from hookline.store import SqlStore, Worker
@@ -46,7 +46,7 @@ def agent_of(name: str) -> Agent:
         if len(told) == 2:
             return ModelResponse(content="done")
         return ModelResponse(
-            tool_calls=[ToolCalling(api_name=("look", "pay")[len(told)], args={}, tool_call_id=f"t{len(told)}")]
+            tool_calls=[ToolRequest(tool_name=("look", "pay")[len(told)], args={}, tool_call_id=f"t{len(told)}")]
         )
 
     hook = Hook(id="told", type=BeforeStep, webhook={"url": "local://told"})

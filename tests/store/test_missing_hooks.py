@@ -23,7 +23,7 @@ from hookline import (
     ModelResponse,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     exec_agent,
     tool,
 )
@@ -86,7 +86,7 @@ def payer(hooks: Iterable[AnyHook] = (), **parts: Any) -> Agent:
         if len(told) == 2:
             return ModelResponse(content="; ".join(told))
         name, call_id = ("wire", "w1") if told else ("pay", "p1")
-        return ModelResponse(tool_calls=[ToolCalling(api_name=name, args={}, tool_call_id=call_id)])
+        return ModelResponse(tool_calls=[ToolRequest(tool_name=name, args={}, tool_call_id=call_id)])
 
     return Agent(id="payer", model=ScriptedModel(says), tools=[pay, wire], hooks=hooks, **parts)
 
@@ -293,7 +293,7 @@ async def test_a_sub_agent_that_waits_has_the_hooks_that_its_callers_agent_hands
     store: SqlStore, knows_caller: bool
 ) -> None:
     def boss() -> Agent:
-        calling = ToolCalling(identifier="agent", api_name="payer", args={"instruction": "pay"}, tool_call_id="c1")
+        calling = ToolRequest(toolset="agent", tool_name="payer", args={"instruction": "pay"}, tool_call_id="c1")
         turns = itertools.chain([ModelResponse(tool_calls=[calling])], itertools.repeat(ModelResponse(content="done")))
         return Agent(
             id="boss",

@@ -191,8 +191,8 @@ async def test_a_control_gets_no_deliveries_and_a_filter_is_heeded(store: SqlSto
             wire=encode(
                 BeforeToolCall(
                     operation_id="op",
-                    identifier="box",
-                    api_name=name,
+                    toolset="box",
+                    tool_name=name,
                     args={},
                     call_index=0,
                     step_index=1,

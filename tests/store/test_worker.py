@@ -21,13 +21,13 @@ from hookline import (
     Reject,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     exec_agent,
     resume_agent,
     tool,
 )
 from hookline.errors import DecisionError, HookUsageError, OperationFinishedError, OperationNotFoundError
-from hookline.runtime import Drives, ForeignRun
+from hookline.runtime import AdapterRun, Capabilities
 from hookline.store import SqlStore, Worker
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +53,7 @@ class Till:
                 return ModelResponse(content=" and ".join(told))
             return ModelResponse(
                 tool_calls=[
-                    ToolCalling(api_name="pay", args={"amount": amount}, tool_call_id=f"t{nth}")
+                    ToolRequest(tool_name="pay", args={"amount": amount}, tool_call_id=f"t{nth}")
                     for nth, amount in enumerate(amounts)
                 ]
             )
@@ -153,7 +153,7 @@ async def test_a_decision_is_about_one_pause_even_if_a_later_one_has_a_call_of_t
     await exec_agent(till.agent(1), "Pay", operation_id="op", store=store)
     await store.decide("op", Approve("t0"))
     turns = [
-        ModelResponse(tool_calls=[ToolCalling(api_name="pay", args={"amount": 1000}, tool_call_id="t0")]),
+        ModelResponse(tool_calls=[ToolRequest(tool_name="pay", args={"amount": 1000}, tool_call_id="t0")]),
         ModelResponse(content="done"),
     ]
     again = Agent(id="payer", model=ScriptedModel(turns), tools=till.agent(1).tools)
@@ -290,9 +290,9 @@ async def test_a_worker_leaves_the_runs_of_other_frameworks_to_them(
     store: SqlStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "hookline")
-    drives = Drives(framework="a loop")
-    pending = PendingTool(identifier="local", api_name="pay", tool_call_id="t0", args={})
-    async with ForeignRun((), drives, agent_id="payer", operation_id="op", store=store) as run:
+    drives = Capabilities(framework="a loop")
+    pending = PendingTool(toolset="local", tool_name="pay", tool_call_id="t0", args={})
+    async with AdapterRun((), drives, agent_id="payer", operation_id="op", store=store) as run:
         run.begin_step()
         run.pause([pending])
     await store.decide("op", Approve("t0"))
@@ -303,6 +303,6 @@ async def test_a_worker_leaves_the_runs_of_other_frameworks_to_them(
 
     assert not till.paid
     assert caplog.text.count("leaves operation op alone") == 1
-    async with ForeignRun((), drives, agent_id="payer", operation_id="op", store=store) as run:
+    async with AdapterRun((), drives, agent_id="payer", operation_id="op", store=store) as run:
         run.decided([Approve("t0")])
     await status_of(store, "op", "done")

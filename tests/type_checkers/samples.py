@@ -44,7 +44,7 @@ def watch(event: AfterStep) -> None:
 
 @hooks.on(AfterToolCall, tool="search", timeout=5)
 async def watch_later(event: AfterToolCall) -> None:
-    print(event.api_name, event.execution_time_ms)
+    print(event.tool_name, event.execution_time_ms)
 
 
 @hooks.on(BeforeToolCall)

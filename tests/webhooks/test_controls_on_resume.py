@@ -24,13 +24,13 @@ from hookline import (
     Reject,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     exec_agent,
     resume_agent,
     tool,
 )
 from hookline.delivery import ControlAnswer, Envelope, InProcess
-from hookline.runtime import KINDS, Drives, ForeignRun, recover_agent
+from hookline.runtime import KINDS, AdapterRun, Capabilities, recover_agent
 from tests.runtime.durable import Died, Disk, DyingStore
 from tests.runtime.interception import JsonStore
 
@@ -89,7 +89,7 @@ class Bank:
             if told:
                 return ModelResponse(content="; ".join(told))
             calls = [
-                ToolCalling(api_name="pay", args={"amount": amount}, tool_call_id=f"p{nth}")
+                ToolRequest(tool_name="pay", args={"amount": amount}, tool_call_id=f"p{nth}")
                 for nth, amount in enumerate(self.amounts)
             ]
             return ModelResponse(tool_calls=calls)
@@ -289,8 +289,8 @@ async def test_a_session_asks_again_too(dispatcher: HookDispatcher, policy: Poli
 async def test_a_run_of_another_framework_asks_again_too(
     dispatcher: HookDispatcher, policy: Policy, asks: bool
 ) -> None:
-    drives = Drives(framework="a loop", calls={ToolCall: KINDS}, asks=asks)
-    calling = ToolCalling(api_name="pay", args={"amount": 5}, tool_call_id="p0")
+    drives = Capabilities(framework="a loop", calls={ToolCall: KINDS}, asks=asks)
+    calling = ToolRequest(tool_name="pay", args={"amount": 5}, tool_call_id="p0")
     policy.answers = [ControlAnswer(args={"amount": 9})]
     paid: list[Any] = []
 
@@ -298,7 +298,7 @@ async def test_a_run_of_another_framework_asks_again_too(
         paid.append(args["amount"])
         return "paid"
 
-    async with ForeignRun([CONTROL], drives, dispatcher=dispatcher) as run:
+    async with AdapterRun([CONTROL], drives, dispatcher=dispatcher) as run:
         run.begin_step()
         done = await run.call_tool(calling, work, approved=True)
 

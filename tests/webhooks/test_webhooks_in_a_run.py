@@ -22,7 +22,7 @@ from hookline import (
     OnError,
     ScriptedModel,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     exec_agent,
     resume_agent,
     tool,
@@ -88,14 +88,14 @@ async def pay(amount: int) -> str:
 def adding() -> Agent:
     ran.clear()
     turns = [
-        ModelResponse(tool_calls=[ToolCalling(api_name="add", args={"a": 1, "b": 2}, tool_call_id="t1")]),
+        ModelResponse(tool_calls=[ToolRequest(tool_name="add", args={"a": 1, "b": 2}, tool_call_id="t1")]),
         ModelResponse(content="three"),
     ]
     return Agent(id="adder", model=ScriptedModel(turns), tools=[add])
 
 
 def paying() -> Agent:
-    turns = [ModelResponse(tool_calls=[ToolCalling(api_name="pay", args={"amount": 5}, tool_call_id="t1")])]
+    turns = [ModelResponse(tool_calls=[ToolRequest(tool_name="pay", args={"amount": 5}, tool_call_id="t1")])]
     return Agent(id="payer", model=ScriptedModel(turns), tools=[pay])
 
 

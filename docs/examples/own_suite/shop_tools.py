@@ -31,6 +31,6 @@ def tools() -> list[Tool]:
 
 def says_what_was_ordered(task: FinishedTask) -> object:
     """Every item that was ordered is in the answer."""
-    ordered = [str(call.args["item"]) for call in task.calls if call.api_name == "order"]
+    ordered = [str(call.args["item"]) for call in task.calls if call.tool_name == "order"]
     missing = [item for item in ordered if item not in task.output]
     return not missing or f"the answer does not name {', '.join(missing)}"

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from hookline.calls import Call
 from hookline.hooks import Hooks, Interceptor
-from hookline.runtime import ForeignRun
+from hookline.runtime import AdapterRun
 
 __all__ = ["Between", "Emitted", "Relay", "holds", "led", "pause"]
 
@@ -115,7 +115,7 @@ class Between:
 T = TypeVar("T")
 
 
-def holds(run: ForeignRun, call: type[Call]) -> bool:
+def holds(run: AdapterRun, call: type[Call]) -> bool:
     """Whether what comes of such calls may be changed or withheld at their end, so that it must not be shown before."""
     entries = [entry.interceptors if isinstance(entry, Hooks) else [entry] for entry in run.run.hooks]
     found = [each for entry in entries for each in entry if isinstance(each, Interceptor) and each.call is call]

@@ -14,11 +14,11 @@ import anyio
 import msgspec
 
 from hookline._readonly import writable
-from hookline.calls import Denial, ToolCall, ToolCalling, ToolResult
+from hookline.calls import Denial, ToolCall, ToolRequest, ToolResult
 from hookline.errors import MissingExtraError, UnknownToolError
 from hookline.events import HookType
 from hookline.hooks import AnyHook, hook_batch
-from hookline.runtime import KINDS, Drives, ForeignRun, ToolDone
+from hookline.runtime import KINDS, AdapterRun, Capabilities, ToolDone
 
 try:
     import jsonschema
@@ -32,7 +32,7 @@ except ImportError as error:
 
 __all__ = ["CALL_ID", "DRIVES", "HooklineMiddleware"]
 
-DRIVES = Drives(
+DRIVES = Capabilities(
     framework="FastMCP",
     events=frozenset({HookType.BEFORE_TOOL_CALL, HookType.AFTER_TOOL_CALL, HookType.ON_TOOL_CALL_ERROR}),
     calls={ToolCall: KINDS},
@@ -49,7 +49,7 @@ class HooklineMiddleware(Middleware):
     """Leads the tool calls of a server's clients through hooks.
 
     Add it first, so that it stands outside of middleware that answers calls. Hooks see the server's name as the
-    tools' `identifier`.
+    tools' `toolset`.
 
     Args:
         hooks: The hooks of every connection; or a function from FastMCP's `Context` of the first call to those of that
@@ -70,7 +70,7 @@ class HooklineMiddleware(Middleware):
         self._identify = identify
         self._attach = attach
         if not callable(self._hooks) and not attach.get("best_effort"):
-            ForeignRun(self._hooks, DRIVES, **attach)
+            AdapterRun(self._hooks, DRIVES, **attach)
 
     async def on_call_tool(
         self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, Answer]
@@ -100,7 +100,7 @@ class HooklineMiddleware(Middleware):
                     client.run = run
         return await _call(client, client.run, context, call_next)
 
-    def _run(self, here: Any) -> ForeignRun:
+    def _run(self, here: Any) -> AdapterRun:
         token = get_access_token()
         known = {"user_id": (token.subject or "") if token is not None else ""}
         if self._identify is not None and here is not None:
@@ -108,13 +108,13 @@ class HooklineMiddleware(Middleware):
         hooks = self._hooks(here) if callable(self._hooks) else self._hooks
         name = here.fastmcp.name if here is not None else "fastmcp"
         session = here.session_id if here is not None and here.request_context is not None else None
-        return ForeignRun(hooks, DRIVES, agent_id=name, conversation_id=session, **{**known, **self._attach})
+        return AdapterRun(hooks, DRIVES, agent_id=name, conversation_id=session, **{**known, **self._attach})
 
 
 class _Client:
     """A connection, its operation, and how many of its calls are under way."""
 
-    def __init__(self, run: ForeignRun | None = None) -> None:
+    def __init__(self, run: AdapterRun | None = None) -> None:
         self.opening = anyio.Lock(fast_acquire=True)
         self.run = run
         self.calls = 0
@@ -122,7 +122,7 @@ class _Client:
 
 async def _call(
     client: _Client,
-    run: ForeignRun,
+    run: AdapterRun,
     context: MiddlewareContext[CallToolRequestParams],
     call_next: CallNext[CallToolRequestParams, Answer],
 ) -> Answer:
@@ -130,7 +130,7 @@ async def _call(
         return _failed(_stopped(run.denied))
     message, here = context.message, context.fastmcp_context
     args = message.arguments or {}
-    calling = ToolCalling(identifier=run.run.agent.id, api_name=message.name, args=args, tool_call_id=_call_id(here))
+    calling = ToolRequest(toolset=run.run.agent.id, tool_name=message.name, args=args, tool_call_id=_call_id(here))
     answers: list[Answer] = []
     failures: list[Exception] = []
 

@@ -156,7 +156,7 @@ class _Requests:
             operation = self.kept.of(call.operation_id)
             if operation.request is None:
                 operation.request = _Request([each.content for each in call.input if each.role == "user"])
-            operation.schemas = {(spec.identifier, spec.name): spec.schema for spec in call.tools}
+            operation.schemas = {(spec.toolset, spec.name): spec.schema for spec in call.tools}
 
     def follow(self, event: BeforeStep) -> None:
         """A sub-agent's input is what a model wrote; what the user asked for is known from the run that called it."""

@@ -39,7 +39,7 @@ __all__ = [
 
 
 class Globs:
-    """Tools by patterns: globs over `identifier/api_name`; one without a `/` means `*/<glob>`.
+    """Tools by patterns: globs over `toolset/tool_name`; one without a `/` means `*/<glob>`.
 
     Args:
         where: How errors name the hook.
@@ -62,15 +62,15 @@ class Globs:
     def __str__(self) -> str:
         return ", ".join(glob for glob, *_ in self._tests)
 
-    def match(self, identifier: str, api_name: str) -> str | None:
+    def match(self, toolset: str, tool_name: str) -> str | None:
         """The first glob that means this tool; `None` if none does."""
-        name = f"{identifier}/{api_name}"
+        name = f"{toolset}/{tool_name}"
         return next((glob for glob, test in self._tests if test(name)), None)
 
 
 def name_of(call: ToolCall | SubAgentCall) -> tuple[str, str]:
-    """The `identifier` and the `api_name` by which the model asked; a sub-agent is the tool `agent/<id>`."""
-    return ("agent", call.callee_id) if isinstance(call, SubAgentCall) else (call.identifier, call.api_name)
+    """The `toolset` and the `tool_name` by which the model asked; a sub-agent is the tool `agent/<id>`."""
+    return ("agent", call.callee_id) if isinstance(call, SubAgentCall) else (call.toolset, call.tool_name)
 
 
 T = TypeVar("T")
@@ -188,10 +188,10 @@ def allow_tools(*globs: str, hide: bool = True, **options: Unpack[BundleOptions]
     """
     allowed = Globs("allow_tools", globs)
 
-    def refusal(identifier: str, api_name: str) -> str | None:
-        if allowed.match(identifier, api_name) is not None:
+    def refusal(toolset: str, tool_name: str) -> str | None:
+        if allowed.match(toolset, tool_name) is not None:
             return None
-        return f"{identifier}/{api_name} is none of the allowed tools: {allowed}"
+        return f"{toolset}/{tool_name} is none of the allowed tools: {allowed}"
 
     return _filter(Hooks(**with_defaults("allow_tools", 10, options)), refusal, hide=hide)
 
@@ -211,9 +211,9 @@ def deny_tools(*globs: str, hide: bool = True, **options: Unpack[BundleOptions])
     """
     denied = Globs("deny_tools", globs)
 
-    def refusal(identifier: str, api_name: str) -> str | None:
-        rule = denied.match(identifier, api_name)
-        return None if rule is None else f"{identifier}/{api_name} is denied by the rule {rule!r}"
+    def refusal(toolset: str, tool_name: str) -> str | None:
+        rule = denied.match(toolset, tool_name)
+        return None if rule is None else f"{toolset}/{tool_name} is denied by the rule {rule!r}"
 
     return _filter(Hooks(**with_defaults("deny_tools", 10, options)), refusal, hide=hide)
 
@@ -229,7 +229,7 @@ def _filter(hooks: Hooks, refusal: Callable[[str, str], str | None], *, hide: bo
 
         @hooks.before(ModelCall, priority=1000 - hooks.priority, id=hooks.id)
         def offer(call: ModelCall) -> ModelCall | None:
-            offered = [spec for spec in call.tools if refusal(spec.identifier, spec.name) is None]
+            offered = [spec for spec in call.tools if refusal(spec.toolset, spec.name) is None]
             return None if len(offered) == len(call.tools) else replace(call, tools=offered)
 
     return hooks
@@ -261,7 +261,7 @@ def require_approval(
             return None
         if callable(prompt):
             return Ask(prompt(call))
-        return Ask(prompt or f"May {call.identifier}/{call.api_name} be called with {call.args!r:.500}?")
+        return Ask(prompt or f"May {call.toolset}/{call.tool_name} be called with {call.args!r:.500}?")
 
     return hooks
 
@@ -403,10 +403,10 @@ class _Answers:
 
     def key(self, event: BeforeToolCall | AfterToolCall) -> bytes | None:
         """One key for equal calls; `None` for calls that are never answered."""
-        if self.tools.match(event.identifier, event.api_name) is None:
+        if self.tools.match(event.toolset, event.tool_name) is None:
             return None
         try:
-            said = json.dumps([event.tenant_id, event.identifier, event.api_name, event.args], sort_keys=True)
+            said = json.dumps([event.tenant_id, event.toolset, event.tool_name, event.args], sort_keys=True)
         except (TypeError, ValueError, RecursionError):
             return None  # a hook has put something into the arguments that JSON does not know
         return hashlib.sha256(said.encode()).digest()

@@ -101,7 +101,7 @@ class ForbiddenToolError(ToolCallError):
     """A tool would really have run although the run was to be answered by a recording alone.
 
     Attributes:
-        tool: The tool, as `identifier/name`.
+        tool: The tool, as `toolset/name`.
     """
 
     def __init__(self, tool: str) -> None:

@@ -37,17 +37,17 @@ class Named(Protocol):
     """What says which tool it is about."""
 
     @property
-    def identifier(self) -> str:
+    def toolset(self) -> str:
         """Where the tool comes from."""
 
     @property
-    def api_name(self) -> str:
+    def tool_name(self) -> str:
         """The tool's name there."""
 
 
 def path_of(call: Named) -> str:
-    """The tool of a call as patterns name it: `identifier/api_name`."""
-    return f"{call.identifier}/{call.api_name}"
+    """The tool of a call as patterns name it: `toolset/tool_name`."""
+    return f"{call.toolset}/{call.tool_name}"
 
 
 def shown(value: object, limit: int = VALUE_CHARACTERS) -> str:
@@ -211,11 +211,11 @@ class SeenCall(Protocol):
     """A tool call as matchers see it: a `BeforeToolCall`, a `ToolCall`, or anything else with these fields."""
 
     @property
-    def identifier(self) -> str:
+    def toolset(self) -> str:
         """Where the tool comes from."""
 
     @property
-    def api_name(self) -> str:
+    def tool_name(self) -> str:
         """The tool's name there."""
 
     @property
@@ -254,7 +254,7 @@ class Matcher(ABC):
         """Whether any call of a tool can match.
 
         Args:
-            path: The tool, as `identifier/api_name`.
+            path: The tool, as `toolset/tool_name`.
         """
         return True
 
@@ -426,7 +426,7 @@ class ToolIs(Matcher):
     """Calls of some tools.
 
     Attributes:
-        pattern: A glob over `identifier/api_name`, of which one without a `/` means that tool wherever it comes from;
+        pattern: A glob over `toolset/tool_name`, of which one without a `/` means that tool wherever it comes from;
             a compiled regular expression that the whole path must match; or a predicate on the path.
     """
 
@@ -450,12 +450,12 @@ class ToolIs(Matcher):
 
     def explain(self, call: SeenCall) -> str | None:
         """See `Matcher`."""
-        path = f"{call.identifier}/{call.api_name}"
+        path = f"{call.toolset}/{call.tool_name}"
         return None if self.test(path) else f"the tool is {path}, not {_shown_pattern(self.pattern)}"
 
     def matches(self, call: SeenCall) -> bool:
         """See `Matcher`."""
-        return bool(self.test(f"{call.identifier}/{call.api_name}"))
+        return bool(self.test(f"{call.toolset}/{call.tool_name}"))
 
     def may_match(self, path: str) -> bool:
         """See `Matcher`."""
@@ -699,7 +699,7 @@ def _tool_test(pattern: object) -> tuple[int, Callable[[str], object]]:
         return PREDICATE, pattern
     if not isinstance(pattern, str) or not pattern:
         raise HookUsageError(
-            "A tool is matched by 'identifier/api_name', a name, a glob, a compiled regular expression or a plain "
+            "A tool is matched by 'identifier/tool_name', a name, a glob, a compiled regular expression or a plain "
             f"function of the path; got {pattern!r:.100}."
         )
     if pattern == "*":
@@ -834,7 +834,7 @@ class ArgumentRules:
         self._found: dict[str, ArgumentRule] = {}
 
     def of(self, path: str) -> ArgumentRule:
-        """The rule for a tool, `identifier/api_name`."""
+        """The rule for a tool, `toolset/tool_name`."""
         found = self._found.get(path)
         if found is None:
             found = next((rule for fits, rule in self._tools if fits(path)), self._default)
@@ -907,7 +907,7 @@ class match:  # noqa: N801  (read as a word: match.tool("bank/*") & match.nth(2)
 
     @staticmethod
     def tool(pattern: str | re.Pattern[str] | Callable[[str], object]) -> Matcher:
-        """Calls of a tool: `identifier/api_name`, a name, a glob, a compiled regex, or a predicate on the path."""
+        """Calls of a tool: `toolset/tool_name`, a name, a glob, a compiled regex, or a predicate on the path."""
         return ToolIs(pattern)
 
     @staticmethod

@@ -23,7 +23,7 @@ from hookline.calls import (
     StepResult,
     SubAgentCall,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     ToolSpec,
     Usage,
@@ -40,7 +40,7 @@ _TEXT: dict[type, str] = {AgentResult: "output", ModelResponse: "content", Compa
 _FIELDS: dict[type, dict[str, type]] = {
     AgentCall: {"instructions": str},
     ModelCall: {"model": str},
-    ToolCall: {"identifier": str, "api_name": str},
+    ToolCall: {"toolset": str, "tool_name": str},
     SubAgentCall: {"callee_id": str, "instruction": str},
     RequestCall: {"method": str, "path": str},
     MemoryCall: {"key": str},
@@ -100,7 +100,7 @@ def check_result(result: object) -> str | None:
         value = getattr(result, name)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             return f"gave a {type(result).__name__} whose `{name}` is {shown(value)}"
-    if isinstance(result, ModelResponse) and not _all(result.tool_calls, ToolCalling, "api_name"):
+    if isinstance(result, ModelResponse) and not _all(result.tool_calls, ToolRequest, "tool_name"):
         return f"gave a ModelResponse whose `tool_calls` are {shown(result.tool_calls)}"
     if isinstance(result, ModelResponse) and not all(
         isinstance(number, int | float) for number in msgspec.structs.astuple(result.usage)

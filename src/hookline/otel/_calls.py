@@ -75,22 +75,22 @@ def tool_key(event: BeforeToolCall | AfterToolCall | OnToolCallError) -> tuple[o
     """A tool call's place in the table; its id, where it has one."""
     if event.tool_call_id:
         return ("tool", event.tool_call_id)
-    return ("tool", event.identifier, event.api_name, event.call_index)
+    return ("tool", event.toolset, event.tool_name, event.call_index)
 
 
 def before_tool_call(spans: OperationSpans, event: BeforeToolCall, content: Content) -> None:
     if not spans.common.tool_spans:
         return
-    name = clean(event.api_name)
+    name = clean(event.tool_name)
     attributes: dict[str, Any] = {}
     if content.on_spans:
         content.put(attributes, names.EXECUTE_TOOL, names.TOOL_CALL_ARGUMENTS, event.args)
-    description = spans.descriptions.get(event.api_name)
+    description = spans.descriptions.get(event.tool_name)
     if description:
         attributes[names.TOOL_DESCRIPTION] = description
     # The most important last: a span that has too many attributes forgets the oldest.
     attributes[names.OPERATION_ID] = spans.id
-    attributes[names.TOOL_IDENTIFIER] = clean(event.identifier)
+    attributes[names.TOOL_IDENTIFIER] = clean(event.toolset)
     attributes[names.TOOL_CALL_ID] = clean(event.tool_call_id)
     attributes[names.AGENT_NAME] = spans.agent
     attributes[names.TOOL_TYPE] = "function"
@@ -138,7 +138,7 @@ def tell_step(spans: OperationSpans, event: AfterToolCall | OnToolCallError, con
     """Say in the step's span which hook has refused or answered a tool call, where tool calls have no spans."""
     if spans.common.tool_spans or event.answered_by is None:
         return
-    call = {names.TOOL_NAME: clean(event.api_name), names.TOOL_CALL_ID: clean(event.tool_call_id)}
+    call = {names.TOOL_NAME: clean(event.tool_name), names.TOOL_CALL_ID: clean(event.tool_call_id)}
     if event.mocked:
         name = names.ANSWERED_EVENT
         attributes = {**call, **answered(event), names.ANSWER_HOOK: clean(event.answered_by)}

@@ -300,7 +300,7 @@ def _parts(message: Message) -> list[dict[str, Any]]:
         return [{"type": "tool_call_response", "id": message.tool_call_id, "response": message.content}]
     parts: list[dict[str, Any]] = [{"type": "text", "content": message.content}] if message.content else []
     parts += [
-        {"type": "tool_call", "id": call.tool_call_id, "name": call.api_name, "arguments": call.args}
+        {"type": "tool_call", "id": call.tool_call_id, "name": call.tool_name, "arguments": call.args}
         for call in message.tool_calls
     ]
     return parts

@@ -272,8 +272,8 @@ class MetricsHooks(EnclosingHooks):
     def _tool(self, counted: Counted, event: AfterToolCall | OnToolCallError, error_type: str | None) -> None:
         if not self._tool_metrics:
             return
-        real = event.api_name in counted.tools or (error_type != UNKNOWN_TOOL and event.answered_by is None)
-        tool = self._tools(clean(event.api_name)) if real else names.OTHER
+        real = event.tool_name in counted.tools or (error_type != UNKNOWN_TOOL and event.answered_by is None)
+        tool = self._tools(clean(event.tool_name)) if real else names.OTHER
         attributes = {names.TOOL_NAME: tool, names.TOOL_TYPE: "function", names.AGENT_NAME: counted.agent}
         if error_type is not None:
             attributes[names.ERROR_TYPE] = self._errors(error_type)

@@ -92,7 +92,7 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         handler: Name of an installed handler, or `module:attribute` in one of the configured modules.
         webhook: Where to deliver the event instead. Of `beforeToolCall`, a control decides about the call.
         script: A file in the folder of scripts to run instead.
-        tool: Glob over `identifier/api_name`; one without a `/` means `*/<glob>`. Tool calls and tool events only.
+        tool: Glob over `toolset/tool_name`; one without a `/` means `*/<glob>`. Tool calls and tool events only.
         timeout: Seconds that it may take; `None` for what is usual.
         enabled: Whether it takes part in the next run.
         tenant_id: Whose runs it is for; `""` for those of every tenant: a system hook.

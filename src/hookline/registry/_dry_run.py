@@ -29,8 +29,17 @@ from hookline.webhooks import payload_of
 
 __all__ = ["DryRun", "Sample", "dry_run", "sample_of"]
 
+WIRE_NAMES = {"apiName": "tool_name", "api_name": "tool_name", "identifier": "toolset"}
+"""Fields whose JSON name is another word."""
+
 EMPTY: dict[object, Any] = {str: "", int: 0, float: 0.0, bool: False, bytes: b"", dict: {}, list: []}
-TEXTS = {"operation_id": "op_sample", "api_name": "sample", "tool_call_id": "call_sample", "method": "GET", "path": "/"}
+TEXTS = {
+    "operation_id": "op_sample",
+    "tool_name": "sample",
+    "tool_call_id": "call_sample",
+    "method": "GET",
+    "path": "/",
+}
 """What stands for a text that is not given, where an empty one would be misleading."""
 
 
@@ -120,6 +129,9 @@ def _empty(kind: Any) -> Any:
 
 
 def _snake(key: str) -> str:
+    """Return the field that a key of a sample names, in either spelling."""
+    if key in WIRE_NAMES:
+        return WIRE_NAMES[key]
     return "".join(f"_{character.lower()}" if character.isupper() else character for character in key)
 
 
@@ -180,7 +192,7 @@ async def dry_run(builder: Builder, definition: HookDefinition, given: object, *
     hook = builder.fresh(msgspec.structs.replace(definition, id=definition.id or "hook_new"))
     if point.has_tool:
         matches = tool_matcher(definition.tool)
-        if matches is not None and not matches(f"{sample.subject.identifier}/{sample.subject.api_name}"):
+        if matches is not None and not matches(f"{sample.subject.toolset}/{sample.subject.tool_name}"):
             return _of(definition, "skipped")
     if isinstance(hook, Hook):
         data = hook.data()

@@ -1,15 +1,15 @@
 """Running agents: the loop, its parts, and what a person may decide in between."""
 
-from hookline.calls import Message, ModelCall, ModelResponse, ToolCalling, ToolResult, ToolSpec, Usage
+from hookline.calls import Message, ModelCall, ModelResponse, ToolRequest, ToolResult, ToolSpec, Usage
 from hookline.errors import ModelError, TransientModelError
-from hookline.runtime._adapter_run import AgentDone, ForeignRun, ToolDone
+from hookline.runtime._adapter_run import AdapterRun, AgentDone, ToolDone
 from hookline.runtime._agent import Agent, Compaction
 from hookline.runtime._approvals import DECIDED as DECIDED
 from hookline.runtime._approvals import DECISIONS as DECISIONS
 from hookline.runtime._approvals import Action as Action
 from hookline.runtime._approvals import action_of as action_of
 from hookline.runtime._approvals import decision_of as decision_of
-from hookline.runtime._capabilities import KINDS, Drives
+from hookline.runtime._capabilities import KINDS, Capabilities
 from hookline.runtime._capabilities import check_driven as check_driven
 from hookline.runtime._exec import TextStream, exec_agent, interrupt, recover_agent, resume_agent, stream_agent
 from hookline.runtime._missing_hooks import hooks_of_child as hooks_of_child
@@ -36,14 +36,14 @@ from hookline.runtime._tools import Tool, ToolSource, as_result, tool
 
 __all__ = [
     "KINDS",
+    "AdapterRun",
     "Agent",
     "AgentDone",
     "AgentSession",
     "Approve",
+    "Capabilities",
     "Compaction",
-    "Drives",
     "DurableStore",
-    "ForeignRun",
     "InMemoryHistory",
     "InMemoryStore",
     "InterceptorKey",
@@ -63,8 +63,8 @@ __all__ = [
     "StreamingModel",
     "TextStream",
     "Tool",
-    "ToolCalling",
     "ToolDone",
+    "ToolRequest",
     "ToolResult",
     "ToolSource",
     "ToolSpec",

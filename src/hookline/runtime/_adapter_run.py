@@ -1,4 +1,4 @@
-"""Tell the run of another framework, or of a loop of one's own, as an operation: `ForeignRun`."""
+"""Tell the run of another framework, or of a loop of one's own, as an operation: `AdapterRun`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hookline.calls import (
     ModelResponse,
     SubAgentCall,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
     ToolSpec,
 )
@@ -59,7 +59,7 @@ from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.instrumentation import EnclosingHooks
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import decided, rejection
-from hookline.runtime._capabilities import Drives, check_driven
+from hookline.runtime._capabilities import Capabilities, check_driven
 from hookline.runtime._inputs import check_ids, checked_id, new_operation_id
 from hookline.runtime._journal import storable, storable_text
 from hookline.runtime._lifecycle import LAST_SAVE_SECONDS
@@ -72,9 +72,9 @@ from hookline.runtime._tool_calls import answer, call_of, intercepted_job
 from hookline.runtime._tools import Tool, as_result
 
 __all__ = [
+    "AdapterRun",
     "AgentDone",
     "ForeignLife",
-    "ForeignRun",
     "Segment",
     "ToolDone",
     "cause_of",
@@ -166,9 +166,9 @@ class Segment(Run):
         present = asyncio.current_task()
         return present is not None and not present.cancelling()
 
-    def find(self, calling: ToolCalling | ToolCall) -> Tool | None:
+    def find(self, calling: ToolRequest | ToolCall) -> Tool | None:
         tool = self.at_hand.get(calling.tool_call_id)
-        same = tool is not None and (tool.identifier, tool.name) == (calling.identifier, calling.api_name)
+        same = tool is not None and (tool.toolset, tool.name) == (calling.toolset, calling.tool_name)
         return tool if same else None
 
 
@@ -250,12 +250,12 @@ def storable_messages(messages: Sequence[Message]) -> list[Message]:
 
 
 class ForeignLife:
-    """The life of one run of another framework: its beginning, its steps, its pauses, its end; see `ForeignRun`."""
+    """The life of one run of another framework: its beginning, its steps, its pauses, its end; see `AdapterRun`."""
 
     def __init__(
         self,
         hooks: Iterable[AnyHook],
-        drives: Drives,
+        drives: Capabilities,
         *,
         agent_id: str = "agent",
         model: str = "",
@@ -570,7 +570,7 @@ class ForeignLife:
             run.tell(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
         self.finish("waiting_for_human")
 
-    def refused(self, calling: ToolCalling, decision: Reject) -> str:
+    def refused(self, calling: ToolRequest, decision: Reject) -> str:
         """A call will not run, because a person has refused it.
 
         Args:
@@ -584,8 +584,8 @@ class ForeignLife:
         step.type = "call_tool"
         step.calling.append(calling)
         step.outcomes[calling.tool_call_id] = ToolOutcome(
-            identifier=calling.identifier,
-            api_name=calling.api_name,
+            toolset=calling.toolset,
+            tool_name=calling.tool_name,
             tool_call_id=calling.tool_call_id,
             content=content,
             success=False,
@@ -609,7 +609,7 @@ class ForeignLife:
                     )
 
 
-class ForeignRun(ForeignLife):
+class AdapterRun(ForeignLife):
     """One run of another framework, or the segment of one that goes on after a person was asked.
 
     `async with` it around the framework's own run; or, where the framework calls back from tasks of its own, say `open`
@@ -728,7 +728,7 @@ class ForeignRun(ForeignLife):
 
     async def call_tool(
         self,
-        calling: ToolCalling,
+        calling: ToolRequest,
         work: Callable[[Mapping[str, Any]], Awaitable[ToolResult]],
         *,
         approved: bool = False,
@@ -736,7 +736,7 @@ class ForeignRun(ForeignLife):
         """A tool is called, led through the hooks of `ToolCall`, with its pair of events.
 
         Args:
-            calling: The call as the model asked for it; `identifier` is where the tool comes from.
+            calling: The call as the model asked for it; `toolset` is where the tool comes from.
             work: Runs it with its final arguments. Any `Exception` that it raises is its result.
             approved: Whether a person has let it through.
         """
@@ -746,13 +746,13 @@ class ForeignRun(ForeignLife):
 
         async def run_it(args: Mapping[str, Any]) -> ToolResult:
             try:
-                given.append(as_result(calling.api_name, await work(args)))
+                given.append(as_result(calling.tool_name, await work(args)))
             except Exception as error:
                 raised.append(error)
                 raise
             return given[0]
 
-        tool = Tool(identifier=calling.identifier, name=calling.api_name, run=run_it)
+        tool = Tool(toolset=calling.toolset, name=calling.tool_name, run=run_it)
         calling = self._named(calling, step)
         run.at_hand[calling.tool_call_id] = tool
         try:
@@ -773,7 +773,7 @@ class ForeignRun(ForeignLife):
             del run.at_hand[calling.tool_call_id]
         return self._tool_done(step, calling, given, raised)
 
-    def _named(self, calling: ToolCalling, step: Step) -> ToolCalling:
+    def _named(self, calling: ToolRequest, step: Step) -> ToolRequest:
         """The call with an id that no other call under way has, noted among those of the step."""
         name, at_hand = calling.tool_call_id or f"call_{len(step.calling)}", self._opened.at_hand
         while name in at_hand or name in step.outcomes:
@@ -786,7 +786,7 @@ class ForeignRun(ForeignLife):
         return calling
 
     def _tool_done(
-        self, step: Step, calling: ToolCalling, given: list[ToolResult], raised: list[Exception]
+        self, step: Step, calling: ToolRequest, given: list[ToolResult], raised: list[Exception]
     ) -> ToolDone:
         run = self._opened
         asked = step.asked.get(calling.tool_call_id)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from hookline._readonly import ReadOnlyList
-from hookline.calls import Message, ToolCall, ToolCalling, ToolSpec
+from hookline.calls import Message, ToolCall, ToolRequest, ToolSpec
 from hookline.errors import AgentDefinitionError
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime._models import Model, ModelRetry, model_named
@@ -20,7 +20,7 @@ from hookline.runtime._tools import Tool, ToolSource, is_source, tool
 __all__ = ["Agent", "Compaction", "as_calling", "found_offered", "jsonable", "keep_here", "kept", "offered_again"]
 
 AGENT_IDENTIFIER = "agent"
-"""The `identifier` under which sub-agents are called: a model calls `agent/<id>`."""
+"""The `toolset` under which sub-agents are called: a model calls `agent/<id>`."""
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class Agent:
         tools, sources = _checked_tools(self.tools, where)
         _check_sub_agents(self.sub_agents, where)
         specs = [*tools, *(_as_spec(agent) for agent in self.sub_agents)]
-        paths = [f"{spec.identifier}/{spec.name}" for spec in specs]
+        paths = [f"{spec.toolset}/{spec.name}" for spec in specs]
         for path in paths:
             if paths.count(path) > 1:
                 raise AgentDefinitionError(where, f"two of its tools are called {path!r}; rename one")
@@ -121,17 +121,17 @@ class Agent:
         own = [entry for entry in self.tools if isinstance(entry, Tool)]
         return replace(self, tools=[*own, *tools])
 
-    def find(self, calling: ToolCalling | ToolCall) -> Tool | Agent | None:
+    def find(self, calling: ToolRequest | ToolCall) -> Tool | Agent | None:
         """The tool or sub-agent that a model asked for.
 
-        A model often knows names only: a call with the default identifier finds the one tool of that name.
+        A model often knows names only: a call with the default toolset finds the one tool of that name.
         """
         by_path: dict[str, Tool | Agent] = self.__dict__["_by_path"]
-        found = by_path.get(f"{calling.identifier}/{calling.api_name}")
-        if found is None and calling.identifier == "local":
-            found = by_path.get(calling.api_name)  # "agent/<id>" as one name
+        found = by_path.get(f"{calling.toolset}/{calling.tool_name}")
+        if found is None and calling.toolset == "local":
+            found = by_path.get(calling.tool_name)  # "agent/<id>" as one name
             if found is None:
-                named = [entry for entry in self.tools if isinstance(entry, Tool) and entry.name == calling.api_name]
+                named = [entry for entry in self.tools if isinstance(entry, Tool) and entry.name == calling.tool_name]
                 found = named[0] if len(named) == 1 else None
         return found
 
@@ -168,7 +168,7 @@ def _check_sub_agents(agents: object, where: str) -> None:
 
 def _as_spec(agent: Agent) -> ToolSpec:
     return ToolSpec(
-        identifier=AGENT_IDENTIFIER,
+        toolset=AGENT_IDENTIFIER,
         name=agent.id,
         description=f"Ask the agent {agent.id!r} to do something, and get its answer.",
         schema={
@@ -184,7 +184,7 @@ def kept(agent: Agent, offered: Sequence[ToolSpec]) -> list[OfferedTool]:
     """What can be stored of the tools that hooks have left: not their functions."""
     return [
         OfferedTool(
-            identifier=tool.identifier,
+            toolset=tool.toolset,
             name=tool.name,
             description=tool.description,
             schema=tool.schema,
@@ -238,21 +238,21 @@ def offered_again(agent: Agent, offer: str, offered: Sequence[OfferedTool] | Non
     return tools
 
 
-def found_offered(agent: Agent, offered: Sequence[ToolSpec], calling: ToolCalling | ToolCall) -> Tool | Agent | None:
+def found_offered(agent: Agent, offered: Sequence[ToolSpec], calling: ToolRequest | ToolCall) -> Tool | Agent | None:
     """The tool or sub-agent that is to be called, if hooks have left it among what the model is offered."""
     for spec in offered:
-        if spec.name == calling.api_name and calling.identifier in (spec.identifier, "local"):
+        if spec.name == calling.tool_name and calling.toolset in (spec.toolset, "local"):
             if isinstance(spec, Tool):
                 return spec
             return agent.find(as_calling(spec)) if not isinstance(spec, OfferedTool) or spec.own else None
-        if calling.api_name == f"{AGENT_IDENTIFIER}/{spec.name}" and spec.identifier == AGENT_IDENTIFIER:
+        if calling.tool_name == f"{AGENT_IDENTIFIER}/{spec.name}" and spec.toolset == AGENT_IDENTIFIER:
             return agent.find(calling)
     return None
 
 
-def as_calling(spec: ToolSpec) -> ToolCalling:
+def as_calling(spec: ToolSpec) -> ToolRequest:
     """A model's call of a tool, to look it up by."""
-    return ToolCalling(identifier=spec.identifier, api_name=spec.name, tool_call_id="")
+    return ToolRequest(toolset=spec.toolset, tool_name=spec.name, tool_call_id="")
 
 
 def jsonable(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import time_ns
 from typing import Literal, TypeAlias
 
-from hookline.calls import ToolCall, ToolCalling
+from hookline.calls import ToolCall, ToolRequest
 from hookline.events import (
     AfterHumanIntervention,
     BeforeHumanIntervention,
@@ -150,19 +150,19 @@ def stop(run: Run, decision: Reject) -> None:
 def told(pending: PendingTool, content: str) -> ToolOutcome:
     """What the model is told of a call that did not run."""
     return ToolOutcome(
-        identifier=pending.identifier,
-        api_name=pending.api_name,
+        toolset=pending.toolset,
+        tool_name=pending.tool_name,
         tool_call_id=pending.tool_call_id,
         content=content,
         success=False,
     )
 
 
-def as_calling(pending: PendingTool) -> ToolCalling:
+def as_calling(pending: PendingTool) -> ToolRequest:
     """A pending call as the model's call."""
-    return ToolCalling(
-        identifier=pending.identifier,
-        api_name=pending.api_name,
+    return ToolRequest(
+        toolset=pending.toolset,
+        tool_name=pending.tool_name,
         args=pending.args,
         tool_call_id=pending.tool_call_id,
     )

@@ -12,7 +12,7 @@ from hookline.errors import UnsupportedHookError
 from hookline.events import EVENTS, HookType
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor
 
-__all__ = ["KINDS", "Drives", "check_driven"]
+__all__ = ["KINDS", "Capabilities", "check_driven"]
 
 logger = logging.getLogger("hookline")
 
@@ -20,7 +20,7 @@ KINDS = frozenset({"before", "guard", "after", "around"})
 """The kinds of interceptors."""
 
 
-class Drives(msgspec.Struct, frozen=True, kw_only=True):
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What an adapter of a framework can drive.
 
     Attributes:
@@ -36,7 +36,7 @@ class Drives(msgspec.Struct, frozen=True, kw_only=True):
     asks: bool = False
 
 
-def check_driven(hooks: Iterable[AnyHook], drives: Drives, *, best_effort: bool) -> None:
+def check_driven(hooks: Iterable[AnyHook], drives: Capabilities, *, best_effort: bool) -> None:
     """See to it that no hook is silently never called.
 
     Args:
@@ -53,7 +53,7 @@ def check_driven(hooks: Iterable[AnyHook], drives: Drives, *, best_effort: bool)
         logger.warning("%s", error)
 
 
-def _undriven(hooks: Iterable[AnyHook], drives: Drives) -> Iterable[UnsupportedHookError]:
+def _undriven(hooks: Iterable[AnyHook], drives: Capabilities) -> Iterable[UnsupportedHookError]:
     every_event = len(drives.events) == len(EVENTS)
     for entry in hooks:
         # A bundle of the package's own, such as telemetry, listens to everything and needs nothing in particular.

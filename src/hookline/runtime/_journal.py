@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from hookline.calls import ModelResponse, SubAgentCall, ToolCall, ToolCalling
+from hookline.calls import ModelResponse, SubAgentCall, ToolCall, ToolRequest
 from hookline.errors import EventEncodeError
 from hookline.events import BeforeToolCall, Event, encode
 from hookline.runtime._agent import AGENT_IDENTIFIER, jsonable
@@ -82,9 +82,9 @@ class Journal:
     def begin(self, call: ToolCall | BeforeToolCall) -> None:
         """A tool is about to be run, answered or denied."""
         self.begun[call.tool_call_id] = BegunCall(
-            call=ToolCalling(
-                identifier=call.identifier,
-                api_name=call.api_name,
+            call=ToolRequest(
+                toolset=call.toolset,
+                tool_name=call.tool_name,
                 args=jsonable(call.args),
                 tool_call_id=call.tool_call_id,
             ),
@@ -93,9 +93,9 @@ class Journal:
 
     def begin_agent(self, call: SubAgentCall, tool_call_id: str, child: str) -> None:
         """A sub-agent is about to be called."""
-        calling = ToolCalling(
-            identifier=AGENT_IDENTIFIER,
-            api_name=call.callee_id,
+        calling = ToolRequest(
+            toolset=AGENT_IDENTIFIER,
+            tool_name=call.callee_id,
             args={"instruction": call.instruction},
             tool_call_id=tool_call_id,
         )

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from hookline._readonly import NO_LIST
-from hookline.calls import Message, ModelCall, ModelResponse, StepCall, StepResult, ToolCall, ToolCalling, Usage
+from hookline.calls import Message, ModelCall, ModelResponse, StepCall, StepResult, ToolCall, ToolRequest, Usage
 from hookline.events import CompletionReason
 from hookline.phases import Phase
 from hookline.runtime._agent import Agent
@@ -220,7 +220,7 @@ def shown_call(run: Run, step: Step) -> ModelCall:
     return call
 
 
-async def job_of(run: Run, step: Step, calling: ToolCalling) -> Job | None:
+async def job_of(run: Run, step: Step, calling: ToolRequest) -> Job | None:
     """What one call of the model comes to: something to run now, or something to ask a person about (in `step`)."""
     found = run.find(calling)
     if isinstance(found, Agent):
@@ -246,7 +246,7 @@ def limit_reached(run: Run) -> CompletionReason | None:
     return None
 
 
-def with_own_ids(callings: Sequence[ToolCalling]) -> list[ToolCalling]:
+def with_own_ids(callings: Sequence[ToolRequest]) -> list[ToolRequest]:
     """The calls of one answer, each with an id that no other of them has, and with arguments nobody can edit."""
     seen: set[str] = set()
     unique = []

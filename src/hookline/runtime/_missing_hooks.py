@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hookline.calls import ToolCalling
+from hookline.calls import ToolRequest
 from hookline.errors import MissingHooksError
 from hookline.hooks import AnyHook, Hooks, Interceptor
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
@@ -113,7 +113,7 @@ async def check_hooks(
         child = None if begun.child is None else await store.load(begun.child)
         if child is None or child.status != "running":
             continue
-        callee = agent.find(ToolCalling(identifier=AGENT_IDENTIFIER, api_name=begun.call.api_name, tool_call_id=""))
+        callee = agent.find(ToolRequest(toolset=AGENT_IDENTIFIER, tool_name=begun.call.tool_name, tool_call_id=""))
         if isinstance(callee, Agent):
             await check_hooks(callee, child, hooks_of_child(hooks, callee), store, allow_missing=allow_missing)
 

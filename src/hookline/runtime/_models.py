@@ -19,7 +19,7 @@ import msgspec
 
 from hookline._checks import shown
 from hookline._deadlines import own_cancellation
-from hookline.calls import AgentCall, Call, ModelCall, ModelResponse, StepCall, ToolCalling, Usage
+from hookline.calls import AgentCall, Call, ModelCall, ModelResponse, StepCall, ToolRequest, Usage
 from hookline.errors import (
     AgentDefinitionError,
     HookUsageError,
@@ -260,7 +260,7 @@ def _checked(model: Model, answer: object) -> ModelResponse:
     if not isinstance(answer.tool_calls, Sequence):
         raise ModelAnswerError(model.name, f"its `tool_calls` is {answer.tool_calls!r:.200}")
     for calling in answer.tool_calls:
-        if not isinstance(calling, ToolCalling) or not isinstance(calling.api_name, str):
+        if not isinstance(calling, ToolRequest) or not isinstance(calling.tool_name, str):
             raise ModelAnswerError(model.name, f"one of its `tool_calls` is {calling!r:.200}")
     return answer
 

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 
 import anyio
 
-from hookline.calls import AgentResult, StepCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
+from hookline.calls import AgentResult, StepCall, SubAgentCall, ToolCall, ToolRequest, ToolResult
 from hookline.errors import (
     OperationBusyError,
     OperationExistsError,
@@ -147,8 +147,8 @@ def settle_begun(run: Run, step: Step) -> list[Job]:
         content = WITHHELD
         if not begun.ended:
             call = ToolCall(
-                identifier=begun.call.identifier,
-                api_name=begun.call.api_name,
+                toolset=begun.call.toolset,
+                tool_name=begun.call.tool_name,
                 args=begun.call.args if isinstance(begun.call.args, dict) else {},
                 tool_call_id=name,
                 call_index=begun.call_index,
@@ -159,8 +159,8 @@ def settle_begun(run: Run, step: Step) -> list[Job]:
             content = f"{LOST_TYPE}: {LOST}"
         step.ran = True
         run.outcomes[name] = step.outcomes[name] = ToolOutcome(
-            identifier=begun.call.identifier,
-            api_name=begun.call.api_name,
+            toolset=begun.call.toolset,
+            tool_name=begun.call.tool_name,
             tool_call_id=name,
             content=content,
             success=False,
@@ -172,10 +172,10 @@ def settle_begun(run: Run, step: Step) -> list[Job]:
 def call_of_child(run: Run, begun: BegunCall) -> SubAgentCall:
     """The call of a sub-agent that was under way, as hooks had left it."""
     instruction = str(begun.call.args["instruction"]) if isinstance(begun.call.args, dict) else ""
-    return SubAgentCall(callee_id=begun.call.api_name, instruction=instruction, **run.call_ids)
+    return SubAgentCall(callee_id=begun.call.tool_name, instruction=instruction, **run.call_ids)
 
 
-async def child_goes_on(run: Run, step: Step, calling: ToolCalling, begun: BegunCall) -> None:
+async def child_goes_on(run: Run, step: Step, calling: ToolRequest, begun: BegunCall) -> None:
     """A sub-agent that was under way: it goes on, or what it came to is taken from the store."""
     call = call_of_child(run, begun)
     step.ran = True
@@ -194,7 +194,7 @@ async def answer_of_child(run: Run, call: SubAgentCall, begun: BegunCall) -> Age
     """What the model is told of a sub-agent that was under way, and the second event of the pair, if it is not told."""
     child_id, journal = begun.child or "", run.journal
     assert journal is not None
-    agent = run.find(ToolCalling(identifier=AGENT_IDENTIFIER, api_name=call.callee_id, tool_call_id=""))
+    agent = run.find(ToolRequest(toolset=AGENT_IDENTIFIER, tool_name=call.callee_id, tool_call_id=""))
     if not isinstance(agent, Agent):  # this process has another version of the agent
         outcome = None
         error: BaseException = UnknownToolError(f"{AGENT_IDENTIFIER}/{call.callee_id}", [])

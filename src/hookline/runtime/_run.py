@@ -13,7 +13,7 @@ import anyio.lowlevel
 import msgspec
 
 from hookline._deadlines import new_scope, runs_on_asyncio
-from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolCalling, ToolResult, ToolSpec, Usage
+from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolRequest, ToolResult, ToolSpec, Usage
 from hookline.dispatcher import Critical, HookDispatcher, carried, has_webhooks, local
 from hookline.errors import message_of
 from hookline.events import (
@@ -77,7 +77,7 @@ class Conversation:
     said_from: int
     pending: list[PendingTool]
     decisions: dict[str, Decision]
-    open_calls: list[ToolCalling]
+    open_calls: list[ToolRequest]
     outcomes: dict[str, ToolOutcome]
     waiting: dict[str, WaitingCall]
     waiting_since_unix_nano: int | None
@@ -310,7 +310,7 @@ class Run(Conversation):
         self.attempted: OperationState | None = None
         self.earlier_ms = state.active_ms
         self.messages: list[Message] = list(state.messages)
-        self.open_calls: list[ToolCalling] = list(state.open_calls)
+        self.open_calls: list[ToolRequest] = list(state.open_calls)
         self.outcomes: dict[str, ToolOutcome] = dict(state.outcomes)
         self.pending: list[PendingTool] = list(state.pending)
         self.decisions: dict[str, Decision] = dict(state.decisions)
@@ -356,7 +356,7 @@ class Run(Conversation):
         """The tools that the model is offered."""
         return self.agent.specs if self.offered is None else self.offered
 
-    def find(self, calling: ToolCalling | ToolCall) -> Tool | Agent | None:
+    def find(self, calling: ToolRequest | ToolCall) -> Tool | Agent | None:
         """The tool or sub-agent that is to be called, if the model was offered it."""
         return self.agent.find(calling) if self.offered is None else found_offered(self.agent, self.offered, calling)
 
@@ -457,12 +457,12 @@ class Run(Conversation):
 
     def count_call(self, call: ToolCall) -> None:
         """Take a tool call that will now happen into the totals."""
-        self.call_indices[f"{call.identifier}/{call.api_name}"] = call.call_index
+        self.call_indices[f"{call.toolset}/{call.tool_name}"] = call.call_index
         self.tool_calls += 1
 
     def reserve(self, call: ToolCall) -> None:
         """See to it that no other call of the tool gets the index of this one."""
-        path = f"{call.identifier}/{call.api_name}"
+        path = f"{call.toolset}/{call.tool_name}"
         self.call_indices[path] = max(call.call_index, self.call_indices.get(path, 0))
 
     def begin_model_call(self, step: Step) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from hookline.calls import Denial, Message, ToolCalling, ToolSpec, Usage
+from hookline.calls import Denial, Message, ToolRequest, ToolSpec, Usage
 from hookline.errors import RunFailedError, StaleStateError
 from hookline.events import CompletionReason, HookType, PendingTool, StepType, ToolOutcome
 from hookline.webhooks import HookData
@@ -132,13 +132,13 @@ class BegunCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A tool or a sub-agent of which hooks were told that it begins.
 
     Attributes:
-        call: The call as it runs; of a sub-agent with its id as `api_name`.
+        call: The call as it runs; of a sub-agent with its id as `tool_name`.
         call_index: Its index.
         child: Of a sub-agent: the operation that it is.
         ended: Whether hooks were told of its end too, so that only its result is not in the conversation yet.
     """
 
-    call: ToolCalling
+    call: ToolRequest
     call_index: int = 1
     child: str | None = None
     ended: bool = False
@@ -182,7 +182,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         llm_calls: Model calls so far.
         tool_calls: Tool calls so far.
         usage: What the model calls used.
-        call_indices: Calls so far by `identifier/api_name`.
+        call_indices: Calls so far by `toolset/tool_name`.
         last_input_tokens: Input tokens of the last model call.
         last_content: What the model said last.
         error_type: The class of the exception with which it ended, if it did.
@@ -210,7 +210,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     parent_operation_id: str | None = None
     status: CompletionReason | Literal["running"] = "running"
     messages: list[Message] = []
-    open_calls: list[ToolCalling] = []
+    open_calls: list[ToolRequest] = []
     outcomes: dict[str, ToolOutcome] = {}
     pending: list[PendingTool] = []
     decisions: dict[str, Decision] = {}
@@ -430,7 +430,7 @@ class Step:
         self.type: StepType = "call_llm"
         self.content = ""
         self.reasoning = ""
-        self.calling: list[ToolCalling] = []
+        self.calling: list[ToolRequest] = []
         self.outcomes: dict[str, ToolOutcome] = {}
         self.asked: dict[str, PendingTool] = {}
         """Calls about which a person must decide, by tool call id."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from hookline.calls import AgentResult, SubAgentCall, ToolCalling
+from hookline.calls import AgentResult, SubAgentCall, ToolRequest
 from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError, message_of
 from hookline.events import AfterCallAgent, BeforeCallAgent, OnCallAgentError, ToolOutcome
 from hookline.interceptors import Passage
@@ -20,12 +20,12 @@ from hookline.runtime._tool_calls import Job, parsed_args
 __all__ = ["answer_of", "failed", "keep_answer", "led", "sub_agent_job", "tell_completed"]
 
 
-def sub_agent_job(run: Run, step: Step, calling: ToolCalling, agent: Agent) -> Job:
+def sub_agent_job(run: Run, step: Step, calling: ToolRequest, agent: Agent) -> Job:
     """One call of a sub-agent in a step."""
     return partial(answer, run, step, calling, agent)
 
 
-async def answer(run: Run, step: Step, calling: ToolCalling, agent: Agent) -> None:
+async def answer(run: Run, step: Step, calling: ToolRequest, agent: Agent) -> None:
     """One call of a sub-agent, from its arguments to what the model is told."""
     args, problem = parsed_args(calling)
     instruction = args.get("instruction")
@@ -44,11 +44,11 @@ async def answer(run: Run, step: Step, calling: ToolCalling, agent: Agent) -> No
     keep_answer(run, step, calling, agent.id, result)
 
 
-def keep_answer(run: Run, step: Step, calling: ToolCalling, callee_id: str, result: AgentResult) -> None:
+def keep_answer(run: Run, step: Step, calling: ToolRequest, callee_id: str, result: AgentResult) -> None:
     """Note what the model is to be told of a sub-agent."""
     run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = ToolOutcome(
-        identifier=AGENT_IDENTIFIER,
-        api_name=callee_id,
+        toolset=AGENT_IDENTIFIER,
+        tool_name=callee_id,
         tool_call_id=calling.tool_call_id,
         content=result.output,
         success=result.reason == "done",
@@ -57,7 +57,7 @@ def keep_answer(run: Run, step: Step, calling: ToolCalling, callee_id: str, resu
         run.journal.keep(calling.tool_call_id)
 
 
-async def intercepted(run: Run, call: SubAgentCall, problem: str | None, calling: ToolCalling) -> AgentResult:
+async def intercepted(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
     """The seam around one sub-agent call, where hooks stand in its way."""
 
     async def terminal(final: SubAgentCall) -> AgentResult:
@@ -119,7 +119,7 @@ def failed(run: Run, call: SubAgentCall, error: BaseException, *, told: bool = F
     return AgentResult(output=output, reason="error")
 
 
-async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None, calling: ToolCalling) -> AgentResult:
+async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
     """One sub-agent call, innermost: `beforeCallAgent` → child → `afterCallAgent` or `onCallAgentError`."""
     child_id = new_operation_id()
     if run.journal is not None:
@@ -145,10 +145,10 @@ async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, chil
     try:
         if problem is not None:
             raise ToolArgumentsError(f"{AGENT_IDENTIFIER}/{call.callee_id}", problem)
-        agent = run.find(ToolCalling(identifier=AGENT_IDENTIFIER, api_name=call.callee_id, tool_call_id=""))
+        agent = run.find(ToolRequest(toolset=AGENT_IDENTIFIER, tool_name=call.callee_id, tool_call_id=""))
         if not isinstance(agent, Agent):
             raise UnknownToolError(
-                f"{AGENT_IDENTIFIER}/{call.callee_id}", [f"{spec.identifier}/{spec.name}" for spec in run.specs]
+                f"{AGENT_IDENTIFIER}/{call.callee_id}", [f"{spec.toolset}/{spec.name}" for spec in run.specs]
             )
         result = await run.exec_child(run, agent, call.instruction, child_id, None)
         if result.reason == "error":

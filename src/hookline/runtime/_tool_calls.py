@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from hookline._readonly import ReadOnlyDict, read_only
-from hookline.calls import Ask, Denial, ToolCall, ToolCalling, ToolResult, tool_failure
+from hookline.calls import Ask, Denial, ToolCall, ToolRequest, ToolResult, tool_failure
 from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError
 from hookline.events import (
     INTERRUPTED,
@@ -47,7 +47,7 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 """One call of a step: runs it, and notes what the model is to be told."""
 
 
-def parsed_args(calling: ToolCalling) -> tuple[ReadOnlyDict, str | None]:
+def parsed_args(calling: ToolRequest) -> tuple[ReadOnlyDict, str | None]:
     """The arguments as a read-only object, and what is wrong with the model's text if it is none."""
     given: object = calling.args
     if isinstance(given, str):
@@ -75,18 +75,18 @@ def shown_args(args: object) -> dict[str, Any] | str:
         return "(arguments that are nested too deeply)"
 
 
-def call_of(run: Run, step: Step, calling: ToolCalling, tool: Tool | None) -> tuple[ToolCall, str | None]:
+def call_of(run: Run, step: Step, calling: ToolRequest, tool: Tool | None) -> tuple[ToolCall, str | None]:
     """The call that is about to happen, and what is wrong with its arguments."""
     args, problem = parsed_args(calling)
     waiting = run.waiting.get(calling.tool_call_id) if run.waiting else None
-    identifier = tool.identifier if tool else calling.identifier
-    api_name = tool.name if tool else calling.api_name
+    toolset = tool.toolset if tool else calling.toolset
+    tool_name = tool.name if tool else calling.tool_name
     call = ToolCall(
-        identifier=identifier,
-        api_name=api_name,
+        toolset=toolset,
+        tool_name=tool_name,
         args=args,
         tool_call_id=calling.tool_call_id,
-        call_index=waiting.call_index if waiting else run.call_indices.get(f"{identifier}/{api_name}", 0) + 1,
+        call_index=waiting.call_index if waiting else run.call_indices.get(f"{toolset}/{tool_name}", 0) + 1,
         step_index=step.index,
         metadata=dict(waiting.metadata) if waiting else {},
         **run.call_ids,
@@ -126,7 +126,7 @@ async def _kept_job(run: Run, job: Job) -> None:
         raise
 
 
-def job(run: Run, step: Step, calling: ToolCalling, call: ToolCall, tool: Tool | None, problem: str | None) -> Job:
+def job(run: Run, step: Step, calling: ToolRequest, call: ToolCall, tool: Tool | None, problem: str | None) -> Job:
     """One tool call of a step that no hook stands in the way of.
 
     Args:
@@ -146,7 +146,7 @@ def job(run: Run, step: Step, calling: ToolCalling, call: ToolCall, tool: Tool |
 def intercepted_job(
     run: Run,
     step: Step,
-    calling: ToolCalling,
+    calling: ToolRequest,
     call: ToolCall,
     problem: str | None,
     *,
@@ -176,7 +176,7 @@ def reserve(run: Run, call: ToolCall) -> None:
 
 
 async def answer(
-    run: Run, step: Step, calling: ToolCalling, call: ToolCall, tool: Tool | None, problem: str | None
+    run: Run, step: Step, calling: ToolRequest, call: ToolCall, tool: Tool | None, problem: str | None
 ) -> None:
     """A tool call that no hook stands in the way of."""
     keep(run, step, calling, call, await call_tool(run, step, call, tool, problem))
@@ -185,7 +185,7 @@ async def answer(
 async def answer_intercepted(
     run: Run,
     step: Step,
-    calling: ToolCalling,
+    calling: ToolRequest,
     call: ToolCall,
     problem: str | None,
     *,
@@ -234,8 +234,8 @@ async def answer_intercepted(
 
 def counted(run: Run, final: ToolCall, call: ToolCall) -> ToolCall:
     """The final call; one that hooks have turned into a call of another tool counts as such."""
-    path = f"{final.identifier}/{final.api_name}"
-    if path == f"{call.identifier}/{call.api_name}":
+    path = f"{final.toolset}/{final.tool_name}"
+    if path == f"{call.toolset}/{call.tool_name}":
         return final
     final = msgspec.structs.replace(final, call_index=run.call_indices.get(path, 0) + 1)
     run.reserve(final)
@@ -256,8 +256,8 @@ async def must_ask(run: Run, call: ToolCall, problem: str | None) -> bool:
 def as_pending(call: ToolCall, prompt: str = "") -> PendingTool:
     """What a person is shown."""
     return PendingTool(
-        identifier=call.identifier,
-        api_name=call.api_name,
+        toolset=call.toolset,
+        tool_name=call.tool_name,
         tool_call_id=call.tool_call_id,
         args=jsonable(call.args),  # as every store keeps them: what a person sees is what runs
         prompt=prompt,
@@ -299,7 +299,7 @@ async def tell_unrun(run: Run, step: Step, call: ToolCall, passage: Passage) -> 
     return result
 
 
-def keep(run: Run, step: Step, calling: ToolCalling, call: ToolCall, result: ToolResult) -> None:
+def keep(run: Run, step: Step, calling: ToolRequest, call: ToolCall, result: ToolResult) -> None:
     """Note what the model is to be told."""
     content = f"{result.error_type}: {result.content}" if result.error_type else result.content
     if run.waiting:
@@ -307,8 +307,8 @@ def keep(run: Run, step: Step, calling: ToolCalling, call: ToolCall, result: Too
     if run.journal is not None:
         content = storable_text(content)
     run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = ToolOutcome(
-        identifier=call.identifier,
-        api_name=call.api_name,
+        toolset=call.toolset,
+        tool_name=call.tool_name,
         tool_call_id=calling.tool_call_id,
         content=content,
         success=result.success and result.error_type is None,
@@ -350,11 +350,11 @@ async def run_tool(run: Run, call: ToolCall, tool: Tool | None, problem: str | N
     try:
         if tool is None:
             raise UnknownToolError(
-                f"{call.identifier}/{call.api_name}", [f"{spec.identifier}/{spec.name}" for spec in run.specs]
+                f"{call.toolset}/{call.tool_name}", [f"{spec.toolset}/{spec.name}" for spec in run.specs]
             )
         if problem is not None:
-            raise ToolArgumentsError(call.api_name, problem)
-        return as_result(call.api_name, await tool.run(call.args))
+            raise ToolArgumentsError(call.tool_name, problem)
+        return as_result(call.tool_name, await tool.run(call.args))
     except Exception as error:
         return tool_failure(error)
     except anyio.get_cancelled_exc_class() as error:
@@ -386,8 +386,8 @@ def tell_result(
 
 def _of(call: ToolCall) -> dict[str, Any]:
     return {
-        "identifier": call.identifier,
-        "api_name": call.api_name,
+        "toolset": call.toolset,
+        "tool_name": call.tool_name,
         "args": call.args,
         "call_index": call.call_index,
         "step_index": call.step_index,

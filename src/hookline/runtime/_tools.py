@@ -28,11 +28,11 @@ class ToolSource(Protocol):
     """Where tools come from that are not known before a run has asked for them.
 
     Attributes:
-        identifier: The `identifier` of its tools.
+        toolset: The `toolset` of its tools.
     """
 
     @property
-    def identifier(self) -> str: ...
+    def toolset(self) -> str: ...
 
     def open(self) -> AbstractAsyncContextManager[Sequence[Tool]]:
         """Get the tools, and whatever they need to be called, for the time that the context is open.
@@ -45,7 +45,7 @@ class ToolSource(Protocol):
 
 def is_source(entry: object) -> bool:
     """Whether an entry of `Agent.tools` is a source."""
-    return callable(getattr(entry, "open", None)) and isinstance(getattr(entry, "identifier", None), str)
+    return callable(getattr(entry, "open", None)) and isinstance(getattr(entry, "toolset", None), str)
 
 
 @asynccontextmanager
@@ -62,7 +62,7 @@ async def opened(sources: Sequence[ToolSource]) -> AsyncIterator[list[Tool]]:
             for tool in given:
                 if not isinstance(tool, Tool):
                     raise AgentDefinitionError(
-                        f"Tool source {source.identifier!r}", f"it gives Tools; one of them is {shown(tool)}"
+                        f"Tool source {source.toolset!r}", f"it gives Tools; one of them is {shown(tool)}"
                     )
             tools.extend(given)
         yield tools
@@ -79,7 +79,7 @@ async def _open(source: ToolSource) -> AsyncIterator[Sequence[Tool]]:
         try:
             await opening.__aexit__(None, None, None)
         except Exception:
-            logger.exception("Tool source %r could not be closed", source.identifier)
+            logger.exception("Tool source %r could not be closed", source.toolset)
 
 
 _ARGUMENTS = "_Arguments"

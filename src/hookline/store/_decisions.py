@@ -42,8 +42,8 @@ class StoredDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         pause: Which pause of the operation it is about: when that began, in nanoseconds since 1970, as text. `""` if
             only an event tells of the decision.
         tool_call_id: The call.
-        identifier: Where the tool comes from; `""` if that is not known any more.
-        api_name: The tool's name there; `""` if that is not known any more.
+        toolset: Where the tool comes from; `""` if that is not known any more.
+        tool_name: The tool's name there; `""` if that is not known any more.
         args: The arguments that were decided about.
         decision: `"approve"`, `"reject"` (reject and stop) or `"rejectAndContinue"` (reject and continue).
         reason: Why it was rejected.
@@ -57,8 +57,8 @@ class StoredDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     tenant_id: str
     pause: str
     tool_call_id: str
-    identifier: str
-    api_name: str
+    toolset: str = msgspec.field(name="identifier")
+    tool_name: str = msgspec.field(name="apiName")
     args: dict[str, Any]
     decision: Action
     reason: str
@@ -74,7 +74,7 @@ def seen_of(state: OperationState, call: PendingTool) -> str:
         state: The operation that waits.
         call: One of its pending calls.
     """
-    shown = [call.tool_call_id, call.identifier, call.api_name, call.args, call.prompt]
+    shown = [call.tool_call_id, call.toolset, call.tool_name, call.args, call.prompt]
     digest = sha256(msgspec.json.encode(shown, order="sorted")).hexdigest()[:32]
     return f"{state.waiting_since_unix_nano or 0}.{digest}"
 
@@ -280,8 +280,8 @@ def _stored(row: Row[*tuple[Any, ...]]) -> StoredDecision:
         tenant_id=row.tenant_id,
         pause=str(row.pause),
         tool_call_id=row.tool_call_id,
-        identifier="" if call is None else call.identifier,
-        api_name="" if call is None else call.api_name,
+        toolset="" if call is None else call.toolset,
+        tool_name="" if call is None else call.tool_name,
         args={} if call is None else call.args,
         decision=action_of(decision),
         reason=decision.reason if isinstance(decision, Reject) else "",
@@ -298,8 +298,8 @@ def _told(event: AfterHumanIntervention, number: int, call: PendingTool | None) 
         tenant_id=event.tenant_id,
         pause="",
         tool_call_id=event.tool_call_id or "",
-        identifier="" if call is None else call.identifier,
-        api_name="" if call is None else call.api_name,
+        toolset="" if call is None else call.toolset,
+        tool_name="" if call is None else call.tool_name,
         args={} if call is None else call.args,
         decision=event.action,
         reason=event.rejection_reason or "",

@@ -69,8 +69,8 @@ class Scripted(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatC
 
 
 def asking(call: Any) -> Content:
-    args = {"task": call.args["instruction"]} if call.identifier == "agent" else call.args
-    return Content.from_function_call(call_id=call.tool_call_id, name=call.api_name, arguments=json.dumps(args))
+    args = {"task": call.args["instruction"]} if call.toolset == "agent" else call.args
+    return Content.from_function_call(call_id=call.tool_call_id, name=call.tool_name, arguments=json.dumps(args))
 
 
 def agent_of(name: str, scene: Scene, asked: list[str], **given: Any) -> Agent[Any]:

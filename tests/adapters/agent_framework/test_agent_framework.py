@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from hookline import AgentCall, Ask, Continue, Deny, Hooks, ModelCall, Respond, ToolCall
 from hookline.adapters.agent_framework import HookMiddleware, answers
-from hookline.calls import AgentResult, CompactCall, ModelResponse, StepCall, ToolCalling
+from hookline.calls import AgentResult, CompactCall, ModelResponse, StepCall, ToolRequest
 from hookline.calls import Message as Ours
 from hookline.errors import HookDefinitionError, HookDenied, UnsupportedHookError
 from hookline.evals.adapter_contract import Scene
@@ -45,7 +45,7 @@ async def add(a: int, b: int) -> int:
 
 
 def calls(name: str, call: str = "t1", **args: Any) -> ModelResponse:
-    return ModelResponse(tool_calls=[ToolCalling(api_name=name, args=args, tool_call_id=call)])
+    return ModelResponse(tool_calls=[ToolRequest(tool_name=name, args=args, tool_call_id=call)])
 
 
 DONE = ModelResponse(content="done")
@@ -207,7 +207,7 @@ async def test_a_hook_takes_tools_and_instructions_out_of_a_model_call() -> None
 
     @hooks.before(ModelCall)
     def fewer(call: ModelCall) -> ModelCall:
-        offered.append([(spec.identifier, spec.name) for spec in call.tools])
+        offered.append([(spec.toolset, spec.name) for spec in call.tools])
         assert [message.role for message in call.messages] == ["system", "user"]
         return replace(call, tools=[], messages=[Ours(role="system", content="be brief"), *call.messages[1:]])
 
@@ -264,8 +264,8 @@ async def test_a_sub_agent_is_over_before_the_run_that_called_it_and_is_broken_o
                 await asyncio.sleep(0)
 
     child = Scene(turns=[calls("slow"), DONE], tools={"slow": slow})
-    asked = ToolCalling(identifier="agent", api_name="helper", args={"instruction": "help"}, tool_call_id="t2")
-    turns = [ModelResponse(tool_calls=[asked, ToolCalling(api_name="slow", args={}, tool_call_id="t1")])]
+    asked = ToolRequest(toolset="agent", tool_name="helper", args={"instruction": "help"}, tool_call_id="t2")
+    turns = [ModelResponse(tool_calls=[asked, ToolRequest(tool_name="slow", args={}, tool_call_id="t1")])]
     agent = agent_of("a", Scene(turns=turns, tools={"slow": slow}, agents={"helper": child}), [])
 
     async def play() -> Any:
@@ -457,7 +457,7 @@ async def test_of_two_calls_one_is_approved_and_one_refused() -> None:
 
 
 def asking(name: str, agent: Scene) -> Scene:
-    call = ToolCalling(identifier="agent", api_name=name, args={"instruction": "do it"}, tool_call_id="c1")
+    call = ToolRequest(toolset="agent", tool_name=name, args={"instruction": "do it"}, tool_call_id="c1")
     return Scene(turns=[ModelResponse(tool_calls=[call]), DONE], agents={name: agent})
 
 
@@ -521,7 +521,7 @@ async def test_sub_agents_of_sub_agents_name_their_parents() -> None:
 async def test_a_sub_agent_that_fails_is_told_and_the_run_goes_on() -> None:
     hooks, seen = listening(inherit=True)
     child = Agent(client=Scripted([DONE], fails=True), name="child")
-    turn = ModelResponse(tool_calls=[ToolCalling(api_name="child", args={"task": "x"}, tool_call_id="c1")])
+    turn = ModelResponse(tool_calls=[ToolRequest(tool_name="child", args={"task": "x"}, tool_call_id="c1")])
 
     await Agent(client=Scripted([turn, DONE]), name="a", tools=[child.as_tool()]).run(
         "go", middleware=[HookMiddleware([hooks])]
@@ -534,7 +534,7 @@ async def test_a_sub_agent_that_fails_is_told_and_the_run_goes_on() -> None:
 
 async def test_two_calls_of_one_sub_agent_at_once_are_two_operations() -> None:
     hooks, seen = listening(inherit=True)
-    both = [ToolCalling(api_name="child", args={"task": each}, tool_call_id=each) for each in ("x", "y")]
+    both = [ToolRequest(tool_name="child", args={"task": each}, tool_call_id=each) for each in ("x", "y")]
     child = Agent(client=Scripted([ModelResponse(content="ok")]), name="child")
     agent = Agent(client=Scripted([ModelResponse(tool_calls=both), DONE]), name="a", tools=[child.as_tool()])
 
@@ -547,7 +547,7 @@ async def test_two_calls_of_one_sub_agent_at_once_are_two_operations() -> None:
 async def test_a_sub_agent_runs_alone_as_before() -> None:
     hooks, seen = listening(inherit=True)
     child = agent_of("child", PLAIN, [])
-    turn = ModelResponse(tool_calls=[ToolCalling(api_name="child", args={"task": "x"}, tool_call_id="c1")])
+    turn = ModelResponse(tool_calls=[ToolRequest(tool_name="child", args={"task": "x"}, tool_call_id="c1")])
     await Agent(client=Scripted([turn, DONE]), tools=[child.as_tool()]).run("go", middleware=[HookMiddleware([hooks])])
     seen.clear()
 

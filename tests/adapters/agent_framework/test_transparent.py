@@ -20,7 +20,7 @@ from agent_framework import (
 
 from hookline import AgentCall, Hooks, ModelCall, ToolCall
 from hookline.adapters.agent_framework import HookMiddleware
-from hookline.calls import ModelResponse, SubAgentCall, ToolCalling
+from hookline.calls import ModelResponse, SubAgentCall, ToolRequest
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS, AfterStep, OnComplete
 from hookline.runtime import InMemoryStore
@@ -41,7 +41,7 @@ ASKED = Scene(turns=[TWO, calls("add", "t3", a=5, b=6), DONE], tools={"add": add
 FOUR_TIMES = Scene(
     turns=[each for n in range(4) for each in (calls("add", f"t{n}", a=n, b=2), DONE)], tools={"add": add}
 )
-TO_HELPER = ToolCalling(identifier="agent", api_name="helper", args={"instruction": "help"}, tool_call_id="c1")
+TO_HELPER = ToolRequest(toolset="agent", tool_name="helper", args={"instruction": "help"}, tool_call_id="c1")
 
 
 def passing() -> Hooks:

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 from claude_agent_sdk import Transport
 
-from hookline import ToolCalling
+from hookline import ToolRequest
 from hookline.adapters.claude_agent_sdk._tasks import Detached
 from hookline.calls import ModelResponse
 from hookline.evals.adapter_contract import Scene
@@ -65,7 +65,7 @@ class FakeCli(Transport):
         self.asked: list[str] = []
         self.told: list[str] = []
         self.stopped = ""
-        self.deferred: ToolCalling | None = None
+        self.deferred: ToolRequest | None = None
         self.interrupted = False
         self._answers: dict[str, Any] = {}
         self._ids = itertools.count()
@@ -194,17 +194,17 @@ class FakeCli(Transport):
     def _system(self, subtype: str, **data: Any) -> None:
         self._send.send_nowait({"type": "system", "subtype": subtype, "session_id": "session", **data})
 
-    def _given(self, call: ToolCalling, parent: str | None) -> dict[str, Any]:
+    def _given(self, call: ToolRequest, parent: str | None) -> dict[str, Any]:
         given = {"tool_name": name_of(call, self.own), "tool_input": args_of(call), "tool_use_id": call.tool_call_id}
         return given if parent is None else {**given, "agent_id": f"agent-{parent}", "agent_type": "child"}
 
-    async def _before(self, call: ToolCalling, parent: str | None) -> dict[str, Any]:
+    async def _before(self, call: ToolRequest, parent: str | None) -> dict[str, Any]:
         answer = await self._hook("PreToolUse", call.tool_call_id, self._given(call, parent))
         if answer.get("permissionDecision") == "defer":
             self.deferred = call
         return answer
 
-    async def _permitted(self, call: ToolCalling, answer: dict[str, Any], parent: str | None) -> dict[str, Any]:
+    async def _permitted(self, call: ToolRequest, answer: dict[str, Any], parent: str | None) -> dict[str, Any]:
         """What becomes of a call for which the CLI needs a permission."""
         given = self._given(call, parent)
         if self.requests:
@@ -218,7 +218,7 @@ class FakeCli(Transport):
     async def _call(
         self,
         scene: Scene,
-        call: ToolCalling,
+        call: ToolRequest,
         answer: dict[str, Any],
         parent: str | None,
         results: dict[str, str],
@@ -248,18 +248,18 @@ class FakeCli(Transport):
             told = answer.get("updatedToolOutput", told)
         self._result(call, results, told, failed=failed)
 
-    async def _run(self, scene: Scene, call: ToolCalling, name: str, args: Any) -> tuple[Any, bool]:
+    async def _run(self, scene: Scene, call: ToolRequest, name: str, args: Any) -> tuple[Any, bool]:
         if name == "Task":
-            started = {"agent_id": f"agent-{call.tool_call_id}", "agent_type": call.api_name}
+            started = {"agent_id": f"agent-{call.tool_call_id}", "agent_type": call.tool_name}
             await self._hook("SubagentStart", None, started)
-            return await self._turns(scene.agents[call.api_name], args["prompt"], call.tool_call_id), False
+            return await self._turns(scene.agents[call.tool_name], args["prompt"], call.tool_call_id), False
         if name in self.own:
             own = self.own[name]
             return (str(own), True) if isinstance(own, Exception) else (own, False)
         server = name.split("__")[1]
         async with self._starting:
             await self._shake(server)
-        answer = await self._mcp(server, "tools/call", {"name": call.api_name, "arguments": args})
+        answer = await self._mcp(server, "tools/call", {"name": call.tool_name, "arguments": args})
         if "error" in answer:
             return answer["error"]["message"], True
         return "\n".join(block["text"] for block in answer["result"]["content"]), answer["result"].get("isError", False)
@@ -272,7 +272,7 @@ class FakeCli(Transport):
         await self._mcp(server, "initialize", client)
         await self._mcp(server, "notifications/initialized", None)
 
-    def _result(self, call: ToolCalling, results: dict[str, str], told: Any, *, failed: bool) -> None:
+    def _result(self, call: ToolRequest, results: dict[str, str], told: Any, *, failed: bool) -> None:
         results[call.tool_call_id] = told if isinstance(told, str) else json.dumps(told)
         block = {"type": "tool_result", "tool_use_id": call.tool_call_id, "content": results[call.tool_call_id]}
         message = {"role": "user", "content": [{**block, "is_error": failed}]}
@@ -318,13 +318,13 @@ def decision_in(answer: dict[str, Any]) -> str:
     return str(answer.get("hookSpecificOutput", {}).get("permissionDecision", ""))
 
 
-def name_of(call: ToolCalling, own: Mapping[str, Any]) -> str:
-    if call.identifier == "agent":
+def name_of(call: ToolRequest, own: Mapping[str, Any]) -> str:
+    if call.toolset == "agent":
         return "Task"
-    return call.api_name if call.api_name in own else f"mcp__stage__{call.api_name}"
+    return call.tool_name if call.tool_name in own else f"mcp__stage__{call.tool_name}"
 
 
-def args_of(call: ToolCalling) -> dict[str, Any]:
-    if call.identifier == "agent":
-        return {"subagent_type": call.api_name, "prompt": call.args["instruction"], "description": "help"}
+def args_of(call: ToolRequest) -> dict[str, Any]:
+    if call.toolset == "agent":
+        return {"subagent_type": call.tool_name, "prompt": call.args["instruction"], "description": "help"}
     return dict(call.args)

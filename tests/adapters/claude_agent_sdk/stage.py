@@ -26,7 +26,7 @@ from .cli import FakeCli
 
 class ClaudeStage:
     drives = DRIVES
-    identifier = "stage"
+    toolset = "stage"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         return await ran_of(scene, options_of(scene), hooks, **attach)

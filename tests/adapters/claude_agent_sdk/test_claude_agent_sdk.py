@@ -38,7 +38,7 @@ async def test_a_tool_of_the_cli_has_its_pair_of_events() -> None:
     _, messages = await play(BASH, heard.hooks)
 
     (after,) = heard.of(AfterToolCall)
-    assert (after.identifier, after.api_name, after.args) == ("claude_code", "Bash", {"command": "ls"})
+    assert (after.toolset, after.tool_name, after.args) == ("claude_code", "Bash", {"command": "ls"})
     assert "a b" in after.content
     assert isinstance(messages[-1], ResultMessage)
 
@@ -153,7 +153,7 @@ async def test_the_parts_of_one_answer_are_one_step() -> None:
     await play(PLAIN, heard.hooks)
 
     first, last = heard.of(AfterStep)
-    assert (first.content, [each.api_name for each in first.tools_calling]) == ("let me see", ["add"])
+    assert (first.content, [each.tool_name for each in first.tools_calling]) == ("let me see", ["add"])
     assert (last.content, last.total_output_tokens) == ("done", 10)
 
 

@@ -73,7 +73,7 @@ async def test_a_permission_that_claude_asks_for_is_told_with_its_answer(scene: 
     (before,), (after,) = heard.of(BeforeHumanIntervention), heard.of(AfterHumanIntervention)
     (called,) = heard.of(AfterToolCall)
     (pending,) = before.pending_tools
-    assert (pending.identifier, pending.api_name, pending.args) == (called.identifier, called.api_name, called.args)
+    assert (pending.toolset, pending.tool_name, pending.args) == (called.toolset, called.tool_name, called.args)
     assert (after.action, after.tool_call_id, pending.tool_call_id) == ("approve", "t1", "t1")
     assert called.success
     assert len(person.asked) == len(cli.told) == 1

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 from fastmcp import Client, FastMCP
 
-from hookline import ToolCalling
+from hookline import ToolRequest
 from hookline.adapters.fastmcp import CALL_ID, DRIVES, HooklineMiddleware
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
@@ -20,7 +20,7 @@ IDS = ("operation_id", "user_id", "tenant_id")
 
 class FastMCPStage:
     drives = DRIVES
-    identifier = "stage"
+    toolset = "stage"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         ids = {name: attach.pop(name) for name in IDS if name in attach}
@@ -45,10 +45,10 @@ async def as_client(server: FastMCP, scene: Scene, number: int = 0) -> Ran:
     told: list[str] = []
     client = Client(server, mode="legacy")  # with a session, so that a scene is one operation
 
-    async def call(calling: ToolCalling) -> str:
+    async def call(calling: ToolRequest) -> str:
         await suspend()
         meta = {CALL_ID: calling.tool_call_id, "number": number}
-        result = await client.call_tool(calling.api_name, dict(calling.args), raise_on_error=False, meta=meta)
+        result = await client.call_tool(calling.tool_name, dict(calling.args), raise_on_error=False, meta=meta)
         return result.content[0].text
 
     try:

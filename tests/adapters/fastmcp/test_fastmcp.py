@@ -70,7 +70,7 @@ async def test_a_call_that_hooks_left_alone_gives_what_the_tool_gave() -> None:
     bare, hooked = [await ask(server, "weather", city="Oslo") for server in (server_with(), server_with(hooks))]
 
     assert (hooked.content, hooked.structured_content) == (bare.content, bare.structured_content)
-    assert [(event.identifier, event.api_name) for event in events] == [("sums", "weather")] * 2
+    assert [(event.toolset, event.tool_name) for event in events] == [("sums", "weather")] * 2
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ async def test_a_tool_that_does_not_exist_is_unknown_to_hooks_and_the_client_is_
         told.append(str(raised.value))
 
     assert told[0] == told[1]
-    assert [(event.error_type, event.api_name) for event in events] == [("UnknownToolError", "nothing")]
+    assert [(event.error_type, event.tool_name) for event in events] == [("UnknownToolError", "nothing")]
     assert "Tools: add, fail, greet, weather." in events[0].error
 
 

@@ -67,9 +67,9 @@ def content_of(said: ModelResponse) -> types.Content:
     parts = [types.Part(text=said.content)] if said.content else []
     for call in said.tool_calls:
         args = dict(call.args)
-        if call.identifier == "agent":
+        if call.toolset == "agent":
             args = {"request": args["instruction"]}
-        parts.append(types.Part(function_call=types.FunctionCall(id=call.tool_call_id, name=call.api_name, args=args)))
+        parts.append(types.Part(function_call=types.FunctionCall(id=call.tool_call_id, name=call.tool_name, args=args)))
     return types.Content(role="model", parts=parts)
 
 
@@ -115,7 +115,7 @@ def user(text: str) -> types.Content:
 
 class GoogleAdkStage:
     drives = DRIVES
-    identifier = "local"
+    toolset = "local"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         asked: list[str] = []

@@ -14,12 +14,12 @@ from hookline.calls import CALLS
 from hookline.errors import HookDenied
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
-from hookline.runtime import KINDS, Approve, Drives, InMemoryStore, OperationResult, Reject, resume_agent
+from hookline.runtime import KINDS, Approve, Capabilities, InMemoryStore, OperationResult, Reject, resume_agent
 from tests.adapters.suspending import suspend
 
 
 class HooklineStage:
-    drives = Drives(framework="hookline", calls=dict.fromkeys(CALLS, KINDS), asks=True)
+    drives = Capabilities(framework="hookline", calls=dict.fromkeys(CALLS, KINDS), asks=True)
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         attach.pop("best_effort", None)

@@ -48,7 +48,7 @@ class Script(BaseChatModel):
             turn for turn in self.turns if turn.tool_calls and {call.tool_call_id for call in turn.tool_calls} <= known
         ]
         turn = self.turns[len(over)]
-        calls = [{"name": call.api_name, "args": dict(call.args), "id": call.tool_call_id} for call in turn.tool_calls]
+        calls = [{"name": call.tool_name, "args": dict(call.args), "id": call.tool_call_id} for call in turn.tool_calls]
         return AIMessage(turn.content, tool_calls=calls)
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> ChatResult:
@@ -112,7 +112,7 @@ class LangChainStage:
     """Plays scenes in LangChain agents."""
 
     drives = DRIVES
-    identifier = "local"
+    toolset = "local"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         asked: list[str] = []

@@ -43,7 +43,7 @@ from hookline import (
     Reject,
     Respond,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
 )
 from hookline import interrupt as interrupt_operation
 from hookline.adapters.langchain import (
@@ -87,7 +87,7 @@ class Recorder:
 
 
 def calls(name: str, call_id: str = "t1", **args: Any) -> ModelResponse:
-    return ModelResponse(tool_calls=[ToolCalling(api_name=name, args=args, tool_call_id=call_id)])
+    return ModelResponse(tool_calls=[ToolRequest(tool_name=name, args=args, tool_call_id=call_id)])
 
 
 def says(content: str) -> ModelResponse:
@@ -312,7 +312,7 @@ async def test_an_interrupt_of_ones_own_is_told_and_answered() -> None:
     agent = agent_of(Scene(turns=[calls("question"), says("done")], tools={"question": question}))
     result = await hooked(agent, hooks=[seen.hooks]).ainvoke(GO, config)
     (pending,) = [call for each in seen.of(BeforeHumanIntervention) for call in each.pending_tools]
-    assert (pending.api_name, pending.prompt) == ("interrupt", "which one?")
+    assert (pending.tool_name, pending.prompt) == ("interrupt", "which one?")
     result = await hooked(agent, hooks=[seen.hooks]).ainvoke(Command(resume="the red one"), config)
 
     assert told(result) == ["the user said the red one"]
@@ -378,7 +378,7 @@ async def test_a_sub_agent_is_led_through_the_hooks_that_go_along() -> None:
     hooks, inheriting = Hooks("all", inherit=True), Recorder(inherit=True)
     hooks.after(AgentCall)(lambda call, result: replace(result, output=f"<{result.output}>"))
     ask = ModelResponse(
-        tool_calls=[ToolCalling(identifier="agent", api_name="child", args={"instruction": "do it"}, tool_call_id="t1")]
+        tool_calls=[ToolRequest(toolset="agent", tool_name="child", args={"instruction": "do it"}, tool_call_id="t1")]
     )
     agent = agent_of(Scene(turns=[ask, says("over")], agents={"child": PLAIN}))
 
@@ -721,7 +721,7 @@ async def test_the_events_of_langchain_are_streamed_through_the_hooks() -> None:
 @pytest.mark.anyio
 async def test_a_stream_that_is_cancelled_is_over_in_all_its_parts() -> None:
     ask = ModelResponse(
-        tool_calls=[ToolCalling(identifier="agent", api_name="child", args={"instruction": "do it"}, tool_call_id="k1")]
+        tool_calls=[ToolRequest(toolset="agent", tool_name="child", args={"instruction": "do it"}, tool_call_id="k1")]
     )
     scene = Scene(turns=[ask, says("over")], agents={"child": PLAIN})
 

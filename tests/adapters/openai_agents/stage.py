@@ -73,9 +73,9 @@ def items_of(turn: Answer) -> list[Any]:
     items: list[Any] = [assistant_message(turn.content)] if turn.content or not turn.tool_calls else []
     for call in turn.tool_calls:
         args = call.args if isinstance(call.args, str) else dict(call.args)
-        if call.identifier == "agent" and isinstance(args, dict):
+        if call.toolset == "agent" and isinstance(args, dict):
             args = {"input": args["instruction"]}
-        items.append(function_call(call.api_name, args, call_id=call.tool_call_id))
+        items.append(function_call(call.tool_name, args, call_id=call.tool_call_id))
     return items
 
 
@@ -126,7 +126,7 @@ class OpenAIStage:
     """Plays scenes in the OpenAI Agents SDK."""
 
     drives = DRIVES
-    identifier = "local"
+    toolset = "local"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         asked: list[str] = []

@@ -48,7 +48,7 @@ from hookline import (
     Respond,
     SubAgentCall,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     interrupt,
 )
 from hookline.adapters.openai_agents import HooklineRunner, RunStopped
@@ -87,8 +87,8 @@ TWO_STEPS = [
 ]  # fmt: skip
 
 
-def calls(name: str, call_id: str = "t1", identifier: str = "local", **args: Any) -> ModelResponse:
-    call = ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=call_id)
+def calls(name: str, call_id: str = "t1", toolset: str = "local", **args: Any) -> ModelResponse:
+    call = ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=call_id)
     return ModelResponse(tool_calls=[call])
 
 
@@ -344,7 +344,7 @@ async def test_tools_of_an_mcp_server_are_hooked_under_its_name() -> None:
     assert told[0] == "canned"
     assert "error occurred" in str(told[1])
     (failed,) = seen.of(OnToolCallError)
-    assert (failed.identifier, failed.api_name) == ("files", "write")
+    assert (failed.toolset, failed.tool_name) == ("files", "write")
     assert "no disk" in failed.error
 
 
@@ -565,7 +565,7 @@ async def test_a_tool_reads_text_that_is_no_object_as_ever() -> None:
         return text.upper()
 
     lenient = FunctionTool(name="shout", description="Shout.", params_json_schema={}, on_invoke_tool=invoke)
-    asks = ModelResponse(tool_calls=[ToolCalling(api_name="shout", args="no json", tool_call_id="t1")])
+    asks = ModelResponse(tool_calls=[ToolRequest(tool_name="shout", args="no json", tool_call_id="t1")])
     agent = Agent(name="t", model=Script([asks, says("done")]), tools=[lenient])
     await HooklineRunner([seen.hooks]).run(agent, "go", run_config=QUIET)
 
@@ -598,8 +598,8 @@ def slow_family() -> Agent[Any]:
     inner = Agent(name="inner", model=Script([calls("slow", "s1"), says("inner done")]), tools=[slow])
     third = Agent(name="third", model=Script([calls("transfer_to_third", "h1"), calls("slow", "s2"), says("done")]))
     third.tools = [slow]
-    first = [ToolCalling(api_name="slow", args={}, tool_call_id="f1")]
-    first.append(ToolCalling(api_name="inner", args={"input": "go"}, tool_call_id="f2"))
+    first = [ToolRequest(tool_name="slow", args={}, tool_call_id="f1")]
+    first.append(ToolRequest(tool_name="inner", args={"input": "go"}, tool_call_id="f2"))
     turns = [ModelResponse(tool_calls=first), calls("transfer_to_third", "h1")]
     return Agent(name="outer", model=Script(turns), tools=[slow, inner.as_tool("inner", "Ask.")], handoffs=[third])
 

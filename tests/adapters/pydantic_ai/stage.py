@@ -117,7 +117,7 @@ def texts(messages: list[ModelMessage]) -> list[str]:
 def response_of(turn: calls.ModelResponse) -> ModelResponse:
     said = [TextPart(turn.content)] if turn.content else []
     callings = [
-        ToolCallPart(each.api_name, dict(each.args), tool_call_id=each.tool_call_id) for each in turn.tool_calls
+        ToolCallPart(each.tool_name, dict(each.args), tool_call_id=each.tool_call_id) for each in turn.tool_calls
     ]
     return ModelResponse(parts=[*said, *callings])
 

@@ -504,7 +504,7 @@ async def test_tools_of_an_mcp_server_carry_its_name() -> None:
     agent = agent_that([call("weather", city="Bonn")], "done", toolsets=[MCPToolset(server)])
     await agent.run("go", capabilities=[Hookline([witness.hooks])])
 
-    assert [(event.identifier, event.content) for event in witness.of(AfterToolCall)] == [
+    assert [(event.toolset, event.content) for event in witness.of(AfterToolCall)] == [
         ("weather-server", "sun in Bonn")
     ]
 

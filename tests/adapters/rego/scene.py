@@ -14,7 +14,7 @@ from typing import Any
 import agent_control_spec
 import anyio
 
-from hookline import Agent, Approve, ModelResponse, ScriptedModel, ToolCalling, exec_agent, resume_agent, tool
+from hookline import Agent, Approve, ModelResponse, ScriptedModel, ToolRequest, exec_agent, resume_agent, tool
 from hookline.adapters.agent_hooks import PolicyHooks
 
 MANIFEST = pathlib.Path(__file__).with_name("payments.yaml")
@@ -29,7 +29,7 @@ async def paid(policies: PolicyHooks, to: str, amount: int) -> dict[str, Any]:
         paid.append([to, amount])
         return f"paid {amount} to {to}"
 
-    call = ToolCalling(api_name="pay", args={"to": to, "amount": amount}, tool_call_id="t1")
+    call = ToolRequest(tool_name="pay", args={"to": to, "amount": amount}, tool_call_id="t1")
     turns = [ModelResponse(tool_calls=[call]), ModelResponse(content=f"That is all for {to}.")]
     agent = Agent(id="banker", model=ScriptedModel(turns), tools=[pay])
     result = await exec_agent(agent, "Pay them", hooks=[policies])

@@ -52,8 +52,10 @@ class Scripted(Model):
             yield {"contentBlockStop": {}}
             await suspend()
         for call in turn.tool_calls:
-            args = {"input": call.args["instruction"]} if call.identifier == "agent" else call.args
-            yield {"contentBlockStart": {"start": {"toolUse": {"name": call.api_name, "toolUseId": call.tool_call_id}}}}
+            args = {"input": call.args["instruction"]} if call.toolset == "agent" else call.args
+            yield {
+                "contentBlockStart": {"start": {"toolUse": {"name": call.tool_name, "toolUseId": call.tool_call_id}}}
+            }
             await suspend()
             yield {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps(args)}}}}
             yield {"contentBlockStop": {}}

@@ -18,7 +18,7 @@ from strands.types.exceptions import ConcurrencyException, ContextWindowOverflow
 
 from hookline import AgentCall, Ask, Continue, Deny, Hooks, ModelCall, Respond, ToolCall
 from hookline.adapters.strands import answers, attach, hooked
-from hookline.calls import AgentResult, CompactCall, Message, ModelResponse, SubAgentCall, ToolCalling
+from hookline.calls import AgentResult, CompactCall, Message, ModelResponse, SubAgentCall, ToolRequest
 from hookline.errors import HookDenied, UnsupportedHookError
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS, AfterStep, AfterToolCall, BeforeToolCall, OnComplete
@@ -40,7 +40,7 @@ async def add(a: int, b: int) -> int:
 
 
 def calls(name: str, call: str = "t1", **args: Any) -> ModelResponse:
-    return ModelResponse(tool_calls=[ToolCalling(api_name=name, args=args, tool_call_id=call)])
+    return ModelResponse(tool_calls=[ToolRequest(tool_name=name, args=args, tool_call_id=call)])
 
 
 DONE = ModelResponse(content="done")
@@ -432,7 +432,7 @@ async def test_a_plain_yes_is_an_approval_and_a_plain_no_lets_the_run_go_on() ->
 async def test_a_question_inside_of_a_sub_agent_waits_in_the_agent_around_it() -> None:
     hooks, seen = listening(inherit=True)
     hooks.guard(ToolCall)(lambda call: Ask("sure?"))
-    child = ToolCalling(identifier="agent", api_name="child", args={"instruction": "do it"}, tool_call_id="c1")
+    child = ToolRequest(toolset="agent", tool_name="child", args={"instruction": "do it"}, tool_call_id="c1")
     scene = Scene(turns=[ModelResponse(tool_calls=[child]), DONE], agents={"child": PLAIN})
     agent = agent_of("a", scene, [])
     run = hooked(agent, hooks=[hooks], store=InMemoryStore())
@@ -453,7 +453,7 @@ async def test_sub_agents_of_sub_agents_name_their_parents() -> None:
     hooks, seen = listening(inherit=True)
 
     def asking(name: str) -> ModelResponse:
-        call = ToolCalling(identifier="agent", api_name=name, args={"instruction": "do it"}, tool_call_id="c1")
+        call = ToolRequest(toolset="agent", tool_name=name, args={"instruction": "do it"}, tool_call_id="c1")
         return ModelResponse(tool_calls=[call])
 
     inner = Scene(turns=[asking("low"), DONE], agents={"low": Scene(turns=[ModelResponse(content="deep")])})
@@ -470,7 +470,7 @@ async def test_sub_agents_of_sub_agents_name_their_parents() -> None:
 async def test_a_sub_agent_that_fails_is_told_and_the_run_goes_on() -> None:
     hooks, seen = listening(inherit=True)
     child = Agent(name="child", model=Scripted([DONE], fails=True), callback_handler=None)
-    turn = ModelResponse(tool_calls=[ToolCalling(api_name="child", args={"input": "x"}, tool_call_id="c1")])
+    turn = ModelResponse(tool_calls=[ToolRequest(tool_name="child", args={"input": "x"}, tool_call_id="c1")])
     agent = Agent(name="a", model=Scripted([turn, DONE]), tools=[child.as_tool()], callback_handler=None)
 
     await hooked(agent, hooks=[hooks]).invoke_async("go")

@@ -19,7 +19,7 @@ from strands.vended_interventions.hitl import HumanInTheLoop
 
 from hookline import AgentCall, Ask, Hooks, ModelCall, ToolCall
 from hookline.adapters.strands import answers, hooked
-from hookline.calls import ModelResponse, SubAgentCall, ToolCalling
+from hookline.calls import ModelResponse, SubAgentCall, ToolRequest
 from hookline.events import EVENTS, BeforeStep, OnComplete
 from hookline.runtime import Approve, InMemoryStore, Reject
 
@@ -124,7 +124,7 @@ def by_middleware_of_theirs(**given: Any) -> Agent:
 def inside(make: Callable[..., Agent]) -> Callable[..., Agent]:
     def by_sub_agent(**given: Any) -> Agent:
         child = make(name="child")
-        turn = ModelResponse(tool_calls=[ToolCalling(api_name="child", args={"input": "x"}, tool_call_id="c1")])
+        turn = ModelResponse(tool_calls=[ToolRequest(tool_name="child", args={"input": "x"}, tool_call_id="c1")])
         return Agent(model=Scripted([turn, DONE]), tools=[child.as_tool()], callback_handler=None, **given)
 
     return by_sub_agent
@@ -297,7 +297,7 @@ async def test_a_sub_agent_that_is_cancelled_with_its_parent_ends_as_strands_say
         return "cancelled"
 
     child = Agent(name="child", model=Scripted([calls("cancel"), DONE]), tools=[cancel], callback_handler=None)
-    turn = ModelResponse(tool_calls=[ToolCalling(api_name="child", args={"input": "x"}, tool_call_id="c1")])
+    turn = ModelResponse(tool_calls=[ToolRequest(tool_name="child", args={"input": "x"}, tool_call_id="c1")])
     parents.append(Agent(model=Scripted([turn, DONE]), tools=[child.as_tool()], callback_handler=None))
     run = parents[0] if attached is None else hooked(parents[0], hooks=ATTACHED[attached]())
 

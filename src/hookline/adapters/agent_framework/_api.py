@@ -28,7 +28,7 @@ class HookMiddleware(AgentMiddleware):
 
     Args:
         hooks: The hooks.
-        options: What `ForeignRun` takes: `operation_id`, `user_id`, `tenant_id`, `store`, `best_effort`,
+        options: What `AdapterRun` takes: `operation_id`, `user_id`, `tenant_id`, `store`, `best_effort`,
             `allow_missing_hooks`, …
     """
 

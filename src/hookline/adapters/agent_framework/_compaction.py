@@ -10,7 +10,7 @@ from agent_framework import Message as Theirs
 
 from hookline.adapters.agent_framework import _words as words
 from hookline.calls import Message
-from hookline.runtime import ForeignRun
+from hookline.runtime import AdapterRun
 
 __all__ = ["Compacting"]
 
@@ -28,7 +28,7 @@ class Compacting:
         strategy: The strategy.
     """
 
-    def __init__(self, run: ForeignRun, strategy: Any) -> None:
+    def __init__(self, run: AdapterRun, strategy: Any) -> None:
         self._run = run
         self.tokenizer = getattr(strategy, "tokenizer", None)
         self._strategy = self._led(strategy)

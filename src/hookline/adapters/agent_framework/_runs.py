@@ -28,7 +28,7 @@ from hookline.adapters.agent_framework._tools import Tools
 from hookline.calls import AgentCall, Message
 from hookline.errors import HookDenied
 from hookline.hooks import AnyHook
-from hookline.runtime import ForeignRun
+from hookline.runtime import AdapterRun
 
 __all__ = ["play"]
 
@@ -44,7 +44,7 @@ async def play(context: AgentContext, call_next: Next, hooks: Iterable[AnyHook],
         context: The framework's context of the run.
         call_next: Runs it.
         hooks: Its hooks.
-        options: What `ForeignRun` takes.
+        options: What `AdapterRun` takes.
     """
     outside = context.metadata.get(OUTSIDE, 0)
     mark = f"{words.OPERATION}_{outside}" if outside else words.OPERATION
@@ -57,7 +57,7 @@ async def play(context: AgentContext, call_next: Next, hooks: Iterable[AnyHook],
         "operation_id": operation,
         **options,
     }
-    run = ForeignRun(hooks, DRIVES, **given)
+    run = AdapterRun(hooks, DRIVES, **given)
     seat = Seat(run, context, decided, reworded, mark)
     ended = list[MiddlewareTermination]()
     call = partial(ending, context, call_next, ended)

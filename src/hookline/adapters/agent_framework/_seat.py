@@ -10,15 +10,15 @@ import msgspec
 from agent_framework import AgentContext, ChatContext, Content, Message, MiddlewareTermination
 
 from hookline.adapters.agent_framework import _words as words
-from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
+from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolRequest, ToolResult
 from hookline.errors import UnknownToolError
 from hookline.events import PendingTool, ToolOutcome
-from hookline.runtime import KINDS, Approve, Drives, ForeignRun, Reject
+from hookline.runtime import KINDS, AdapterRun, Approve, Capabilities, Reject
 
 __all__ = ["DRIVES", "Called", "Next", "Seat", "called", "ending"]
 
 Next = Callable[[], Awaitable[None]]
-DRIVES = Drives(
+DRIVES = Capabilities(
     framework="Microsoft Agent Framework",
     calls=dict.fromkeys((AgentCall, ModelCall, ToolCall, SubAgentCall, CompactCall), KINDS),
     asks=True,
@@ -39,7 +39,7 @@ class Seat:
 
     def __init__(
         self,
-        run: ForeignRun,
+        run: AdapterRun,
         context: AgentContext,
         decisions: Mapping[str, Approve | Reject],
         reworded: Set[str],
@@ -84,12 +84,12 @@ class Seat:
         for content in contents:
             calling = open_calls.get(content.call_id or "")
             failed = content.type == "function_result" and content.exception is not None
-            if failed and calling is not None and calling.api_name not in self.servers:
+            if failed and calling is not None and calling.tool_name not in self.servers:
                 await self._unknown(calling, content)
 
-    async def _unknown(self, calling: ToolCalling, told: Content) -> None:
+    async def _unknown(self, calling: ToolRequest, told: Content) -> None:
         async def work(_: Mapping[str, Any]) -> ToolResult:
-            raise UnknownToolError(calling.api_name, sorted(self.servers))
+            raise UnknownToolError(calling.tool_name, sorted(self.servers))
 
         done = await self.run.call_tool(calling, work)
         self.run.step.asked.pop(calling.tool_call_id, None)
@@ -126,15 +126,15 @@ class Seat:
         over = {each.call_id for each in contents if each.type == "function_result"}
         calls = {each.call_id: each for each in contents if each.type == "function_call" and each.call_id not in over}
         return [
-            words.request(calls[name].id or name, name, each.api_name, each.args)
+            words.request(calls[name].id or name, name, each.tool_name, each.args)
             for each in self.run.run.pending
             if (name := each.tool_call_id) in calls
         ]
 
     def _refused(self, pending: PendingTool, told: str) -> None:
         step, name = self.run.step, pending.tool_call_id
-        where = {"identifier": pending.identifier, "api_name": pending.api_name, "tool_call_id": name}
-        step.calling.append(ToolCalling(**where, args=pending.args))
+        where = {"toolset": pending.toolset, "tool_name": pending.tool_name, "tool_call_id": name}
+        step.calling.append(ToolRequest(**where, args=pending.args))
         step.outcomes[name] = ToolOutcome(**where, content=told, success=False)
 
     def _reword(self, name: str, told: str) -> None:
@@ -182,7 +182,7 @@ class Called:
         operation_id: The operation that its run is to be.
     """
 
-    def __init__(self, agent: Any, parent: ForeignRun, operation_id: str) -> None:
+    def __init__(self, agent: Any, parent: AdapterRun, operation_id: str) -> None:
         self.agent, self.parent, self.operation_id = agent, parent, operation_id
         self.error: Exception | None = None
 

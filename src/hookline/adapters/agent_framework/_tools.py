@@ -10,7 +10,7 @@ from agent_framework import Content, FunctionInvocationContext, FunctionMiddlewa
 
 from hookline.adapters.agent_framework import _words as words
 from hookline.adapters.agent_framework._seat import Called, Next, Seat, called, ending
-from hookline.calls import ToolCalling, ToolResult
+from hookline.calls import ToolRequest, ToolResult
 from hookline.runtime import Approve
 
 __all__ = ["Tools"]
@@ -34,9 +34,9 @@ class Tools(FunctionMiddleware):
             await self._call_agent(agent, context, call_next)
             return
         run, given, name = self._seat.run, _args(context), context.function.name
-        calling = ToolCalling(
-            identifier=self._seat.servers.get(name) or words.server_of(context.function),
-            api_name=name,
+        calling = ToolRequest(
+            toolset=self._seat.servers.get(name) or words.server_of(context.function),
+            tool_name=name,
             args=given,
             tool_call_id=context.metadata.get("call_id", ""),
         )

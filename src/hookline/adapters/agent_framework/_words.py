@@ -9,7 +9,7 @@ from typing import Any
 from agent_framework import AgentResponse, ChatResponse, Content, FunctionTool, normalize_tools
 from agent_framework import Message as Theirs
 
-from hookline.calls import Message, ModelResponse, ToolCalling, ToolSpec, Usage
+from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
 from hookline.events import PendingTool
 from hookline.runtime import Approve, Reject
 
@@ -65,7 +65,7 @@ def server_of(tool: Any) -> str:
     return next((str(each.name) for each in held if hasattr(each, "session") and hasattr(each, "name")), "mcp")
 
 
-def calling(content: Any, tools: Mapping[str, str]) -> ToolCalling:
+def calling(content: Any, tools: Mapping[str, str]) -> ToolRequest:
     """A call that a model asks for.
 
     Args:
@@ -79,8 +79,8 @@ def calling(content: Any, tools: Mapping[str, str]) -> ToolCalling:
         except ValueError:
             args = content.arguments
     given = args if isinstance(args, dict | str) else dict(args or {})
-    return ToolCalling(
-        identifier=tools.get(content.name, "local"), api_name=content.name, args=given, tool_call_id=content.call_id
+    return ToolRequest(
+        toolset=tools.get(content.name, "local"), tool_name=content.name, args=given, tool_call_id=content.call_id
     )
 
 
@@ -88,7 +88,7 @@ def specs(offered: Any) -> list[ToolSpec]:
     """The tools that a model is offered."""
     found = [tool for tool in normalize_tools(offered) if isinstance(tool, FunctionTool)]
     return [
-        ToolSpec(identifier=server_of(each), name=each.name, description=each.description, schema=each.parameters())
+        ToolSpec(toolset=server_of(each), name=each.name, description=each.description, schema=each.parameters())
         for each in found
     ]
 
@@ -131,9 +131,9 @@ def said(message: Message) -> Theirs:
     return Theirs(message.role, [*text, *map(_call, message.tool_calls)])
 
 
-def _call(call: ToolCalling) -> Content:
+def _call(call: ToolRequest) -> Content:
     given = call.args if isinstance(call.args, str) else json.dumps(call.args)
-    return Content.from_function_call(call_id=call.tool_call_id, name=call.api_name, arguments=given)
+    return Content.from_function_call(call_id=call.tool_call_id, name=call.tool_name, arguments=given)
 
 
 def messages_again(messages: Sequence[Message], known: Sequence[tuple[Any, list[Message]]]) -> list[Any]:
@@ -226,8 +226,8 @@ def pending(response: AgentResponse[Any], tools: Mapping[str, str]) -> list[Pend
     found = [calling(each.function_call, tools) for each in asked if each.function_call is not None]
     return [
         PendingTool(
-            identifier=each.identifier,
-            api_name=each.api_name,
+            toolset=each.toolset,
+            tool_name=each.tool_name,
             tool_call_id=each.tool_call_id,
             args=each.args if isinstance(each.args, dict) else {},
         )

@@ -19,7 +19,7 @@ from agent_hooks import (
 from agent_hooks.ctk import Capability, RunOutcome, RunRecord, Scenario, redact_paths
 
 from hookline.adapters.agent_hooks._policies import PolicyHooks
-from hookline.calls import Message, ModelResponse, ToolCalling, ToolResult
+from hookline.calls import Message, ModelResponse, ToolRequest, ToolResult
 from hookline.runtime import Agent, OperationResult, ScriptedModel, Tool, exec_agent
 
 __all__ = ["CtkHarness", "host_surface"]
@@ -143,14 +143,14 @@ class CtkHarness:
             content = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             return ToolResult(content=content, success=not is_error)
 
-        return Tool(identifier="local", name=name, description="", schema={"type": "object"}, run=run)
+        return Tool(toolset="local", name=name, description="", schema={"type": "object"}, run=run)
 
 
 def _turn(scripted: Any) -> ModelResponse:
     return ModelResponse(
         content=scripted.content or "",
         tool_calls=[
-            ToolCalling(api_name=call["name"], args=call["args"], tool_call_id=call["id"])
+            ToolRequest(tool_name=call["name"], args=call["args"], tool_call_id=call["id"])
             for call in scripted.tool_calls
         ],
         finish_reason=scripted.finish_reason,

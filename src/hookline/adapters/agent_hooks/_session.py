@@ -90,7 +90,7 @@ class Session:
         """`agent_startup`."""
         self.started = True
         return self._numbered(
-            self._builder.agent_startup(tools_registered=[tool_name(spec.identifier, spec.name) for spec in tools])
+            self._builder.agent_startup(tools_registered=[tool_name(spec.toolset, spec.name) for spec in tools])
         )
 
     def input(self, message: Message) -> dict[str, Any]:
@@ -123,10 +123,10 @@ class Session:
     def before_tool(self, call: ToolCall) -> dict[str, Any]:
         """`pre_tool_call`."""
         return self._of_tool(
-            call.identifier,
+            call.toolset,
             self._builder.pre_tool_call(
                 call_id=call.tool_call_id or "call",
-                name=tool_name(call.identifier, call.api_name),
+                name=tool_name(call.toolset, call.tool_name),
                 args=plain(call.args),
             ),
         )
@@ -134,10 +134,10 @@ class Session:
     def after_tool(self, call: ToolCall, result: ToolResult) -> dict[str, Any]:
         """`post_tool_call`."""
         return self._of_tool(
-            call.identifier,
+            call.toolset,
             self._builder.post_tool_call(
                 call_id=call.tool_call_id or "call",
-                name=tool_name(call.identifier, call.api_name),
+                name=tool_name(call.toolset, call.tool_name),
                 args=plain(call.args),
                 value=value_of(result.content),
                 is_error=not result.success or result.error_type is not None,
@@ -184,10 +184,10 @@ class Session:
         """A context that was judged before, as the next of the sequence."""
         return self._numbered(context)
 
-    def _of_tool(self, identifier: str, context: dict[str, Any]) -> dict[str, Any]:
-        if identifier != "local":
+    def _of_tool(self, toolset: str, context: dict[str, Any]) -> dict[str, Any]:
+        if toolset != "local":
             extensions = context.get("extensions", {})
-            own = {**extensions.get(FRAMEWORK, {}), "identifier": identifier}
+            own = {**extensions.get(FRAMEWORK, {}), "identifier": toolset}
             context["extensions"] = {**extensions, FRAMEWORK: own}
         return self._numbered(context)
 

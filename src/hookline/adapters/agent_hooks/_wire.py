@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from hookline.adapters.agent_hooks._errors import PolicyTransformError
-from hookline.calls import Message, ModelResponse, ToolCall, ToolCalling, ToolSpec
+from hookline.calls import Message, ModelResponse, ToolCall, ToolRequest, ToolSpec
 
 __all__ = [
     "args_from",
@@ -46,16 +46,16 @@ def plain(value: Any) -> Any:
     return value
 
 
-def tool_name(identifier: str, name: str) -> str:
+def tool_name(toolset: str, name: str) -> str:
     """The name under which a policy knows a tool: its own, or `agent/<id>` for a sub-agent."""
-    return f"agent/{name}" if identifier == "agent" else name
+    return f"agent/{name}" if toolset == "agent" else name
 
 
 def tools_shown(specs: Sequence[ToolSpec]) -> list[dict[str, Any]]:
     """The tools that a model is offered."""
     return [
         {
-            "name": tool_name(spec.identifier, spec.name),
+            "name": tool_name(spec.toolset, spec.name),
             "description": spec.description,
             "schema": plain(spec.schema),
         }
@@ -65,12 +65,12 @@ def tools_shown(specs: Sequence[ToolSpec]) -> list[dict[str, Any]]:
 
 def bound(call: ToolCall) -> list[Any]:
     """What a decision about a call is bound to: the tool, and its arguments."""
-    return [call.identifier, call.api_name, call.args]
+    return [call.toolset, call.tool_name, call.args]
 
 
 def still_bound(decided: list[Any], call: ToolCall) -> bool:
     """Whether a call is the one that was decided about, which a pause may have carried through JSON."""
-    if call.args is decided[2] and call.api_name == decided[1] and call.identifier == decided[0]:
+    if call.args is decided[2] and call.tool_name == decided[1] and call.toolset == decided[0]:
         return True
     return _text(decided) == _text(bound(call))
 
@@ -86,7 +86,7 @@ def args_from(target: object) -> dict[str, Any]:
     return target
 
 
-def called(calling: ToolCalling) -> dict[str, Any]:
+def called(calling: ToolRequest) -> dict[str, Any]:
     """A model's call of a tool. Arguments that are no object show as none, for with such the tool does not run."""
     args: object = calling.args
     if isinstance(args, str):
@@ -96,7 +96,7 @@ def called(calling: ToolCalling) -> dict[str, Any]:
             args = {}
     return {
         "id": calling.tool_call_id,
-        "name": tool_name(calling.identifier, calling.api_name),
+        "name": tool_name(calling.toolset, calling.tool_name),
         "args": plain(args) if isinstance(args, Mapping) else {},
     }
 
@@ -163,20 +163,20 @@ def response_from(point: str, target: object, given: ModelResponse) -> ModelResp
     )
 
 
-def _callings(point: str, shown: object, given: Sequence[ToolCalling]) -> list[ToolCalling]:
+def _callings(point: str, shown: object, given: Sequence[ToolRequest]) -> list[ToolRequest]:
     if not isinstance(shown, list):
         raise PolicyTransformError(point, "`tool_calls` are a list")
     untouched = _Untouched((called(calling), calling) for calling in given)
     return [untouched.take(calling) or _calling(point, calling) for calling in shown]
 
 
-def _calling(point: str, shown: object) -> ToolCalling:
+def _calling(point: str, shown: object) -> ToolRequest:
     if not isinstance(shown, Mapping) or not isinstance(shown.get("name"), str):
         raise PolicyTransformError(point, "a tool call has a `name`")
     args, call_id = shown.get("args"), shown.get("id")
     if not isinstance(args, dict) or not isinstance(call_id, str | None):
         raise PolicyTransformError(point, "`args` of a tool call are an object, and its `id` is text")
-    return ToolCalling(api_name=shown["name"], args=args, tool_call_id=call_id or "")
+    return ToolRequest(tool_name=shown["name"], args=args, tool_call_id=call_id or "")
 
 
 def text_of(point: str, target: object, *, empty: bool = False) -> str:

@@ -9,7 +9,7 @@ import anyio
 
 from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook
-from hookline.runtime import ForeignRun
+from hookline.runtime import AdapterRun
 
 try:
     import claude_agent_sdk
@@ -50,7 +50,7 @@ async def query(
         HookDenied: If a hook denied the task.
     """
     options = options or ClaudeAgentOptions()
-    run = ForeignRun(hooks, driven_by(options), **{**given_to(options), **attach})
+    run = AdapterRun(hooks, driven_by(options), **{**given_to(options), **attach})
     hooked, own = hooked_options(options, lambda: task)
     task = Task(run, options, own)
     mail, failures = Mail(), list[BaseException]()

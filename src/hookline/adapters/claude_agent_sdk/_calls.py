@@ -16,8 +16,8 @@ from hookline.adapters.claude_agent_sdk import _words as words
 from hookline.adapters.claude_agent_sdk._compaction import Compacting
 from hookline.adapters.claude_agent_sdk._people import People
 from hookline.adapters.claude_agent_sdk._tasks import Between
-from hookline.calls import Message, ToolCalling, ToolResult
-from hookline.runtime import AgentDone, ForeignRun, ToolDone
+from hookline.calls import Message, ToolRequest, ToolResult
+from hookline.runtime import AdapterRun, AgentDone, ToolDone
 
 __all__ = ["Task"]
 
@@ -44,7 +44,7 @@ class Waiting:
     name: str
     args: Mapping[str, Any]
     call_id: str
-    run: ForeignRun
+    run: AdapterRun
     approved: bool = False
 
 
@@ -61,18 +61,18 @@ class Task:
         compacting: The compaction of the conversation.
     """
 
-    def __init__(self, run: ForeignRun, options: ClaudeAgentOptions, own: Collection[str]) -> None:
+    def __init__(self, run: AdapterRun, options: ClaudeAgentOptions, own: Collection[str]) -> None:
         self.run = run
         self.people, self.compacting = People(options), Compacting(run)
         self._own = own
         self._message_ids: dict[str, str] = {}
         self._asked: dict[str, anyio.Event] = {}
         self._between: dict[str, Between] = {}
-        self._children: dict[str, ForeignRun] = {}
+        self._children: dict[str, AdapterRun] = {}
         self._names: dict[str, str] = {}
         self._waiting: list[Waiting] = []
 
-    def run_of(self, agent_id: str | None) -> ForeignRun:
+    def run_of(self, agent_id: str | None) -> AdapterRun:
         """The operation of a sub-agent, by the name that Claude gives it; that of the task for none."""
         return self._children.get(self._names.get(agent_id or "", ""), self.run)
 
@@ -108,7 +108,7 @@ class Task:
         for calling in response.tool_calls:
             self._asked.setdefault(calling.tool_call_id, anyio.Event()).set()
 
-    def _begin_step(self, run: ForeignRun) -> None:
+    def _begin_step(self, run: AdapterRun) -> None:
         if run is not self.run or not self.compacting.opened_step():
             run.begin_step()
 
@@ -146,12 +146,12 @@ class Task:
         if decided.get("decision") == "defer":
             return {}
         name, args = given["tool_name"], given["tool_input"]
-        identifier, api_name = words.split(name)
-        calling = ToolCalling(identifier=identifier, api_name=api_name, args=args, tool_call_id=call_id)
+        toolset, tool_name = words.split(name)
+        calling = ToolRequest(toolset=toolset, tool_name=tool_name, args=args, tool_call_id=call_id)
         approved = waited and bool(decided)
         if approved and not self.people.resumes(run, calling, decided):
             return {}
-        if identifier in self._own:
+        if toolset in self._own:
             self._waiting.append(Waiting(name=name, args=args, call_id=call_id, run=run, approved=approved))
             return {}
         between = await self._begin(run, calling, name, approved=approved)
@@ -165,7 +165,7 @@ class Task:
         self.people.will_ask(call_id, asked, partial(self._approved, run, calling, name))
         return words.asks(asked, args)
 
-    async def _begin(self, run: ForeignRun, calling: ToolCalling, name: str, *, approved: bool) -> Between:
+    async def _begin(self, run: AdapterRun, calling: ToolRequest, name: str, *, approved: bool) -> Between:
         """Lead a call to its tool, which Claude runs; it is over where hooks have answered or refused it."""
         between, args = Between(), calling.args
         if name in words.AGENT_TOOLS and isinstance(args, Mapping):
@@ -180,7 +180,7 @@ class Task:
         return between
 
     async def _approved(
-        self, run: ForeignRun, calling: ToolCalling, name: str, args: dict[str, Any]
+        self, run: AdapterRun, calling: ToolRequest, name: str, args: dict[str, Any]
     ) -> dict[str, Any] | str:
         """A person has let through what a hook had asked about: lead it on; text where hooks refuse it after all."""
         calling = msgspec.structs.replace(calling, args=args)
@@ -227,10 +227,10 @@ class Task:
         return {}
 
     async def _delegate(
-        self, run: ForeignRun, between: Between, call_id: str, callee: str, instruction: str
+        self, run: AdapterRun, between: Between, call_id: str, callee: str, instruction: str
     ) -> AgentDone:
         async def work(final: str, operation_id: str) -> str:
-            child = ForeignRun((), self.run.drives, agent_id=callee, operation_id=operation_id, parent=run)
+            child = AdapterRun((), self.run.drives, agent_id=callee, operation_id=operation_id, parent=run)
             await child.open([Message(role="user", content=final)])
             self._children[call_id] = child
             try:
@@ -252,7 +252,7 @@ class Task:
         args, name = params.arguments or {}, words.joined(server, params.name)
         waiting = self._taken(name, args)
         run = waiting.run
-        calling = ToolCalling(identifier=server, api_name=params.name, args=args, tool_call_id=waiting.call_id)
+        calling = ToolRequest(toolset=server, tool_name=params.name, args=args, tool_call_id=waiting.call_id)
         answers: list[Any] = []
 
         async def work(final: Mapping[str, Any]) -> ToolResult:

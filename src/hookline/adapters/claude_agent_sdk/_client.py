@@ -15,7 +15,7 @@ from hookline.adapters.claude_agent_sdk._options import driven_by, given_to, hoo
 from hookline.adapters.claude_agent_sdk._tasks import Detached, Mail
 from hookline.adapters.claude_agent_sdk._turns import Prompt, operate
 from hookline.hooks import AnyHook
-from hookline.runtime import ForeignRun
+from hookline.runtime import AdapterRun
 
 __all__ = ["HookedClient"]
 
@@ -58,8 +58,8 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
         self._messages: AsyncIterator[Any] | None = None
         self._run({})
 
-    def _run(self, attach: dict[str, Any]) -> ForeignRun:
-        return ForeignRun(self._hooks, driven_by(self._given), **{**self._attach, **attach})
+    def _run(self, attach: dict[str, Any]) -> AdapterRun:
+        return AdapterRun(self._hooks, driven_by(self._given), **{**self._attach, **attach})
 
     async def connect(self, prompt: Prompt | None = None) -> None:
         """Connect, and begin a turn if there is a prompt."""
@@ -144,7 +144,7 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
             self._working = Detached(self._turn(run, prompt, session_id, sent, mail))
         return sent
 
-    async def _turn(self, run: ForeignRun, prompt: Prompt, session_id: str, sent: anyio.Event, mail: Mail) -> None:
+    async def _turn(self, run: AdapterRun, prompt: Prompt, session_id: str, sent: anyio.Event, mail: Mail) -> None:
         broken = told = False
 
         async def speak(final: Prompt) -> AsyncIterator[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hookline.adapters.claude_agent_sdk._tasks import Between
 from hookline.calls import Message
-from hookline.runtime import ForeignRun
+from hookline.runtime import AdapterRun
 
 __all__ = ["Compacting"]
 
@@ -20,7 +20,7 @@ class Compacting:
         run: The run.
     """
 
-    def __init__(self, run: ForeignRun) -> None:
+    def __init__(self, run: AdapterRun) -> None:
         self._run = run
         self._heard: list[Message] = []
         self._between: Between | None = None

@@ -12,17 +12,17 @@ from claude_agent_sdk import ClaudeAgentOptions, HookMatcher
 
 from hookline.adapters.claude_agent_sdk._calls import Task
 from hookline.calls import AgentCall, SubAgentCall, ToolCall
-from hookline.runtime import KINDS, Drives
+from hookline.runtime import KINDS, Capabilities
 
 __all__ = ["DRIVES", "driven_by", "given_to", "hooked_options"]
 
-DRIVES = Drives(framework="Claude Agent SDK", calls={AgentCall: KINDS, ToolCall: KINDS, SubAgentCall: KINDS})
+DRIVES = Capabilities(framework="Claude Agent SDK", calls={AgentCall: KINDS, ToolCall: KINDS, SubAgentCall: KINDS})
 """What of hookline the Claude Agent SDK can drive; Claude asks its model, and compacts, in a process of its own."""
 
 ASKING = msgspec.structs.replace(DRIVES, asks=True)
 
 
-def driven_by(options: ClaudeAgentOptions) -> Drives:
+def driven_by(options: ClaudeAgentOptions) -> Capabilities:
     """What can be driven with these options: only with `can_use_tool` is there somebody to ask."""
     return DRIVES if options.can_use_tool is None else ASKING
 

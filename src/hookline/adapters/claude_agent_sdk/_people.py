@@ -14,9 +14,9 @@ import anyio.lowlevel
 from claude_agent_sdk import ClaudeAgentOptions, PermissionResultAllow, PermissionResultDeny, ToolPermissionContext
 
 from hookline.adapters.claude_agent_sdk import _words as words
-from hookline.calls import ToolCalling
+from hookline.calls import ToolRequest
 from hookline.events import BeforeHumanIntervention, PendingTool, ToolOutcome
-from hookline.runtime import Approve, ForeignRun, Reject
+from hookline.runtime import AdapterRun, Approve, Reject
 
 __all__ = ["People"]
 
@@ -38,7 +38,7 @@ class People:
         self._hooked = bool((options.hooks or {}).get("PreToolUse"))
         self.stopped = False
         self._listening: dict[str, list[tuple[anyio.Event, dict[str, Any]]]] = {}
-        self._asked: dict[str, ForeignRun] = {}
+        self._asked: dict[str, AdapterRun] = {}
         self._decided: set[str] = set()
         self._prompts: dict[str, PendingTool] = {}
         self._leads: dict[str, Lead] = {}
@@ -67,7 +67,7 @@ class People:
                 found = answer
         return found
 
-    async def request(self, hook: Any, run: ForeignRun, given: Any, call_id: str | None, context: Any) -> Any:
+    async def request(self, hook: Any, run: AdapterRun, given: Any, call_id: str | None, context: Any) -> Any:
         """Call a hook of the caller on `PermissionRequest`, which does not say which call it is about."""
         name, args = given["tool_name"], given["tool_input"]
         known = call_id or _named(run, name, args)
@@ -92,7 +92,7 @@ class People:
         """
         self._prompts[call_id], self._leads[call_id] = asked, lead
 
-    async def ask(self, run: ForeignRun, name: str, args: dict[str, Any], context: Any) -> Any:
+    async def ask(self, run: AdapterRun, name: str, args: dict[str, Any], context: Any) -> Any:
         """Ask the caller's `can_use_tool`, for Claude or for a hook, and tell both events."""
         call_id = context.tool_use_id or ""
         prompt = context.decision_reason or context.title or ""
@@ -112,7 +112,7 @@ class People:
             return PermissionResultDeny(message=final)
         return dataclasses.replace(answer, updated_input=final)
 
-    async def ask_for(self, run: ForeignRun, name: str, args: dict[str, Any], asked: PendingTool) -> Any:
+    async def ask_for(self, run: AdapterRun, name: str, args: dict[str, Any], asked: PendingTool) -> Any:
         """Ask the caller about a call of a tool of this process, which Claude takes for begun."""
         self._prompts[asked.tool_call_id] = asked
         context = ToolPermissionContext(tool_use_id=asked.tool_call_id, decision_reason=asked.prompt)
@@ -120,11 +120,11 @@ class People:
 
     # A task that ends to wait, and the one that goes on.
 
-    def waits(self, run: ForeignRun, call_id: str) -> bool:
+    def waits(self, run: AdapterRun, call_id: str) -> bool:
         """Whether the run goes on with a call that was waiting."""
         return call_id not in self._decided and any(each.tool_call_id == call_id for each in run.run.pending)
 
-    def resumes(self, run: ForeignRun, calling: ToolCalling, decided: Mapping[str, Any]) -> bool:
+    def resumes(self, run: AdapterRun, calling: ToolRequest, decided: Mapping[str, Any]) -> bool:
         """The caller's hooks have decided about a call that was waiting; whether it is to be led."""
         run.begin_step()
         if decided.get("decision") != "deny":
@@ -138,7 +138,7 @@ class People:
 
     # What is told.
 
-    def _asks(self, run: ForeignRun, call_id: str, name: str, args: dict[str, Any], prompt: str) -> None:
+    def _asks(self, run: AdapterRun, call_id: str, name: str, args: dict[str, Any], prompt: str) -> None:
         if call_id in self._asked:
             return
         self._asked[call_id] = run
@@ -146,24 +146,24 @@ class People:
         if run.run.hooked(BeforeHumanIntervention):
             run.run.tell(BeforeHumanIntervention(**run.run.ids, step_index=run.step.index, pending_tools=[pending]))
 
-    def _decides(self, run: ForeignRun, decision: Approve | Reject) -> None:
+    def _decides(self, run: AdapterRun, decision: Approve | Reject) -> None:
         if decision.tool_call_id in self._decided:
             return
         self._decided.add(decision.tool_call_id)
         run.decided([decision])
         self.stopped = self.stopped or (isinstance(decision, Reject) and not decision.and_continue)
 
-    def _refuses(self, run: ForeignRun, call_id: str, name: str, reason: str, *, stops: bool) -> None:
+    def _refuses(self, run: AdapterRun, call_id: str, name: str, reason: str, *, stops: bool) -> None:
         self._decides(run, Reject(call_id, reason=reason, and_continue=not stops))
-        identifier, api_name = words.split(name)
+        toolset, tool_name = words.split(name)
         run.step.outcomes[call_id] = ToolOutcome(
-            identifier=identifier, api_name=api_name, tool_call_id=call_id, content=reason, success=False
+            toolset=toolset, tool_name=tool_name, tool_call_id=call_id, content=reason, success=False
         )
 
 
-def _named(run: ForeignRun, name: str, args: Any) -> str:
+def _named(run: AdapterRun, name: str, args: Any) -> str:
     """The call of the step that has this name and these arguments."""
     for each in run.step.calling:
-        if words.split(name) == (each.identifier, each.api_name) and each.args == args:
+        if words.split(name) == (each.toolset, each.tool_name) and each.args == args:
             return each.tool_call_id
     return ""

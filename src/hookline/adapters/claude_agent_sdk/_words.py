@@ -19,7 +19,7 @@ from claude_agent_sdk import (
 from mcp.types import CallToolResult, TextContent
 
 from hookline._readonly import writable
-from hookline.calls import ModelResponse, ToolCalling, ToolResult, Usage
+from hookline.calls import ModelResponse, ToolRequest, ToolResult, Usage
 from hookline.events import CompletionReason, PendingTool
 from hookline.runtime import AgentDone, ToolDone
 
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 BUILT_IN = "claude_code"
-"""The identifier of the tools that Claude Code brings along."""
+"""The toolset of the tools that Claude Code brings along."""
 
 AGENT_TOOLS = ("Task", "Agent")
 """The tools by which Claude calls a sub-agent."""
@@ -91,7 +91,7 @@ def model_response(message: AssistantMessage) -> ModelResponse:
         content="".join(block.text for block in blocks if isinstance(block, TextBlock)),
         reasoning="".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock)),
         tool_calls=[
-            ToolCalling(identifier=origin, api_name=name, args=block.input, tool_call_id=block.id)
+            ToolRequest(toolset=origin, tool_name=name, args=block.input, tool_call_id=block.id)
             for block, origin, name in names
         ],
         usage=Usage(
@@ -162,8 +162,8 @@ def final_args(name: str, args: Mapping[str, Any], given: Any) -> dict[str, Any]
 
 def pending(name: str, args: dict[str, Any], call_id: str, prompt: str) -> PendingTool:
     """A call as a person is shown it."""
-    identifier, api_name = split(name)
-    return PendingTool(identifier=identifier, api_name=api_name, tool_call_id=call_id, args=args, prompt=prompt)
+    toolset, tool_name = split(name)
+    return PendingTool(toolset=toolset, tool_name=tool_name, tool_call_id=call_id, args=args, prompt=prompt)
 
 
 # What callbacks answer.

@@ -12,7 +12,7 @@ from hookline.adapters._stepping import led, pause
 from hookline.calls import AgentCall, Message
 from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook, hook_batch
-from hookline.runtime import AgentDone, Approve, ForeignRun, Reject, check_driven
+from hookline.runtime import AdapterRun, AgentDone, Approve, Reject, check_driven
 
 try:
     from google.adk.agents.llm_agent import LlmAgent
@@ -59,7 +59,7 @@ def hooked(runner: Runner, *, hooks: Iterable[AnyHook], **attach: Any) -> Runner
     if not attach:
         check_driven(hooks, DRIVES, best_effort=False)
     elif not attach.get("best_effort"):
-        ForeignRun(hooks, DRIVES, **attach)  # refuses what no run could take
+        AdapterRun(hooks, DRIVES, **attach)  # refuses what no run could take
     return _HookedRunner(runner, hooks, attach)
 
 
@@ -103,7 +103,7 @@ class _HookedRunner(Runner):
             given["operation_id"] = operation_id
         named = words.model_of(self.agent)
         parent = above.run if above is not None else None
-        run = ForeignRun(self._hooks, DRIVES, agent_id=self.agent.name, parent=parent, **named, **given)
+        run = AdapterRun(self._hooks, DRIVES, agent_id=self.agent.name, parent=parent, **named, **given)
         await run.open(_prompt(message) if not decisions else ())
         place, failure = Place(run, self.agent), None
         here.set(place)

@@ -27,15 +27,15 @@ from hookline.calls import (
     ModelResponse,
     SubAgentCall,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
 )
 from hookline.errors import HookUsageError
 from hookline.events import PendingTool
-from hookline.runtime import KINDS, AgentDone, Drives, ForeignRun, ToolDone
+from hookline.runtime import KINDS, AdapterRun, AgentDone, Capabilities, ToolDone
 
 __all__ = ["DRIVES", "OPERATION", "Place", "Plugin", "here"]
 
-DRIVES = Drives(
+DRIVES = Capabilities(
     framework="Google ADK",
     calls=dict.fromkeys((AgentCall, ModelCall, ToolCall, SubAgentCall, CompactCall), KINDS),
     asks=True,
@@ -52,7 +52,7 @@ _tool: ContextVar[Between | None] = ContextVar("hookline_google_adk_tool", defau
 class Place:
     """An operation, and what of it is under way."""
 
-    def __init__(self, run: ForeignRun, agent: Any, above: Place | None = None, entered: Between | None = None) -> None:
+    def __init__(self, run: AdapterRun, agent: Any, above: Place | None = None, entered: Between | None = None) -> None:
         self.run, self.agent, self.above, self.entered = run, agent, above, entered
         self.asked: dict[str, tuple[Place, PendingTool]] = above.asked if above is not None else {}
         self.under_way: set[Between] = above.under_way if above is not None else set()
@@ -100,7 +100,7 @@ class Place:
                     "Make it an AgentTool, or change the sub-agent's own `ModelCall`s."
                 )
             named = words.model_of(agent)
-            run = ForeignRun((), DRIVES, agent_id=agent.name, operation_id=operation_id, parent=self.run, **named)
+            run = AdapterRun((), DRIVES, agent_id=agent.name, operation_id=operation_id, parent=self.run, **named)
             await run.open([Message(role="user", content=final)])
             place = Place(run, agent, self, between if fixed else None)
             token = here.set(place)
@@ -219,7 +219,7 @@ class Plugin(BasePlugin):
             return None
         if person is not None and not person.confirmed:
             return {"error": words.rejection(person)}
-        calling = ToolCalling(identifier=words.origin(tool), api_name=tool.name, args=tool_args, tool_call_id=call_id)
+        calling = ToolRequest(toolset=words.origin(tool), tool_name=tool.name, args=tool_args, tool_call_id=call_id)
         if person is None and await tool.check_require_confirmation(tool_args, tool_context) is True:
             place.asked[call_id] = place, words.pending(calling)
             return None

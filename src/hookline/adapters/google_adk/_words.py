@@ -16,7 +16,7 @@ from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
 from hookline._readonly import writable
-from hookline.calls import Denial, Message, ModelCall, ModelResponse, ToolCalling, ToolResult, ToolSpec, Usage
+from hookline.calls import Denial, Message, ModelCall, ModelResponse, ToolRequest, ToolResult, ToolSpec, Usage
 from hookline.errors import ToolResultError
 from hookline.events import PendingTool
 from hookline.runtime import Approve, Reject, as_result
@@ -55,7 +55,7 @@ def content(role: str, text: str) -> types.Content:
 
 
 def model_of(agent: Any) -> dict[str, Any]:
-    """The model's name and provider, as a `ForeignRun` takes them; empty for an agent without a model."""
+    """The model's name and provider, as a `AdapterRun` takes them; empty for an agent without a model."""
     model = getattr(agent, "model", "") or ""
     name = model if isinstance(model, str) else str(getattr(model, "model", ""))
     return {"model": name, "provider": "gcp.gemini" if name.startswith("gemini") else ""}
@@ -68,7 +68,7 @@ class _Said:
 
     def __init__(self, given: types.Content | None) -> None:
         self.text = self.thoughts = ""
-        self.callings: list[ToolCalling] = []
+        self.callings: list[ToolRequest] = []
         self.results: list[types.FunctionResponse] = []
         for part in (given.parts or ()) if given is not None else ():
             if part.text:
@@ -77,7 +77,7 @@ class _Said:
                 else:
                     self.text += part.text
             elif (call := part.function_call) is not None:
-                called = ToolCalling(api_name=call.name or "", args=call.args or {}, tool_call_id=call.id or "")
+                called = ToolRequest(tool_name=call.name or "", args=call.args or {}, tool_call_id=call.id or "")
                 self.callings.append(called)
             elif part.function_response is not None:
                 self.results.append(part.function_response)
@@ -106,7 +106,7 @@ def _content_of(message: Message, names: Mapping[str, str]) -> types.Content:
 def _parts(given: Message | ModelResponse) -> list[types.Part]:
     parts = [types.Part(text=given.content)] if given.content else []
     for call in given.tool_calls:
-        function = types.FunctionCall(id=call.tool_call_id, name=call.api_name, args=writable(call.args))
+        function = types.FunctionCall(id=call.tool_call_id, name=call.tool_name, args=writable(call.args))
         parts.append(types.Part(function_call=function))
     return parts
 
@@ -142,7 +142,7 @@ class Request:
         system = "\n\n".join(each.content for each in messages if each.role == "system")
         if system != "".join(each.content for each in self._system):
             self._request.config.system_instruction = system or None
-        names = {call.tool_call_id: call.api_name for each in messages for call in each.tool_calls}
+        names = {call.tool_call_id: call.tool_name for each in messages for call in each.tool_calls}
         left, known = [each for each in messages if each.role != "system"], list(self._contents)
         found: list[types.Content] = []
         while left:
@@ -165,7 +165,7 @@ _SETTINGS = ("temperature", "top_p", "top_k", "max_output_tokens", "seed", "stop
 
 
 def _spec(tool: Any) -> ToolSpec:
-    return ToolSpec(identifier=origin(tool), name=tool.name, description=tool.description or "")
+    return ToolSpec(toolset=origin(tool), name=tool.name, description=tool.description or "")
 
 
 def model_response(given: Any) -> ModelResponse:
@@ -256,11 +256,11 @@ def replace_args(args: dict[str, Any], final: Mapping[str, Any]) -> None:
 # People.
 
 
-def pending(calling: ToolCalling) -> PendingTool:
+def pending(calling: ToolRequest) -> PendingTool:
     """A call that a person is asked about."""
     return PendingTool(
-        identifier=calling.identifier,
-        api_name=calling.api_name,
+        toolset=calling.toolset,
+        tool_name=calling.tool_name,
         tool_call_id=calling.tool_call_id,
         args=writable(calling.args),
     )

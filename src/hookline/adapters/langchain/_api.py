@@ -63,11 +63,11 @@ class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
         self,
         *,
         sub_agents: Mapping[str, str] | None = None,
-        identifiers: Mapping[str, str] | None = None,
+        toolsets: Mapping[str, str] | None = None,
         tools: bool = True,
     ) -> None:
         super().__init__()
-        self._sub_agents, self._identifiers = dict(sub_agents or {}), dict(identifiers or {})
+        self._sub_agents, self._identifiers = dict(sub_agents or {}), dict(toolsets or {})
         self.awrap_model_call = _with_signature(self.awrap_model_call)  # type: ignore[method-assign]
         if type(self).awrap_tool_call is not AgentMiddleware.awrap_tool_call:
             self.awrap_tool_call = _with_signature(self.awrap_tool_call)  # type: ignore[method-assign]
@@ -95,10 +95,10 @@ class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
         if attached is None:
             return handler(request)
         request = reviewed(request)
-        identifier, name = self.named(request.tool_call["name"])
-        if identifier == "agent":
+        toolset, name = self.named(request.tool_call["name"])
+        if toolset == "agent":
             return attached.call_agent(request, handler, name)
-        return attached.call(request, handler, identifier, name)
+        return attached.call(request, handler, toolset, name)
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """A model is asked, in a sync run."""

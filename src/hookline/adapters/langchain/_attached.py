@@ -47,14 +47,14 @@ from hookline.calls import (
     ModelCall,
     SubAgentCall,
     ToolCall,
-    ToolCalling,
+    ToolRequest,
     ToolResult,
 )
 from hookline.calls import ModelResponse as Answer
 from hookline.errors import HooklineError, HookUsageError, ToolArgumentsError, UnknownToolError
 from hookline.errors import message_of as error_message
 from hookline.events import PendingTool
-from hookline.runtime import KINDS, Drives, ForeignRun, Reject
+from hookline.runtime import KINDS, AdapterRun, Capabilities, Reject
 
 __all__ = ["DRIVES", "HELD", "Attached", "RunStopped", "held", "local", "present", "whole", "without_held"]
 
@@ -63,7 +63,7 @@ HELD = "hookline:held"
 
 
 @contextmanager
-def held(run: ForeignRun, call: type[Call]) -> Iterator[None]:
+def held(run: AdapterRun, call: type[Call]) -> Iterator[None]:
     """Stream nothing of a model in here, if hooks of such calls come after it; LangGraph streams what they leave."""
     if not holds(run, call):
         yield
@@ -92,7 +92,7 @@ async def without_held(events: Any) -> AsyncIterator[Any]:
                 yield event
 
 
-DRIVES = Drives(
+DRIVES = Capabilities(
     framework="LangChain",
     calls={ToolCall: KINDS, ModelCall: KINDS, AgentCall: KINDS, SubAgentCall: KINDS, CompactCall: KINDS},
     asks=True,
@@ -111,7 +111,7 @@ class RunStopped(HooklineError):
 class Attached:
     """Stands between the middleware of an agent and the hooks of one run."""
 
-    def __init__(self, run: ForeignRun) -> None:
+    def __init__(self, run: AdapterRun) -> None:
         self.run = run
         self.loop, self.thread = asyncio.get_running_loop(), threading.get_ident()
         self.instructions: str | None = None
@@ -202,7 +202,7 @@ class Attached:
         names = names_of(request.tools, named)
         return kept(*own[-1], answer, names) if own else ModelResponse(result=[answered(answer, names)])
 
-    async def call(self, request: ToolCallRequest, handler: CallTool, identifier: str, name: str) -> Any:
+    async def call(self, request: ToolCallRequest, handler: CallTool, toolset: str, name: str) -> Any:
         """A tool is called; one that runs unchanged gives what it gives, or raises what it raises."""
         run, call = self.run, request.tool_call
         own: list[Any] = []
@@ -213,7 +213,7 @@ class Attached:
             if decision.get("type") not in ("approve", "edit"):
                 del run.run.waiting[call["id"]]
                 refused = Reject(call["id"] or "", reason=decision.get("message") or "", and_continue=True)
-                calling = ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=call["id"] or "")
+                calling = ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=call["id"] or "")
                 return tool_message(call, run.refused(calling, refused), success=False)
             approved, args = True, decision.get("edited_action", {}).get("args", args)
 
@@ -230,7 +230,7 @@ class Attached:
                 raise ToolArgumentsError(name, reason)
             return result_of(own[0])
 
-        calling = ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=call["id"] or "")
+        calling = ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=call["id"] or "")
         done = await run.call_tool(calling, work, approved=approved)
         if done.asked is not None:
             self._person(request, done.asked)
@@ -258,7 +258,7 @@ class Attached:
         asked = str(call["args"].get(key, ""))
 
         async def work(instruction: str, child: str) -> str:
-            async with ForeignRun((), DRIVES, agent_id=callee, operation_id=child, parent=parent) as run:
+            async with AdapterRun((), DRIVES, agent_id=callee, operation_id=child, parent=parent) as run:
                 attached = Attached(run)
 
                 async def play(final: str) -> str:

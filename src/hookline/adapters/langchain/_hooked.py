@@ -76,7 +76,7 @@ def hooked(agent: Any, *, hooks: Iterable[AnyHook], agent_id: str = "", **option
             these hooks as well.
         hooks: Hooks of each run.
         agent_id: What events call the agent; its own name unless given.
-        options: What a `ForeignRun` takes: `operation_id`, `user_id`, `tenant_id`, `model`, `provider`, `dispatcher`,
+        options: What a `AdapterRun` takes: `operation_id`, `user_id`, `tenant_id`, `model`, `provider`, `dispatcher`,
             `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Raises:

@@ -20,7 +20,7 @@ from langchain_core.runnables import RunnableBinding
 from langgraph.prebuilt.tool_node import INVALID_TOOL_NAME_ERROR_TEMPLATE, TOOL_INVOCATION_ERROR_TEMPLATE
 from langgraph.types import Command, Interrupt
 
-from hookline.calls import Message, ModelCall, ToolCalling, ToolResult, ToolSpec, Usage
+from hookline.calls import Message, ModelCall, ToolRequest, ToolResult, ToolSpec, Usage
 from hookline.calls import ModelResponse as Answer
 from hookline.events import PendingTool
 from hookline.runtime import Approve, Reject
@@ -75,14 +75,12 @@ def said_last(state: object) -> str:
     return str(last.text) if last is not None else ""
 
 
-def callings_of(message: AIMessage, named: Named) -> list[ToolCalling]:
+def callings_of(message: AIMessage, named: Named) -> list[ToolRequest]:
     """The calls for which a model asks."""
     callings = []
     for each in message.tool_calls:
-        identifier, name = named(each["name"])
-        callings.append(
-            ToolCalling(identifier=identifier, api_name=name, args=each["args"], tool_call_id=each["id"] or "")
-        )
+        toolset, name = named(each["name"])
+        callings.append(ToolRequest(toolset=toolset, tool_name=name, args=each["args"], tool_call_id=each["id"] or ""))
     return callings
 
 
@@ -117,10 +115,10 @@ def put(message: Message, names: Mapping[tuple[str, str], str]) -> BaseMessage:
     return AIMessage(message.content, tool_calls=[call_of(each, names) for each in message.tool_calls])
 
 
-def call_of(calling: ToolCalling, names: Mapping[tuple[str, str], str]) -> Any:
+def call_of(calling: ToolRequest, names: Mapping[tuple[str, str], str]) -> Any:
     """A call in the words of LangChain."""
     args = calling.args if not isinstance(calling.args, str) else json.loads(calling.args)
-    name = names.get((calling.identifier, calling.api_name), calling.api_name)
+    name = names.get((calling.toolset, calling.tool_name), calling.tool_name)
     return {"name": name, "args": dict(args), "id": calling.tool_call_id}
 
 
@@ -140,7 +138,7 @@ def changed_request(
         system = found.pop(0) if found and isinstance(found[0], SystemMessage) else None
         changes |= {"messages": found, "system_message": system}
     if call.tools != specs:
-        kept = {(spec.identifier, spec.name) for spec in call.tools}
+        kept = {(spec.toolset, spec.name) for spec in call.tools}
         changes["tools"] = [tool for tool in request.tools if named(tool_name(tool)) in kept]
     if call.settings != request.model_settings:
         changes["model_settings"] = dict(call.settings)
@@ -163,11 +161,11 @@ def specs_of(tools: Iterable[Any], named: Named) -> list[ToolSpec]:
     """The tools that a model is offered."""
     specs = []
     for tool in tools:
-        identifier, name = named(tool_name(tool))
+        toolset, name = named(tool_name(tool))
         described = tool.get("description", "") if isinstance(tool, Mapping) else tool.description
         schema = dict(tool) if isinstance(tool, Mapping) else tool.tool_call_schema
         shape = schema if isinstance(schema, dict) else schema.model_json_schema()
-        specs.append(ToolSpec(identifier=identifier, name=name, description=str(described), schema=shape))
+        specs.append(ToolSpec(toolset=toolset, name=name, description=str(described), schema=shape))
     return specs
 
 
@@ -241,14 +239,14 @@ def pending_of(
             meant = meant or [each for each in calls if each["name"] == name and each["args"] == args]
             if meant:
                 calls.remove(meant[0])
-            identifier, api_name = named(name)
+            toolset, tool_name = named(name)
             call_id = (meant[0]["id"] if meant else None) or interrupt.id
-            pending = PendingTool(identifier=identifier, api_name=api_name, tool_call_id=call_id, args=dict(args))
+            pending = PendingTool(toolset=toolset, tool_name=tool_name, tool_call_id=call_id, args=dict(args))
             found.append((interrupt, pending))
         if not requests:
             pending = PendingTool(
-                identifier="langgraph",
-                api_name="interrupt",
+                toolset="langgraph",
+                tool_name="interrupt",
                 tool_call_id=interrupt.id,
                 args={},
                 prompt=str(interrupt.value),

@@ -18,7 +18,7 @@ from hookline.adapters.langchain._attached import DRIVES, Attached, RunStopped, 
 from hookline.adapters.langchain._messages import decisions_of, message_of, pending_of, put, shown
 from hookline.calls import AgentCall
 from hookline.hooks import AnyHook
-from hookline.runtime import ForeignRun, Reject
+from hookline.runtime import AdapterRun, Reject
 
 __all__ = ["Driver"]
 
@@ -46,7 +46,7 @@ class Driver:
         agent: The graph, without hooks.
         hooks: Hooks of each run.
         agent_id: The name of the agent in events.
-        options: What else a `ForeignRun` takes.
+        options: What else a `AdapterRun` takes.
     """
 
     agent: Pregel[Any, Any, Any, Any]
@@ -78,7 +78,7 @@ class Driver:
             options["operation_id"] = (waiting.metadata or {}).get(OPERATION)
         outer = present.get()
         parent = outer.run if outer is not None and outer.loop is asyncio.get_running_loop() else None
-        async with ForeignRun(self.hooks, DRIVES, agent_id=self.agent_id, parent=parent, **options) as run:
+        async with AdapterRun(self.hooks, DRIVES, agent_id=self.agent_id, parent=parent, **options) as run:
             attached = Attached(run)
             if waiting is not None and answer is not None and _ends(run, answer, waiting):
                 if answer is not given and SCRATCHPAD in around:  # else the next interrupt of the graph around takes it
@@ -117,7 +117,7 @@ def _answer(given: Any, around: Mapping[str, Any]) -> Command[Any] | None:
     return Command(resume=resume)
 
 
-def _ends(run: ForeignRun, answer: Command[Any], waiting: Any) -> bool:
+def _ends(run: AdapterRun, answer: Command[Any], waiting: Any) -> bool:
     """Tell what a person has decided, and whether that ends the run."""
     decisions = decisions_of(answer, pending_of(waiting.interrupts, shown(waiting.values), local))
     run.begin_step()

@@ -74,7 +74,7 @@ def mcp_server(
     Nothing is started here. Each run opens the server before its first step and closes it at its end.
 
     Args:
-        name: The server's name: the `identifier` of its tools, as in `tool="files/*"`.
+        name: The server's name: the `toolset` of its tools, as in `tool="files/*"`.
         command: The executable of a server to start, which speaks over stdin and stdout; or a list with its arguments.
         args: Its (further) arguments.
         env: Its environment variables, beyond the few (`PATH`, `HOME`, …) that every server gets.
@@ -127,8 +127,8 @@ class McpServer:
         return f"mcp_server({self._settings!r})"
 
     @property
-    def identifier(self) -> str:
-        """The server's name, which its tools have as their `identifier`."""
+    def toolset(self) -> str:
+        """The server's name, which its tools have as their `toolset`."""
         return self._settings.name
 
     @asynccontextmanager
@@ -154,7 +154,7 @@ class McpServer:
             McpServerError: If it cannot be used.
         """
         if self._keeping is not None:
-            raise HookUsageError(f"MCP server {self.identifier!r} is kept open already: runs share it by themselves.")
+            raise HookUsageError(f"MCP server {self.toolset!r} is kept open already: runs share it by themselves.")
         keeping = self._keeping = linked(self._settings)
         try:
             link = await keeping.__aenter__()
@@ -186,25 +186,25 @@ class McpServer:
 
     def _check(self, names: list[str]) -> None:
         if not names:
-            raise McpToolsError(self.identifier, "lists no tools.")
+            raise McpToolsError(self.toolset, "lists no tools.")
         if "" in names:
-            raise McpToolsError(self.identifier, "lists a tool without a name.")
+            raise McpToolsError(self.toolset, "lists a tool without a name.")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise McpToolsError(
-                self.identifier, f"lists {', '.join(map(repr, twice))} more than once; nobody could say which is meant."
+                self.toolset, f"lists {', '.join(map(repr, twice))} more than once; nobody could say which is meant."
             )
         asked = self._needs_approval
         approved = [] if isinstance(asked, bool | str) or callable(asked) else asked
         for title, globs in (("tools", self._globs or ()), ("needs_approval", approved)):
             for glob in globs:
-                if not any(tool_test(glob)(f"{self.identifier}/{name}") for name in names):
+                if not any(tool_test(glob)(f"{self.toolset}/{name}") for name in names):
                     raise McpToolsError(
-                        self.identifier, f"has no tool that {glob!r} in `{title}` matches. It has {shown(names)}."
+                        self.toolset, f"has no tool that {glob!r} in `{title}` matches. It has {shown(names)}."
                     )
 
     def _matches(self, globs: Sequence[str], name: str) -> bool:
-        return any(tool_test(glob)(f"{self.identifier}/{name}") for glob in globs)
+        return any(tool_test(glob)(f"{self.toolset}/{name}") for glob in globs)
 
     def _tool(self, link: Link, listed: ListedTool) -> McpTool:
         hints = listed.annotations
@@ -217,7 +217,7 @@ class McpServer:
         elif not isinstance(asked, bool) and not callable(asked):
             asked = self._matches(asked, listed.name)
         return McpTool(
-            identifier=self.identifier,
+            toolset=self.toolset,
             name=listed.name,
             description=listed.description or "",
             schema=listed.input_schema,

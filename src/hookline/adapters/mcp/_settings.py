@@ -128,7 +128,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Where a server is and how long it may take. Its `repr` shows nothing that may be secret.
 
     Attributes:
-        name: The server's name, the `identifier` of its tools.
+        name: The server's name, the `toolset` of its tools.
         command: The executable and its arguments; empty for a server that is reached by `url`.
         env: Environment variables beyond those that every server gets.
         cwd: The server's working directory; ours unless given.

@@ -14,7 +14,7 @@ from pydantic_ai import messages as wire
 from pydantic_ai.tools import ToolDefinition
 
 from hookline._readonly import writable
-from hookline.calls import Message, ModelResponse, ToolCalling, ToolSpec, Usage
+from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
 
 __all__ = ["WireNames", "answer", "conversation", "definitions"]
 
@@ -38,10 +38,10 @@ class WireNames:
     """
 
     def __init__(self, tools: Iterable[ToolSpec], messages: Iterable[Message]) -> None:
-        pairs = {(spec.identifier, spec.name) for spec in tools}
+        pairs = {(spec.toolset, spec.name) for spec in tools}
         for message in messages:
             for calling in message.tool_calls:
-                pairs.add((calling.identifier, calling.api_name))
+                pairs.add((calling.toolset, calling.tool_name))
         self._wire: dict[tuple[str, str], str] = {}
         self._tool: dict[str, tuple[str, str]] = {}
         for pair in sorted(pairs, key=_plain_names_first):
@@ -51,12 +51,12 @@ class WireNames:
             self._wire[pair] = name
             self._tool[name] = pair
 
-    def of(self, identifier: str, name: str) -> str:
+    def of(self, toolset: str, name: str) -> str:
         """What the provider calls a tool."""
-        return self._wire[identifier, name]
+        return self._wire[toolset, name]
 
     def tool(self, name: str) -> tuple[str, str]:
-        """The identifier and name of the tool that a model asked for; a name that it made up is a local one."""
+        """The toolset and name of the tool that a model asked for; a name that it made up is a local one."""
         return self._tool.get(name) or (_LOCAL, name)
 
 
@@ -64,7 +64,7 @@ def definitions(tools: Iterable[ToolSpec], names: WireNames) -> list[ToolDefinit
     """The offered tools, as the provider's library takes them."""
     return [
         ToolDefinition(
-            name=names.of(spec.identifier, spec.name),
+            name=names.of(spec.toolset, spec.name),
             description=spec.description or None,
             parameters_json_schema={"type": "object", "properties": {}, **spec.schema},
         )
@@ -73,19 +73,19 @@ def definitions(tools: Iterable[ToolSpec], names: WireNames) -> list[ToolDefinit
 
 
 def _plain_names_first(pair: tuple[str, str]) -> tuple[bool, bool, tuple[str, str]]:
-    identifier, name = pair
-    return identifier != _LOCAL, bool(_UNFIT.search(name)), pair
+    toolset, name = pair
+    return toolset != _LOCAL, bool(_UNFIT.search(name)), pair
 
 
 @lru_cache(maxsize=4096)
-def _wire_name(identifier: str, name: str) -> str:
-    full = name if identifier == _LOCAL else f"{identifier}__{name}"
+def _wire_name(toolset: str, name: str) -> str:
+    full = name if toolset == _LOCAL else f"{toolset}__{name}"
     fit = _UNFIT.sub("_", full)
-    return fit if fit and fit == full and len(fit) <= LONGEST else _with_digest(fit, identifier, name)
+    return fit if fit and fit == full and len(fit) <= LONGEST else _with_digest(fit, toolset, name)
 
 
-def _with_digest(fit: str, identifier: str, name: str) -> str:
-    digest = hashlib.sha256(f"{identifier}\0{name}".encode(errors="backslashreplace")).hexdigest()[: TAIL - 1]
+def _with_digest(fit: str, toolset: str, name: str) -> str:
+    digest = hashlib.sha256(f"{toolset}\0{name}".encode(errors="backslashreplace")).hexdigest()[: TAIL - 1]
     return f"{fit[: LONGEST - TAIL]}_{digest}"
 
 
@@ -123,7 +123,7 @@ def conversation(messages: Sequence[Message], names: WireNames) -> list[wire.Mod
                 parts = []
             told.append(_said(message, names))
             open_calls = {
-                calling.tool_call_id: names.of(calling.identifier, calling.api_name) for calling in message.tool_calls
+                calling.tool_call_id: names.of(calling.toolset, calling.tool_name) for calling in message.tool_calls
             }
         elif message.role == "system":
             parts.append(wire.SystemPromptPart(message.content))
@@ -177,13 +177,13 @@ def _said(message: Message, names: WireNames) -> wire.ModelResponse:
         return whole
     parts: list[wire.ModelResponsePart] = [wire.TextPart(message.content)] if message.content else []
     parts += [
-        wire.ToolCallPart(names.of(calling.identifier, calling.api_name), writable(calling.args), calling.tool_call_id)
+        wire.ToolCallPart(names.of(calling.toolset, calling.tool_name), writable(calling.args), calling.tool_call_id)
         for calling in message.tool_calls
     ]
     return wire.ModelResponse(parts)
 
 
-def _kept(response: wire.ModelResponse, content: str, callings: list[ToolCalling]) -> dict[str, Any]:
+def _kept(response: wire.ModelResponse, content: str, callings: list[ToolRequest]) -> dict[str, Any]:
     """Everything of an answer that the message itself does not hold, and a digest of what the message must still be."""
     kept: dict[str, Any] = _ANSWERS.dump_python(response, mode="json", include=_KEPT)
     if "@" in (kept["provider_url"] or ""):
@@ -209,15 +209,15 @@ def _restored(message: Message, names: WireNames) -> wire.ModelResponse | None:
                 part["content"], rest = rest[:length], rest[length:]
             elif part["part_kind"] == "tool-call":
                 calling = next(callings)
-                part["tool_name"] = names.of(calling.identifier, calling.api_name)
+                part["tool_name"] = names.of(calling.toolset, calling.tool_name)
                 part["args"], part["tool_call_id"] = writable(calling.args), calling.tool_call_id
         return _ANSWERS.validate_python({"kind": "response", **kept})
     except (ValueError, TypeError, LookupError, AttributeError, StopIteration):
         return None  # written by another version, or by somebody else
 
 
-def _digest(content: str, callings: Iterable[ToolCalling]) -> str:
-    said = [content, *([calling.identifier, calling.api_name, calling.args] for calling in callings)]
+def _digest(content: str, callings: Iterable[ToolRequest]) -> str:
+    said = [content, *([calling.toolset, calling.tool_name, calling.args] for calling in callings)]
     return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
 
 
@@ -225,13 +225,13 @@ def _text(parts: Iterable[wire.ModelResponsePart]) -> str:
     return "".join(part.content for part in parts if isinstance(part, wire.TextPart))
 
 
-def _callings(parts: Iterable[wire.ModelResponsePart], names: WireNames) -> list[ToolCalling]:
+def _callings(parts: Iterable[wire.ModelResponsePart], names: WireNames) -> list[ToolRequest]:
     callings = []
     for part in parts:
         if isinstance(part, wire.ToolCallPart):
-            identifier, name = names.tool(part.tool_name)
+            toolset, name = names.tool(part.tool_name)
             callings.append(
-                ToolCalling(identifier=identifier, api_name=name, args=_args(part), tool_call_id=part.tool_call_id)
+                ToolRequest(toolset=toolset, tool_name=name, args=_args(part), tool_call_id=part.tool_call_id)
             )
     return callings
 

@@ -18,7 +18,7 @@ import anyio
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError, MissingExtraError
 from hookline.hooks import AnyHook, hook_batch
-from hookline.runtime import Approve, ForeignRun, OperationStore, Reject
+from hookline.runtime import AdapterRun, Approve, OperationStore, Reject
 
 try:
     from agents import Agent, RunResult, RunResultStreaming, RunState
@@ -207,19 +207,19 @@ class HooklineRunner(AgentRunner):
         if result._stored_exception is not None:
             raise result._stored_exception
 
-    def _foreign(self, agent: Agent[Any], options: Mapping[str, Any]) -> ForeignRun:
+    def _foreign(self, agent: Agent[Any], options: Mapping[str, Any]) -> AdapterRun:
         return _foreign(self._hooks, agent, options, **self._given)
 
 
-def _foreign(hooks: Iterable[AnyHook], agent: Agent[Any], options: Mapping[str, Any], **given: Any) -> ForeignRun:
+def _foreign(hooks: Iterable[AnyHook], agent: Agent[Any], options: Mapping[str, Any], **given: Any) -> AdapterRun:
     """A run of hookline for a run of the SDK; inside of another one it has its parent there."""
     outer, model = here(), model_name(agent, options.get("run_config"))
     parent = outer.run if outer is not None else None
-    return ForeignRun(hooks, DRIVES, agent_id=agent.name, model=model, parent=parent, **given)
+    return AdapterRun(hooks, DRIVES, agent_id=agent.name, model=model, parent=parent, **given)
 
 
 async def _attached(
-    foreign: ForeignRun, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
+    foreign: AdapterRun, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
 ) -> Any:
     """Run an agent in the SDK, as a run of hookline."""
     async with foreign as run:
@@ -256,7 +256,7 @@ def _streamed(
 
 
 async def _stream_of_its_own(
-    foreign: ForeignRun,
+    foreign: AdapterRun,
     agent: Agent[Any],
     given: Input,
     options: Mapping[str, Any],

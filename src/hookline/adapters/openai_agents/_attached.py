@@ -13,14 +13,14 @@ import anyio
 from agents import Agent, AgentsException, Model, RunConfig, RunState
 
 from hookline.adapters.openai_agents._items import call_id_of, parsed, pending_of, said_last, told
-from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolCalling, ToolResult
+from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolRequest, ToolResult
 from hookline.errors import HooklineError, message_of
 from hookline.events import PendingTool
-from hookline.runtime import KINDS, AgentDone, Approve, Drives, ForeignRun, Reject
+from hookline.runtime import KINDS, AdapterRun, AgentDone, Approve, Capabilities, Reject
 
 __all__ = ["DRIVES", "Attached", "RunStopped", "here", "present"]
 
-DRIVES = Drives(
+DRIVES = Capabilities(
     framework="OpenAI Agents",
     calls={ToolCall: KINDS, ModelCall: KINDS, AgentCall: KINDS, SubAgentCall: KINDS, CompactCall: KINDS},
 )
@@ -61,7 +61,7 @@ class Attached:
         stand_ins: Models, and what stands in for each.
     """
 
-    def __init__(self, run: ForeignRun, *, awaited: Agent[Any] | None = None) -> None:
+    def __init__(self, run: AdapterRun, *, awaited: Agent[Any] | None = None) -> None:
         self.run = run
         self.loop = asyncio.get_running_loop()
         self.over = False
@@ -71,7 +71,7 @@ class Attached:
         self.asks: Agent[Any] | None = None
         self.reworded: tuple[Agent[Any], str] | None = None
         self.asking = False
-        self.handed: list[tuple[ForeignRun, asyncio.Future[str], asyncio.Task[AgentDone]]] = []
+        self.handed: list[tuple[AdapterRun, asyncio.Future[str], asyncio.Task[AgentDone]]] = []
         self.stand_ins: list[tuple[Model, Any]] = []
         self._awaited = awaited
         self._under_way: set[asyncio.Task[Any]] = set()
@@ -111,7 +111,7 @@ class Attached:
 
     async def call(
         self,
-        identifier: str,
+        toolset: str,
         name: str,
         invoke: Callable[..., Awaitable[Any]],
         context: Any,
@@ -121,7 +121,7 @@ class Attached:
         """Call a tool; one that runs unchanged gives what it gives, or raises what it raises.
 
         Args:
-            identifier: Where it comes from.
+            toolset: Where it comes from.
             name: Its name there.
             invoke: Runs it.
             context: What the SDK knows of the call.
@@ -148,7 +148,7 @@ class Attached:
             return ToolResult(content=told(own[0]))
 
         approved = changeable and context.is_tool_approved(context.tool_name, context.tool_call_id) is True
-        calling = ToolCalling(identifier=identifier, api_name=name, args=shown, tool_call_id=context.tool_call_id)
+        calling = ToolRequest(toolset=toolset, tool_name=name, args=shown, tool_call_id=context.tool_call_id)
         with self.busy():
             done = await run.call_tool(calling, work, approved=approved)
         _heed_cancellation()

@@ -28,7 +28,7 @@ from openai.types.responses import (
 )
 from pydantic_core import to_json
 
-from hookline.calls import Message, ToolCalling, ToolSpec, Usage
+from hookline.calls import Message, ToolRequest, ToolSpec, Usage
 from hookline.calls import ModelResponse as Answer
 from hookline.errors import HookUsageError
 from hookline.events import PendingTool
@@ -120,10 +120,10 @@ def specs_of(tools: Sequence[Any], handoffs: Sequence[Any]) -> list[ToolSpec]:
     """The tools that a model is offered."""
     specs = []
     for tool in (*tools, *handoffs):
-        identifier, name = named(tool)
+        toolset, name = named(tool)
         schema = getattr(tool, "params_json_schema", None) or getattr(tool, "input_json_schema", None) or {}
         text = getattr(tool, "description", None) or getattr(tool, "tool_description", None) or ""
-        specs.append(ToolSpec(identifier=identifier, name=name, description=str(text), schema=schema))
+        specs.append(ToolSpec(toolset=toolset, name=name, description=str(text), schema=schema))
     return specs
 
 
@@ -160,14 +160,14 @@ def call_id_of(item: ToolApprovalItem) -> str:
 def pending_of(item: ToolApprovalItem) -> PendingTool:
     """What a person is shown."""
     origin = item.tool_origin
-    identifier, name = "local", item.tool_name or ""
+    toolset, name = "local", item.tool_name or ""
     if origin is not None and origin.type is ToolOriginType.AGENT_AS_TOOL:
-        identifier, name = AGENT, origin.agent_name or name
+        toolset, name = AGENT, origin.agent_name or name
     elif origin is not None and origin.type is ToolOriginType.MCP:
-        identifier = origin.mcp_server_name or "mcp"
+        toolset = origin.mcp_server_name or "mcp"
     args = parsed(item.arguments)
     return PendingTool(
-        identifier=identifier, api_name=name, tool_call_id=call_id_of(item), args=args if isinstance(args, dict) else {}
+        toolset=toolset, tool_name=name, tool_call_id=call_id_of(item), args=args if isinstance(args, dict) else {}
     )
 
 
@@ -201,9 +201,9 @@ def spoken(instructions: str | None, items: str | Sequence[Any], names: Mapping[
             continue
         parts, ahead = [*ahead, item], []
         if kind == "function_call":
-            identifier, name = names.get(item["name"], ("local", item["name"]))
-            calling = ToolCalling(
-                identifier=identifier, api_name=name, args=parsed(item["arguments"]), tool_call_id=item["call_id"]
+            toolset, name = names.get(item["name"], ("local", item["name"]))
+            calling = ToolRequest(
+                toolset=toolset, tool_name=name, args=parsed(item["arguments"]), tool_call_id=item["call_id"]
             )
             last, before = found[-1] if found else (None, [])
             if last is not None and last.role == "assistant":
@@ -241,10 +241,10 @@ def input_of(messages: Sequence[Message], known: Spoken, instructions: str | Non
     return (first.content if first is not None else None), items
 
 
-def _call(calling: ToolCalling, name: str | None = None) -> ResponseFunctionToolCall:
+def _call(calling: ToolRequest, name: str | None = None) -> ResponseFunctionToolCall:
     args = calling.args if isinstance(calling.args, str) else json.dumps(calling.args)
     return ResponseFunctionToolCall(
-        type="function_call", name=name or calling.api_name, arguments=args, call_id=calling.tool_call_id
+        type="function_call", name=name or calling.tool_name, arguments=args, call_id=calling.tool_call_id
     )
 
 
@@ -258,13 +258,13 @@ def names_of(tools: Sequence[Any], handoffs: Sequence[Any]) -> dict[str, tuple[s
 def answer_of(response: ModelResponse, tools: Sequence[Any], handoffs: Sequence[Any]) -> Answer:
     """A model's answer in the words of hookline."""
     names: dict[str, tuple[str, str]] = {}
-    content, reasoning, callings = "", "", list[ToolCalling]()
+    content, reasoning, callings = "", "", list[ToolRequest]()
     for item in response.output:
         if isinstance(item, ResponseFunctionToolCall):
             names = names or names_of(tools, handoffs)
-            identifier, name = names.get(item.name, ("local", item.name))
+            toolset, name = names.get(item.name, ("local", item.name))
             args = parsed(item.arguments)
-            callings.append(ToolCalling(identifier=identifier, api_name=name, args=args, tool_call_id=item.call_id))
+            callings.append(ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=item.call_id))
         elif getattr(item, "type", "") == "message":
             content += said(getattr(item, "content", ""))
         elif getattr(item, "type", "") == "reasoning":
@@ -290,7 +290,7 @@ def output_of(answer: Answer, names: Mapping[str, tuple[str, str]]) -> list[Any]
             ResponseOutputMessage(id="hookline", type="message", role="assistant", status="completed", content=[text])
         )
     callings = answer.tool_calls
-    return [*output, *(_call(each, known.get((each.identifier, each.api_name))) for each in callings)]
+    return [*output, *(_call(each, known.get((each.toolset, each.tool_name))) for each in callings)]
 
 
 def completed(output: list[Any]) -> ResponseCompletedEvent:

@@ -26,7 +26,7 @@ from hookline.adapters.openai_agents._items import (
 from hookline.adapters.openai_agents._seams import StandIn
 from hookline.calls import ModelCall
 from hookline.calls import ModelResponse as Answer
-from hookline.runtime import ForeignRun
+from hookline.runtime import AdapterRun
 
 __all__ = ["model_name", "resolving"]
 
@@ -140,7 +140,7 @@ def heard(attached: Attached, response: ModelResponse, tools: Any, handoffs: Any
     attached.asking = False
 
 
-async def _led(run: ForeignRun, asked: Asked, get: Callable[[Asked], Awaitable[ModelResponse]]) -> ModelResponse:
+async def _led(run: AdapterRun, asked: Asked, get: Callable[[Asked], Awaitable[ModelResponse]]) -> ModelResponse:
     names = names_of(asked.tools, asked.handoffs)
     known = spoken(asked.instructions, asked.input, names)
     messages = [message for message, _ in known]
@@ -156,7 +156,7 @@ async def _led(run: ForeignRun, asked: Asked, get: Callable[[Asked], Awaitable[M
         if call.settings != settings:
             final = replace(final, settings=replace(asked.settings, **call.settings))
         if call.tools != specs:
-            kept = {(spec.identifier, spec.name) for spec in call.tools}
+            kept = {(spec.toolset, spec.name) for spec in call.tools}
             tools, handoffs = ([each for each in all_ if named(each) in kept] for all_ in (asked.tools, asked.handoffs))
             final = replace(final, tools=tools, handoffs=handoffs)
         response = await get(final)

@@ -13,7 +13,7 @@ from agents import Agent, MaxTurnsExceeded
 from hookline.adapters.openai_agents._attached import DRIVES, Attached, RunStopped
 from hookline.adapters.openai_agents._items import parsed, told
 from hookline.adapters.openai_agents._models import model_name
-from hookline.runtime import ForeignRun
+from hookline.runtime import AdapterRun
 
 __all__ = ["call_agent", "end_early", "hand_over", "settle"]
 
@@ -39,7 +39,7 @@ async def call_agent(
         final = text
         if instruction != asked:
             final = json.dumps({**given, "input": instruction}) if isinstance(given, dict) else instruction
-        async with ForeignRun((), DRIVES, agent_id=name, model=model, operation_id=child, parent=parent) as run:
+        async with AdapterRun((), DRIVES, agent_id=name, model=model, operation_id=child, parent=parent) as run:
             attached = Attached(run, awaited=callee)
             try:
                 with attached.standing():
@@ -73,7 +73,7 @@ async def hand_over(attached: Attached, agent: Agent[Any], text: str) -> None:
     model = model_name(agent, attached.config)
 
     async def work(instruction: str, child: str) -> str:
-        run = ForeignRun((), DRIVES, agent_id=agent.name, model=model, operation_id=child, parent=parent)
+        run = AdapterRun((), DRIVES, agent_id=agent.name, model=model, operation_id=child, parent=parent)
         attached.run = await run.open()
         taken.set_result(None)
         try:
@@ -125,7 +125,7 @@ async def settle(attached: Attached, output: str, error: BaseException | None = 
                 parent.finish("done", output)
 
 
-def end_early(run: ForeignRun, error: BaseException) -> None:
+def end_early(run: AdapterRun, error: BaseException) -> None:
     """Say why a run ends, where what is raised is no failure."""
     if isinstance(error, MaxTurnsExceeded):
         run.finish("max_steps")

@@ -60,13 +60,13 @@ def _led_tool(attached: Attached, tool: Any, context: Any) -> Any:
 
 
 def _led(attached: Attached, tool: Any, context: Any, invoke: Invoke) -> Invoke:
-    identifier, name = named(tool)
+    toolset, name = named(tool)
     callee = getattr(tool, "_agent_instance", None)
 
     async def led(ctx: Any, text: str) -> Any:
         if callee is not None:
             return await call_agent(attached, name, callee, invoke, ctx, text)
-        return await attached.call(identifier, name, invoke, context, ctx, text)
+        return await attached.call(toolset, name, invoke, context, ctx, text)
 
     return led
 

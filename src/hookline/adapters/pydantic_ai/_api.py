@@ -14,7 +14,7 @@ from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, Tool
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook, hook_batch
-from hookline.runtime import KINDS, Drives, OperationStore
+from hookline.runtime import KINDS, Capabilities, OperationStore
 
 try:
     from pydantic_ai import Agent, Tool
@@ -32,7 +32,7 @@ from hookline.adapters.pydantic_ai._run import Led
 
 __all__ = ["DRIVES", "Hookline", "RunRejected", "agent_tool", "deferred_results"]
 
-DRIVES = Drives(
+DRIVES = Capabilities(
     framework="Pydantic AI",
     calls=dict.fromkeys((AgentCall, ModelCall, ToolCall, SubAgentCall, CompactCall), KINDS),
     asks=True,

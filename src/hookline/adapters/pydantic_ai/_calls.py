@@ -41,9 +41,9 @@ from hookline.adapters.pydantic_ai import _words as arguments
 from hookline.adapters.pydantic_ai import _words as words
 from hookline.adapters.pydantic_ai._compaction import CompactingModel, can_compact
 from hookline.adapters.pydantic_ai._words import Conversation
-from hookline.calls import Message, ModelCall, ToolCalling, ToolResult
+from hookline.calls import Message, ModelCall, ToolRequest, ToolResult
 from hookline.errors import HookDenied, HookUsageError
-from hookline.runtime import ForeignRun, ToolDone
+from hookline.runtime import AdapterRun, ToolDone
 
 __all__ = ["CALLEE", "Caller", "Calls", "Held", "Scope", "UnderWay", "holding", "present_caller"]
 
@@ -69,7 +69,7 @@ class Scope:
 class Caller:
     """The run whose tool is running, and the operation that the agent which it calls is to be."""
 
-    run: ForeignRun
+    run: AdapterRun
     scope: Scope
     child: str | None = None
 
@@ -314,7 +314,7 @@ class Calls:
     """The seams within a run, which has begun."""
 
     def __init__(self) -> None:
-        self._run: ForeignRun
+        self._run: AdapterRun
         self._scope: Scope
         self._tools: Mapping[str, Any] = {}
         self._outputs: frozenset[str] = frozenset()
@@ -475,14 +475,14 @@ class Calls:
         self._run.step.asked.pop(call.tool_call_id, None)
         return done
 
-    def _calling(self, part: ToolCallPart) -> ToolCalling:
+    def _calling(self, part: ToolCallPart) -> ToolRequest:
         """A call with its arguments as the framework reads them; with none where it finds no object."""
         try:
             args = part.args_as_dict(raise_if_invalid=True)
         except (ValueError, AssertionError):
             args = {}
-        return ToolCalling(
-            identifier=self._source(part.tool_name), api_name=part.tool_name, args=args, tool_call_id=part.tool_call_id
+        return ToolRequest(
+            toolset=self._source(part.tool_name), tool_name=part.tool_name, args=args, tool_call_id=part.tool_call_id
         )
 
     async def _call_agent(

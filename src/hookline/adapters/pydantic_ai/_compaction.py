@@ -11,7 +11,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from hookline.adapters.pydantic_ai import _words as words
 from hookline.calls import Message
 from hookline.errors import HooklineError
-from hookline.runtime import ForeignRun
+from hookline.runtime import AdapterRun
 
 __all__ = ["CompactingModel", "can_compact"]
 
@@ -26,7 +26,7 @@ def can_compact(model: Model) -> bool:
 class CompactingModel(WrapperModel):
     """A model whose compaction of a conversation is led through hooks."""
 
-    def __init__(self, wrapped: Model, run: ForeignRun, talk: Callable[[ModelRequestContext], list[Message]]) -> None:
+    def __init__(self, wrapped: Model, run: AdapterRun, talk: Callable[[ModelRequestContext], list[Message]]) -> None:
         super().__init__(wrapped)
         self._run, self._talk = run, talk
 

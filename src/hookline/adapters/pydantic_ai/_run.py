@@ -19,7 +19,7 @@ from hookline.calls import AgentCall, Message
 from hookline.errors import HookDenied, HookUsageError, UnknownToolError
 from hookline.events import PendingTool
 from hookline.hooks import AnyHook
-from hookline.runtime import Approve, Drives, ForeignRun, Reject
+from hookline.runtime import AdapterRun, Approve, Capabilities, Reject
 
 __all__ = ["Led"]
 
@@ -32,10 +32,10 @@ class Led(Calls):
     Args:
         hooks: The hooks.
         drives: What the framework can drive.
-        options: What else a `ForeignRun` takes.
+        options: What else a `AdapterRun` takes.
     """
 
-    def __init__(self, hooks: Sequence[AnyHook], drives: Drives, options: Mapping[str, Any]) -> None:
+    def __init__(self, hooks: Sequence[AnyHook], drives: Capabilities, options: Mapping[str, Any]) -> None:
         self.hooks, self.drives, self.options = hooks, drives, options
         super().__init__()
         self._node: object = None
@@ -63,9 +63,9 @@ class Led(Calls):
         return _result(results, done.output, changed=done.changed)
 
     async def _lead(
-        self, ctx: RunContext[Any], handler: Callable[[], Awaitable[Any]], parent: ForeignRun | None, name: str | None
+        self, ctx: RunContext[Any], handler: Callable[[], Awaitable[Any]], parent: AdapterRun | None, name: str | None
     ) -> Any:
-        run = self._run = ForeignRun(
+        run = self._run = AdapterRun(
             self.hooks,
             self.drives,
             agent_id=_name(ctx),
@@ -89,7 +89,7 @@ class Led(Calls):
             self._scope.over = True
         return result
 
-    async def _result_of(self, ctx: RunContext[Any], handler: Callable[[], Awaitable[Any]], run: ForeignRun) -> Any:
+    async def _result_of(self, ctx: RunContext[Any], handler: Callable[[], Awaitable[Any]], run: AdapterRun) -> Any:
         if not run.leads(AgentCall):
             result = await handler()
             self._ended(run, result.output)
@@ -115,7 +115,7 @@ class Led(Calls):
             )
         return _result(results, done.output, changed=done.changed)
 
-    def _ended(self, run: ForeignRun, output: Any) -> str:
+    def _ended(self, run: AdapterRun, output: Any) -> str:
         """The framework's run has ended, or waits for a person; the text of its output."""
         if isinstance(output, str):
             return output
@@ -165,8 +165,8 @@ class Led(Calls):
     def _pending(self, part: ToolCallPart) -> PendingTool:
         calling = words.calling_of(part, self._source)
         return PendingTool(
-            identifier=calling.identifier,
-            api_name=calling.api_name,
+            toolset=calling.toolset,
+            tool_name=calling.tool_name,
             tool_call_id=calling.tool_call_id,
             args=part.args_as_dict(),
         )

@@ -34,7 +34,7 @@ from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 from pydantic_core import to_json, to_jsonable_python
 
 from hookline import calls
-from hookline.calls import Message, ToolCalling, ToolSpec, Usage
+from hookline.calls import Message, ToolRequest, ToolSpec, Usage
 
 __all__ = [
     "Conversation",
@@ -133,7 +133,7 @@ class Conversation:
         self.messages: list[Message] = []
         self.tools = [
             ToolSpec(
-                identifier=naming(tool.name),
+                toolset=naming(tool.name),
                 name=tool.name,
                 description=tool.description or "",
                 schema=tool.parameters_json_schema,
@@ -303,11 +303,11 @@ def source_of(tool: Any) -> str:
     return str(tool.tool_def.toolset_id or toolset.server_info.name)
 
 
-def calling_of(part: ToolCallPart, naming: Naming) -> ToolCalling:
+def calling_of(part: ToolCallPart, naming: Naming) -> ToolRequest:
     """A tool call as the model asked for it."""
     args: Any = part.args_as_dict() if isinstance(part.args, dict) else part.args
-    return ToolCalling(
-        identifier=naming(part.tool_name), api_name=part.tool_name, args=args or {}, tool_call_id=part.tool_call_id
+    return ToolRequest(
+        toolset=naming(part.tool_name), tool_name=part.tool_name, args=args or {}, tool_call_id=part.tool_call_id
     )
 
 
@@ -330,7 +330,7 @@ def answer_of(response: ModelResponse, naming: Naming) -> calls.ModelResponse:
         naming: Says where a tool comes from; nowhere if it gives the run's output.
     """
     said = thought = ""
-    calling: list[ToolCalling] = []
+    calling: list[ToolRequest] = []
     for part in response.parts:
         match part:
             case TextPart():
@@ -404,6 +404,6 @@ def _said(answer: calls.ModelResponse) -> list[TextPart]:
 
 
 def _calling(answer: calls.ModelResponse) -> list[ToolCallPart]:
-    parts = [ToolCallPart(calling.api_name, copy(calling.args)) for calling in answer.tool_calls]
+    parts = [ToolCallPart(calling.tool_name, copy(calling.args)) for calling in answer.tool_calls]
     named = zip(parts, (calling.tool_call_id for calling in answer.tool_calls), strict=True)
     return [replace(part, tool_call_id=name) if name else part for part, name in named]

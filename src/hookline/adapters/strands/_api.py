@@ -17,7 +17,7 @@ import anyio
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook
-from hookline.runtime import Approve, ForeignRun, Reject
+from hookline.runtime import AdapterRun, Approve, Reject
 
 try:
     import strands  # noqa: F401
@@ -38,7 +38,7 @@ def hooked(agent: Any, *, hooks: Iterable[AnyHook], **options: Any) -> HookedAge
     Args:
         agent: The agent. It keeps callbacks, which do nothing outside of such runs.
         hooks: The hooks of each run that is started through the result.
-        options: What `ForeignRun` takes: `operation_id`, `user_id`, `tenant_id`, `store`, `best_effort`, …
+        options: What `AdapterRun` takes: `operation_id`, `user_id`, `tenant_id`, `store`, `best_effort`, …
 
     Returns:
         It is run as the agent is: by a call, by `invoke_async` or by `stream_async`.
@@ -52,7 +52,7 @@ class HookedAgent:
     Args:
         agent: The agent.
         hooks: The hooks of its runs.
-        options: What `ForeignRun` takes.
+        options: What `AdapterRun` takes.
     """
 
     def __init__(self, agent: Any, hooks: Iterable[AnyHook], options: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ class HookedAgent:
             **({"operation_id": waiting.get(agent)} if answers.given else {}),
             **self._options,
         }
-        async with ForeignRun(self._hooks, DRIVES, **options) as run:
+        async with AdapterRun(self._hooks, DRIVES, **options) as run:
             seat = Seat(run, agent, outer, answers)
             attach(agent, models=seat.leads_models, resumes=bool(answers.given))
             present.set(seat)

@@ -118,8 +118,8 @@ def after_tools(event: strands_hooks.AfterToolsEvent) -> None:
     asked = [words.calling(event.agent, use) for use in uses if use["toolUseId"] not in results]
     seat.pending = [
         PendingTool(
-            identifier=each.identifier,
-            api_name=each.api_name,
+            toolset=each.toolset,
+            tool_name=each.tool_name,
             tool_call_id=each.tool_call_id,
             args=each.args if isinstance(each.args, dict) else {},
         )

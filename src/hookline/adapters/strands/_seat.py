@@ -21,15 +21,15 @@ from hookline.adapters.strands._words import (
     said,
     text_of,
 )
-from hookline.calls import AgentCall, CompactCall, Message, ModelCall, SubAgentCall, ToolCall, ToolCalling
+from hookline.calls import AgentCall, CompactCall, Message, ModelCall, SubAgentCall, ToolCall, ToolRequest
 from hookline.errors import HookDenied
 from hookline.events import CompletionReason, PendingTool, ToolOutcome
-from hookline.runtime import KINDS, Approve, Drives, ForeignRun, Reject
+from hookline.runtime import KINDS, AdapterRun, Approve, Capabilities, Reject
 
 __all__ = ["DRIVES", "Seat", "present", "present_seat", "seat_of", "sub_run", "waiting"]
 
 Tell = Callable[[Any], Awaitable[None]]
-DRIVES = Drives(
+DRIVES = Capabilities(
     framework="Strands",
     calls=dict.fromkeys((AgentCall, ModelCall, ToolCall, SubAgentCall, CompactCall), KINDS),
     asks=True,
@@ -57,7 +57,7 @@ class Seat:
     """
 
     def __init__(
-        self, run: ForeignRun, agent: Any, outer: Seat | None, answers: Answers | None = None, *, told: bool = False
+        self, run: AdapterRun, agent: Any, outer: Seat | None, answers: Answers | None = None, *, told: bool = False
     ) -> None:
         self.run, self.agent, self.outer = run, agent, outer
         self.answers = answers or Answers({}, {}, frozenset())
@@ -158,7 +158,7 @@ class Seat:
             self.run.finish(ENDS[reason])
         return str(result) if reason is None else text_of(result.message["content"])
 
-    def decide(self, calling: ToolCalling, *, refused: str | None = None) -> Approve | Reject | None:
+    def decide(self, calling: ToolRequest, *, refused: str | None = None) -> Approve | Reject | None:
         """What a person has decided about a call that has come.
 
         Args:
@@ -172,12 +172,12 @@ class Seat:
             self.run.decided([self.decisions.setdefault(name, judged)])
         return self.decisions.get(name)
 
-    def approved(self, calling: ToolCalling) -> ToolCalling:
+    def approved(self, calling: ToolRequest) -> ToolRequest:
         """A call that a person has let through, as that person has seen it."""
         shown = [each.args for each in self.run.run.pending if each.tool_call_id == calling.tool_call_id]
         return msgspec.structs.replace(calling, args=shown[0]) if shown else calling
 
-    def refused(self, calling: ToolCalling, decision: Reject, told: str | None = None) -> str:
+    def refused(self, calling: ToolRequest, decision: Reject, told: str | None = None) -> str:
         """Note a call that a person has refused.
 
         Args:
@@ -191,8 +191,8 @@ class Seat:
         step, told = self.run.step, rejection(decision) if told is None else told
         step.calling.append(calling)
         step.outcomes[calling.tool_call_id] = ToolOutcome(
-            identifier=calling.identifier,
-            api_name=calling.api_name,
+            toolset=calling.toolset,
+            tool_name=calling.tool_name,
             tool_call_id=calling.tool_call_id,
             content=told,
             success=False,
@@ -200,9 +200,9 @@ class Seat:
         return told
 
 
-def sub_run(parent: Seat, agent: Any, operation_id: str) -> ForeignRun:
+def sub_run(parent: Seat, agent: Any, operation_id: str) -> AdapterRun:
     """The run of an agent that another one calls."""
-    return ForeignRun(
+    return AdapterRun(
         (),
         DRIVES,
         agent_id=agent_name(agent),

@@ -15,7 +15,7 @@ from strands.interventions.actions import default_evaluate
 from strands.middleware import ModelStopReason, ToolResultEvent
 from strands.telemetry.metrics import EventLoopMetrics
 
-from hookline.calls import Message, ModelResponse, ToolCalling, ToolSpec, Usage
+from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
 from hookline.runtime import Approve, Reject
 
 __all__ = [
@@ -68,11 +68,11 @@ def is_agent(tool: Any) -> bool:
     return getattr(tool, "tool_type", "") == "agent" and isinstance(getattr(tool, "agent", None), Agent)
 
 
-def calling(agent: Any, use: Block) -> ToolCalling:
+def calling(agent: Any, use: Block) -> ToolRequest:
     """A call of a tool."""
-    return ToolCalling(
-        identifier=_identifier(agent, use["name"]),
-        api_name=use["name"],
+    return ToolRequest(
+        toolset=_identifier(agent, use["name"]),
+        tool_name=use["name"],
         args=use["input"] if isinstance(use["input"], dict | str) else {},
         tool_call_id=use["toolUseId"],
     )
@@ -91,7 +91,7 @@ def specs(agent: Any, offered: Sequence[Any]) -> list[ToolSpec]:
     """The tools that a model is offered."""
     return [
         ToolSpec(
-            identifier=_identifier(agent, each["name"]),
+            toolset=_identifier(agent, each["name"]),
             name=each["name"],
             description=each["description"],
             schema=each["inputSchema"].get("json", {}),
@@ -133,9 +133,9 @@ def said(message: Message) -> dict[str, Any]:
     return {"role": message.role, "content": [*text, *map(_use, message.tool_calls)]}
 
 
-def _use(call: ToolCalling) -> dict[str, Any]:
+def _use(call: ToolRequest) -> dict[str, Any]:
     given = dict(call.args) if isinstance(call.args, dict) else {}
-    return {"toolUse": {"toolUseId": call.tool_call_id, "name": call.api_name, "input": given}}
+    return {"toolUse": {"toolUseId": call.tool_call_id, "name": call.tool_name, "input": given}}
 
 
 def messages_again(messages: Sequence[Message], known: Sequence[tuple[Any, list[Message]]]) -> list[Any]:
@@ -170,7 +170,7 @@ def prompt_of(agent: Any, prompt: Any) -> list[Message]:
 
 def response_of(agent: Any, message: Block, reason: str, usage: Block) -> ModelResponse:
     """A model's answer."""
-    texts, calls, thoughts = list[str](), list[ToolCalling](), list[str]()
+    texts, calls, thoughts = list[str](), list[ToolRequest](), list[str]()
     for block in message["content"]:
         if "text" in block:
             texts.append(block["text"])

@@ -111,7 +111,7 @@ def _held(
         stack.enter_context(told_warnings(screen, foreground.later))
         portal = stack.enter_context(start_blocking_portal())
         if agent.sources:
-            screen.note(f"Opening {', '.join(source.identifier for source in agent.sources)} …")
+            screen.note(f"Opening {', '.join(source.toolset for source in agent.sources)} …")
         _enter(stack, agent, portal.wrap_async_context_manager(session))
         stack.enter_context(foreground)
         talk = Talk(portal, session, screen, keyboard, kept, foreground, approves=approves, release=release)

@@ -63,9 +63,9 @@ def fold(text: object, limit: int = MAX_RESULT) -> str:
     return f"{line[: limit - 1]}…" if len(line) > limit or len(whole) > 4 * limit else line
 
 
-def tool_name(identifier: str, api_name: str) -> str:
+def tool_name(toolset: str, tool_name: str) -> str:
     """What a tool is called; of a plain function only its name."""
-    return fold(api_name if identifier == "local" else f"{identifier}/{api_name}", 80)
+    return fold(tool_name if toolset == "local" else f"{toolset}/{tool_name}", 80)
 
 
 def arguments(args: Mapping[str, Any], limit: int = MAX_SHOWN) -> Iterator[tuple[str, str]]:
@@ -94,7 +94,7 @@ def begun(name: str, args: Mapping[str, Any]) -> Text:
 
 def ended(event: AfterToolCall | OnToolCallError) -> tuple[Text, bool]:
     """How a tool call has ended; and whether its line matters so much that all of it is to be seen."""
-    name, took = tool_name(event.identifier, event.api_name), length(int(event.execution_time_ms * 1e6))
+    name, took = tool_name(event.toolset, event.tool_name), length(int(event.execution_time_ms * 1e6))
     failed = isinstance(event, OnToolCallError)
     told = f"{event.error_type}: {event.error}" if isinstance(event, OnToolCallError) else event.content
     if isinstance(event, OnToolCallError) and is_interrupted(event):

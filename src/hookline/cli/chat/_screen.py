@@ -56,7 +56,7 @@ class Screen:
 
     def tool_begins(self, event: BeforeToolCall) -> None:
         """A tool is being called."""
-        self.line(lines.begun(lines.tool_name(event.identifier, event.api_name), event.args), self._depth(event))
+        self.line(lines.begun(lines.tool_name(event.toolset, event.tool_name), event.args), self._depth(event))
 
     def tool_ended(self, event: AfterToolCall | OnToolCallError) -> None:
         """A tool call has ended."""
@@ -99,7 +99,7 @@ class Screen:
 
     def question(self, pending: PendingTool, choices: str) -> None:
         """Show a person the whole call to decide about, what a hook asks about it, and what can be answered."""
-        name = lines.tool_name(pending.identifier, pending.api_name)
+        name = lines.tool_name(pending.toolset, pending.tool_name)
         self.line(Text.assemble((f"{WAITING.glyph} ", WAITING.style), (name, "bold"), " needs your approval"))
         given = list(lines.arguments(pending.args))
         column = max((len(key) for key, _ in given), default=0)
@@ -111,7 +111,7 @@ class Screen:
 
     def decided(self, pending: PendingTool, said: str, *, approved: bool) -> None:
         """What was decided without a person, and why."""
-        mark, name = OK if approved else DENIED, lines.tool_name(pending.identifier, pending.api_name)
+        mark, name = OK if approved else DENIED, lines.tool_name(pending.toolset, pending.tool_name)
         self.line(Text.assemble((f"{mark.glyph} ", mark.style), (name, "cyan"), (f"  {said}", mark.style)))
 
     def totals(self, usage: Usage, tool_calls: int, answers: int) -> None:

@@ -234,7 +234,7 @@ class Talk:
             self._show_tools()
         elif command == "/history":
             for message in self._session.history:
-                asked = ", ".join(lines.tool_name(each.identifier, each.api_name) for each in message.tool_calls)
+                asked = ", ".join(lines.tool_name(each.toolset, each.tool_name) for each in message.tool_calls)
                 screen.row(f"{message.role:9}  {lines.fold(message.content) or f'→ {asked}'}")
         elif command == "/trace":
             try:
@@ -256,7 +256,7 @@ class Talk:
         for spec in self._session.specs:
             first = lines.fold(spec.description.partition("\n")[0], 80)
             asked = "  asks first" if getattr(spec, "needs_approval", False) else ""
-            self._screen.row(f"{lines.tool_name(spec.identifier, spec.name)}{asked}  {first}")
+            self._screen.row(f"{lines.tool_name(spec.toolset, spec.name)}{asked}  {first}")
         if not self._session.specs:
             self._screen.note("It has none.")
 

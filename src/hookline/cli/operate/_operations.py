@@ -106,7 +106,7 @@ def show_operation(
         fields(
             [
                 ("toolCallId", copied(call.tool_call_id)),
-                ("tool", f"{call.identifier}/{call.api_name}"),
+                ("tool", f"{call.toolset}/{call.tool_name}"),
                 ("args", call.args or "{}"),
                 ("prompt", call.prompt),
             ]
@@ -217,7 +217,7 @@ def _decide(
     if as_json:
         as_lines([decided])
         return
-    tool = one_line(f"{call.identifier}/{call.api_name}") if call is not None else ""
+    tool = one_line(f"{call.toolset}/{call.tool_name}") if call is not None else ""
     its = f"{copied(decided.tool_call_id)} ({tool}) of {copied(operation)}"
     typer.echo(f"{DECIDED[decision].capitalize()} {its}{f', tenant {copied(owner)}' if owner else ''}.")
     if call is not None:
@@ -237,7 +237,7 @@ def _show_decision(made: MadeDecision) -> None:
     fields(
         [
             ("toolCallId", copied(made.tool_call_id)),
-            ("tool", f"{made.identifier}/{made.api_name}" if made.api_name else ""),
+            ("tool", f"{made.toolset}/{made.tool_name}" if made.tool_name else ""),
             ("args", made.args or "{}"),
             ("decision", DECIDED[made.decision]),
             ("reason", made.reason),

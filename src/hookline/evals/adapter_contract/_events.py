@@ -24,7 +24,7 @@ from hookline.evals.adapter_contract._scenes import (
     tool_pair,
 )
 from hookline.evals.adapter_contract._stage import Stage
-from hookline.evals.adapter_contract._witness import Witness, drives_call, expect, holds, identifier_of, same, told
+from hookline.evals.adapter_contract._witness import Witness, drives_call, expect, holds, same, told, toolset_of
 from hookline.events import (
     AfterCallAgent,
     AfterStep,
@@ -56,7 +56,7 @@ async def plain(stage: Stage) -> Witness:
     witness = Witness(stage)
     ran = await stage.play(PLAIN, [witness.hooks])
 
-    witness.heard(plain_events(tool_pair(identifier_of(stage), content="3")))
+    witness.heard(plain_events(tool_pair(toolset_of(stage), content="3")))
     told(ran, "3")
     if HookType.BEFORE_STEP in stage.drives.events:
         same("What the run gave.", ran.output, "done")
@@ -82,7 +82,7 @@ async def tool_error(stage: Stage) -> Witness:
     except Exception as error:
         failure = error
 
-    pair = tool_pair(identifier_of(stage), name="fail", args={}, error="broken", error_type="ValueError")
+    pair = tool_pair(toolset_of(stage), name="fail", args={}, error="broken", error_type="ValueError")
     if failure is None:
         witness.heard(plain_events(pair, content=""))
     else:
@@ -109,7 +109,7 @@ async def _model_error(stage: Stage, hooks: list[Hooks]) -> Witness:
 
     failed = [expect(BeforeStep, step_index=1), expect(AfterStep, step_index=1, should_continue=False)]
     ends = [complete("error", steps=2, llm_calls=2, tool_calls=1), expect(OnError)]
-    witness.heard([*step(0, *tool_pair(identifier_of(stage), content="3")), *failed, *ends])
+    witness.heard([*step(0, *tool_pair(toolset_of(stage), content="3")), *failed, *ends])
     return witness
 
 
@@ -119,7 +119,7 @@ async def mock(stage: Stage) -> Witness:
     hooks.on(BeforeToolCall, id="canned")(_mock_with("42"))
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
 
-    witness.heard(plain_events(tool_pair(identifier_of(stage), content="42", mocked=True, answered_by="canned")))
+    witness.heard(plain_events(tool_pair(toolset_of(stage), content="42", mocked=True, answered_by="canned")))
     told(ran, "42")
     return witness
 
@@ -130,7 +130,7 @@ async def mocked_error(stage: Stage) -> Witness:
     hooks.on(BeforeToolCall)(_mock_with(OSError("no disk")))
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
 
-    pair = tool_pair(identifier_of(stage), error="no disk", error_type="OSError", mocked=True)
+    pair = tool_pair(toolset_of(stage), error="no disk", error_type="OSError", mocked=True)
     witness.heard(plain_events(pair))
     told(ran, "no disk")
     return witness
@@ -138,7 +138,7 @@ async def mocked_error(stage: Stage) -> Witness:
 
 async def parallel(stage: Stage) -> Witness:
     """Calls of one step keep their pairs apart; the model is told in its own order."""
-    witness, name = Witness(stage), identifier_of(stage)
+    witness, name = Witness(stage), toolset_of(stage)
     ran = await stage.play(PARALLEL, [witness.hooks])
 
     pairs = [
@@ -214,7 +214,7 @@ async def failing_compaction(stage: Stage) -> Witness:
 
 def _compacting(stage: Stage, *, summary: str | None) -> list[Any]:
     return [
-        *step(0, *tool_pair(identifier_of(stage), content="3"), content="let me see"),
+        *step(0, *tool_pair(toolset_of(stage), content="3"), content="let me see"),
         *step(1, *compacted(summary=summary), last=True, content="done"),
         complete(steps=2, llm_calls=2, tool_calls=1, last_assistant_content="done"),
     ]

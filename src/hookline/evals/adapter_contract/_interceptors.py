@@ -34,7 +34,7 @@ from hookline.evals.adapter_contract._scenes import (
     tool_pair,
 )
 from hookline.evals.adapter_contract._stage import Ran, Scene, Stage
-from hookline.evals.adapter_contract._witness import ContractError, Witness, expect, holds, identifier_of, same, told
+from hookline.evals.adapter_contract._witness import ContractError, Witness, expect, holds, same, told, toolset_of
 from hookline.events import AfterStep, BeforeStep, OnError
 from hookline.hooks import Hooks
 
@@ -160,7 +160,7 @@ def _tool(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> Non
         content, after = "canned", {"content": "canned", "mocked": True, "answered_by": "hook"}
     elif kind == "guard":
         content, after = _refusal(deed), {"success": False, "answered_by": "hook"}
-    witness.heard(plain_events(tool_pair(identifier_of(stage), args=args, **after)))
+    witness.heard(plain_events(tool_pair(toolset_of(stage), args=args, **after)))
     told(ran, content)
 
 
@@ -179,7 +179,7 @@ def _model(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> No
         same("What the run gave.", ran.output, output)
         witness.heard(
             [
-                *step(0, *tool_pair(identifier_of(stage), content="3")),
+                *step(0, *tool_pair(toolset_of(stage), content="3")),
                 *step(1, last=True, content=output),
                 complete(steps=2, last_assistant_content=output),
             ]
@@ -196,7 +196,7 @@ def _agent(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> No
     output = "done" if kind == "before" else "changed"
     _asked(ran, changed=kind != "after")
     same("What the run gave.", ran.output, output)
-    witness.heard(plain_events(tool_pair(identifier_of(stage), content="3"), output=output))
+    witness.heard(plain_events(tool_pair(toolset_of(stage), content="3"), output=output))
 
 
 def _sub_agent(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> None:
@@ -224,7 +224,7 @@ def _compact(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> 
     summary = {"guard": None, "before": "summary", "after": "changed", "around": "changed"}[kind]
     if deed == "responds":
         summary = "canned"
-    first = step(0, *tool_pair(identifier_of(stage), content="3"))
+    first = step(0, *tool_pair(toolset_of(stage), content="3"))
     second = step(1, *compacted(summary=summary), last=True)
     witness.heard(
         [*first, *second, complete("error", steps=2), expect(OnError)]
@@ -255,7 +255,7 @@ async def denied_and_stopped(stage: Stage) -> Witness:
     hooks.guard(ToolCall, id="hook")(lambda call: Deny("enough", stop=True))
     ran = await _played(stage, PLAIN, [hooks, witness.hooks], may_fail=True)
 
-    pair = tool_pair(identifier_of(stage), content="enough", success=False, answered_by="hook")
+    pair = tool_pair(toolset_of(stage), content="enough", success=False, answered_by="hook")
     stopped = step(0, *pair, should_continue=False, total_tool_calls=1)
     witness.heard([*stopped, complete("interrupted", steps=1, llm_calls=1, tool_calls=1)])
     holds("A denial that stops ends the run.", ran is None or ran.output != DONE.content)

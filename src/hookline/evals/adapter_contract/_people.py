@@ -9,7 +9,7 @@ import msgspec
 from hookline.calls import Ask, ToolCall
 from hookline.evals.adapter_contract._scenes import PLAIN, complete, decided, step, stopped, tool_pair, waiting
 from hookline.evals.adapter_contract._stage import Ran, Scene, Stage
-from hookline.evals.adapter_contract._witness import Witness, expect, holds, identifier_of, same, told
+from hookline.evals.adapter_contract._witness import Witness, expect, holds, same, told, toolset_of
 from hookline.events import AfterStep, BeforeHumanIntervention, BeforeStep, HookType
 from hookline.hooks import Hooks
 from hookline.runtime import Approve, Reject
@@ -25,7 +25,7 @@ async def approve(stage: Stage) -> Witness:
     witness.forget()
     ran = await _resumed(ran, Approve("t1"), witness)
 
-    pair = tool_pair(identifier_of(stage), content="3", step_index=1)
+    pair = tool_pair(toolset_of(stage), content="3", step_index=1)
     witness.heard(
         [*step(1, decided("approve"), *pair), *step(2, last=True, content="done"), complete(steps=3, tool_calls=1)]
     )
@@ -86,7 +86,7 @@ async def ask(stage: Stage) -> Witness:
 
     witness.heard(
         [
-            *step(1, decided("approve"), *tool_pair(identifier_of(stage), content="3", step_index=1)),
+            *step(1, decided("approve"), *tool_pair(toolset_of(stage), content="3", step_index=1)),
             *step(2, last=True, content="done"),
             complete(steps=3, tool_calls=1),
         ]
@@ -101,8 +101,8 @@ async def _paused(stage: Stage, scene: Scene) -> tuple[Witness, Ran]:
     witness.heard(waiting())
     same("Calls that wait.", list(ran.pending), ["t1"])
     for paused in witness.of(BeforeHumanIntervention):
-        shown = [(each.identifier, each.api_name, each.args) for each in paused.pending_tools]
-        same("What the person is shown.", shown, [(identifier_of(stage), "add", {"a": 1, "b": 2})])
+        shown = [(each.toolset, each.tool_name, each.args) for each in paused.pending_tools]
+        same("What the person is shown.", shown, [(toolset_of(stage), "add", {"a": 1, "b": 2})])
     return witness, ran
 
 

@@ -18,10 +18,10 @@ from hookline.evals.adapter_contract._witness import (
     drives_call,
     expect,
     holds,
-    identifier_of,
     refused,
     same,
     told,
+    toolset_of,
 )
 from hookline.events import EVENTS, AfterStep, BeforeStep, BeforeToolCall, OnToolCallError
 from hookline.hooks import Hooks
@@ -49,7 +49,7 @@ async def at_once(stage: Stage) -> Witness:
     same("How many runs there were.", len(rans), RUNS)
     for number, (ran, witness) in enumerate(zip(rans, witnesses, strict=True)):
         answer = f"answer {number}"
-        witness.heard(plain_events(tool_pair(identifier_of(stage), content=answer, mocked=True)))
+        witness.heard(plain_events(tool_pair(toolset_of(stage), content=answer, mocked=True)))
         told(ran, answer)
         same("A run is one operation.", len({event.operation_id for event in witness.events}), 1)
     ids = {event.operation_id for witness in witnesses for event in witness.events}
@@ -78,7 +78,7 @@ async def cancelled(stage: Stage) -> Witness:
         group.cancel_scope.cancel()
     same("What followed the cancellation.", after, [])
     holds("A cancelled operation is forgotten.", not interrupt("contract-cancelled"))
-    pair = tool_pair(identifier_of(stage), name="hang", args={}, error="The call was interrupted.")
+    pair = tool_pair(toolset_of(stage), name="hang", args={}, error="The call was interrupted.")
     witness.heard(
         [
             expect(BeforeStep, step_index=0),
@@ -107,7 +107,7 @@ async def raising_observers(stage: Stage) -> Witness:
             hooks.on(event)(broken_later)
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
 
-    witness.heard(plain_events(tool_pair(identifier_of(stage), content="3")))
+    witness.heard(plain_events(tool_pair(toolset_of(stage), content="3")))
     told(ran, "3")
     return witness
 
@@ -124,7 +124,7 @@ async def hung_observer(stage: Stage) -> Witness:
             hooks.on(event)(hang)
     ran = await stage.play(PLAIN, [hooks, witness.hooks], drain_timeout=0.0)
 
-    witness.heard(plain_events(tool_pair(identifier_of(stage), content="3")))
+    witness.heard(plain_events(tool_pair(toolset_of(stage), content="3")))
     told(ran, "3")
     return witness
 
@@ -183,6 +183,6 @@ async def refusals(stage: Stage) -> Witness:
     witness = Witness(stage)
     ran = await stage.play(PLAIN, [*(hooks for _, hooks in never), witness.hooks], best_effort=True)
 
-    witness.heard(plain_events(tool_pair(identifier_of(stage), content="3")))
+    witness.heard(plain_events(tool_pair(toolset_of(stage), content="3")))
     told(ran, "3")
     return witness

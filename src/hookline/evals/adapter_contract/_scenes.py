@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from hookline.calls import ModelResponse, ToolCalling
+from hookline.calls import ModelResponse, ToolRequest
 from hookline.evals.adapter_contract._stage import Scene
 from hookline.evals.adapter_contract._witness import Expected, expect
 from hookline.events import (
@@ -62,18 +62,18 @@ async def fail() -> str:
     raise ValueError("broken")
 
 
-def tool_call(name: str, tool_call_id: str = "t1", **args: Any) -> ToolCalling:
+def tool_call(name: str, tool_call_id: str = "t1", **args: Any) -> ToolRequest:
     """A tool call of a model."""
-    return ToolCalling(api_name=name, args=args, tool_call_id=tool_call_id)
+    return ToolRequest(tool_name=name, args=args, tool_call_id=tool_call_id)
 
 
-def calls(*callings: ToolCalling, content: str = "") -> ModelResponse:
+def calls(*callings: ToolRequest, content: str = "") -> ModelResponse:
     """An answer that asks for tool calls."""
     return ModelResponse(content=content, tool_calls=list(callings), finish_reason="tool_calls")
 
 
 ADD = tool_call("add", a=1, b=2)
-ASK_CHILD = ToolCalling(identifier="agent", api_name="child", args={"instruction": "do it"}, tool_call_id="t1")
+ASK_CHILD = ToolRequest(toolset="agent", tool_name="child", args={"instruction": "do it"}, tool_call_id="t1")
 DONE = ModelResponse(content="done")
 
 PLAIN = Scene(turns=[calls(ADD, content="let me see"), DONE], tools={"add": add})
@@ -87,7 +87,7 @@ COMPACTING = Scene(turns=[calls(ADD, content="let me see"), DONE], tools={"add":
 
 
 def tool_pair(
-    identifier: str,
+    toolset: str,
     *,
     name: str = "add",
     args: dict[str, Any] | None = None,
@@ -98,8 +98,8 @@ def tool_pair(
 ) -> list[Expected]:
     """The two events of a tool call; with `error=` the second says that it raised."""
     of = {
-        "identifier": identifier,
-        "api_name": name,
+        "toolset": toolset,
+        "tool_name": name,
         "args": {"a": 1, "b": 2} if args is None else args,
         "tool_call_id": tool_call_id,
         "call_index": call_index,

@@ -9,7 +9,7 @@ import msgspec
 
 from hookline.calls import ModelResponse
 from hookline.hooks import AnyHook
-from hookline.runtime import Approve, Drives, Reject
+from hookline.runtime import Approve, Capabilities, Reject
 
 __all__ = ["Ran", "Scene", "Stage"]
 
@@ -18,7 +18,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be played.
 
     Attributes:
-        turns: What the model answers, turn by turn; asked once more, it raises. Calls of sub-agents have the identifier
+        turns: What the model answers, turn by turn; asked once more, it raises. Calls of sub-agents have the toolset
             `"agent"`.
         tools: What its tools do, by name: async functions with typed parameters and a docstring.
         approval: The tools that need a person's approval because the framework was told so.
@@ -60,11 +60,11 @@ class Stage(Protocol):
 
     Attributes:
         drives: What its adapter can drive.
-        identifier: Where the adapter says that the tools of a scene come from.
+        toolset: Where the adapter says that the tools of a scene come from.
     """
 
-    drives: Drives
-    identifier: str = "local"
+    drives: Capabilities
+    toolset: str = "local"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         """Run a fresh agent of the framework, with the hooks attached as its users would.

@@ -13,7 +13,7 @@ from hookline.errors import HooklineError, UnsupportedHookError
 from hookline.evals.adapter_contract._stage import Ran, Scene, Stage
 from hookline.events import EVENTS, Event, HookType
 from hookline.hooks import AnyHook, Hooks
-from hookline.runtime import Drives
+from hookline.runtime import Capabilities
 
 __all__ = [
     "ContractError",
@@ -22,10 +22,10 @@ __all__ = [
     "drives_call",
     "expect",
     "holds",
-    "identifier_of",
     "refused",
     "same",
     "told",
+    "toolset_of",
 ]
 
 STEP_FIELDS = frozenset({"step_index", "steps", "total_steps", "llm_calls", "last_assistant_content"})
@@ -159,14 +159,14 @@ def values(event: object, fields: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(event, name) for name in fields}
 
 
-def drives_call(drives: Drives, call: type[Call], kind: str) -> bool:
+def drives_call(drives: Capabilities, call: type[Call], kind: str) -> bool:
     """Whether a framework lets an interceptor of this kind stand in the way of such calls."""
     return kind in drives.calls.get(call, frozenset())
 
 
-def identifier_of(stage: Stage) -> str:
+def toolset_of(stage: Stage) -> str:
     """Where the adapter says that the tools of a scene come from."""
-    return getattr(stage, "identifier", "local")
+    return getattr(stage, "toolset", "local")
 
 
 async def refused(stage: Stage, scene: Scene, hooks: Iterable[AnyHook], what: str) -> None:

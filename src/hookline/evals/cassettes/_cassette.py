@@ -322,7 +322,7 @@ class Cassette:
         return self._scopes.of(event.operation_id, event.parent_operation_id, event.agent_id)
 
     def _answer(self, event: BeforeToolCall, *, may_run: bool) -> ToolResult | None:
-        tool = f"{event.identifier}/{event.api_name}"
+        tool = f"{event.toolset}/{event.tool_name}"
         scope = self._scope(event)
         try:
             args = self._redaction.value(plain(event.args))

@@ -42,7 +42,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """What one real call was answered.
 
     Attributes:
-        tool: The tool, as `identifier/api_name`.
+        tool: The tool, as `toolset/tool_name`.
         args: The arguments, without secrets.
         result: What the tool answered, or what its exception said.
         success: Whether the tool did what it was asked for.
@@ -81,7 +81,7 @@ def recording_of(event: AfterToolCall | OnToolCallError, scope: Scope, redaction
     error = event if isinstance(event, OnToolCallError) else None
     said = {key: value for key, value in event.metadata.items() if key not in PROVENANCE}
     return Recording(
-        tool=f"{event.identifier}/{event.api_name}",
+        tool=f"{event.toolset}/{event.tool_name}",
         args=redaction.value(plain(event.args)),
         result=redaction.text(event.error if isinstance(event, OnToolCallError) else event.content),
         success=False if isinstance(event, OnToolCallError) else event.success,

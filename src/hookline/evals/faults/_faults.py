@@ -166,7 +166,7 @@ class Timeout(CallFault, frozen=True):
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> Exception:
         """See `Fault`."""
-        return TimeoutError(f"{call.identifier}/{call.api_name} did not answer within {self.seconds:g} s.")
+        return TimeoutError(f"{call.toolset}/{call.tool_name} did not answer within {self.seconds:g} s.")
 
     def delay_s(self, draw: random.Random) -> float:
         """See `Fault`."""
@@ -200,7 +200,7 @@ class RateLimit(CallFault, frozen=True, kw_only=True):
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult | None:
         """See `Fault`. The seconds to wait are in the text, and in the metadata as `retry_after_s`."""
-        tool = f"{call.identifier}/{call.api_name}"
+        tool = f"{call.toolset}/{call.tool_name}"
         # Two equal limits are two budgets. The state holds the fault too, so that nothing else gets its id.
         _, passed = clock.state.setdefault((id(self), tool), (self, deque()))
         now = clock.arrival
@@ -277,7 +277,7 @@ def strikes(probability: float, *, seed: int, operation: str, tool: str, call_in
         probability: From 0 (never) to 1 (always).
         seed: The seed of the run.
         operation: The operation, or the name of the case that it runs.
-        tool: The tool, as `identifier/api_name`.
+        tool: The tool, as `toolset/tool_name`.
         call_index: The call, from 1, per tool and operation.
         fault_index: Which of the faults that may strike the call.
     """
@@ -293,7 +293,7 @@ def draw_for(*, seed: int, operation: str, tool: str, call_index: int, fault_ind
     Args:
         seed: The seed of the run.
         operation: The operation, or the name of the case that it runs.
-        tool: The tool, as `identifier/api_name`.
+        tool: The tool, as `toolset/tool_name`.
         call_index: The call, from 1, per tool and operation.
         fault_index: Which of the faults that may strike the call.
     """

@@ -34,7 +34,7 @@ def calls_of(calls: Sequence[C], pattern: str, args: object = None) -> list[C]:
 
     Args:
         calls: Calls that were made.
-        pattern: `identifier/api_name`, a bare name (of any identifier), or a glob over the path.
+        pattern: `toolset/tool_name`, a bare name (of any toolset), or a glob over the path.
         args: The arguments that they must have, all of them; any object that compares itself with a dict will do.
             `None` for any arguments.
     """
@@ -52,7 +52,7 @@ def assert_called(
 
     Args:
         calls: Calls that were made.
-        pattern: `identifier/api_name`, a bare name (of any identifier), or a glob over the path.
+        pattern: `toolset/tool_name`, a bare name (of any toolset), or a glob over the path.
         args: The arguments that count, all of them; `None` for any.
         times: How often exactly; `None` for at least once.
         note: What the table says of a call, besides its tool and arguments.
@@ -81,7 +81,7 @@ def assert_not_called(calls: Sequence[C], pattern: str, *, note: Note[C] | None 
 
     Args:
         calls: Calls that were made.
-        pattern: `identifier/api_name`, a bare name (of any identifier), or a glob over the path.
+        pattern: `toolset/tool_name`, a bare name (of any toolset), or a glob over the path.
         note: What the table says of a call, besides its tool and arguments.
 
     Raises:
@@ -98,7 +98,7 @@ def assert_called_once_with(calls: Sequence[C], pattern: str, args: object, *, n
 
     Args:
         calls: Calls that were made.
-        pattern: `identifier/api_name`, a bare name (of any identifier), or a glob over the path.
+        pattern: `toolset/tool_name`, a bare name (of any toolset), or a glob over the path.
         args: The arguments, all of them; any object that compares itself with a dict will do.
         note: What the table says of a call, besides its tool and arguments.
 
@@ -202,7 +202,7 @@ def _near(calls: Sequence[SeenCall], pattern: str, args: object) -> str:
         return (
             f" It was called {_times(len(same_tool))} with other arguments; the nearest differs in {'; '.join(lines)}."
         )
-    names = list(dict.fromkeys(name for call in calls for name in (path_of(call), call.api_name)))
+    names = list(dict.fromkeys(name for call in calls for name in (path_of(call), call.tool_name)))
     close = get_close_matches(pattern, names, n=1)
     return f" Did you mean {close[0]}?" if close else ""
 

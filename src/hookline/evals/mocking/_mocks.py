@@ -69,8 +69,8 @@ class MockedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         operation_id: The run.
-        identifier: Where the tool comes from.
-        api_name: The tool's name there.
+        toolset: Where the tool comes from.
+        tool_name: The tool's name there.
         args: The arguments.
         call_index: From 1, per tool and operation.
         step_index: The step, from 0.
@@ -83,8 +83,8 @@ class MockedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """
 
     operation_id: str
-    identifier: str
-    api_name: str
+    toolset: str = msgspec.field(name="identifier")
+    tool_name: str = msgspec.field(name="apiName")
     args: dict[str, Any]
     call_index: int
     step_index: int
@@ -97,8 +97,8 @@ class MockedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def path(self) -> str:
-        """The tool, as `identifier/api_name`."""
-        return f"{self.identifier}/{self.api_name}"
+        """The tool, as `toolset/tool_name`."""
+        return f"{self.toolset}/{self.tool_name}"
 
 
 class FaultStrike(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -106,7 +106,7 @@ class FaultStrike(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         fault: The fault's name.
-        tool: The tool, as `identifier/api_name`.
+        tool: The tool, as `toolset/tool_name`.
         call_index: Its call, from 1, per tool and operation.
         step_index: The step, from 0.
         operation_id: The run.
@@ -161,7 +161,7 @@ SEARCHED = 2_000
 
 def refusal(table: RuleTable, call: SeenCall) -> ToolResult:
     """The result of a call that nothing answers in a strict run."""
-    path = f"{call.identifier}/{call.api_name}"
+    path = f"{call.toolset}/{call.tool_name}"
     content = (
         f"No mock answers {path} with {_short(canonical(call.args))} (call {call.call_index} of it, step "
         f"{call.step_index}), and this run is strict: the real tool was not run. {_nearest(table, call)}Answer it with "
@@ -172,7 +172,7 @@ def refusal(table: RuleTable, call: SeenCall) -> ToolResult:
 
 def broken(call: SeenCall, rule: Rule | None, error: Exception) -> ToolResult:
     """The result of a call whose mock failed."""
-    path = f"{call.identifier}/{call.api_name}"
+    path = f"{call.toolset}/{call.tool_name}"
     what = f"Rule {rule.name!r}" if rule is not None else "A mock"
     kind = "" if isinstance(error, AnswerError) else f"{type(error).__name__}: "
     content = f"{what} could not answer {path}: {kind}{message_of(error)}. The real tool was not run."
@@ -182,7 +182,7 @@ def broken(call: SeenCall, rule: Rule | None, error: Exception) -> ToolResult:
 
 def explained(table: RuleTable, call: SeenCall) -> str:
     """Which rule a call gets, and why not the others that are for its tool."""
-    path = f"{call.identifier}/{call.api_name}"
+    path = f"{call.toolset}/{call.tool_name}"
     winner, problem = _winner(table, call)
     lines = [f"{path} with {_short(canonical(call.args))}, call {call.call_index} of it, step {call.step_index}:"]
     rules = table.of_tool(path)
@@ -222,7 +222,7 @@ def _reason(rule: Rule, call: SeenCall) -> str | None:
 
 
 def _nearest(table: RuleTable, call: SeenCall) -> str:
-    path = f"{call.identifier}/{call.api_name}"
+    path = f"{call.toolset}/{call.tool_name}"
     reasons = [(rule, _reason(rule, call) or "") for rule in table.of_tool(path)[:50]]
     if reasons:
         rule, reason = min(reasons, key=lambda each: len(each[1]))
@@ -234,7 +234,7 @@ def _nearest(table: RuleTable, call: SeenCall) -> str:
     for rule in rules:
         for known in rule.matcher.paths() or (rule.name.partition(" #")[0],):
             tools.setdefault(known, rule)
-    close = get_close_matches(path, tools, n=1, cutoff=0.4) or get_close_matches(call.api_name, tools, n=1, cutoff=0.4)
+    close = get_close_matches(path, tools, n=1, cutoff=0.4) or get_close_matches(call.tool_name, tools, n=1, cutoff=0.4)
     if close:
         rule = tools[close[0]]
         return f"The nearest rule is {rule.name!r}: {_reason(rule, call)}. "
@@ -395,7 +395,7 @@ class Decider:
         for change in changes:
             try:
                 value = change(call, result)
-                result = _as_result(call.api_name, await value if inspect.isawaitable(value) else value)
+                result = _as_result(call.tool_name, await value if inspect.isawaitable(value) else value)
             except BaseException as error:
                 result = _raised(error)
         return result
@@ -542,9 +542,9 @@ class Decider:
                     "it gave something to await, and nobody waits for that here: make its function `async def`, and "
                     "the rule before the run begins"
                 )
-            result = _as_result(event.api_name, value)
+            result = _as_result(event.tool_name, value)
             for change in decision.changes:
-                result = _as_result(event.api_name, change(event, result))
+                result = _as_result(event.tool_name, change(event, result))
         except Exception as error:
             if isinstance(error, ToolResultError):
                 error = AnswerError(f"what it gave cannot be shown to a model: {error.reason}")
@@ -564,8 +564,8 @@ class Decider:
     def _keep(self, event: BeforeToolCall | AfterToolCall | OnToolCallError, decision: Decision) -> None:
         decision.calls[decision.slot] = MockedCall(
             operation_id=event.operation_id,
-            identifier=event.identifier,
-            api_name=event.api_name,
+            toolset=event.toolset,
+            tool_name=event.tool_name,
             args=event.args,
             call_index=event.call_index,
             step_index=event.step_index,
@@ -584,7 +584,7 @@ def _key(call: ToolCall | BeforeToolCall | AfterToolCall | OnToolCallError) -> C
 
 
 def _path(call: ToolCall | BeforeToolCall | AfterToolCall | OnToolCallError) -> str:
-    return f"{call.identifier}/{call.api_name}"
+    return f"{call.toolset}/{call.tool_name}"
 
 
 def _spoilt_by(fault: Fault, draw: random.Random) -> Change:
@@ -695,7 +695,7 @@ class ToolMocks(Hooks):
         """A rule for the calls of a tool; say what it answers: `.returns(...)`, `.raises(...)`, `.runs(...)`.
 
         Args:
-            pattern: `identifier/api_name`, a name alone, a glob, a compiled regular expression, or a predicate on the
+            pattern: `toolset/tool_name`, a name alone, a glob, a compiled regular expression, or a predicate on the
                 path.
             args: The arguments, all of them; any unless given. See `when` for other ways to match them.
             nth: Only the n-th call of the tool in its operation, from 1.
@@ -725,19 +725,19 @@ class ToolMocks(Hooks):
             raise HookUsageError(f"A rule needs a matcher, as match.tool('bank/*'); got {matcher!r:.100}.")
         return self._add(matcher, name, repr(matcher)[:60])
 
-    def fake(self, source: Callable[[], T] | T, *, identifier: str = "local") -> Fake[T]:
+    def fake(self, source: Callable[[], T] | T, *, toolset: str = "local") -> Fake[T]:
         """Let an object's methods stand for tools, with a state of its own in each operation.
 
         Args:
             source: A class or function that makes the object, or an object whose copy each operation gets.
-            identifier: Where its tools come from.
+            toolset: Where its tools come from.
 
         Returns:
             Gives the object that an operation has used: `fake.of(operation_id)`, `fake.only`.
         """
         fake = Fake(source)
         for method in fake.methods():
-            rule = self._add(match.tool(f"{identifier}/{method}"), None, f"{identifier}/{method}")
+            rule = self._add(match.tool(f"{toolset}/{method}"), None, f"{toolset}/{method}")
             rule.optional = True
             rule.answered_with(FakeMethod(fake, method))
         self._fakes.append(fake)
@@ -824,7 +824,7 @@ class ToolMocks(Hooks):
         """Fail unless a tool was called.
 
         Args:
-            pattern: `identifier/api_name`, a name alone, or a glob over the path.
+            pattern: `toolset/tool_name`, a name alone, or a glob over the path.
             args: The arguments, all of them; `None` for any.
             times: How often; `None` for at least once.
 

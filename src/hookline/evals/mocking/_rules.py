@@ -134,9 +134,9 @@ def _is_plain(value: object) -> bool:
 def _among(matcher: Matcher, parts: Sequence[Matcher], tools: Sequence[ToolSpec]) -> str | None:
     if not tools:
         return None
-    fitting = [spec for spec in tools if matcher.may_match(f"{spec.identifier}/{spec.name}")]
+    fitting = [spec for spec in tools if matcher.may_match(f"{spec.toolset}/{spec.name}")]
     if not fitting:
-        known = ", ".join(f"{spec.identifier}/{spec.name}" for spec in tools[:10])
+        known = ", ".join(f"{spec.toolset}/{spec.name}" for spec in tools[:10])
         return f"no tool matches {matcher!r}; the tools are {known}{' and others' if len(tools) > 10 else ''}"
     for part in parts:
         if not (isinstance(part, ArgumentsAre) and part.mode in ("exact", "superset")) and not isinstance(
@@ -147,7 +147,7 @@ def _among(matcher: Matcher, parts: Sequence[Matcher], tools: Sequence[ToolSpec]
         names = [name.partition(".")[0] if isinstance(part, FieldsAre) else name for name in part.values]
         unknown = [name for name in names if name not in ignored and all(_lacks(spec, name) for spec in fitting)]
         if unknown:
-            return f"{fitting[0].identifier}/{fitting[0].name} has no argument {unknown[0]!r}"
+            return f"{fitting[0].toolset}/{fitting[0].name} has no argument {unknown[0]!r}"
     return None
 
 
@@ -329,7 +329,7 @@ class RuleTable:
 
     def find(self, call: SeenCall) -> Rule | None:
         """The rule that a call gets."""
-        return self._route(f"{call.identifier}/{call.api_name}").find(call)
+        return self._route(f"{call.toolset}/{call.tool_name}").find(call)
 
     def of_tool(self, path: str) -> list[Rule]:
         """The rules that calls of a tool can match, in the order in which they are asked."""

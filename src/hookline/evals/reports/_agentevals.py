@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from hookline.calls import Message, ToolCalling
+from hookline.calls import Message, ToolRequest
 from hookline.errors import HookUsageError
 from hookline.evals._canonical import canonical
 from hookline.evals.matching import path_of, shown
@@ -27,7 +27,7 @@ def agentevals_messages(
 
     Args:
         run: What a run came to, what was recorded of it, or what was expected of it.
-        paths: Whether tools are named `identifier/api_name`; their names alone unless given.
+        paths: Whether tools are named `toolset/tool_name`; their names alone unless given.
 
     Returns:
         A list that can be changed and written as JSON.
@@ -69,16 +69,16 @@ def _of_step(step: TrajectoryStep, number: int, paths: bool) -> list[dict[str, A
     ]
 
 
-def _ids(calls: Sequence[ToolCalling], number: int) -> list[str]:
+def _ids(calls: Sequence[ToolRequest], number: int) -> list[str]:
     return [call.tool_call_id or f"call_{number}_{place}" for place, call in enumerate(calls)]
 
 
-def _call(call: ToolCalling, name: str, paths: bool) -> dict[str, Any]:
-    tool = path_of(call).removeprefix("*/") if paths else call.api_name
+def _call(call: ToolRequest, name: str, paths: bool) -> dict[str, Any]:
+    tool = path_of(call).removeprefix("*/") if paths else call.tool_name
     return {"id": name, "type": "function", "function": {"name": tool, "arguments": _arguments(call)}}
 
 
-def _arguments(call: ToolCalling) -> str:
+def _arguments(call: ToolRequest) -> str:
     args: object = call.args
     if isinstance(args, str):
         return args if _is_json(args) else json.dumps(args)
@@ -88,7 +88,7 @@ def _arguments(call: ToolCalling) -> str:
         return canonical(args) if call.tool_call_id else _refuse(call)
 
 
-def _refuse(call: ToolCalling) -> str:
+def _refuse(call: ToolRequest) -> str:
     raise HookUsageError(
         f"The arguments of {path_of(call).removeprefix('*/')} cannot be written into a message: {shown(call.args)}. "
         "Give plain values in an expected trajectory that is to be exported."

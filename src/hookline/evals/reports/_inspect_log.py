@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from hookline.calls import ToolCalling
+from hookline.calls import ToolRequest
 from hookline.evals.errors import ReportError
 from hookline.evals.reports._report import write_whole
 from hookline.evals.running import TaskResult
@@ -151,8 +151,8 @@ def _messages(step: TrajectoryStep) -> list[dict[str, Any]]:
     return [said, *(_told(result) for result in step.results)]
 
 
-def _call(call: ToolCalling) -> dict[str, Any]:
-    written: dict[str, Any] = {"id": call.tool_call_id, "function": call.api_name, "type": "function"}
+def _call(call: ToolRequest) -> dict[str, Any]:
+    written: dict[str, Any] = {"id": call.tool_call_id, "function": call.tool_name, "type": "function"}
     if isinstance(call.args, Mapping):
         return {**written, "arguments": call.args}
     return {**written, "arguments": {}, "parse_error": f"These arguments are no JSON object: {call.args}"}
@@ -163,7 +163,7 @@ def _told(result: ToolOutcome) -> dict[str, Any]:
         "role": "tool",
         "content": result.content,
         "tool_call_id": result.tool_call_id,
-        "function": result.api_name,
+        "function": result.tool_name,
     }
     return told if result.success else {**told, "error": {"type": "unknown", "message": result.content}}
 

@@ -85,7 +85,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     """One tool call of a test, and who answered it.
 
     Attributes:
-        path: The tool, as `identifier/api_name`.
+        path: The tool, as `toolset/tool_name`.
         args: Its arguments, as JSON text without secrets.
         call_index: Its place among the operation's calls of the tool, from 1.
         step_index: The step it was made in, from 0.
@@ -335,7 +335,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _key(call: MockedCall | BeforeToolCall | AfterToolCall | OnToolCallError) -> Key:
-    return call.operation_id, f"{call.identifier}/{call.api_name}", call.call_index
+    return call.operation_id, f"{call.toolset}/{call.tool_name}", call.call_index
 
 
 def _row_of_call(call: MockedCall, shown: Showing) -> CallRow:
@@ -356,7 +356,7 @@ def _row_of_answer(event: AfterToolCall | OnToolCallError, shown: Showing) -> Ca
     said = event.metadata
     outcome: Outcome = "refused" if said.get("unmocked") is True else "mocked" if event.mocked else "real"
     return CallRow(
-        path=f"{event.identifier}/{event.api_name}",
+        path=f"{event.toolset}/{event.tool_name}",
         args=shown(event.args),
         call_index=event.call_index,
         step_index=event.step_index,
@@ -370,7 +370,7 @@ def _row_of_answer(event: AfterToolCall | OnToolCallError, shown: Showing) -> Ca
 def _row_of_question(event: BeforeToolCall, result: ToolResult | None, shown: Showing) -> CallRow:
     missed = result is not None and result.metadata.get("recording") is None
     return CallRow(
-        path=f"{event.identifier}/{event.api_name}",
+        path=f"{event.toolset}/{event.tool_name}",
         args=shown(event.args),
         call_index=event.call_index,
         step_index=event.step_index,

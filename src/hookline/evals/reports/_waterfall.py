@@ -219,7 +219,7 @@ def _tool(axis: Axis, before: BeforeToolCall, after: AfterToolCall | OnToolCallE
 
 
 def _path(event: BeforeToolCall) -> str:
-    return f"{event.identifier}/{event.api_name}"
+    return f"{event.toolset}/{event.tool_name}"
 
 
 def _hook(axis: Axis, timed: TimedExecution) -> Span:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from hookline.calls import ToolCalling, ToolSpec
+from hookline.calls import ToolRequest, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.hooks import AnyHook
 from hookline.runtime import OperationStore
@@ -70,7 +70,7 @@ class Suite(RunsTasks, Protocol):
         """What the user asks for in a task."""
         ...
 
-    def ground_truth(self, task_id: str) -> list[ToolCalling]:
+    def ground_truth(self, task_id: str) -> list[ToolRequest]:
         """The calls that solve a task; empty where nobody wrote them down."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hookline.calls import ToolCalling
+from hookline.calls import ToolRequest
 from hookline.evals.matching import ToolRule, path_of
 from hookline.evals.running import CheckResult
 from hookline.evals.suites.checks import FinishedTask
@@ -31,7 +31,7 @@ class Expected:
     tools: Mapping[str, ToolRule] = field(default_factory=dict)
 
     @property
-    def ground_truth(self) -> list[ToolCalling]:
+    def ground_truth(self) -> list[ToolRequest]:
         """The calls as the model would ask for them.
 
         Raises:

@@ -38,7 +38,7 @@ class AgentTools:
     def __init__(self, agent: Agent, opened: Sequence[str] | None = None) -> None:
         self.own = [*_paths(agent), *(opened or ())]
         self.deeper = [path for each in agent.sub_agents for path in AgentTools(each).all]
-        self.closed = [] if opened is not None else [source.identifier for source in agent.sources]
+        self.closed = [] if opened is not None else [source.toolset for source in agent.sources]
         self.closed_deeper = list(_deeper_sources(agent))
 
     @property
@@ -66,12 +66,12 @@ class AgentTools:
 
 
 def _paths(agent: Agent) -> list[str]:
-    return [f"{spec.identifier}/{spec.name}" for spec in agent.specs]
+    return [f"{spec.toolset}/{spec.name}" for spec in agent.specs]
 
 
 def _deeper_sources(agent: Agent) -> Iterator[str]:
     for each in agent.sub_agents:
-        yield from (source.identifier for source in each.sources)
+        yield from (source.toolset for source in each.sources)
         yield from _deeper_sources(each)
 
 
@@ -82,17 +82,17 @@ def _matches(pattern: str, paths: Sequence[str]) -> bool:
 
 def _may_come_from(pattern: str, sources: Sequence[str]) -> bool:
     """Whether a source that is not open may have a tool of a name."""
-    identifier, slash, _ = pattern.rpartition("/")
+    toolset, slash, _ = pattern.rpartition("/")
     if not sources or not slash:
         return bool(sources)
-    return any(char in identifier for char in GLOB) or identifier in sources
+    return any(char in toolset for char in GLOB) or toolset in sources
 
 
 def _hint(pattern: str, known: Sequence[str]) -> str:
     if not known:
         return "; the agent has no tools"
-    identifier, slash, name = pattern.rpartition("/")
-    bare = not slash or any(char in identifier for char in GLOB)
+    toolset, slash, name = pattern.rpartition("/")
+    bare = not slash or any(char in toolset for char in GLOB)
     names = list(dict.fromkeys(path.rpartition("/")[2] if bare else path for path in known))
     near = difflib.get_close_matches(name if bare else pattern, names, n=1)
     if near:

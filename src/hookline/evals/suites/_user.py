@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hookline.calls import ModelResponse, ToolCalling, ToolSpec
+from hookline.calls import ModelResponse, ToolRequest, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError
 from hookline.evals.errors import ForbiddenToolError, ToolNameError, UnknownTaskError
@@ -31,11 +31,11 @@ __all__ = ["Task", "UserSuite", "asks", "says"]
 AnyTool = Tool | Callable[..., Any]
 
 
-def asks(*calls: ToolCalling | str, say: str = "", **args: Any) -> ModelResponse:
+def asks(*calls: ToolRequest | str, say: str = "", **args: Any) -> ModelResponse:
     """A scripted turn in which the model calls tools: `asks("price", item="tea")`.
 
     Args:
-        calls: One tool by name or path, with `args`; or several `ToolCalling`s, which run at the same time.
+        calls: One tool by name or path, with `args`; or several `ToolRequest`s, which run at the same time.
         say: What the model says with it.
         args: The arguments of the one tool.
 
@@ -46,7 +46,7 @@ def asks(*calls: ToolCalling | str, say: str = "", **args: Any) -> ModelResponse
         raise HookUsageError("asks() takes arguments for one tool by name; give several calls as ToolCallings.")
     return ModelResponse(
         content=say,
-        tool_calls=[call if isinstance(call, ToolCalling) else calling(call, args) for call in calls],
+        tool_calls=[call if isinstance(call, ToolRequest) else calling(call, args) for call in calls],
         finish_reason="tool_calls",
     )
 
@@ -56,10 +56,10 @@ def says(text: str) -> ModelResponse:
     return ModelResponse(content=text)
 
 
-def calling(tool: str, args: dict[str, Any]) -> ToolCalling:
+def calling(tool: str, args: dict[str, Any]) -> ToolRequest:
     """A call of a tool, by its name or its path; the suite numbers it."""
-    identifier, _, name = tool.rpartition("/")
-    return ToolCalling(identifier=identifier or "local", api_name=name, args=args, tool_call_id="")
+    toolset, _, name = tool.rpartition("/")
+    return ToolRequest(toolset=toolset or "local", tool_name=name, args=args, tool_call_id="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ class UserSuite:
         """What the user asks for in a task."""
         return self.task(task_id).prompt
 
-    def ground_truth(self, task_id: str) -> list[ToolCalling]:
+    def ground_truth(self, task_id: str) -> list[ToolRequest]:
         """The calls that are expected in a task."""
         expected = self.task(task_id).expected
         return [] if expected is None else expected.ground_truth
@@ -283,18 +283,18 @@ class _WatchedSource:
 
     def __init__(self, source: ToolSource, ran: list[str], *, forbid: bool, opened: list[str] | None) -> None:
         self.source, self.ran, self.forbid, self.opened = source, ran, forbid, opened
-        self.identifier = source.identifier
+        self.toolset = source.toolset
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[list[Tool]]:
         async with self.source.open() as tools:
             if self.opened is not None:
-                self.opened += [f"{each.identifier}/{each.name}" for each in tools]
+                self.opened += [f"{each.toolset}/{each.name}" for each in tools]
             yield [_watched(each, self.ran, forbid=self.forbid) for each in tools]
 
 
 def _watched(real: Tool, ran: list[str], *, forbid: bool) -> Tool:
-    path = f"{real.identifier}/{real.name}"
+    path = f"{real.toolset}/{real.name}"
 
     async def run(args: Any) -> object:
         ran.append(path)
@@ -336,7 +336,7 @@ def _numbered(turns: Sequence[ModelResponse]) -> list[ModelResponse]:
     number = 0
     found: list[ModelResponse] = []
     for turn in turns:
-        calls: list[ToolCalling] = []
+        calls: list[ToolRequest] = []
         for call in turn.tool_calls:
             number += 1
             calls.append(call if call.tool_call_id else msgspec.structs.replace(call, tool_call_id=f"call_{number}"))

@@ -31,7 +31,7 @@ from hookline.evals.suites._imports import ImportProblem, imported
 if TYPE_CHECKING:
     from hookline.evals.mocking import ToolMocks
 from hookline._yaml import read_lined
-from hookline.calls import ModelResponse, ToolCalling
+from hookline.calls import ModelResponse, ToolRequest
 from hookline.evals.errors import SuiteFileError, ToolNameError
 from hookline.evals.suites import checks
 from hookline.evals.suites._expected import Expected, expected_pattern
@@ -425,7 +425,7 @@ def _turn(line: int, entry: Any) -> ModelResponse:
     return ModelResponse(content=say, tool_calls=calls, finish_reason="tool_calls" if calls else "stop")
 
 
-def _call(fields: Fields) -> ToolCalling:
+def _call(fields: Fields) -> ToolRequest:
     return calling(fields.text("tool"), fields.mapping("args", default={}))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from hookline.calls import ToolCall, ToolCalling
+from hookline.calls import ToolCall, ToolRequest
 from hookline.errors import HookUsageError, message_of
 from hookline.evals.matching import Matcher, SeenCall, match
 from hookline.evals.running import CheckResult
@@ -61,12 +61,12 @@ class FinishedTask:
         return self.result.output
 
     @property
-    def calls(self) -> list[ToolCalling]:
+    def calls(self) -> list[ToolRequest]:
         """The tool calls, in the order in which the model asked."""
         return [
-            ToolCalling(
-                identifier=event.identifier,
-                api_name=event.api_name,
+            ToolRequest(
+                toolset=event.toolset,
+                tool_name=event.tool_name,
                 args=dict(event.args),
                 tool_call_id=event.tool_call_id,
             )
@@ -233,8 +233,8 @@ def _seen(task: FinishedTask) -> list[SeenCall]:
             agents[event.callee_id] += 1
             found.append(
                 ToolCall(
-                    identifier="agent",
-                    api_name=event.callee_id,
+                    toolset="agent",
+                    tool_name=event.callee_id,
                     args={"instruction": event.instruction},
                     tool_call_id="",
                     call_index=agents[event.callee_id],
@@ -250,7 +250,7 @@ def name_of(check: Check) -> str:
 
 
 def _paths(task: FinishedTask) -> str:
-    return ", ".join(f"{call.identifier}/{call.api_name}" for call in _seen(task)) or "none"
+    return ", ".join(f"{call.toolset}/{call.tool_name}" for call in _seen(task)) or "none"
 
 
 def _shown(text: str) -> str:

@@ -21,7 +21,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         task: The task with its suite.
-        tool: The tool, as `identifier/name`.
+        tool: The tool, as `toolset/name`.
         outcome: Whether the tool ran, a hook answered, or nothing could answer and the tool was not run.
         success: Whether the answer is a good one.
         call_index: Its place among the run's calls of the tool, from 1.
@@ -60,7 +60,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         suite: The suite.
-        discovered: The tools that the suite has, as `identifier/name`.
+        discovered: The tools that the suite has, as `toolset/name`.
         called: How often each tool was called; tools that were not are left out.
         mocked: How many of those calls a hook answered.
         real: How many of them the tool itself answered.
@@ -106,7 +106,7 @@ def coverage_of(suite: str, tools: Iterable[ToolSpec], calls: Sequence[CallRow])
         tools: Its tools.
         calls: The calls of its tasks.
     """
-    discovered = [f"{spec.identifier}/{spec.name}" for spec in tools]
+    discovered = [f"{spec.toolset}/{spec.name}" for spec in tools]
     called = Counter(call.tool for call in calls)
     mocked, real, refused = (
         dict(sorted(Counter(call.tool for call in calls if call.outcome == outcome).items()))
@@ -129,7 +129,7 @@ def _row(task: str, event: AfterToolCall | OnToolCallError, seen: MockedCall | N
     refused = event.mocked and metadata.get("unmocked") is True
     return CallRow(
         task=task,
-        tool=f"{event.identifier}/{event.api_name}",
+        tool=f"{event.toolset}/{event.tool_name}",
         outcome="refused" if refused else "mocked" if event.mocked else "real",
         success=not isinstance(event, OnToolCallError) and event.success,
         call_index=event.call_index,

@@ -28,7 +28,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_steps: Steps.
         max_cost_usd: Price in US dollars.
         max_tokens: Tokens, read and written.
-        max_calls_per_tool: Tool calls by tool: `identifier/api_name`, a bare name, or a glob, whose calls are added up.
+        max_calls_per_tool: Tool calls by tool: `toolset/tool_name`, a bare name, or a glob, whose calls are added up.
         no_repeated_call: Whether the same tool may not be called twice with the same arguments.
 
     Raises:

@@ -170,7 +170,7 @@ class TimedExecution(msgspec.Struct, frozen=True, kw_only=True):
 class RecordedOperation:
     """The events of one operation and the handler runs that they caused, in order.
 
-    Tools are named by `identifier/api_name`, by a bare name (of any identifier), or by a glob over the path.
+    Tools are named by `toolset/tool_name`, by a bare name (of any toolset), or by a glob over the path.
 
     Attributes:
         operation_id: The run.

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
 import msgspec
 
 from hookline._checks import tool_test
-from hookline.calls import ToolCalling
+from hookline.calls import ToolRequest
 from hookline.errors import HookUsageError
 from hookline.evals._canonical import canonical
 from hookline.evals.matching import ArgumentMode, ArgumentRule, ArgumentRules, ToolRule, match, path_of, shown
@@ -206,7 +206,7 @@ MatchType = Literal["strict", "in_order", "unordered", "subset", "superset"]
 `"superset"`: every expected call; there may be others. A call counts as often as it is made.
 """
 
-ExpectedCall: TypeAlias = "str | tuple[str, object] | Mapping[str, Any] | ToolCalling | MockedCall"
+ExpectedCall: TypeAlias = "str | tuple[str, object] | Mapping[str, Any] | ToolRequest | MockedCall"
 """An expected call as one writes it: `"get_iban"`, `("bank/get_iban", {"user": "x"})`, `{"tool": …, "args": …}`."""
 
 COLUMN = 48
@@ -223,7 +223,7 @@ class TrajectoryStep(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     content: str
-    calls: list[ToolCalling]
+    calls: list[ToolRequest]
     results: list[ToolOutcome]
 
 
@@ -246,8 +246,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             calls: Each is a tool with its arguments, as `("bank/get_iban", {"user": "x"})` or `{"tool": …, "args": …}`;
-                a tool alone, with any arguments; a `ToolCalling`; or one of `ToolMocks.calls`. A tool is a path, a bare
-                name (of any identifier) or a glob. Arguments, and the values in them, may be objects with an `__eq__`
+                a tool alone, with any arguments; a `ToolRequest`; or one of `ToolMocks.calls`. A tool is a path, a bare
+                name (of any toolset) or a glob. Arguments, and the values in them, may be objects with an `__eq__`
                 of their own.
 
         Raises:
@@ -260,7 +260,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         return cls(steps=steps, output="", reason="done")
 
     @property
-    def calls(self) -> list[ToolCalling]:
+    def calls(self) -> list[ToolRequest]:
         """All tool calls that the model asked for, in their order."""
         return [call for step in self.steps for call in step.calls]
 
@@ -312,8 +312,8 @@ class AlignedCall(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     sign: Literal["=", "~", "-", "+"]
-    actual: ToolCalling | None = None
-    expected: ToolCalling | None = None
+    actual: ToolRequest | None = None
+    expected: ToolRequest | None = None
     actual_index: int | None = None
     expected_index: int | None = None
     differences: list[str] = []
@@ -352,12 +352,12 @@ class TrajectoryMatch(msgspec.Struct, frozen=True, kw_only=True):
         return [line for line in self.alignment if line.sign in "=~"]
 
     @property
-    def missing(self) -> list[ToolCalling]:
+    def missing(self) -> list[ToolRequest]:
         """The expected calls that were not made, whether `mode` allows that or not."""
         return [line.expected for line in self.alignment if line.sign == "-" and line.expected]
 
     @property
-    def extra(self) -> list[ToolCalling]:
+    def extra(self) -> list[ToolRequest]:
         """The calls that were not expected, whether `mode` allows them or not."""
         return [line.actual for line in self.alignment if line.sign == "+" and line.actual]
 
@@ -403,7 +403,7 @@ def assert_trajectory(
 
 
 class _Comparison:
-    def __init__(self, actual: Sequence[ToolCalling], expected: Sequence[ToolCalling], rules: ArgumentRules) -> None:
+    def __init__(self, actual: Sequence[ToolRequest], expected: Sequence[ToolRequest], rules: ArgumentRules) -> None:
         self.actual, self.expected, self.rules = actual, expected, rules
         self.actual_paths = [path_of(call) for call in actual]
         self.expected_paths = [path_of(call) for call in expected]
@@ -431,10 +431,10 @@ class _Comparison:
         rule = self.rules.of(paths[0])
         return 1 + rule.allows(self.actual[actual].args, self.expected[expected].args)
 
-    def keys(self, calls: Sequence[ToolCalling]) -> list[tuple[str, str] | None]:
+    def keys(self, calls: Sequence[ToolRequest]) -> list[tuple[str, str] | None]:
         return [self.key(call) for call in calls]
 
-    def key(self, call: ToolCalling) -> tuple[str, str] | None:
+    def key(self, call: ToolRequest) -> tuple[str, str] | None:
         """What calls have in common only if each is equal to whatever the other is equal to."""
         path = path_of(call)
         rule = self.rules.of(path)
@@ -478,14 +478,14 @@ class _Comparison:
         return AlignedCall(sign="+", actual=self.actual[place], actual_index=place)
 
 
-def _calling(number: int, call: object) -> ToolCalling:
+def _calling(number: int, call: object) -> ToolRequest:
     args: object = match.anything
     tool = call
-    if isinstance(call, ToolCalling):
+    if isinstance(call, ToolRequest):
         return call
     if isinstance(call, MockedCall):
-        return ToolCalling(
-            identifier=call.identifier, api_name=call.api_name, args=call.args, tool_call_id=call.tool_call_id
+        return ToolRequest(
+            toolset=call.toolset, tool_name=call.tool_name, args=call.args, tool_call_id=call.tool_call_id
         )
     if isinstance(call, Mapping) and "tool" in call and not call.keys() - {"tool", "args"}:
         tool, args = call["tool"], call.get("args", args)
@@ -496,14 +496,14 @@ def _calling(number: int, call: object) -> ToolCalling:
             f"Expected call {number} is {shown(call)}. Write it as a tool, as ('bank/get_iban', {{'user': 'x'}}) or as "
             "{'tool': 'bank/get_iban', 'args': {'user': 'x'}}."
         )
-    identifier, slash, name = tool.rpartition("/")
+    toolset, slash, name = tool.rpartition("/")
     # A struct does not check its fields, which is what lets objects that compare themselves stand for arguments.
-    return ToolCalling(
-        identifier=identifier if slash else "*", api_name=name, args=cast("dict[str, Any]", args), tool_call_id=""
+    return ToolRequest(
+        toolset=toolset if slash else "*", tool_name=name, args=cast("dict[str, Any]", args), tool_call_id=""
     )
 
 
-def _side(call: ToolCalling | None, place: int | None) -> str:
+def _side(call: ToolRequest | None, place: int | None) -> str:
     if call is None or place is None:
         return ""
     path = path_of(call).removeprefix("*/")

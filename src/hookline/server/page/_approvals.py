@@ -42,7 +42,7 @@ async def shown(request: Req) -> Response[str]:
     known = {
         "tenant": sorted({each.tenant_id for each in page.items if each.tenant_id}),
         "agent": sorted({each.agent_id for each in page.items}),
-        "tool": sorted({f"{each.identifier}/{each.api_name}" for each in page.items}),
+        "tool": sorted({f"{each.toolset}/{each.tool_name}" for each in page.items}),
     }
     return frame.page(
         request,

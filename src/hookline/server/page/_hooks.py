@@ -44,14 +44,14 @@ def _shown(subject: object) -> dict[str, Any]:
 
 
 def _tool(pattern: str | None) -> tuple[str, str]:
-    """The identifier and the name of a tool that a glob takes, as far as one can be made of it."""
+    """The toolset and the name of a tool that a glob takes, as far as one can be made of it."""
     matches = tool_matcher(pattern)
     if pattern is None or matches is None:
         return TOOL
     text = SET.sub(r"\1", pattern).replace("?", "x")
     first, _, second = (part.replace("*", "") for part in text.partition("/"))
-    for identifier, name in ((first, second), (TOOL[0], first), (first, TOOL[1])):
-        tool = (identifier or TOOL[0], name or TOOL[1])
+    for toolset, name in ((first, second), (TOOL[0], first), (first, TOOL[1])):
+        tool = (toolset or TOOL[0], name or TOOL[1])
         if matches("/".join(tool)):
             return tool
     return TOOL

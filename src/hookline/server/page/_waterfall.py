@@ -123,7 +123,7 @@ class _Story:
             case AfterToolCall() | OnToolCallError():
                 self._tool_ended(event)
             case BeforeHumanIntervention(pending_tools=pending):
-                names = ", ".join(each.api_name for each in pending)
+                names = ", ".join(each.tool_name for each in pending)
                 self._asked.append(self._add(_Node("person", f"A person decides: {names}", time, status="waiting")))
             case AfterHumanIntervention(action=action, rejection_reason=reason):
                 self._decided(time, "ok" if action == "approve" else "denied", _note(action, reason))
@@ -135,7 +135,7 @@ class _Story:
                 self._parts(event)
 
     def tool(self, event: BeforeToolCall | AfterToolCall | OnToolCallError, start: int) -> _Node:
-        name = f"{event.identifier}/{event.api_name}"
+        name = f"{event.toolset}/{event.tool_name}"
         node = _Node("tool", name, start, note=msgspec.json.encode(event.args, enc_hook=str).decode())
         self.tools[event.tool_call_id] = node
         return self._add(node, event.step_index)

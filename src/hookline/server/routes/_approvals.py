@@ -62,8 +62,8 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         agent_id: The agent.
         user_id: The user for whom it runs.
         tool_call_id: The call, to be named in the decision.
-        identifier: Where the tool comes from.
-        api_name: The tool's name there.
+        toolset: Where the tool comes from.
+        tool_name: The tool's name there.
         args: The very arguments that will run when it is approved.
         prompt: What a hook asks the person.
         waiting_since: Since when, in unix seconds.
@@ -75,8 +75,8 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     agent_id: str
     user_id: str
     tool_call_id: str
-    identifier: str
-    api_name: str
+    toolset: str = msgspec.field(name="identifier")
+    tool_name: str = msgspec.field(name="apiName")
     args: dict[str, Any]
     prompt: str
     waiting_since: float
@@ -230,7 +230,7 @@ def _fitting(calls: Iterable[PendingApproval], wanted: ApprovalFilter, now: floa
     """Select calls by what the database cannot select: their tools, and how long they wait."""
     matches = tool_matcher(wanted.tool) or bool
     latest = now - wanted.waiting_seconds if wanted.waiting_seconds > 0 else math.inf
-    return [call for call in calls if matches(f"{call.identifier}/{call.api_name}") and call.waiting_since <= latest]
+    return [call for call in calls if matches(f"{call.toolset}/{call.tool_name}") and call.waiting_since <= latest]
 
 
 async def decisions_about(parts: Parts, caller: Caller, id: str) -> list[MadeDecision]:  # noqa: A002
@@ -313,8 +313,8 @@ async def _pending(parts: Parts, waiting: list[StoredOperation]) -> list[Pending
             agent_id=state.agent_id,
             user_id=state.user_id,
             tool_call_id=call.tool_call_id,
-            identifier=call.identifier,
-            api_name=call.api_name,
+            toolset=call.toolset,
+            tool_name=call.tool_name,
             args=call.args,
             prompt=call.prompt,
             waiting_since=(state.waiting_since_unix_nano or 0) / 1e9,

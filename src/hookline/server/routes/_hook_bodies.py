@@ -33,7 +33,7 @@ class NewHook(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         handler: The handler.
         webhook: Where to deliver the event instead.
         script: A script to run instead.
-        tool: Glob over `identifier/api_name`.
+        tool: Glob over `toolset/tool_name`.
         timeout: Seconds that it may take.
         enabled: Whether it takes part in the next run.
         config: Arguments of the handler.
@@ -91,7 +91,7 @@ class HookChanges(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         handler: The handler; `null` takes it away.
         webhook: Where to deliver the event instead.
         script: A script to run instead.
-        tool: Glob over `identifier/api_name`.
+        tool: Glob over `toolset/tool_name`.
         timeout: Seconds that it may take.
         enabled: Whether it takes part in the next run.
         config: Arguments of the handler.

@@ -302,7 +302,7 @@ def _verdict(
 
 def _decide(task: Task, pending: PendingTool) -> Approve | Reject:
     """A person who knows what the user wants: exactly the reference calls of the user's task."""
-    asked = canonical([pending.api_name, pending.args])
+    asked = canonical([pending.tool_name, pending.args])
     if any(asked == canonical([call.function, call.args]) for call in task.ground_truth):
         return Approve(pending.tool_call_id)
     return Reject(pending.tool_call_id, reason="this is not what I asked for", and_continue=True)
@@ -321,7 +321,7 @@ class _Watch:
 
     def note(self, event: AfterToolCall) -> None:
         if event.answered_by is None:
-            call = _agentdojo().FunctionCall(function=event.api_name, args=dict(event.args), id=event.tool_call_id)
+            call = _agentdojo().FunctionCall(function=event.tool_name, args=dict(event.args), id=event.tool_call_id)
             self.ran.append(call)
             if event.success:
                 self.succeeded.add(event.tool_call_id)

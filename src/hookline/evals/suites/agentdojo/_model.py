@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hookline.calls import ModelCall, ModelResponse, ToolCalling
+from hookline.calls import ModelCall, ModelResponse, ToolRequest
 
 __all__ = ["Gullible", "turns_of"]
 
@@ -17,7 +17,7 @@ def turns_of(suite: str, calls: Iterable[tuple[str, dict[str, Any]]]) -> list[Mo
     """The turns in which a model makes the attacker's calls, one after the other."""
     return [
         ModelResponse(
-            tool_calls=[ToolCalling(identifier=suite, api_name=name, args=args, tool_call_id=f"injected_{number}")],
+            tool_calls=[ToolRequest(toolset=suite, tool_name=name, args=args, tool_call_id=f"injected_{number}")],
             finish_reason="tool_calls",
         )
         for number, (name, args) in enumerate(calls, start=1)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from hookline.calls import ModelResponse, ToolCalling, ToolResult, ToolSpec
+from hookline.calls import ModelResponse, ToolRequest, ToolResult, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import MissingExtraError, message_of
 from hookline.evals.errors import ForbiddenToolError, UnknownSuiteError, UnknownTaskError
@@ -56,8 +56,8 @@ class Task:
         turns = [
             ModelResponse(
                 tool_calls=[
-                    ToolCalling(
-                        identifier=suite, api_name=call.function, args=dict(call.args), tool_call_id=f"call_{number}"
+                    ToolRequest(
+                        toolset=suite, tool_name=call.function, args=dict(call.args), tool_call_id=f"call_{number}"
                     )
                 ],
                 finish_reason="tool_calls",
@@ -74,7 +74,7 @@ class Task:
             environment and the answer.
         """
         trace = [
-            _agentdojo().FunctionCall(function=call.api_name, args=call.args, id=call.tool_call_id)
+            _agentdojo().FunctionCall(function=call.tool_name, args=call.args, id=call.tool_call_id)
             for message in result.messages
             for call in message.tool_calls
             if isinstance(call.args, Mapping)
@@ -89,7 +89,7 @@ class AgentDojoSuite:
     """One of AgentDojo's suites, as tools and tasks of hookline. `load_suite` makes it.
 
     Args:
-        name: The suite; the `identifier` of its tools too.
+        name: The suite; the `toolset` of its tools too.
         source: AgentDojo's object.
     """
 
@@ -102,7 +102,7 @@ class AgentDojoSuite:
         self._environment = source.load_and_inject_default_environment({})
         self._specs = {
             function.name: {
-                "identifier": name,
+                "toolset": name,
                 "name": function.name,
                 "description": function.description,
                 "schema": function.parameters.model_json_schema(),
@@ -128,7 +128,7 @@ class AgentDojoSuite:
         self.select([task_id])
         return str(self._tasks[task_id].PROMPT)
 
-    def ground_truth(self, task_id: str) -> list[ToolCalling]:
+    def ground_truth(self, task_id: str) -> list[ToolRequest]:
         """The calls that solve a task, as the suite gives them."""
         return [call for turn in self.task(task_id).script(self.name) for call in turn.tool_calls]
 
