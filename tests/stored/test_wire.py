@@ -1,0 +1,84 @@
+"""What an earlier version has written as JSON is read as what it was, and today's JSON is the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from hookline import Event, decode, encode, json_schema
+from hookline.adapters.agent_hooks import PolicyHooks
+
+from . import bank
+from .files import FILES, added_paths, read_json, without_times
+from .samples import EVENTS_MADE, RECORDS
+from .scenes import Notes, send_events
+
+pytestmark = pytest.mark.anyio
+
+LINES = (FILES / "wire" / "events.jsonl").read_bytes().splitlines()
+EVENTS = [pytest.param(line, event, id=event.hook_type) for line, event in zip(LINES, EVENTS_MADE, strict=True)]
+STORED: dict[str, Any] = read_json("wire/records.json")
+
+
+@pytest.mark.parametrize(("line", "event"), EVENTS)
+def test_a_stored_event_is_read_as_what_it_was(line: bytes, event: Event) -> None:
+    assert decode(line) == event
+
+
+@pytest.mark.parametrize(("line", "event"), EVENTS)
+def test_an_event_is_written_as_the_same_bytes(line: bytes, event: Event) -> None:
+    assert encode(event) == line
+
+
+def test_the_schema_of_events_still_says_what_it_said() -> None:
+    assert added_paths(_without_words(read_json("wire/schema.json")), _without_words(json_schema())) == set()
+
+
+def _without_words(schema: Any) -> Any:
+    """Return a schema without descriptions, which are not part of the wire, and titles, which are Python's names."""
+    if isinstance(schema, dict):
+        kept = {key: value for key, value in schema.items() if key not in ("description", "title")}
+        return {key: _without_words(value) for key, value in kept.items()}
+    return [_without_words(each) for each in schema] if isinstance(schema, list) else schema
+
+
+@pytest.mark.parametrize("name", list(STORED))
+def test_a_stored_record_is_read_as_what_it_was(name: str) -> None:
+    made = RECORDS[name]
+
+    assert msgspec.convert(STORED[name], type(made)) == made
+
+
+@pytest.mark.parametrize("name", list(STORED))
+def test_a_record_is_written_with_every_key_that_it_had(name: str) -> None:
+    assert added_paths(STORED[name], msgspec.json.decode(msgspec.json.encode(RECORDS[name]))) == set()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # deliveries need it
+async def test_receivers_are_sent_the_same_bodies() -> None:
+    stored = read_json("wire/webhooks.json")
+
+    sent = {name: msgspec.json.decode(each.payload) for name, each in (await send_events()).items()}
+
+    assert sorted(sent) == sorted(stored)
+    for name, body in sent.items():
+        assert added_paths(without_times(stored[name]["payload"]), without_times(body)) == set(), name
+
+
+async def test_policies_are_asked_in_the_same_words() -> None:
+    notes = Notes()
+    agent = bank.banker(bank.Bank(), [bank.PAUSING[0], bank.turn("Nothing is due.")])
+
+    await notes.watch(agent, PolicyHooks(notes))
+
+    stored, asked = (
+        # Two calls of one step overlap: the order of their points is up to the event loop.
+        sorted((without_times(each) | {"sequence": None, "session": None} for each in contexts), key=json.dumps)
+        for contexts in (read_json("wire/agent_hooks.json"), json.loads(msgspec.json.encode(notes.contexts)))
+    )
+    assert [each["interception_point"] for each in asked] == [each["interception_point"] for each in stored]
+    for before, now in zip(stored, asked, strict=True):
+        assert added_paths(before, now) == set()
