@@ -51,7 +51,7 @@ from hookline.store import SqlStore
 from tests.runtime.durable import Disk, DyingStore
 from tests.stored import bank, samples
 from tests.stored.definitions import BODIES, SAMPLES
-from tests.stored.scenes import Notes, send_events
+from tests.stored.scenes import Notes, describe_api, run_scripts, send_events
 
 HERE = Path(__file__).parent
 
@@ -82,7 +82,7 @@ class Watched(DyingStore):
         await super().commit(state, expected_version=expected_version, entries=entries)
 
 
-def pretty(value: Any) -> bytes:
+def format_json(value: Any) -> bytes:
     """Return JSON that people can read."""
     encoded = value if isinstance(value, bytes) else msgspec.json.encode(value)
     return msgspec.json.format(encoded, indent=1) + b"\n"
@@ -114,9 +114,9 @@ def make_states(folder: Path) -> None:
 
     assert anyio.run(run).reason == "waiting_for_human"
     paused = [each for each in store.saved if b'"op_paused"' in each][-1]
-    (folder / "paused.json").write_bytes(pretty(paused))
+    (folder / "paused.json").write_bytes(format_json(paused))
     assert anyio.run(go_on).reason == "done"
-    (folder / "finished.json").write_bytes(pretty(store.saved[-1]))
+    (folder / "finished.json").write_bytes(format_json(store.saved[-1]))
     write_events(folder / "events.jsonl", recorder.events)
 
     clock.restart()
@@ -129,7 +129,7 @@ def make_states(folder: Path) -> None:
     anyio.run(die)
     of_parent = [each for each in durable.saved if each.startswith(b'{"operationId":"op_died"')]
     begun = max(of_parent, key=lambda each: len(msgspec.json.decode(each)["begun"]))
-    (folder / "died.json").write_bytes(pretty(begun))
+    (folder / "died.json").write_bytes(format_json(begun))
 
 
 def make_cassettes(folder: Path) -> None:
@@ -192,24 +192,29 @@ def make_registry(folder: Path) -> None:
             ]
         connection.close()
     (folder / "rows.sql").write_text("\n".join(lines) + "\n")
-    (folder / "api.json").write_bytes(pretty(shown))
+    (folder / "api.json").write_bytes(format_json(shown))
 
 
 def make_wire(folder: Path) -> None:
     """Write every kind of JSON that leaves a process."""
     folder.mkdir(exist_ok=True)
     (folder / "events.jsonl").write_bytes(b"".join(encode(each) + b"\n" for each in samples.EVENTS_MADE))
-    (folder / "records.json").write_bytes(pretty(samples.RECORDS))
-    (folder / "schema.json").write_bytes(pretty(json_schema()))
+    (folder / "records.json").write_bytes(format_json(samples.RECORDS))
+    (folder / "schema.json").write_bytes(format_json(json_schema()))
     clock.restart()
     sent = anyio.run(send_events)
     bodies = {name: {"id": each.id, "payload": msgspec.json.decode(each.payload)} for name, each in sent.items()}
-    (folder / "webhooks.json").write_bytes(pretty(bodies))
+    (folder / "webhooks.json").write_bytes(format_json(bodies))
+    clock.restart()
+    with tempfile.TemporaryDirectory() as temporary:
+        read = asyncio.run(run_scripts(Path(temporary)))
+    (folder / "scripts.json").write_bytes(format_json(read))
+    (folder / "openapi.json").write_bytes(format_json(asyncio.run(describe_api())))
     clock.restart()
     notes = Notes()
     agent = bank.banker(bank.Bank(), [bank.PAUSING[0], bank.turn("Nothing is due.")])
     anyio.run(notes.watch, agent, PolicyHooks(notes))
-    (folder / "agent_hooks.json").write_bytes(pretty(notes.contexts))
+    (folder / "agent_hooks.json").write_bytes(format_json(notes.contexts))
 
 
 def main(folder: Path) -> None:

@@ -53,7 +53,7 @@ TOOL = {"identifier": "bank", "apiName": "pay", "toolCallId": "t1"}
 CALL = {**TOOL, "args": {"to": "Bö ☂", "amounts": [1, 2.5, None, True, {"deep": []}]}, "callIndex": 2, "stepIndex": 1}
 
 
-def of_wire(kind: type[T], **fields: Any) -> T:
+def from_wire(kind: type[T], **fields: Any) -> T:
     """Build a struct from its fields under their names on the wire.
 
     Args:
@@ -66,19 +66,19 @@ def of_wire(kind: type[T], **fields: Any) -> T:
 
 def request(tool: str, tool_call_id: str, /, toolset: str = "local", **args: Any) -> Request:
     """Return a model's request to call a tool."""
-    return of_wire(Request, identifier=toolset, apiName=tool, args=args, toolCallId=tool_call_id)
+    return from_wire(Request, identifier=toolset, apiName=tool, args=args, toolCallId=tool_call_id)
 
 
 def event(kind: type[Event], **fields: Any) -> Event:
     """Return an event with the fields that all events share."""
-    return of_wire(kind, **COMMON, **fields)
+    return from_wire(kind, **COMMON, **fields)
 
 
 REQUESTED = request("pay", "t1", toolset="bank", to="Bob")
-RAW = of_wire(Request, apiName="pay", args='{"to": ', toolCallId="t2")
-OUTCOME = of_wire(ToolOutcome, **TOOL, content="paid", success=True)
-PENDING = of_wire(PendingTool, **TOOL, args={"to": "Bob"})
-ASKED = of_wire(PendingTool, **TOOL, args={}, prompt="Really?")
+RAW = from_wire(Request, apiName="pay", args='{"to": ', toolCallId="t2")
+OUTCOME = from_wire(ToolOutcome, **TOOL, content="paid", success=True)
+PENDING = from_wire(PendingTool, **TOOL, args={"to": "Bob"})
+ASKED = from_wire(PendingTool, **TOOL, args={}, prompt="Really?")
 ANSWER = {"mocked": True, "answeredBy": "tape", "metadata": {"rule": "r1", "n": [1]}, "executionTimeMs": 1.5}
 
 EVENTS_MADE: list[Event] = [
@@ -130,7 +130,7 @@ EVENTS_MADE: list[Event] = [
 ]
 assert [each.hook_type for each in EVENTS_MADE] == list(EVENTS), "one event of each kind, in their order"
 
-WEBHOOK = of_wire(
+WEBHOOK = from_wire(
     Webhook,
     url="https://hooks.example/in",
     body={"team": "payments"},
@@ -142,8 +142,8 @@ WEBHOOK = of_wire(
     key="main",
 )
 CONTROL = Webhook(url="https://hooks.example/control", control=True, on_error="open")
-OBSERVED = of_wire(HookData, id="ledger", type="afterToolCall", tool="bank/*", webhook=WEBHOOK, tenantId="acme")
-CONTROLLED = of_wire(HookData, id="gate", type="beforeToolCall", webhook=CONTROL)
+OBSERVED = from_wire(HookData, id="ledger", type="afterToolCall", tool="bank/*", webhook=WEBHOOK, tenantId="acme")
+CONTROLLED = from_wire(HookData, id="gate", type="beforeToolCall", webhook=CONTROL)
 
 RECORDS: dict[str, msgspec.Struct] = {
     "ToolRequest": REQUESTED,
@@ -152,21 +152,23 @@ RECORDS: dict[str, msgspec.Struct] = {
     "PendingTool": PENDING,
     "PendingTool with a prompt": ASKED,
     "ToolResult": ToolResult(content="down", success=False, error_type="ConnectionError", metadata={"rule": "r1"}),
-    "Message": of_wire(Message, role="assistant", content="I pay.", toolCalls=[REQUESTED], details={"signature": "s"}),
-    "Message of a tool": of_wire(Message, role="tool", content="paid", toolCallId="t1"),
-    "Usage": of_wire(Usage, inputTokens=3, outputTokens=4, costUsd=0.25),
+    "Message": from_wire(
+        Message, role="assistant", content="I pay.", toolCalls=[REQUESTED], details={"signature": "s"}
+    ),
+    "Message of a tool": from_wire(Message, role="tool", content="paid", toolCallId="t1"),
+    "Usage": from_wire(Usage, inputTokens=3, outputTokens=4, costUsd=0.25),
     "ModelResponse": ModelResponse(
         content="I pay.",
         tool_calls=[REQUESTED],
         reasoning="It is due.",
-        usage=of_wire(Usage, inputTokens=3, outputTokens=4, costUsd=0.25),
+        usage=from_wire(Usage, inputTokens=3, outputTokens=4, costUsd=0.25),
         finish_reason="tools",
         model="m-1",
         response_id="r-1",
         details={"signature": "s"},
     ),
-    "Approve": of_wire(Approve, toolCallId="t1"),
-    "Reject": of_wire(Reject, toolCallId="t1", reason="too much", andContinue=True),
+    "Approve": from_wire(Approve, toolCallId="t1"),
+    "Reject": from_wire(Reject, toolCallId="t1", reason="too much", andContinue=True),
     "Webhook": WEBHOOK,
     "HookData": OBSERVED,
     "HookData of a control": CONTROLLED,

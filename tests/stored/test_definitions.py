@@ -16,7 +16,6 @@ from hookline.store import SqlStore
 
 from .definitions import BODIES, SAMPLES
 from .files import FILES, added_paths, read_json, without_times
-from .samples import of_wire
 
 pytestmark = pytest.mark.anyio
 
@@ -150,10 +149,3 @@ async def test_a_stored_delivery_waits_to_be_sent(store: SqlStore) -> None:
     assert msgspec.json.decode(row.hook)["webhook"] == {"url": "https://ledger.example/in", "body": {"team": "risk"}}
     payload = msgspec.json.decode(row.payload)
     assert (payload["type"], payload["operationId"], payload["team"]) == ("onComplete", "op_sent", "risk")
-
-
-def test_tool_calls_are_built_from_wire_names_too() -> None:
-    """Scripts are given calls with these keys in camelCase, and dry runs show them."""
-    made = of_wire(ToolCall, identifier="bank", api_name="pay", operation_id="op", tenant_id="acme")
-
-    assert made == tool_call("bank", "pay", {})

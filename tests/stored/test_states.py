@@ -42,7 +42,7 @@ def stored_state(name: str) -> OperationState:
     return msgspec.json.decode((FILES / "states" / f"{name}.json").read_bytes(), type=OperationState)
 
 
-async def holding(name: str) -> InMemoryStore:
+async def store_with(name: str) -> InMemoryStore:
     store = InMemoryStore()
     state = stored_state(name)
     await store.save(msgspec.structs.replace(state), expected_version=None)
@@ -96,7 +96,7 @@ def test_a_paused_state_is_read_with_everything_in_it() -> None:
 
 async def test_a_paused_run_is_resumed_to_its_end(caplog: pytest.LogCaptureFixture) -> None:
     own, model = bank.Bank(), Model("Paid.")
-    store, recorder = await holding("paused"), EventRecorder()
+    store, recorder = await store_with("paused"), EventRecorder()
     finished = read_json("states/finished.json")
 
     with caplog.at_level(logging.WARNING):
@@ -123,7 +123,7 @@ async def test_a_paused_run_is_resumed_to_its_end(caplog: pytest.LogCaptureFixtu
 async def test_what_hooks_made_of_the_agent_still_holds_after_the_pause() -> None:
     model = Model("Paid.")
 
-    await resume_agent(bank.banker(bank.Bank(), model), "op_paused", DECISIONS, store=await holding("paused"))
+    await resume_agent(bank.banker(bank.Bank(), model), "op_paused", DECISIONS, store=await store_with("paused"))
 
     (asked,) = model.calls
     assert asked.messages[0].content == bank.INSTRUCTIONS
@@ -139,7 +139,7 @@ async def test_guards_judge_what_a_person_approved_before_the_upgrade() -> None:
         return Deny("the account is closed")
 
     result = await resume_agent(
-        bank.banker(own, Model("Nothing.")), "op_paused", DECISIONS, hooks=[hooks], store=await holding("paused")
+        bank.banker(own, Model("Nothing.")), "op_paused", DECISIONS, hooks=[hooks], store=await store_with("paused")
     )
 
     assert own.done == ["note rent"]
@@ -158,7 +158,7 @@ async def test_a_stop_is_delivered_to_the_hook_that_travelled() -> None:
             bank.banker(bank.Bank(), Model("never")),
             "op_paused",
             [Reject("t3", "no")],
-            store=await holding("paused"),
+            store=await store_with("paused"),
             dispatcher=dispatcher,
         )
 
@@ -169,7 +169,7 @@ async def test_a_stop_is_delivered_to_the_hook_that_travelled() -> None:
 
 
 async def test_a_finished_run_is_not_resumed() -> None:
-    store = await holding("finished")
+    store = await store_with("finished")
 
     with pytest.raises(HooklineError, match="op_paused"):
         await resume_agent(bank.banker(bank.Bank(), Model("never")), "op_paused", DECISIONS, store=store)

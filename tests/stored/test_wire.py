@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from hookline.adapters.agent_hooks import PolicyHooks
 from . import bank
 from .files import FILES, added_paths, read_json, without_times
 from .samples import EVENTS_MADE, RECORDS
-from .scenes import Notes, send_events
+from .scenes import Notes, describe_api, run_scripts, send_events
 
 pytestmark = pytest.mark.anyio
 
@@ -82,3 +83,58 @@ async def test_policies_are_asked_in_the_same_words() -> None:
     assert [each["interception_point"] for each in asked] == [each["interception_point"] for each in stored]
     for before, now in zip(stored, asked, strict=True):
         assert added_paths(before, now) == set()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # scripts need it
+async def test_scripts_read_the_same_documents(tmp_path: Path) -> None:
+    read = without_times(await run_scripts(tmp_path))
+
+    assert added_paths(without_times(read_json("wire/scripts.json")), read) == set()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the server needs it
+async def test_the_http_api_has_every_address_parameter_and_field_that_it_had() -> None:
+    stored, now = (fields_of(each) for each in (read_json("wire/openapi.json"), await describe_api()))
+
+    assert stored - now == LOST_FIELDS
+
+
+LOST_FIELDS: set[str] = set()
+"""What the HTTP API took or gave when 8ffe382 was made, and does not any more."""
+
+
+def fields_of(description: dict[str, Any]) -> set[str]:
+    """Return the addresses of an API, each with its parameters, and its fields by path and kind."""
+    schemas = description["components"]["schemas"]
+    found: set[str] = set()
+
+    def walk(where: str, schema: dict[str, Any], above: tuple[str, ...]) -> None:
+        if "$ref" in schema:
+            name = schema["$ref"].rpartition("/")[2]
+            if name not in above:
+                walk(where, schemas[name], (*above, name))
+            return
+        if "type" in schema:
+            found.add(f"{where}: {schema['type']}")
+        for value in schema.get("enum", ()):
+            found.add(f"{where} = {value!r}")
+        for name, inner in schema.get("properties", {}).items():
+            walk(f"{where}.{name}", inner, above)
+        if isinstance(schema.get("items"), dict):
+            walk(f"{where}[]", schema["items"], above)
+        for alternative in (*schema.get("oneOf", ()), *schema.get("anyOf", ()), *schema.get("allOf", ())):
+            walk(where, alternative, above)
+
+    for path, operations in description["paths"].items():
+        for method, operation in operations.items():
+            where = f"{method.upper()} {path}"
+            found.add(where)
+            for parameter in operation.get("parameters", ()):
+                walk(f"{where} {parameter['in']} {parameter['name']}", parameter["schema"], ())
+            for kind, body in operation.get("requestBody", {}).get("content", {}).items():
+                walk(f"{where} takes {kind}", body["schema"], ())
+            for status, answer in operation["responses"].items():
+                found.add(f"{where} gives {status}")
+                for kind, body in answer.get("content", {}).items():
+                    walk(f"{where} gives {status} {kind}", body["schema"], ())
+    return found

@@ -76,15 +76,15 @@ class Surface:
                 yield f"{name} = {home}"
                 return
         if isinstance(value, type) and not typing.get_args(value):
-            yield from described_class(name, value, self._public)
+            yield from describe_class(name, value, self._public)
         elif is_fixture(value):
             yield f"{name}: fixture"
         elif inspect.isroutine(value):
-            yield f"{prefix_of(value)}{name}{signature_of(value)}"
+            yield f"{format_prefix(value)}{name}{format_signature(value)}"
         elif typing.get_origin(value) is not None or isinstance(value, types.UnionType | typing.TypeVar):
-            yield f"{name} = {spelled(value)}"
+            yield f"{name} = {format_type(value)}"
         else:
-            yield f"{name}: {shown(value)}"
+            yield f"{name}: {format_value(value)}"
 
 
 def public_names(module: types.ModuleType) -> list[str]:
@@ -97,7 +97,7 @@ def is_fixture(value: object) -> bool:
     return type(value).__name__ == "FixtureFunctionDefinition"
 
 
-def described_class(name: str, kind: type[Any], public: Collection[int]) -> Iterator[str]:
+def describe_class(name: str, kind: type[Any], public: Collection[int]) -> Iterator[str]:
     """Return the lines of a class: its bases, how it is made, its public members."""
     bases = [base.__name__ for base in known_bases(kind, public)]
     what = "struct" if issubclass(kind, msgspec.Struct) else "enum" if issubclass(kind, enum.Enum) else "class"
@@ -105,15 +105,15 @@ def described_class(name: str, kind: type[Any], public: Collection[int]) -> Iter
     if issubclass(kind, enum.Enum):
         yield from (f"    {member.name} = {member.value!r}" for member in kind)
     elif issubclass(kind, msgspec.Struct):
-        yield from described_struct(kind)
+        yield from describe_struct(kind)
     elif hasattr(kind, "_fields"):
         defaults = kind._field_defaults
         yield from (
-            f"    {each}" + (f" = {shown(defaults[each])}" if each in defaults else "") for each in kind._fields
+            f"    {each}" + (f" = {format_value(defaults[each])}" if each in defaults else "") for each in kind._fields
         )
     elif is_own(kind.__init__) and not typing.is_typeddict(kind) and not getattr(kind, "_is_protocol", False):
-        yield f"    {signature_of(kind.__init__, bound=True)}"
-    yield from (f"    {line}" for line in members_of(kind, public))
+        yield f"    {format_signature(kind.__init__, bound=True)}"
+    yield from (f"    {line}" for line in describe_members(kind, public))
 
 
 def known_bases(kind: type[Any], public: Collection[int]) -> list[type[Any]]:
@@ -126,7 +126,7 @@ def known_bases(kind: type[Any], public: Collection[int]) -> list[type[Any]]:
     return list(dict.fromkeys(found))
 
 
-def described_struct(kind: type[msgspec.Struct]) -> Iterator[str]:
+def describe_struct(kind: type[msgspec.Struct]) -> Iterator[str]:
     """Return the lines of a struct: what it is on the wire, and its fields."""
     config = kind.__struct_config__
     marks = ["frozen"] if config.frozen else ["mutable"]
@@ -142,11 +142,11 @@ def described_struct(kind: type[msgspec.Struct]) -> Iterator[str]:
         if name.startswith("_"):
             continue
         line = f"{name} by position" if name in kind.__match_args__ else name
-        line += "" if default is msgspec.NODEFAULT else f" = {shown(default)}"
-        yield f"    {line}" + ("" if wire in (name, camel(name)) else f"  # {wire}")
+        line += "" if default is msgspec.NODEFAULT else f" = {format_value(default)}"
+        yield f"    {line}" + ("" if wire in (name, to_camel_case(name)) else f"  # {wire}")
 
 
-def camel(name: str) -> str:
+def to_camel_case(name: str) -> str:
     """Return a name as `rename="camel"` spells it."""
     first, *rest = name.split("_")
     return first + "".join(word.title() for word in rest)
@@ -157,7 +157,7 @@ def is_own(value: Any) -> bool:
     return str(getattr(value, "__module__", "")).startswith("hookline")
 
 
-def members_of(kind: type[Any], public: Collection[int]) -> Iterator[str]:
+def describe_members(kind: type[Any], public: Collection[int]) -> Iterator[str]:
     """Return the public members of a class by name, without those that it has from a public base."""
     fields = {*getattr(kind, "__struct_fields__", ()), *getattr(kind, "_fields", ())}
     described = {each for base in known_bases(kind, public) for each in base.__mro__}
@@ -169,35 +169,35 @@ def members_of(kind: type[Any], public: Collection[int]) -> Iterator[str]:
         if name in SPECIAL and value is not None:
             yield f"{SPECIAL[name]}"
         elif name == "__call__":
-            yield f"self{signature_of(value, bound=True)}"
+            yield f"self{format_signature(value, bound=True)}"
         if name.startswith("_") or name in fields or (issubclass(kind, enum.Enum) and name in kind.__members__):
             continue
-        yield from member(name, value)
+        yield from describe_member(name, value)
 
 
-def member(name: str, value: Any) -> Iterator[str]:
+def describe_member(name: str, value: Any) -> Iterator[str]:
     """Return the line of a member."""
     if isinstance(value, property) or type(value).__name__ in ("cached_property", "member_descriptor"):
         yield f".{name}"
     elif isinstance(value, classmethod | staticmethod):
         bound = isinstance(value, classmethod)
-        yield f"{type(value).__name__} .{name}{signature_of(value.__func__, bound=bound)}"
+        yield f"{type(value).__name__} .{name}{format_signature(value.__func__, bound=bound)}"
     elif inspect.isroutine(value):
-        yield f"{prefix_of(value)}.{name}{signature_of(value, bound=True)}"
+        yield f"{format_prefix(value)}.{name}{format_signature(value, bound=True)}"
     elif isinstance(value, type):
         yield f".{name}: class {value.__name__}"
     else:
-        yield f".{name} = {shown(value)}"
+        yield f".{name} = {format_value(value)}"
 
 
-def prefix_of(function: Any) -> str:
+def format_prefix(function: Any) -> str:
     """Return `async ` for what is awaited, and `async with ` for what makes a context."""
     if inspect.isasyncgenfunction(getattr(function, "__wrapped__", None)):
         return "async with "
     return "async " if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function) else ""
 
 
-def signature_of(function: Callable[..., Any], *, bound: bool = False) -> str:
+def format_signature(function: Callable[..., Any], *, bound: bool = False) -> str:
     """Return the parameters of a function, their kinds and their defaults, without annotations."""
     try:
         signature = inspect.signature(function)
@@ -206,7 +206,8 @@ def signature_of(function: Callable[..., Any], *, bound: bool = False) -> str:
     parameters = list(signature.parameters.values())[1 if bound else 0 :]
     plain = [parameter.replace(annotation=parameter.empty) for parameter in parameters]
     defaults = [
-        each if each.default is each.empty else each.replace(default=Shown(shown(each.default))) for each in plain
+        each if each.default is each.empty else each.replace(default=Shown(format_value(each.default)))
+        for each in plain
     ]
     return str(signature.replace(parameters=defaults, return_annotation=signature.empty))
 
@@ -221,13 +222,13 @@ class Shown:
         return self._text
 
 
-def spelled(kind: Any) -> str:
+def format_type(kind: Any) -> str:
     """Return a type in short names, whatever modules they are in."""
     text = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
     return re.sub(r"\b(?:\w+\.)+(?=\w)", "", text)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as a reader knows it: no addresses, no private modules, long ones by their size."""
     if type(value).__name__ == "Factory":  # msgspec's, of a default that is made anew
         return f"{value.factory.__name__}()"
@@ -238,12 +239,12 @@ def shown(value: Any) -> str:
     if inspect.isroutine(value):
         return f"{value.__name__}()"
     if isinstance(value, Mapping | frozenset | set) and value:
-        keys = ", ".join(sorted(shown(key) for key in value))
+        keys = ", ".join(sorted(format_value(key) for key in value))
         return f"{'mapping' if isinstance(value, Mapping) else 'set'} of {keys}"
     if isinstance(value, tuple | list) and len(value) > MANY:
         return f"{len(value)} of {', '.join(sorted({type(each).__name__ for each in value}))}"
     if isinstance(value, tuple) and type(value) is tuple:
-        return f"({', '.join(shown(each) for each in value)}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(format_value(each) for each in value)}{',' if len(value) == 1 else ''})"
     if isinstance(value, re.Pattern):
         return "<pattern>"
     if isinstance(value, msgspec.Struct):
@@ -254,7 +255,7 @@ def shown(value: Any) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
-def described_commands(path: str, command: Any) -> Iterator[str]:
+def describe_commands(path: str, command: Any) -> Iterator[str]:
     """Return the lines of a command and of those below it: its arguments and its options."""
     if not command.hidden or path == "hookline eval suite":
         parts = [
@@ -262,10 +263,10 @@ def described_commands(path: str, command: Any) -> Iterator[str]:
         ]
         yield f"{path}: {', '.join(sorted(parts))}" if parts else path
     for name, below in sorted(getattr(command, "commands", {}).items()):
-        yield from described_commands(f"{path} {name}", below)
+        yield from describe_commands(f"{path} {name}", below)
 
 
-def sections(missing: list[str]) -> dict[str, str]:
+def describe_sections(missing: list[str]) -> dict[str, str]:
     """Return the section of every public module.
 
     Args:
@@ -284,5 +285,5 @@ def sections(missing: list[str]) -> dict[str, str]:
 
     from hookline.cli._app import app
 
-    commands = described_commands("hookline", typer.main.get_command(app))
+    commands = describe_commands("hookline", typer.main.get_command(app))
     return found | {COMMANDS: "\n".join([f"[{COMMANDS}]", *commands, ""])}

@@ -76,17 +76,17 @@ def keyword_of(node: ast.ClassDef, name: str) -> Any:
     return found[0] if found else None
 
 
-def meant(expression: ast.expr) -> Any:
+def evaluate(expression: ast.expr) -> Any:
     """Return what an expression of the contract is, with the names of the root."""
     names = {name: getattr(hookline, name) for name in hookline.__all__}
     return eval(ast.unparse(expression), {**names, "Literal": Literal, "Any": Any})
 
 
-def actual(entry: Entry) -> Any:
+def find_actual(entry: Entry) -> Any:
     return getattr(import_module(entry.module), entry.name)
 
 
-def of_kind(*kinds: type) -> list[Any]:
+def params_of(*kinds: type) -> list[Any]:
     return [pytest.param(entry, id=entry.name) for entry in PUBLIC if isinstance(entry.node, kinds)]
 
 
@@ -98,7 +98,7 @@ def has_fields(entry: Entry) -> bool:
     return "StrEnum" not in bases_of(entry) and any(isinstance(part, ast.AnnAssign) for part in parts_of(entry.node))
 
 
-STRUCTS = [param for param in of_kind(ast.ClassDef) if has_fields(param.values[0])]
+STRUCTS = [param for param in params_of(ast.ClassDef) if has_fields(param.values[0])]
 METHODS = [
     pytest.param(entry, part, id=f"{entry.name}.{part.name}")
     for entry in PUBLIC
@@ -116,29 +116,29 @@ def test_every_name_is_public_in_its_module(entry: Entry) -> None:
 @pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in PUBLIC])
 def test_the_names_of_the_core_are_at_the_root_too(entry: Entry) -> None:
     if entry.module.removeprefix("hookline.") in ROOT_MODULES:
-        assert getattr(hookline, entry.name) is actual(entry)
+        assert getattr(hookline, entry.name) is find_actual(entry)
 
 
-@pytest.mark.parametrize("entry", of_kind(ast.Assign))
+@pytest.mark.parametrize("entry", params_of(ast.Assign))
 def test_a_literal_has_the_values_of_the_contract(entry: Entry) -> None:
-    assert actual(entry) == meant(entry.node.value)
+    assert find_actual(entry) == evaluate(entry.node.value)
 
 
-@pytest.mark.parametrize("entry", [each for each in of_kind(ast.ClassDef) if "StrEnum" in bases_of(each.values[0])])
+@pytest.mark.parametrize("entry", [each for each in params_of(ast.ClassDef) if "StrEnum" in bases_of(each.values[0])])
 def test_an_enum_has_the_members_of_the_contract(entry: Entry) -> None:
     members = {ast.unparse(part.targets[0]): ast.literal_eval(part.value) for part in entry.node.body}
 
-    assert {member.name: member.value for member in actual(entry)} == members
+    assert {member.name: member.value for member in find_actual(entry)} == members
 
 
 @pytest.mark.parametrize("entry", STRUCTS)
 def test_a_record_has_the_fields_of_the_contract(entry: Entry) -> None:
-    fields = {field.name: field for field in msgspec.structs.fields(actual(entry))}
+    fields = {field.name: field for field in msgspec.structs.fields(find_actual(entry))}
     wanted = {part.target.id: part for part in parts_of(entry.node) if isinstance(part, ast.AnnAssign)}
 
     for name, part in wanted.items():
         assert name in fields, f"{entry.name} has no field {name}"
-        field, annotation = fields[name], meant(part.annotation)
+        field, annotation = fields[name], evaluate(part.annotation)
         assert annotation in (Any, field.type), f"{entry.name}.{name} is {field.type}"
         if part.value is None:
             assert field.required, f"{entry.name}.{name} has a default"
@@ -151,25 +151,25 @@ def test_a_record_has_the_fields_of_the_contract(entry: Entry) -> None:
 
 @pytest.mark.parametrize("entry", STRUCTS)
 def test_a_record_is_frozen_and_takes_by_position_what_the_contract_says(entry: Entry) -> None:
-    parameters = inspect.signature(actual(entry)).parameters.values()
+    parameters = inspect.signature(find_actual(entry)).parameters.values()
     by_position = sum(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
     promised = keyword_of(entry.node, "by_position") or 0
 
-    assert actual(entry).__struct_config__.frozen
+    assert find_actual(entry).__struct_config__.frozen
     assert by_position >= promised
     assert promised or not by_position
 
 
 @pytest.mark.parametrize("entry", [each for each in STRUCTS if keyword_of(each.values[0].node, "tag")])
 def test_a_tagged_record_has_its_tag_and_camel_case_on_the_wire(entry: Entry) -> None:
-    kind, wire = actual(entry), keyword_of(entry.node, "wire") or {}
+    kind, wire = find_actual(entry), keyword_of(entry.node, "wire") or {}
     names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
 
     assert kind.__struct_config__.tag == keyword_of(entry.node, "tag")
-    assert names == {name: wire.get(name, _camel(name)) for name in names}
+    assert names == {name: wire.get(name, _to_camel_case(name)) for name in names}
 
 
-def _camel(name: str) -> str:
+def _to_camel_case(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.title() for word in rest)
 
@@ -178,22 +178,24 @@ def _is_any_default(expression: ast.expr | None) -> bool:
     return isinstance(expression, ast.Constant) and expression.value is ...
 
 
-@pytest.mark.parametrize("entry", of_kind(ast.FunctionDef, ast.AsyncFunctionDef))
+@pytest.mark.parametrize("entry", params_of(ast.FunctionDef, ast.AsyncFunctionDef))
 def test_a_function_takes_what_the_contract_says(entry: Entry) -> None:
-    _check_call(entry.name, actual(entry), entry.node)
+    _check_call(entry.name, find_actual(entry), entry.node)
 
 
 @pytest.mark.parametrize(("entry", "method"), METHODS)
 def test_a_method_takes_what_the_contract_says(entry: Entry, method: ast.FunctionDef) -> None:
-    found = inspect.getattr_static(actual(entry), method.name, None) or getattr(actual(entry), method.name, None)
+    found = inspect.getattr_static(find_actual(entry), method.name, None) or getattr(
+        find_actual(entry), method.name, None
+    )
 
     if any(ast.unparse(decorator) == "property" for decorator in method.decorator_list):
         # An attribute that is set on each object is as good as a property.
         assert found is None or not inspect.isfunction(found)
-        assert found is not None or method.name in inspect.getsource(actual(entry))
+        assert found is not None or method.name in inspect.getsource(find_actual(entry))
         return
     if method.name == "__init__":
-        found = actual(entry).__init__
+        found = find_actual(entry).__init__
     _check_call(f"{entry.name}.{method.name}", getattr(found, "__wrapped__", found), method)
 
 

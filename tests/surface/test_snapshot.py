@@ -12,7 +12,7 @@ import pytest
 
 from hookline.errors import MissingExtraError
 
-from .describe import COMMANDS, NAMES, sections
+from .describe import COMMANDS, NAMES, describe_sections
 
 SNAPSHOT = Path(__file__).with_name("surface.txt")
 SECTIONS = (*NAMES, COMMANDS)
@@ -29,7 +29,7 @@ HEAD = f"""\
 """
 
 
-def stored_sections() -> dict[str, str]:
+def read_sections() -> dict[str, str]:
     """Return the sections of the snapshot by module; none if it is to be written for the first time."""
     if not SNAPSHOT.exists():
         return {}
@@ -41,12 +41,12 @@ def stored_sections() -> dict[str, str]:
 
 def test_the_surface_is_the_one_of_the_snapshot() -> None:
     missing: list[str] = []
-    now = sections(missing)
-    stored = stored_sections()
+    now = describe_sections(missing)
+    stored = read_sections()
     kept = {name: now.get(name) or stored.get(name) for name in SECTIONS}
     if os.environ.get(UPDATE):
         SNAPSHOT.write_text("\n".join([HEAD, *(section for section in kept.values() if section)]))
-        stored = stored_sections()
+        stored = read_sections()
 
     changed = list(difflib.unified_diff(_lines(stored), _lines(kept), "surface.txt", "the code", lineterm="", n=1))
 
@@ -66,7 +66,7 @@ def _lines(found: Mapping[str, str | None]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", [name for name in SECTIONS if name not in stored_sections()])
+@pytest.mark.parametrize("name", [name for name in SECTIONS if name not in read_sections()])
 def test_a_module_without_a_section_cannot_be_imported_here(name: str) -> None:
     with pytest.raises(MissingExtraError):
         import_module(name)
