@@ -43,15 +43,17 @@ from hookline import (
     resume_agent,
 )
 from hookline.adapters.agent_hooks import PolicyHooks
+from hookline.delivery import generate_key, sign
 from hookline.evals import Cassette, EventRecorder, SuiteRunner, cases_of, load_faults, save_run, write_events
 from hookline.evals.suites import load_suite_file
-from hookline.registry import Registry
+from hookline.registry import ExecutionLog, Registry
 from hookline.runtime import JournalEntry, OperationState
+from hookline.server import KeyStore
 from hookline.store import SqlStore
 from tests.runtime.durable import Disk, DyingStore
 from tests.stored import bank, samples
 from tests.stored.definitions import BODIES, SAMPLES
-from tests.stored.scenes import Notes, describe_api, run_scripts, send_events
+from tests.stored.scenes import Notes, describe_api, refuse_and_rewrite, run_scripts, send_events
 
 HERE = Path(__file__).parent
 
@@ -161,7 +163,7 @@ def make_evaluations(folder: Path) -> None:
 
 async def make_rows(database: Path) -> dict[str, Any]:
     """Fill a database with definitions and deliveries; return what the HTTP API shows of the definitions."""
-    shown: dict[str, Any] = {"definitions": [], "dryRuns": []}
+    shown: dict[str, Any] = {"definitions": [], "dryRuns": [], "keys": [], "log": []}
     async with SqlStore(f"sqlite:///{database}") as store:
         async with Registry(store, files=[HERE / "by_8ffe382" / "definitions"]) as registry:
             for body in BODIES:
@@ -172,6 +174,13 @@ async def make_rows(database: Path) -> dict[str, Any]:
             for id_, sample in SAMPLES:
                 tried = await registry.dry_run(id_, sample, tenant_id="acme")
                 shown["dryRuns"].append(msgspec.structs.replace(tried, duration_ms=0.0))
+        shown["keys"].append(
+            await KeyStore(store).create(name="ci", tenant_id="acme", scopes=["hooks:read"], actor="ann")
+        )
+        async with ExecutionLog(store) as log:
+            await refuse_and_rewrite()
+            await log.flush()
+            shown["log"] = (await log.logs("acme")).items
         url = "https://ledger.example/in"
         hook = Hook(id="ledger", type=OnComplete, webhook={"url": url, "body": {"team": "risk"}})
         agent = Agent(id="sender", model=ScriptedModel([bank.turn("sent")]))
@@ -185,7 +194,10 @@ def make_registry(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         database = Path(temporary) / "rows.db"
         shown = asyncio.run(make_rows(database))
-        kept = ("definitions", "revisions", "deliveries", "operations", "events")
+        kept = (
+            *("definitions", "revisions", "deliveries", "operations", "events"),
+            *("api_keys", "executions", "execution_hooks"),
+        )
         with sqlite3.connect(database) as connection:
             lines = [
                 line for line in connection.iterdump() if line.startswith(tuple(f'INSERT INTO "{t}"' for t in kept))
@@ -203,6 +215,13 @@ def make_wire(folder: Path) -> None:
     (folder / "schema.json").write_bytes(format_json(json_schema()))
     clock.restart()
     sent = anyio.run(send_events)
+    body = b'{"type":"onComplete"}'
+    signed = {kind: generate_key(kind) for kind in ("hmac", "ed25519")}
+    signatures = {
+        kind: {"key": key, "headers": sign("msg_1", clock.START_NANOS // 10**9, body, [key])}
+        for kind, key in signed.items()
+    }
+    (folder / "signatures.json").write_bytes(format_json({"body": body.decode(), "signed": signatures}))
     bodies = {name: {"id": each.id, "payload": msgspec.json.decode(each.payload)} for name, each in sent.items()}
     (folder / "webhooks.json").write_bytes(format_json(bodies))
     clock.restart()

@@ -30,6 +30,7 @@ from hookline import (
     OnStopByHumanIntervention,
     OnToolCallError,
     PendingTool,
+    ToolCall,
     ToolOutcome,
     ToolResult,
     Usage,
@@ -67,6 +68,11 @@ def from_wire(kind: type[T], **fields: Any) -> T:
 def request(tool: str, tool_call_id: str, /, toolset: str = "local", **args: Any) -> Request:
     """Return a model's request to call a tool."""
     return from_wire(Request, identifier=toolset, apiName=tool, args=args, toolCallId=tool_call_id)
+
+
+def tool_call(toolset: str, tool: str, **fields: Any) -> ToolCall:
+    """Return a call of a tool; its fields are named here alone."""
+    return ToolCall(identifier=toolset, api_name=tool, operation_id="op", tenant_id="acme", **fields)
 
 
 def event(kind: type[Event], **fields: Any) -> Event:

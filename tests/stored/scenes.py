@@ -9,7 +9,18 @@ import httpx
 import msgspec
 from agent_hooks import Verdict
 
-from hookline import Agent, BeforeToolCall, Hook, OnComplete, exec_agent
+from hookline import (
+    Agent,
+    BeforeToolCall,
+    Chain,
+    Deny,
+    Hook,
+    Hooks,
+    OnComplete,
+    ToolCall,
+    ToolResult,
+    exec_agent,
+)
 from hookline.delivery import ControlAnswer, Envelope, InProcess
 from hookline.dispatcher import HookDispatcher
 from hookline.registry import Registry
@@ -17,6 +28,7 @@ from hookline.server import create_app
 from hookline.store import SqlStore
 
 from . import bank
+from .samples import tool_call
 
 
 class Notes:
@@ -101,6 +113,25 @@ def write_scripts(folder: Path) -> None:
         script.chmod(0o755)
         hooks.append({"id": f"at-{point}", "name": point, "point": point, "script": script.name, "config": {"most": 3}})
     (folder / "hooks.yaml").write_bytes(msgspec.json.encode({"hooks": hooks}))
+
+
+async def refuse_and_rewrite() -> None:
+    """Lead a call through two hooks of which the second one refuses it."""
+    hooks = Hooks("rules")
+
+    @hooks.before(ToolCall, id="trim")
+    def trim(call: ToolCall) -> ToolCall:
+        return call.with_args(to="Bob")
+
+    @hooks.guard(ToolCall, id="limit")
+    def refuse(call: ToolCall) -> Deny:
+        return Deny(f"not to {call.args['to']}")
+
+    async def run(call: ToolCall) -> ToolResult:
+        raise AssertionError("a call ran although it was refused")
+
+    requested = tool_call("bank", "pay", args={"to": " Bob "}, tool_call_id="t1", step_index=2)
+    await Chain([hooks]).run(requested, run)
 
 
 async def describe_api() -> dict[str, Any]:

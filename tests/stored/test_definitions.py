@@ -1,4 +1,4 @@
-"""Definitions and deliveries that an earlier version has stored are read, run and sent."""
+"""Definitions, deliveries, keys and logs that an earlier version has stored are read and used."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import msgspec
 import pytest
 
 from hookline import Chain, Hooks, Interceptor, Outcome, ToolCall, ToolResult
-from hookline.registry import HookDefinition, Registry
+from hookline.registry import ExecutionLog, HookDefinition, Registry
+from hookline.server import KeyStore
 from hookline.store import SqlStore
 
 from .definitions import BODIES, SAMPLES
 from .files import FILES, added_paths, read_json, without_times
+from .samples import tool_call
 
 pytestmark = pytest.mark.anyio
 
@@ -49,17 +51,12 @@ async def call(registry: Registry, tool: str, tenant_id: str = "acme", **args: A
     """Lead a call through the hooks of a tenant that judge calls in this process."""
     toolset, _, name = tool.partition("/")
     hooks = [each for each in registry.hooks(tenant_id) if isinstance(each, Hooks | Interceptor)]
-    made = tool_call(toolset, name, args)
+    made = tool_call(toolset, name, args=args)
 
     async def run(call: ToolCall) -> ToolResult:
         return ToolResult(content=f"ran with {call.args}")
 
     return await Chain(hooks).run(made, run)
-
-
-def tool_call(toolset: str, name: str, args: dict[str, Any]) -> ToolCall:
-    """Build a call; its fields are named here alone."""
-    return ToolCall(identifier=toolset, api_name=name, args=args, operation_id="op", tenant_id="acme")
 
 
 async def test_stored_definitions_are_read_as_they_were(registry: Registry) -> None:
@@ -149,3 +146,24 @@ async def test_a_stored_delivery_waits_to_be_sent(store: SqlStore) -> None:
     assert msgspec.json.decode(row.hook)["webhook"] == {"url": "https://ledger.example/in", "body": {"team": "risk"}}
     payload = msgspec.json.decode(row.payload)
     assert (payload["type"], payload["operationId"], payload["team"]) == ("onComplete", "op_sent", "risk")
+
+
+async def test_a_key_of_the_api_still_opens_it(store: SqlStore) -> None:
+    (stored,) = read_json("definitions/api.json")["keys"]
+
+    caller = await KeyStore(store).authenticate(stored["key"])
+
+    assert caller is not None
+    assert (caller.key_id, caller.tenant_id, caller.scopes) == (stored["id"], "acme", {"hooks:read"})
+    assert await KeyStore(store).authenticate(stored["key"] + "x") is None
+
+
+async def test_the_log_of_executions_is_read_as_it_was(store: SqlStore) -> None:
+    (stored,) = read_json("definitions/api.json")["log"]
+
+    async with ExecutionLog(store, retention_hours=1e9) as log:
+        (row,) = (await log.logs("acme", hook_id="limit")).items
+
+    assert msgspec.to_builtins(row) == stored
+    assert (row.point, row.status, row.denied_by, row.reason) == ("ToolCall", "denied", "limit", "not to Bob")
+    assert [(each.hook_id, each.status) for each in row.executions] == [("trim", "ok"), ("limit", "denied")]

@@ -11,6 +11,7 @@ import pytest
 
 from hookline import Event, decode, encode, json_schema
 from hookline.adapters.agent_hooks import PolicyHooks
+from hookline.delivery import public_key, sign, verify
 
 from . import bank
 from .files import FILES, added_paths, read_json, without_times
@@ -83,6 +84,18 @@ async def test_policies_are_asked_in_the_same_words() -> None:
     assert [each["interception_point"] for each in asked] == [each["interception_point"] for each in stored]
     for before, now in zip(stored, asked, strict=True):
         assert added_paths(before, now) == set()
+
+
+@pytest.mark.parametrize("kind", ["hmac", "ed25519"])
+def test_deliveries_are_signed_as_they_were(kind: str) -> None:
+    stored = read_json("wire/signatures.json")
+    body, key, headers = stored["body"].encode(), stored["signed"][kind]["key"], stored["signed"][kind]["headers"]
+    sent_at = int(headers["webhook-timestamp"])
+
+    verified = verify(headers, body, [key if kind == "hmac" else public_key(key)], now=sent_at)
+
+    assert (verified.id, verified.timestamp) == ("msg_1", sent_at)
+    assert sign("msg_1", sent_at, body, [key]) == headers
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # scripts need it
