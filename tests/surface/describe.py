@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import inspect
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -44,6 +46,8 @@ SPECIAL = {
 """What objects can do without a method's name, in a reader's words."""
 
 
+ATTRIBUTE = object()
+"""Stands for an attribute that objects get when they are made."""
 SCALARS = (str, int, float, types.NoneType)
 MANY = 20
 
@@ -93,8 +97,8 @@ def public_names(module: types.ModuleType) -> list[str]:
 
 
 def is_fixture(value: object) -> bool:
-    """Say whether a value is a fixture of pytest."""
-    return type(value).__name__ == "FixtureFunctionDefinition"
+    """Say whether a value is a fixture of pytest, before version 8.4 or after it."""
+    return type(value).__name__ == "FixtureFunctionDefinition" or hasattr(value, "_pytestfixturefunction")
 
 
 def describe_class(name: str, kind: type[Any], public: Collection[int]) -> Iterator[str]:
@@ -106,6 +110,8 @@ def describe_class(name: str, kind: type[Any], public: Collection[int]) -> Itera
         yield from (f"    {member.name} = {member.value!r}" for member in kind)
     elif issubclass(kind, msgspec.Struct):
         yield from describe_struct(kind)
+    elif typing.is_typeddict(kind):
+        yield from (f"    {key}" for key in kind.__annotations__)
     elif hasattr(kind, "_fields"):
         defaults = kind._field_defaults
         yield from (
@@ -164,6 +170,7 @@ def describe_members(kind: type[Any], public: Collection[int]) -> Iterator[str]:
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         if is_own(base) and base not in described:
+            found.update(dict.fromkeys(assigned_attributes(base), ATTRIBUTE))
             found.update(vars(base))
     for name, value in sorted(found.items()):
         if name in SPECIAL and value is not None:
@@ -175,9 +182,26 @@ def describe_members(kind: type[Any], public: Collection[int]) -> Iterator[str]:
         yield from describe_member(name, value)
 
 
+def assigned_attributes(kind: type[Any]) -> Iterator[str]:
+    """Return the attributes that a class gives to its objects in a constructor of its own."""
+    if not inspect.isfunction(made := vars(kind).get("__init__")) or not is_own(made):
+        return
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(made)))
+    except OSError:  # a dataclass's, which has no source
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            yield node.attr
+
+
 def describe_member(name: str, value: Any) -> Iterator[str]:
     """Return the line of a member."""
-    if isinstance(value, property) or type(value).__name__ in ("cached_property", "member_descriptor"):
+    if (
+        value is ATTRIBUTE
+        or isinstance(value, property)
+        or type(value).__name__ in ("cached_property", "member_descriptor")
+    ):
         yield f".{name}"
     elif isinstance(value, classmethod | staticmethod):
         bound = isinstance(value, classmethod)
