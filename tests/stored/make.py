@@ -90,6 +90,15 @@ def format_json(value: Any) -> bytes:
     return msgspec.json.format(encoded, indent=1) + b"\n"
 
 
+def without_words(value: Any) -> Any:
+    """Return a description of an API without what only people read."""
+    if isinstance(value, dict):
+        read = ("description", "title", "summary", "examples")
+        kept = {key: each for key, each in value.items() if not (key in read and isinstance(each, str | list))}
+        return {key: without_words(each) for key, each in kept.items()}
+    return [without_words(each) for each in value] if isinstance(value, list) else value
+
+
 def make_states(folder: Path) -> None:
     """Write the states and the events of a run that pauses, goes on, and ends."""
     folder.mkdir(exist_ok=True)
@@ -228,7 +237,7 @@ def make_wire(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         read = asyncio.run(run_scripts(Path(temporary)))
     (folder / "scripts.json").write_bytes(format_json(read))
-    (folder / "openapi.json").write_bytes(format_json(asyncio.run(describe_api())))
+    (folder / "openapi.json").write_bytes(msgspec.json.encode(without_words(asyncio.run(describe_api()))) + b"\n")
     clock.restart()
     notes = Notes()
     agent = bank.banker(bank.Bank(), [bank.PAUSING[0], bank.turn("Nothing is due.")])

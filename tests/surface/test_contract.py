@@ -185,17 +185,15 @@ def test_a_function_takes_what_the_contract_says(entry: Entry) -> None:
 
 @pytest.mark.parametrize(("entry", "method"), METHODS)
 def test_a_method_takes_what_the_contract_says(entry: Entry, method: ast.FunctionDef) -> None:
-    found = inspect.getattr_static(find_actual(entry), method.name, None) or getattr(
-        find_actual(entry), method.name, None
-    )
+    kind = find_actual(entry)
+    found = inspect.getattr_static(kind, method.name, None)
 
     if any(ast.unparse(decorator) == "property" for decorator in method.decorator_list):
-        # An attribute that is set on each object is as good as a property.
-        assert found is None or not inspect.isfunction(found)
-        assert found is not None or method.name in inspect.getsource(find_actual(entry))
+        # An attribute that every object gets is as good as a property.
+        assert not inspect.isfunction(found)
+        assert found is not None or method.name in inspect.getsource(kind)
         return
-    if method.name == "__init__":
-        found = find_actual(entry).__init__
+    assert found is not None, f"{entry.name} has no {method.name}"
     _check_call(f"{entry.name}.{method.name}", getattr(found, "__wrapped__", found), method)
 
 
@@ -206,32 +204,29 @@ def _is_awaited(function: Any) -> bool:
 
 
 def _check_call(name: str, found: Any, wanted: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-    """Check that whatever calls a function as the contract has it, reaches it."""
+    """Check that whoever calls a function as the contract has it, reaches it."""
     assert _is_awaited(found) is isinstance(wanted, ast.AsyncFunctionDef), f"{name}: async or not"
     parameters = dict(inspect.signature(found).parameters)
-    positional = [*wanted.args.posonlyargs, *wanted.args.args]
-    given = [parameter for parameter in parameters.values() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    if not name.endswith("__aexit__"):
-        assert [parameter.name for parameter in given[: len(positional)]] == [each.arg for each in positional], name
-    defaults: list[ast.expr | None] = [None] * (len(positional) - len(wanted.args.defaults))
-    pairs = [
-        *zip(positional, [*defaults, *wanted.args.defaults], strict=True),
-        *zip(wanted.args.kwonlyargs, wanted.args.kw_defaults, strict=True),
-    ]
-    for argument, default in pairs:
-        if name.endswith("__aexit__"):
-            continue
-        parameter = parameters.pop(argument.arg, None)
-        assert parameter is not None, f"{name} takes no {argument.arg}"
-        if default is None or _is_any_default(default):
-            assert default is None or parameter.default is not parameter.empty, f"{name}: {argument.arg} is required"
-        else:
-            assert parameter.default == ast.literal_eval(default), f"{name}: {argument.arg}={parameter.default!r}"
-    if not name.endswith("__aexit__"):
-        required = [
-            each.name for each in parameters.values() if each.default is each.empty and each.kind < each.VAR_KEYWORD
-        ]
-        assert [each for each in required if parameters[each].kind is not inspect.Parameter.VAR_POSITIONAL] == [], name
+    positional = [argument.arg for argument in wanted.args.args]
+    given = [each.name for each in parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    assert given[: len(positional)] == positional, name
+    for argument, default in _defaults_of(wanted.args):
+        assert argument in parameters, f"{name} takes no {argument}"
+        parameter = parameters.pop(argument)
+        if _is_any_default(default):
+            assert parameter.default is not parameter.empty, f"{name}: {argument} is required"
+        elif default is not None:
+            assert parameter.default == ast.literal_eval(default), f"{name}: {argument}={parameter.default!r}"
+    further = [each for each in parameters.values() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    assert [each.name for each in further if each.default is each.empty] == [], f"{name} requires more"
+
+
+def _defaults_of(arguments: ast.arguments) -> Iterator[tuple[str, ast.expr | None]]:
+    """Return every parameter of a function with its default, `None` where it has none."""
+    required = len(arguments.args) - len(arguments.defaults)
+    defaults = [*[None] * required, *arguments.defaults, *arguments.kw_defaults]
+    for argument, default in zip([*arguments.args, *arguments.kwonlyargs], defaults, strict=True):
+        yield argument.arg, default
 
 
 # Events.
