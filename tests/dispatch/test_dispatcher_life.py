@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import tracemalloc
-from collections.abc import Collection
+import weakref
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, get_args
 
 import anyio
@@ -25,6 +28,7 @@ from hookline import (
     HookType,
     OnComplete,
 )
+from hookline._webhook import ControlAnswer, Envelope, ServedBy
 from hookline.errors import HookUsageError
 
 from .samples import answered, asked, soon, step, turns
@@ -367,6 +371,31 @@ def test_the_limits_are_those_that_the_reference_names() -> None:
     assert (dispatcher.hook_timeout, dispatcher.max_queued, dispatcher.chain_budget) == (30.0, 10_000, None)
 
 
+@pytest.mark.parametrize(("peak", "live"), [(2048, 255), (1025, 128), (1024, None)])
+async def test_tables_shrink_once_fewer_than_an_eighth_of_their_operations_are_live(
+    peak: int, live: int | None
+) -> None:
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(lambda event: None)
+    shrunk = []
+    async with HookDispatcher() as dispatcher:
+        tracemalloc.start()
+        try:
+            for number in range(peak + 1):
+                dispatcher.register(str(number), [bundle])
+            before = tracemalloc.get_traced_memory()[0]
+            for number in range(peak + 1):
+                await dispatcher.unregister(str(number))
+                after = tracemalloc.get_traced_memory()[0]
+                if before - after > 20_000:  # two tables of so many take 36,000 bytes each and more, an operation 200
+                    shrunk.append(len(dispatcher.operations))
+                before = after
+        finally:
+            tracemalloc.stop()
+
+    assert shrunk[:1] == ([] if live is None else [live])
+
+
 @pytest.mark.parametrize("rounds", [1, 2])
 async def test_a_dispatcher_gives_back_the_memory_of_operations_that_are_gone(rounds: int) -> None:
     bundle = Hooks("bundle")
@@ -388,3 +417,67 @@ async def test_a_dispatcher_gives_back_the_memory_of_operations_that_are_gone(ro
             tracemalloc.stop()
 
     assert left < 60_000  # the tables of so many take 150,000 bytes each
+
+
+async def test_a_dispatcher_that_was_left_keeps_no_handler_of_its_operations() -> None:
+    def handler(event: BeforeStep) -> None: ...
+
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(handler)
+    gone = weakref.ref(handler)
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [bundle])
+    del bundle, handler
+    gc.collect()
+
+    assert gone() is None
+    assert dispatcher.max_queued == 10_000  # it is still there
+
+
+async def test_an_operation_id_may_be_of_a_class_of_ones_own() -> None:
+    class OperationId(str):
+        __slots__ = ()
+
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register(OperationId("op"), [])
+
+        assert list(dispatcher.operations) == ["op"]
+
+
+class Posted:
+    """Takes envelopes, and keeps them."""
+
+    def __init__(self) -> None:
+        self.envelopes: list[Envelope] = []
+
+    async def publish(self, envelopes: Sequence[Envelope]) -> None:
+        self.envelopes.extend(envelopes)
+
+    async def request(self, envelope: Envelope, *, timeout: float) -> ControlAnswer:
+        raise NotImplementedError
+
+    def serve(self, name: str, handler: ServedBy) -> AbstractAsyncContextManager[None]:
+        raise NotImplementedError
+
+    async def aclose(self) -> None: ...
+
+
+async def test_a_hook_that_is_data_is_carried_by_the_delivery_that_the_dispatcher_was_given() -> None:
+    posted = Posted()
+    hook = Hook(id="far", type=BeforeStep, webhook={"url": "https://example.org/far"})
+    async with HookDispatcher(delivery=posted) as dispatcher:
+        dispatcher.register("op", [hook])
+        dispatcher.dispatch(example(BeforeStep))
+        await dispatcher.unregister("op")
+
+        assert dispatcher.delivery is posted
+    assert [(envelope.hook.id, envelope.operation_id) for envelope in posted.envelopes] == [("far", "op")]
+
+
+def test_options_go_by_keyword_and_operations_drain_for_five_seconds() -> None:
+    with pytest.raises(TypeError):
+        HookDispatcher(30.0)  # type: ignore[misc]
+
+    drain_timeout = inspect.signature(HookDispatcher.unregister).parameters["drain_timeout"]
+
+    assert (drain_timeout.kind, drain_timeout.default) == (inspect.Parameter.KEYWORD_ONLY, 5.0)
