@@ -35,7 +35,7 @@ from hookline import (
     ToolResult,
     Usage,
 )
-from hookline import ToolCalling as Request
+from hookline import ToolRequest as Request
 from hookline.delivery import ControlAnswer, HookData, Webhook
 from hookline.events import EVENTS
 from hookline.runtime import Approve, Reject
@@ -72,7 +72,7 @@ def request(tool: str, tool_call_id: str, /, toolset: str = "local", **args: Any
 
 def tool_call(toolset: str, tool: str, **fields: Any) -> ToolCall:
     """Return a call of a tool; its fields are named here alone."""
-    return ToolCall(identifier=toolset, api_name=tool, operation_id="op", tenant_id="acme", **fields)
+    return ToolCall(toolset=toolset, tool_name=tool, operation_id="op", tenant_id="acme", **fields)
 
 
 def event(kind: type[Event], **fields: Any) -> Event:

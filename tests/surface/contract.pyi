@@ -36,9 +36,9 @@ class _Event:
     tenant_id: str = ""
     parent_operation_id: str | None = None
 
-class _ToolEvent(_Event, wire={"identifier": "identifier", "api_name": "apiName"}):
-    identifier: str
-    api_name: str
+class _ToolEvent(_Event, wire={"toolset": "identifier", "tool_name": "apiName"}):
+    toolset: str
+    tool_name: str
     args: dict[str, Any]
     call_index: int
     step_index: int
@@ -58,7 +58,7 @@ class AfterStep(_Event, tag="afterStep"):
     step_type: Literal["call_llm", "call_tool", "request_human_approve"]
     content: str
     reasoning: str
-    tools_calling: list[ToolCalling]
+    tools_calling: list[ToolRequest]
     tools_result: list[ToolOutcome]
     should_continue: bool
     execution_time_ms: float
@@ -145,23 +145,23 @@ class OnCallAgentError(_Event, tag="onCallAgentError"):
     callee_id: str
     error: str
 
-class PendingTool(wire={"identifier": "identifier", "api_name": "apiName"}):
-    identifier: str
-    api_name: str
+class PendingTool(wire={"toolset": "identifier", "tool_name": "apiName"}):
+    toolset: str
+    tool_name: str
     tool_call_id: str
     args: dict[str, Any]
 
-class ToolOutcome(wire={"identifier": "identifier", "api_name": "apiName"}):
-    identifier: str
-    api_name: str
+class ToolOutcome(wire={"toolset": "identifier", "tool_name": "apiName"}):
+    toolset: str
+    tool_name: str
     tool_call_id: str
     content: str
     success: bool
 
-class ToolCalling(wire={"identifier": "identifier", "api_name": "apiName"}):
-    api_name: str
+class ToolRequest(wire={"toolset": "identifier", "tool_name": "apiName"}):
+    tool_name: str
     args: dict[str, Any] | str = ...
-    identifier: str = "local"
+    toolset: str = "local"
     tool_call_id: str
 
 def encode(event) -> bytes: ...
@@ -254,8 +254,8 @@ class ModelCall(_Call):
     settings: dict[str, Any] = ...
 
 class ToolCall(_Call):
-    identifier: str = "local"
-    api_name: str
+    toolset: str = "local"
+    tool_name: str
     args: dict[str, Any] = ...
     tool_call_id: str = ...
     call_index: int = ...
@@ -285,7 +285,7 @@ class StepResult: ...
 
 class ModelResponse:
     content: str = ""
-    tool_calls: list[ToolCalling] = ...
+    tool_calls: list[ToolRequest] = ...
     reasoning: str = ""
     usage: Usage = ...
     finish_reason: str = "stop"
@@ -325,7 +325,7 @@ class Denial:
 class Message:
     role: Literal["system", "user", "assistant", "tool"]
     content: str
-    tool_calls: list[ToolCalling] = ...
+    tool_calls: list[ToolRequest] = ...
     tool_call_id: str | None = None
 
 class Usage:

@@ -18,8 +18,21 @@ import msgspec
 from hookline.errors import MissingExtraError
 
 MODULES = (
-    *("events", "calls", "hooks", "signals", "errors", "phases", "execution", "interceptors", "dispatcher"),
-    *("runtime", "asgi", "otel", "ready", "delivery", "store", "registry", "server", "cli", "pytest_plugin"),
+    *(
+        "events",
+        "calls",
+        "hooks",
+        "webhooks",
+        "redaction",
+        "instrumentation",
+        "signals",
+        "errors",
+        "phases",
+        "execution",
+        "interceptors",
+        "dispatcher",
+    ),
+    *("runtime", "asgi", "otel", "builtin", "delivery", "store", "registry", "server", "cli", "pytest_plugin"),
     *("evals", "evals.errors", "evals.faults", "evals.matching", "evals.suites", "evals.adapter_contract"),
 )
 ADAPTERS = (
