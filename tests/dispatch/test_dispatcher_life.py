@@ -13,6 +13,7 @@ from typing import Any, get_args
 import anyio
 import pytest
 from events.samples import example
+from hookline._webhook import ControlAnswer, Envelope, ServedBy
 from ids import without_address
 
 from hookline import (
@@ -28,7 +29,6 @@ from hookline import (
     HookType,
     OnComplete,
 )
-from hookline._webhook import ControlAnswer, Envelope, ServedBy
 from hookline.errors import HookUsageError
 
 from .samples import answered, asked, soon, step, turns

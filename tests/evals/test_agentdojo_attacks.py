@@ -19,9 +19,11 @@ from hookline import Deny, Hooks, ToolCall
 from hookline.cli.eval._attacks import attack as attack_command
 from hookline.cli.eval._attacks import attack_policies, run_attacks, show_attacks
 from hookline.evals import UnknownSuiteError, UnknownTaskError
-from hookline.evals.suites.agentdojo import SUITES, VERSION, AgentDojoSuite
-from hookline.evals.suites.agentdojo._attacks import (
+from hookline.evals.suites.agentdojo import (
     SIDE_EFFECTS,
+    SUITES,
+    VERSION,
+    AgentDojoSuite,
     AttackAttempt,
     AttackPolicy,
     AttackRun,

@@ -11,10 +11,17 @@ from typing import Annotated
 
 import typer
 
-from hookline.cli._errors import EndpointError, OutputFileError, TraceTargetError, TracingDisabledError
+from hookline.cli._errors import (
+    ChatArgumentError,
+    EndpointError,
+    InputFileError,
+    NotAStoreError,
+    OutputFileError,
+    StoreMissingError,
+    TraceTargetError,
+    TracingDisabledError,
+)
 from hookline.cli._exit_codes import FAILED, MISUSED, interrupted_code
-from hookline.cli.chat import ChatArgumentError
-from hookline.cli.operate import InputFileError, NotAStoreError, StoreMissingError
 from hookline.errors import HooklineError, HookUsageError
 from hookline.evals.errors import (
     EventFileError,

@@ -1,11 +1,21 @@
-"""What a command is refused for before it runs anything.
+"""Errors of commands: what they refuse before they run anything, and what ends one.
 
 ```
 HooklineError
 ├── EndpointError (ValueError)          not a URL that spans can be sent to
 ├── OutputFileError (ReportError)       what was asked for cannot be written there
 ├── TraceTargetError (ValueError)       there is nothing there to trace
-└── TracingDisabledError                the environment forbids tracing
+├── TracingDisabledError                the environment forbids tracing
+├── ChatArgumentError (ValueError)      an argument that names nothing that can be used
+├── ChatStartError                      a tool source, a phase hook or the model does not let a chat begin
+├── AgentExitError                      code of the agent tried to end the program
+├── StoreMissingError                   there is no such file
+├── NotAStoreError                      there is something else than a store
+├── NotWaitingError (OperationError)    the operation does not wait for a person
+├── NothingDoneError                    deliveries that cannot be tried again
+├── UnknownKeyError (LookupError)       there is no such key
+├── UnknownSecretError (LookupError)    there is no such signing secret
+└── InputFileError (ValueError)         a file that holds no definitions
 ```
 """
 
@@ -13,10 +23,26 @@ from __future__ import annotations
 
 import re
 
-from hookline.errors import HooklineError
+from hookline.errors import HooklineError, OperationError
 from hookline.evals.errors import ReportError
 
-__all__ = ["EndpointError", "OutputFileError", "TraceTargetError", "TracingDisabledError", "without_password"]
+__all__ = [
+    "AgentExitError",
+    "ChatArgumentError",
+    "ChatStartError",
+    "EndpointError",
+    "InputFileError",
+    "NotAStoreError",
+    "NotWaitingError",
+    "NothingDoneError",
+    "OutputFileError",
+    "StoreMissingError",
+    "TraceTargetError",
+    "TracingDisabledError",
+    "UnknownKeyError",
+    "UnknownSecretError",
+    "without_password",
+]
 
 
 class EndpointError(HooklineError, ValueError):
@@ -67,3 +93,166 @@ class TracingDisabledError(HooklineError):
 def without_password(text: str) -> str:
     """Text about a URL, as others may see it."""
     return re.sub(r"//[^/@\s]*@", "//", text)
+
+
+class ChatArgumentError(HooklineError, ValueError):
+    """An argument of `hookline chat` names nothing that can be used.
+
+    Attributes:
+        argument: Which one, as it is written.
+        problem: What is wrong with it, and how to fix it.
+    """
+
+    def __init__(self, argument: str, problem: str) -> None:
+        super().__init__(argument, problem)
+        self.argument, self.problem = argument, problem
+
+    def __str__(self) -> str:
+        return f"{self.argument} cannot be used: {self.problem.rstrip('.')}."
+
+
+class ChatStartError(HooklineError):
+    """A chat did not begin, because something that belongs to its agent failed.
+
+    Attributes:
+        agent_id: The agent.
+        problem: What happened.
+    """
+
+    def __init__(self, agent_id: str, problem: str) -> None:
+        super().__init__(agent_id, problem)
+        self.agent_id, self.problem = agent_id, problem
+
+    def __str__(self) -> str:
+        return f"The chat with {self.agent_id!r} cannot begin: {self.problem.rstrip('.')}."
+
+
+class AgentExitError(HooklineError):
+    """A tool or another part of an agent tried to end the program that it runs in.
+
+    Attributes:
+        exception: What it raised, such as `"SystemExit: 2"`.
+    """
+
+    def __init__(self, exception: str) -> None:
+        super().__init__(exception)
+        self.exception = exception
+
+    def __str__(self) -> str:
+        return (
+            f"Code of the agent raised {self.exception}, which ends the chat. Raise an Exception there: the model is "
+            "told of it."
+        )
+
+
+class StoreMissingError(HooklineError):
+    """There is no store to look into.
+
+    Attributes:
+        store: Where it was looked for, without a password.
+    """
+
+    def __init__(self, store: str) -> None:
+        super().__init__(store)
+        self.store = store
+
+    def __str__(self) -> str:
+        return (
+            f"There is no store {self.store}; name the one that your agents use by --store or HOOKLINE_STORE. "
+            "`hookline serve` makes a new one."
+        )
+
+
+class NotAStoreError(HooklineError):
+    """What a store was named is something else.
+
+    Attributes:
+        store: Where it was looked for.
+    """
+
+    def __init__(self, store: str) -> None:
+        super().__init__(store)
+        self.store = store
+
+    def __str__(self) -> str:
+        return (
+            f"{self.store} is no store: there is something else than an SQLite database. "
+            "Name the one that your agents use by --store or HOOKLINE_STORE."
+        )
+
+
+class NotWaitingError(OperationError):
+    """A person wants to decide, and the operation does not wait for that.
+
+    Attributes:
+        status: What it does instead, or why it ended.
+    """
+
+    def __init__(self, operation_id: str, status: str) -> None:
+        super().__init__(operation_id)
+        self.args = (operation_id, status)
+        self.status = status
+
+    def __str__(self) -> str:
+        return f"Operation {self.operation_id!r} does not wait for a person; its status is {self.status!r}."
+
+
+class NothingDoneError(HooklineError):
+    """Some deliveries are not tried again.
+
+    Attributes:
+        reasons: Why not, each with its id.
+    """
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__(reasons)
+        self.reasons = reasons
+
+    def __str__(self) -> str:
+        return f"Not tried again: {'; '.join(self.reasons)}."
+
+
+class UnknownKeyError(HooklineError, LookupError):
+    """There is no such API key, or it is another tenant's.
+
+    Attributes:
+        id: What was asked for.
+    """
+
+    def __init__(self, id: str) -> None:  # noqa: A002
+        super().__init__(id)
+        self.id = id
+
+    def __str__(self) -> str:
+        return f"There is no API key {self.id!r}; `hookline keys list` shows the ids."
+
+
+class UnknownSecretError(HooklineError, LookupError):
+    """There is no such signing secret, or it is another tenant's.
+
+    Attributes:
+        id: What was asked for.
+    """
+
+    def __init__(self, id: str) -> None:  # noqa: A002
+        super().__init__(id)
+        self.id = id
+
+    def __str__(self) -> str:
+        return f"There is no signing secret {self.id!r}; `hookline endpoints list` shows the ids."
+
+
+class InputFileError(HooklineError, ValueError):
+    """A file, or what came on stdin, is not what a command reads.
+
+    Attributes:
+        file: Which.
+        problem: What is wrong with it.
+    """
+
+    def __init__(self, file: str, problem: str) -> None:
+        super().__init__(file, problem)
+        self.file, self.problem = file, problem
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.problem}"

@@ -15,10 +15,10 @@ from anyio.from_thread import start_blocking_portal
 from rich.console import Console
 
 from hookline.cli._commands import Endpoint, told_in_one_line
+from hookline.cli._errors import AgentExitError, ChatStartError
 from hookline.cli._exit_codes import DONE, FAILED, exit_code_of, interrupted_code, was_terminated
 from hookline.cli._outputs import deliver
 from hookline.cli.chat._agent import Wanted, agent_of, hooks_of
-from hookline.cli.chat._errors import AgentExitError, ChatStartError
 from hookline.cli.chat._foreground import Foreground, Impatient
 from hookline.cli.chat._kept import Kept
 from hookline.cli.chat._keyboard import Keyboard

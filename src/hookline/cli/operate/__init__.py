@@ -3,9 +3,6 @@
 from hookline.cli.operate._deliveries import deliveries_app as deliveries_app
 from hookline.cli.operate._endpoints import endpoints_app as endpoints_app
 from hookline.cli.operate._endpoints import rotate_master_key as rotate_master_key
-from hookline.cli.operate._errors import InputFileError as InputFileError
-from hookline.cli.operate._errors import NotAStoreError as NotAStoreError
-from hookline.cli.operate._errors import StoreMissingError as StoreMissingError
 from hookline.cli.operate._hooks import hooks_app as hooks_app
 from hookline.cli.operate._keys import keys_app as keys_app
 from hookline.cli.operate._logs import logs_app as logs_app
