@@ -39,7 +39,7 @@ def page_handlers() -> list[HTTPRouteHandler]:
         importlib.import_module(f"hookline.server.{each.name}")
         for each in pkgutil.iter_modules(hookline.server.__path__)
     ]
-    views = [handler for module in modules if "_page" in module.__name__ for handler in getattr(module, "ROUTES", ())]
+    views = [handler for module in modules if ".page." in module.__name__ for handler in getattr(module, "ROUTES", ())]
     return [*views, *(each for each in vars(_page).values() if isinstance(each, HTTPRouteHandler))]
 
 

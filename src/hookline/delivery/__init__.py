@@ -10,9 +10,6 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-from hookline.delivery._endpoint_secrets import DAY as DAY
-from hookline.delivery._endpoint_secrets import LONGEST_OVERLAP as LONGEST_OVERLAP
-from hookline.delivery._endpoint_secrets import normal_endpoint as normal_endpoint
 from hookline.delivery._in_process import InProcess
 from hookline.delivery._master_keys import MASTER_KEY as MASTER_KEY
 from hookline.delivery._master_keys import MasterKeyError, MasterKeys
@@ -33,7 +30,10 @@ from hookline.delivery._signing import (
 from hookline.webhooks import ControlAnswer, Delivery, Envelope, HookData, Webhook
 
 if TYPE_CHECKING:
+    from hookline.delivery._endpoint_secrets import DAY as DAY
+    from hookline.delivery._endpoint_secrets import LONGEST_OVERLAP as LONGEST_OVERLAP
     from hookline.delivery._endpoint_secrets import EndpointSecret, EndpointSecrets, NewEndpointSecret
+    from hookline.delivery._endpoint_secrets import normal_endpoint as normal_endpoint
     from hookline.delivery._outbox import Outbox
     from hookline.delivery._sender import Sender, Sent
 
@@ -65,9 +65,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DAY": "_endpoint_secrets",
+    "LONGEST_OVERLAP": "_endpoint_secrets",
     "EndpointSecret": "_endpoint_secrets",
     "EndpointSecrets": "_endpoint_secrets",
     "NewEndpointSecret": "_endpoint_secrets",
+    "normal_endpoint": "_endpoint_secrets",
     "Outbox": "_outbox",
     "Sender": "_sender",
     "Sent": "_sender",
