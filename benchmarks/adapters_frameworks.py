@@ -26,14 +26,14 @@ class Workload:
     """A run in three ways.
 
     Attributes:
-        drives: The events that can be observed.
+        capabilities: The events that can be observed.
         bare: Without hooks.
         hooked: From hooks to the run that has them.
         own: With hooks of the framework's, at the same points as far as it has them.
         closing: What is closed at the end.
     """
 
-    drives: Capabilities
+    capabilities: Capabilities
     bare: Run
     hooked: Callable[[Sequence[AnyHook]], Run]
     own: Run
@@ -79,7 +79,7 @@ def pydantic_ai() -> Workload:
 
     agent = Agent(FunctionModel(scripted, model_name="scripted"), tools=[add])
     return Workload(
-        drives=DRIVES,
+        capabilities=DRIVES,
         bare=lambda: agent.run("go"),
         hooked=lambda hooks: lambda: agent.run("go", capabilities=[Hookline(hooks)]),
         own=lambda: agent.run("go", capabilities=[Own()]),
@@ -119,7 +119,7 @@ def openai_agents() -> Workload:
         return lambda: HooklineRunner(hooks).run(agent, "go", run_config=offline)
 
     return Workload(
-        drives=DRIVES,
+        capabilities=DRIVES,
         bare=lambda: runner.run(agent, "go", run_config=offline),
         hooked=hooked,
         own=lambda: runner.run(agent, "go", run_config=offline, hooks=Own()),
@@ -162,7 +162,7 @@ def langchain() -> Workload:
         create_agent(Scripted(), [tool(add)], middleware=given) for given in ([], [Own()], [HooklineMiddleware()])
     )
     return Workload(
-        drives=DRIVES,
+        capabilities=DRIVES,
         bare=lambda: plain.ainvoke(task),
         hooked=lambda hooks: lambda: hooked(ours, hooks=hooks).ainvoke(task),
         own=lambda: own.ainvoke(task),
@@ -222,7 +222,7 @@ def strands() -> Workload:
     plain, own = agent(), agent()
     for point in points:
         own.add_hook(lambda event: None, point)
-    return Workload(drives=DRIVES, bare=run(plain, lambda: plain), hooked=with_hooks, own=run(own, lambda: own))
+    return Workload(capabilities=DRIVES, bare=run(plain, lambda: plain), hooked=with_hooks, own=run(own, lambda: own))
 
 
 def agent_framework() -> Workload:
@@ -262,7 +262,7 @@ def agent_framework() -> Workload:
 
     agent = Agent(client=Scripted(), tools=[tool(add, approval_mode="never_require")])
     return Workload(
-        drives=DRIVES,
+        capabilities=DRIVES,
         bare=lambda: agent.run("go"),
         hooked=lambda hooks: lambda: agent.run("go", middleware=[HookMiddleware(hooks)]),
         own=lambda: agent.run("go", middleware=[OfRun(), OfModel(), OfTool()]),
@@ -310,7 +310,7 @@ def google_adk() -> Workload:
 
     plain, with_own = runner(), runner(own)
     return Workload(
-        drives=DRIVES,
+        capabilities=DRIVES,
         bare=run(lambda: plain),
         hooked=lambda hooks: run(lambda: hooked(plain, hooks=hooks)),
         own=run(lambda: with_own),
@@ -343,7 +343,7 @@ def fastmcp_call() -> Workload:
         return once
 
     return Workload(
-        drives=DRIVES,
+        capabilities=DRIVES,
         bare=run(),
         hooked=lambda hooks: run(HooklineMiddleware(hooks=hooks)),
         own=run(Own()),
@@ -383,7 +383,7 @@ def claude_agent_sdk() -> Workload:
         return once
 
     return Workload(
-        drives=DRIVES,
+        capabilities=DRIVES,
         bare=run(sdk.query, options=options),
         hooked=lambda hooks: run(query, options=options, hooks=hooks),
         own=run(sdk.query, options=with_own),

@@ -38,7 +38,7 @@ async def bench(rounds: int) -> list[Row]:
 async def overhead(name: str, workload: Workload, rounds: int) -> list[Row]:
     """What hookline adds to a run of a framework."""
     observers = Hooks("observers")
-    for kind in workload.drives.events:
+    for kind in workload.capabilities.events:
         observers.on(EVENTS[kind])(make_observer())
     observed = f"{name} [hooks={len(workload.drives.events)}]"
     bare, empty, traced, own = (f"{name} [{case}]" for case in ("bare", "hooks=0", "TracingHooks", "own hooks"))
@@ -69,10 +69,12 @@ async def overhead(name: str, workload: Workload, rounds: int) -> list[Row]:
 async def tells_of_the_run(name: str, workload: Workload) -> None:
     """See that the hooks that are about to be measured are called at all."""
     heard, hooks = Counter[HookType](), Hooks("heard")
-    for kind in workload.drives.events:
+    for kind in workload.capabilities.events:
         hooks.on(EVENTS[kind])(lambda event: heard.update([event.hook_type]))
     before, complete = HookType.BEFORE_TOOL_CALL, HookType.ON_COMPLETE
-    expected = {kind: 1 for kind in (before, HookType.AFTER_TOOL_CALL, complete) if kind in workload.drives.events}
+    expected = {
+        kind: 1 for kind in (before, HookType.AFTER_TOOL_CALL, complete) if kind in workload.capabilities.events
+    }
     await workload.hooked([hooks])()
     assert {kind: heard[kind] for kind in expected} == expected, f"{name} told {dict(heard)}"
 

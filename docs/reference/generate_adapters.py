@@ -59,18 +59,18 @@ def stage_of(name: str) -> Any:
     except (ModuleNotFoundError, MissingExtraError):
         return None
     own = [thing for thing in vars(module).values() if isinstance(thing, type) and thing.__module__ == module.__name__]
-    (stage,) = [thing for thing in own if hasattr(thing, "drives")]
+    (stage,) = [thing for thing in own if hasattr(thing, "capabilities")]
     return stage()
 
 
 def drawn(stage: Any) -> Column:
     """The column of an adapter, by what it says that it can drive."""
-    drives = stage.drives
-    column = {kind: "yes" if kind in drives.events else "no" for kind in EVENTS}
+    capabilities = stage.capabilities
+    column = {kind: "yes" if kind in capabilities.events else "no" for kind in EVENTS}
     for call in CALLS:
-        kinds = [kind for kind in KINDS if kind in drives.calls.get(call, ())]
+        kinds = [kind for kind in KINDS if kind in capabilities.calls.get(call, ())]
         column[call.__name__] = "all" if len(kinds) == len(KINDS) else ", ".join(kinds) or "no"
-    column[ASKS] = "yes" if drives.asks else "no"
+    column[ASKS] = "yes" if capabilities.asks else "no"
     return column
 
 

@@ -13,10 +13,10 @@ import msgspec
 from hookline.calls import Call, Denial, Message, ToolSpec
 from hookline.hooks import Hooks
 
-__all__ = ["EnclosingHooks", "Segment"]
+__all__ = ["Instrumentation", "SegmentInfo"]
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
+class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a segment of a run when it begins.
 
     Attributes:
@@ -62,7 +62,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     dispatcher: Any = None
 
 
-class EnclosingHooks(Hooks):
+class Instrumentation(Hooks):
     """A bundle that stands around a run's own work as well.
 
     None of these methods may raise, wait, or take long. Each pair is called in one task and one context. The bundle's
@@ -73,7 +73,7 @@ class EnclosingHooks(Hooks):
     encloses: frozenset[type[Call]] = frozenset()
     """The calls for which `enter` and `leave` are called."""
 
-    def begin(self, segment: Segment) -> tuple[Any, bool]:
+    def begin(self, segment: SegmentInfo) -> tuple[Any, bool]:
         """A segment begins; nothing of it was dispatched yet.
 
         Returns:

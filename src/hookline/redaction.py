@@ -12,7 +12,7 @@ import msgspec
 
 from hookline.errors import HookUsageError
 
-__all__ = ["SECRET_KEYS", "SECRET_PATTERNS", "Redacting", "Redaction", "as_redaction"]
+__all__ = ["SECRET_KEYS", "SECRET_PATTERNS", "Redacting", "Redaction"]
 
 SECRET_KEYS: Final = (
     *("password", "passwords", "passwd", "passphrase", "pwd", "password hash", "password confirmation"),

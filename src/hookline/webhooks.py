@@ -14,19 +14,7 @@ from hookline._readonly import check_finite
 from hookline.errors import HookDefinitionError
 from hookline.events import TOOL_EVENTS, Event, HookType
 
-__all__ = [
-    "ControlAnswer",
-    "Delivery",
-    "Envelope",
-    "HookData",
-    "ServedBy",
-    "Webhook",
-    "check_json",
-    "check_webhook",
-    "delivery_id",
-    "payload_of",
-    "webhook_of",
-]
+__all__ = ["ControlAnswer", "Delivery", "Envelope", "HookData", "ServedBy", "Webhook"]
 
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")

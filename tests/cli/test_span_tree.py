@@ -19,7 +19,7 @@ from hookline import (
 from hookline.cli.trace._otlp import Tracing
 from hookline.cli.trace._recorded import replay_events
 from hookline.cli.trace._span_tree import length, said
-from hookline.instrumentation import Segment
+from hookline.instrumentation import SegmentInfo
 
 PAUSED = """\
 [1] op  (time)  trace (id)
@@ -190,7 +190,7 @@ def test_a_link_to_a_span_that_is_elsewhere_is_told_in_full() -> None:
     agent = Agent(id="a", model=ScriptedModel([ModelResponse(content="done")]))
     traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     begun, _ = tracing.hooks.begin(
-        Segment(operation_id="op", agent_id=agent.id, resumed=True, traceparents=(traceparent,))
+        SegmentInfo(operation_id="op", agent_id=agent.id, resumed=True, traceparents=(traceparent,))
     )
     tracing.hooks.close()
 

@@ -290,9 +290,9 @@ async def test_a_worker_leaves_the_runs_of_other_frameworks_to_them(
     store: SqlStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "hookline")
-    drives = Capabilities(framework="a loop")
+    capabilities = Capabilities(framework="a loop")
     pending = PendingTool(toolset="local", tool_name="pay", tool_call_id="t0", args={})
-    async with AdapterRun((), drives, agent_id="payer", operation_id="op", store=store) as run:
+    async with AdapterRun((), capabilities, agent_id="payer", operation_id="op", store=store) as run:
         run.begin_step()
         run.pause([pending])
     await store.decide("op", Approve("t0"))
@@ -303,6 +303,6 @@ async def test_a_worker_leaves_the_runs_of_other_frameworks_to_them(
 
     assert not till.paid
     assert caplog.text.count("leaves operation op alone") == 1
-    async with AdapterRun((), drives, agent_id="payer", operation_id="op", store=store) as run:
+    async with AdapterRun((), capabilities, agent_id="payer", operation_id="op", store=store) as run:
         run.decided([Approve("t0")])
     await status_of(store, "op", "done")

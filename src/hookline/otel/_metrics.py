@@ -24,7 +24,7 @@ from hookline.events import (
     is_interrupted,
 )
 from hookline.hooks import Hook
-from hookline.instrumentation import EnclosingHooks, Segment
+from hookline.instrumentation import Instrumentation, SegmentInfo
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, error_type
 from hookline.otel._context import flags, positive, provider
@@ -63,7 +63,7 @@ class Counted:
         "waiting_since",
     )
 
-    def __init__(self, segment: Segment, began: int, agent: str) -> None:
+    def __init__(self, segment: SegmentInfo, began: int, agent: str) -> None:
         self.operation_id = segment.operation_id
         self.began = began
         self.agent = agent
@@ -84,7 +84,7 @@ class Counted:
         self.compact_error: str | None = names.OTHER
 
 
-class MetricsHooks(EnclosingHooks):
+class MetricsHooks(Instrumentation):
     """A bundle that measures runs by OpenTelemetry's conventions for generative AI, and the hooks of these runs.
 
     One instance may measure any number of runs, also at the same time; sub-agents are measured along, each by itself.
@@ -147,7 +147,7 @@ class MetricsHooks(EnclosingHooks):
 
     # What a run of this package does with the bundle.
 
-    def begin(self, segment: Segment) -> tuple[Counted | None, bool]:
+    def begin(self, segment: SegmentInfo) -> tuple[Counted | None, bool]:
         """Begin to count a segment, unless nobody gets the metrics."""
         try:
             if is_idle(self._provider):
@@ -236,7 +236,7 @@ class MetricsHooks(EnclosingHooks):
             if counted is None:
                 if event.__class__ is not BeforeStep or is_idle(self._provider):
                     return
-                segment = Segment(operation_id=event.operation_id, agent_id=event.agent_id)
+                segment = SegmentInfo(operation_id=event.operation_id, agent_id=event.agent_id)
                 counted = self._counted(segment, event.time_unix_nano)
                 unregistrations.watch(event.operation_id, self._unregistered)
             if event is not counted.told:  # two registrations of this bundle tell it twice
@@ -245,7 +245,7 @@ class MetricsHooks(EnclosingHooks):
         except Exception as error:
             self._failures.note(str(event.hook_type), error)
 
-    def _counted(self, segment: Segment, at: int) -> Counted:
+    def _counted(self, segment: SegmentInfo, at: int) -> Counted:
         counted = Counted(segment, at, self._agents(clean(segment.agent_id)))
         counted.provider = self._providers(counted.provider)
         self._operations[segment.operation_id] = counted

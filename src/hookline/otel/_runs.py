@@ -20,7 +20,7 @@ from opentelemetry.trace import (
 
 from hookline.calls import AgentCall, Call, CompactCall, Denial, ModelCall, StepCall, SubAgentCall, ToolCall, ToolSpec
 from hookline.events import CompletionReason, Event, OnComplete, OnError
-from hookline.instrumentation import Segment
+from hookline.instrumentation import SegmentInfo
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, count, error_type
 from hookline.otel._calls import denial_attributes
@@ -54,7 +54,7 @@ class Place(NamedTuple):
     call: OpenSpan | None = None
 
 
-def place_of(segment: Segment, at: int, operations: Operations, key: str, *, own: bool) -> Place:
+def place_of(segment: SegmentInfo, at: int, operations: Operations, key: str, *, own: bool) -> Place:
     """Where a segment begins.
 
     Args:
@@ -288,7 +288,7 @@ class Roots:
         self._user_ids = user_ids
         self._described: dict[int, tuple[object, dict[str, str]]] = {}
 
-    def begin(self, segment: Segment, at: int, operations: Operations, *, own: bool) -> OperationSpans:
+    def begin(self, segment: SegmentInfo, at: int, operations: Operations, *, own: bool) -> OperationSpans:
         """Begin the root span of a segment.
 
         Args:
@@ -336,7 +336,7 @@ class Roots:
                 self._common.failures.note("begin", error)
         return spans
 
-    def _take_up(self, spans: OperationSpans, segment: Segment) -> None:
+    def _take_up(self, spans: OperationSpans, segment: SegmentInfo) -> None:
         """What is needed of a segment that is sampled."""
         spans.provider, spans.model = clean(segment.provider) or names.OTHER, clean(segment.model)
         spans.descriptions = self._descriptions(segment)
@@ -407,7 +407,7 @@ class Roots:
             attributes = {names.ANSWER_HOOK: clean(hook_id), names.ANSWER_CALL: type(call).__name__}
             spans.current_step().span.add_event(names.ANSWERED_EVENT, attributes)
 
-    def _attributes(self, segment: Segment, spans: OperationSpans) -> dict[str, Any]:
+    def _attributes(self, segment: SegmentInfo, spans: OperationSpans) -> dict[str, Any]:
         # The most important last: a span that has too many forgets the oldest.
         attributes: dict[str, Any] = {names.OPERATION_ID: spans.id}
         if segment.parent_operation_id:
@@ -430,7 +430,7 @@ class Roots:
         attributes[names.OPERATION_NAME] = names.INVOKE_AGENT
         return attributes
 
-    def _descriptions(self, segment: Segment) -> dict[str, str]:
+    def _descriptions(self, segment: SegmentInfo) -> dict[str, str]:
         """The tools' descriptions by name; the same list of tools, which an agent has for life, is looked at once."""
         tools = segment.tools
         if not tools:
@@ -443,7 +443,7 @@ class Roots:
             self._described[id(tools)] = found
         return found[1]
 
-    def _put_request(self, root: OpenSpan, segment: Segment) -> None:
+    def _put_request(self, root: OpenSpan, segment: SegmentInfo) -> None:
         attributes: dict[str, Any] = {}
         kind, put = names.INVOKE_AGENT, self._content.put
         if segment.instructions:
@@ -464,14 +464,14 @@ def descriptions(tools: Sequence[ToolSpec]) -> dict[str, str]:
     return {tool.name: clean(tool.description, DESCRIPTION_CHARACTERS) for tool in tools}
 
 
-def segment_of_event(event: Event, over: Over | None) -> Segment:
+def segment_of_event(event: Event, over: Over | None) -> SegmentInfo:
     """What the first event of an operation says of it, where no run has announced it.
 
     Args:
         event: The event.
         over: The operation's segment before, if there was one here.
     """
-    return Segment(
+    return SegmentInfo(
         operation_id=event.operation_id,
         agent_id=event.agent_id,
         user_id=event.user_id,

@@ -17,7 +17,7 @@ from hookline.calls import Call, CompactCall, Denial, ModelCall, StepCall, SubAg
 from hookline.errors import HookUsageError
 from hookline.events import EVENTS, Event, OnComplete, OnError
 from hookline.hooks import Hook
-from hookline.instrumentation import EnclosingHooks, Segment
+from hookline.instrumentation import Instrumentation, SegmentInfo
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import error_type
 from hookline.otel._calls import ACTIONS, begin_chat, end_chat
@@ -51,7 +51,7 @@ END_OF_TIME = 2**63
 """What a span's time must be below, in nanoseconds since 1970."""
 
 
-class TracingHooks(EnclosingHooks):
+class TracingHooks(Instrumentation):
     """A bundle that shows each run as a tree of spans, by OpenTelemetry's conventions for generative AI.
 
     One instance may trace any number of runs, also at the same time; sub-agents are traced along. Nothing global is
@@ -161,7 +161,7 @@ class TracingHooks(EnclosingHooks):
 
     # What a run of this package does with the bundle.
 
-    def begin(self, segment: Segment) -> tuple[OperationSpans | None, bool]:
+    def begin(self, segment: SegmentInfo) -> tuple[OperationSpans | None, bool]:
         """Begin the root span."""
         try:
             spans = self._roots.begin(segment, time_ns(), self._segments.open, own=True)

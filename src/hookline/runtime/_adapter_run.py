@@ -56,7 +56,7 @@ from hookline.events import (
     ToolOutcome,
 )
 from hookline.hooks import AnyHook, Hooks, hook_batch
-from hookline.instrumentation import EnclosingHooks
+from hookline.instrumentation import Instrumentation
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import decided, rejection
 from hookline.runtime._capabilities import Capabilities, check_driven
@@ -255,7 +255,7 @@ class ForeignLife:
     def __init__(
         self,
         hooks: Iterable[AnyHook],
-        drives: Capabilities,
+        capabilities: Capabilities,
         *,
         agent_id: str = "agent",
         model: str = "",
@@ -275,8 +275,8 @@ class ForeignLife:
         own = hook_batch(hooks)
         inherited = [entry for entry in parent.inherited if entry not in own] if parent is not None else []
         self._hooks = [*inherited, *own]
-        check_driven(self._hooks, drives, best_effort=best_effort)
-        self.drives = drives
+        check_driven(self._hooks, capabilities, best_effort=best_effort)
+        self.capabilities = capabilities
         self.operation_id = checked_id(operation_id)
         self._fresh = operation_id is None
         self._agent = stand_in(agent_id or "agent", model, provider)
@@ -307,7 +307,7 @@ class ForeignLife:
     @property
     def _opened(self) -> Segment:
         if self._run is None:
-            raise HookUsageError(f"Run {self.operation_id!r} of {self.drives.framework} is not open.")
+            raise HookUsageError(f"Run {self.operation_id!r} of {self.capabilities.framework} is not open.")
         return self._run
 
     @property
@@ -378,8 +378,8 @@ class ForeignLife:
                 tenant_id=self._tenant_id,
                 conversation_id=self._conversation_id,
             )
-        elif state.framework not in ("", self.drives.framework):
-            raise OperationMismatchError(self.operation_id, state.framework, self.drives.framework)
+        elif state.framework not in ("", self.capabilities.framework):
+            raise OperationMismatchError(self.operation_id, state.framework, self.capabilities.framework)
         if self._resumed:
             check_interceptors(state, self._hooks, allow_missing=self._allow_missing_hooks)
         run = Segment(
@@ -393,11 +393,11 @@ class ForeignLife:
             exec_child=no_child,
             parent=self._parent.run if self._parent is not None else None,
         )
-        run.at_hand, run.can_ask, run.given_specs, run.closed = {}, self.drives.asks, list(tools), False
-        run.instructions, run.framework = instructions, self.drives.framework
+        run.at_hand, run.can_ask, run.given_specs, run.closed = {}, self.capabilities.asks, list(tools), False
+        run.instructions, run.framework = instructions, self.capabilities.framework
         self._run = live[self.operation_id] = run
         try:
-            bundles = [entry for entry in self._hooks if isinstance(entry, EnclosingHooks)]
+            bundles = [entry for entry in self._hooks if isinstance(entry, Instrumentation)]
             hooks = begin_enclosing(run, list(dict.fromkeys(bundles))) if bundles else run.hooks
             dispatcher.register(self.operation_id, hooks)
             if self._resumed or run.journal is not None:
@@ -617,7 +617,7 @@ class AdapterRun(ForeignLife):
 
     Args:
         hooks: Hooks of this run; those of a `parent` with `inherit=True` come first.
-        drives: What the framework can drive.
+        capabilities: What the framework can drive.
         agent_id: The agent's name.
         model: The model's name.
         provider: Who runs it.
@@ -635,7 +635,7 @@ class AdapterRun(ForeignLife):
 
     Attributes:
         operation_id: The run.
-        drives: What the framework can drive.
+        capabilities: What the framework can drive.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.

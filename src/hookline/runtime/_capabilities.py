@@ -36,37 +36,37 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     asks: bool = False
 
 
-def check_driven(hooks: Iterable[AnyHook], drives: Capabilities, *, best_effort: bool) -> None:
+def check_driven(hooks: Iterable[AnyHook], capabilities: Capabilities, *, best_effort: bool) -> None:
     """See to it that no hook is silently never called.
 
     Args:
         hooks: What was given to a run.
-        drives: What the framework can drive.
+        capabilities: What the framework can drive.
         best_effort: Whether hooks that it cannot drive are only told of in the log.
 
     Raises:
         UnsupportedHookError: For the first of them.
     """
-    for error in _undriven(hooks, drives):
+    for error in _undriven(hooks, capabilities):
         if not best_effort:
             raise error
         logger.warning("%s", error)
 
 
-def _undriven(hooks: Iterable[AnyHook], drives: Capabilities) -> Iterable[UnsupportedHookError]:
-    every_event = len(drives.events) == len(EVENTS)
+def _undriven(hooks: Iterable[AnyHook], capabilities: Capabilities) -> Iterable[UnsupportedHookError]:
+    every_event = len(capabilities.events) == len(EVENTS)
     for entry in hooks:
         # A bundle of the package's own, such as telemetry, listens to everything and needs nothing in particular.
         watches = every_event or (isinstance(entry, Hooks) and not entry.recorded)
         observers = entry.observers if isinstance(entry, Hooks) else [entry] if isinstance(entry, Hook) else []
         for hook in () if watches else observers:
             kind = hook.type if isinstance(hook.type, HookType) else hook.type.hook_type
-            if kind not in drives.events:
-                yield UnsupportedHookError(hook.id, str(kind), drives.framework)
+            if kind not in capabilities.events:
+                yield UnsupportedHookError(hook.id, str(kind), capabilities.framework)
         interceptors = (
             entry.interceptors if isinstance(entry, Hooks) else [entry] if isinstance(entry, Interceptor) else []
         )
         for interceptor in interceptors:
-            if interceptor.kind not in drives.calls.get(interceptor.call, frozenset()):
+            if interceptor.kind not in capabilities.calls.get(interceptor.call, frozenset()):
                 what = f"{interceptor.kind}({interceptor.call.__name__})"
-                yield UnsupportedHookError(interceptor.id, what, drives.framework)
+                yield UnsupportedHookError(interceptor.id, what, capabilities.framework)

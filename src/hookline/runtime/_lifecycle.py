@@ -21,7 +21,7 @@ from hookline.errors import (
     message_of,
 )
 from hookline.events import CompletionReason
-from hookline.instrumentation import EnclosingHooks
+from hookline.instrumentation import Instrumentation
 from hookline.runtime._agent import keep_here
 from hookline.runtime._loop import limit_reached
 from hookline.runtime._persistence import (
@@ -187,7 +187,7 @@ async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
 def _register(run: Run) -> None:
     hooks = run.hooks
     if hooks:
-        bundles = list(dict.fromkeys(entry for entry in hooks if isinstance(entry, EnclosingHooks)))
+        bundles = list(dict.fromkeys(entry for entry in hooks if isinstance(entry, Instrumentation)))
         hooks = begin_enclosing(run, bundles) if bundles else hooks
     run.dispatcher.register(run.operation_id, hooks)
 

@@ -28,7 +28,7 @@ from hookline.events import (
     ToolOutcome,
 )
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook
-from hookline.instrumentation import EnclosingHooks
+from hookline.instrumentation import Instrumentation
 from hookline.interceptors import Chain
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent, found_offered, offered_again
@@ -265,8 +265,8 @@ class Run(Conversation):
         self.chain, self.intercepted = chain_of(hooks, dispatcher)
         self.text = run_text(on_token, release, self.chain, state.tenant_id)
         """Where the text of its model calls goes while it is written."""
-        self.begun: list[tuple[EnclosingHooks, Any]] = []
-        self.enclosing: dict[type[Call], tuple[EnclosingHooks, ...]] = {}
+        self.begun: list[tuple[Instrumentation, Any]] = []
+        self.enclosing: dict[type[Call], tuple[Instrumentation, ...]] = {}
         """The bundles that stand around its work, by its call."""
         self.exec_child = exec_child
         self.store = store

@@ -12,7 +12,7 @@ import msgspec
 from hookline.calls import Ask, Call, StepCall
 from hookline.execution import Observer, refuse_return
 from hookline.hooks import AnyHook
-from hookline.instrumentation import EnclosingHooks, Segment
+from hookline.instrumentation import Instrumentation, SegmentInfo
 from hookline.interceptors import HookInChain, Passage, Terminal
 from hookline.runtime._run import Run
 
@@ -128,14 +128,14 @@ async def _run_unwaited(item: _Unwaited) -> None:
 R = TypeVar("R")
 
 
-def begin_enclosing(run: Run, bundles: Sequence[EnclosingHooks]) -> Sequence[AnyHook]:
+def begin_enclosing(run: Run, bundles: Sequence[Instrumentation]) -> Sequence[AnyHook]:
     """Let bundles begin a segment.
 
     Returns:
         The hooks of the run without those that want to hear nothing of this segment.
     """
     segment = segment_of(run)
-    silent: list[EnclosingHooks] = []
+    silent: list[Instrumentation] = []
     for hooks in bundles:
         begun, wanted = hooks.begin(segment)
         run.begun.append((hooks, begun))
@@ -149,13 +149,13 @@ def begin_enclosing(run: Run, bundles: Sequence[EnclosingHooks]) -> Sequence[Any
             run.traceparents = (*segment.traceparents[:1], traceparent)
     for hooks, begun in run.begun:
         hooks.attach(begun)
-    if not silent and len(bundles) == sum(isinstance(entry, EnclosingHooks) for entry in run.hooks):
+    if not silent and len(bundles) == sum(isinstance(entry, Instrumentation) for entry in run.hooks):
         return run.hooks
     # One that the agent and the caller have both given would count everything twice.
     return [
         entry
         for at, entry in enumerate(run.hooks)
-        if not isinstance(entry, EnclosingHooks) or (entry not in silent and entry not in run.hooks[:at])
+        if not isinstance(entry, Instrumentation) or (entry not in silent and entry not in run.hooks[:at])
     ]
 
 
@@ -183,7 +183,7 @@ def failed_step(run: Run, step_index: int, error: BaseException) -> None:
         hooks.leave(hooks.enter(call), None, error)
 
 
-async def _by_one(hooks: EnclosingHooks, call: Call, work: Awaitable[R]) -> R:
+async def _by_one(hooks: Instrumentation, call: Call, work: Awaitable[R]) -> R:
     entered = hooks.enter(call)
     try:
         result = await work
@@ -194,7 +194,7 @@ async def _by_one(hooks: EnclosingHooks, call: Call, work: Awaitable[R]) -> R:
     return result
 
 
-async def _by_each(bundles: Sequence[EnclosingHooks], call: Call, work: Awaitable[R]) -> R:
+async def _by_each(bundles: Sequence[Instrumentation], call: Call, work: Awaitable[R]) -> R:
     inside = [(hooks, hooks.enter(call)) for hooks in bundles]
     inside.reverse()
     try:
@@ -208,10 +208,10 @@ async def _by_each(bundles: Sequence[EnclosingHooks], call: Call, work: Awaitabl
     return result
 
 
-def segment_of(run: Run) -> Segment:
+def segment_of(run: Run) -> SegmentInfo:
     """What is known of a segment when it begins."""
     resumed = run.version is not None and (bool(run.pending) or run.recovering)
-    return Segment(
+    return SegmentInfo(
         **run.ids,
         conversation_id=run.conversation_id,
         model=told(run.agent.model, "name"),

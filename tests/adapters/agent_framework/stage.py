@@ -85,7 +85,7 @@ def agent_of(name: str, scene: Scene, asked: list[str], **given: Any) -> Agent[A
 
 
 class AgentFrameworkStage:
-    drives = DRIVES
+    capabilities = DRIVES
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         asked: list[str] = []

@@ -25,7 +25,7 @@ from .cli import FakeCli
 
 
 class ClaudeStage:
-    drives = DRIVES
+    capabilities = DRIVES
     toolset = "stage"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:

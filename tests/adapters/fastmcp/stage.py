@@ -19,7 +19,7 @@ IDS = ("operation_id", "user_id", "tenant_id")
 
 
 class FastMCPStage:
-    drives = DRIVES
+    capabilities = DRIVES
     toolset = "stage"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:

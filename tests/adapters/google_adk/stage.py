@@ -114,7 +114,7 @@ def user(text: str) -> types.Content:
 
 
 class GoogleAdkStage:
-    drives = DRIVES
+    capabilities = DRIVES
     toolset = "local"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:

@@ -111,7 +111,7 @@ def thread() -> Any:
 class LangChainStage:
     """Plays scenes in LangChain agents."""
 
-    drives = DRIVES
+    capabilities = DRIVES
     toolset = "local"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:

@@ -125,7 +125,7 @@ def tool_of(made: Callable[..., Awaitable[Any]], *, approval: bool = False) -> F
 class OpenAIStage:
     """Plays scenes in the OpenAI Agents SDK."""
 
-    drives = DRIVES
+    capabilities = DRIVES
     toolset = "local"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:

@@ -33,7 +33,7 @@ from hookline.runtime import Approve, Reject
 
 
 class PydanticAIStage:
-    drives = DRIVES
+    capabilities = DRIVES
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:
         asked: list[str] = []

@@ -51,7 +51,7 @@ from hookline.calls import (
 )
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import OnComplete
-from hookline.instrumentation import EnclosingHooks, Segment
+from hookline.instrumentation import Instrumentation, SegmentInfo
 
 __all__ = [
     "Approvals",
@@ -456,7 +456,7 @@ class ToolPoints:
         return self._desk.asks and judgement.liftable
 
 
-class PolicyHooks(EnclosingHooks):
+class PolicyHooks(Instrumentation):
     """Policies of the AGENT-HOOKS-0.1 contract, as one bundle of a run.
 
     They judge at all eight points of the contract, and what they decide is what happens: denied calls do not run, what
@@ -625,7 +625,7 @@ class PolicyHooks(EnclosingHooks):
         if InterceptionPoint.AGENT_SHUTDOWN in points:
             self.on(OnComplete, timeout=math.inf, id=f"{id}.agent_shutdown")(run.shut_down)
 
-    def begin(self, segment: Segment) -> tuple[Any, bool]:
+    def begin(self, segment: SegmentInfo) -> tuple[Any, bool]:
         """A segment of an operation begins: open its session."""
         self._desk.sessions.open(segment)
         return segment.operation_id, True

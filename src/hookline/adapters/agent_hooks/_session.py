@@ -19,7 +19,7 @@ from hookline.calls import (
     ToolSpec,
 )
 from hookline.events import OnComplete
-from hookline.instrumentation import Segment
+from hookline.instrumentation import SegmentInfo
 
 __all__ = ["Session", "Sessions"]
 
@@ -202,7 +202,7 @@ class Sessions:
     def __init__(self) -> None:
         self._open: dict[str, Session] = {}
 
-    def open(self, segment: Segment) -> None:
+    def open(self, segment: SegmentInfo) -> None:
         """A segment of an operation begins."""
         self._open[segment.operation_id] = Session(
             segment.operation_id,

@@ -230,7 +230,7 @@ class Task:
         self, run: AdapterRun, between: Between, call_id: str, callee: str, instruction: str
     ) -> AgentDone:
         async def work(final: str, operation_id: str) -> str:
-            child = AdapterRun((), self.run.drives, agent_id=callee, operation_id=operation_id, parent=run)
+            child = AdapterRun((), self.run.capabilities, agent_id=callee, operation_id=operation_id, parent=run)
             await child.open([Message(role="user", content=final)])
             self._children[call_id] = child
             try:

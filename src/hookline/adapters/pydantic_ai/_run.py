@@ -31,12 +31,12 @@ class Led(Calls):
 
     Args:
         hooks: The hooks.
-        drives: What the framework can drive.
+        capabilities: What the framework can drive.
         options: What else a `AdapterRun` takes.
     """
 
-    def __init__(self, hooks: Sequence[AnyHook], drives: Capabilities, options: Mapping[str, Any]) -> None:
-        self.hooks, self.drives, self.options = hooks, drives, options
+    def __init__(self, hooks: Sequence[AnyHook], capabilities: Capabilities, options: Mapping[str, Any]) -> None:
+        self.hooks, self.capabilities, self.options = hooks, capabilities, options
         super().__init__()
         self._node: object = None
         self._handed_out = False
@@ -67,7 +67,7 @@ class Led(Calls):
     ) -> Any:
         run = self._run = AdapterRun(
             self.hooks,
-            self.drives,
+            self.capabilities,
             agent_id=_name(ctx),
             model=ctx.model.model_name,
             provider=ctx.model.system,

@@ -48,9 +48,9 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
 
     def driven(self, stage: Stage) -> bool:
         """Whether the framework can do what the clause is about."""
-        if self.event is not None and self.event not in stage.drives.events:
+        if self.event is not None and self.event not in stage.capabilities.events:
             return False
-        return self.call is None or drives_call(stage.drives, self.call, self.kind)
+        return self.call is None or drives_call(stage.capabilities, self.call, self.kind)
 
     async def check(self, stage: Stage) -> frozenset[HookType]:
         """Hold an adapter to the clause. What its framework cannot do must be refused.
@@ -71,7 +71,7 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
                 error.add_note(f"This is the clause {self.name!r} of the contract.")
                 raise
         hooks = Hooks("refused")
-        if self.event is not None and self.event not in stage.drives.events:
+        if self.event is not None and self.event not in stage.capabilities.events:
             hooks.on(EVENTS[self.event])(lambda event: None)
             await refused(stage, self.scene, [hooks], str(self.event))
         elif self.call is not None:
@@ -131,7 +131,7 @@ async def check_contract(stage: Stage) -> frozenset[HookType]:
     seen: frozenset[HookType] = frozenset()
     for clause in CONTRACT:
         seen |= await clause.check(stage)
-    if stage.drives.events - seen:
-        never = ", ".join(sorted(stage.drives.events - seen))
+    if stage.capabilities.events - seen:
+        never = ", ".join(sorted(stage.capabilities.events - seen))
         raise ContractError("Events that the adapter says it drives.", "each is told", f"never told: {never}")
     return seen

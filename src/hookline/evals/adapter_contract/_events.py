@@ -58,7 +58,7 @@ async def plain(stage: Stage) -> Witness:
 
     witness.heard(plain_events(tool_pair(toolset_of(stage), content="3")))
     told(ran, "3")
-    if HookType.BEFORE_STEP in stage.drives.events:
+    if HookType.BEFORE_STEP in stage.capabilities.events:
         same("What the run gave.", ran.output, "done")
     return witness
 
@@ -95,7 +95,7 @@ async def tool_error(stage: Stage) -> Witness:
 async def model_error(stage: Stage) -> Witness:
     """A model that raises ends the run, which tells so, and counts the call; whether hooks lead it or only look."""
     looked_at = await _model_error(stage, [])
-    if not drives_call(stage.drives, ModelCall, "guard"):
+    if not drives_call(stage.capabilities, ModelCall, "guard"):
         return looked_at
     passing = Hooks("passes")
     passing.guard(ModelCall, id="guard")(lambda call: None)

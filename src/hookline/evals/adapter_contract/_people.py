@@ -69,7 +69,7 @@ async def ask(stage: Stage) -> Witness:
     """A hook may ask a person about a call; where nobody can be asked, that is a denial."""
     witness, hooks = Witness(stage), Hooks("asks")
     hooks.guard(ToolCall, id="asker")(lambda call: Ask("may I?"))
-    if not stage.drives.asks:
+    if not stage.capabilities.asks:
         ran = await stage.play(PLAIN, [hooks, witness.hooks])
         same("Calls that wait.", list(ran.pending), [])
         for after in (event for event in witness.events if event.hook_type == HookType.AFTER_TOOL_CALL):

@@ -102,7 +102,7 @@ async def raising_observers(stage: Stage) -> Witness:
         raise RuntimeError("observer broke later")
 
     for kind, event in EVENTS.items():
-        if kind in stage.drives.events:
+        if kind in stage.capabilities.events:
             hooks.on(event)(broken)
             hooks.on(event)(broken_later)
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
@@ -120,7 +120,7 @@ async def hung_observer(stage: Stage) -> Witness:
         await anyio.sleep_forever()
 
     for kind, event in EVENTS.items():
-        if kind in stage.drives.events and event is not BeforeToolCall:  # whoever may mock is waited for
+        if kind in stage.capabilities.events and event is not BeforeToolCall:  # whoever may mock is waited for
             hooks.on(event)(hang)
     ran = await stage.play(PLAIN, [hooks, witness.hooks], drain_timeout=0.0)
 
@@ -139,7 +139,7 @@ async def traced(stage: Stage) -> Witness:
     operations = [span.attributes.get("gen_ai.operation.name") for span in spans]
     same("Spans of tool calls.", operations.count("execute_tool"), 1)
     same("Spans of runs.", operations.count("invoke_agent"), 1)
-    if any(call.__name__ == "ModelCall" for call in stage.drives.calls):
+    if any(call.__name__ == "ModelCall" for call in stage.capabilities.calls):
         same("Spans of model calls.", operations.count("chat"), 2)
     known = {span.context.span_id: span for span in spans}
     roots = [span.name for span in spans if span.parent is None or span.parent.span_id not in known]
@@ -170,12 +170,12 @@ async def refusals(stage: Stage) -> Witness:
     """A hook that the framework would never call is refused, and says so; with `best_effort` the run goes on."""
     never: list[tuple[str, Hooks]] = []
     for kind, event in EVENTS.items():
-        if kind not in stage.drives.events:
+        if kind not in stage.capabilities.events:
             never.append((str(kind), hooks := Hooks("refused")))
             hooks.on(event)(lambda event: None)
     for call in CALLS:
         for kind_of in sorted(KINDS):
-            if not drives_call(stage.drives, call, kind_of):
+            if not drives_call(stage.capabilities, call, kind_of):
                 never.append((f"{kind_of}({call.__name__})", hooks := Hooks("refused")))
                 getattr(hooks, kind_of)(call)(lambda *given: None)
     for what, hooks in never:

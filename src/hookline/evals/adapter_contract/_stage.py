@@ -59,11 +59,11 @@ class Stage(Protocol):
     """Plays scenes in a framework.
 
     Attributes:
-        drives: What its adapter can drive.
+        capabilities: What its adapter can drive.
         toolset: Where the adapter says that the tools of a scene come from.
     """
 
-    drives: Capabilities
+    capabilities: Capabilities
     toolset: str = "local"
 
     async def play(self, scene: Scene, hooks: Iterable[AnyHook], **attach: Any) -> Ran:

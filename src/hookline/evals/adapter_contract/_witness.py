@@ -97,10 +97,10 @@ class Witness:
     def __init__(self, stage: Stage, *, inherit: bool = False) -> None:
         self.events: list[Any] = []
         self._before: frozenset[HookType] = frozenset()
-        self.drives = stage.drives
+        self.capabilities = stage.capabilities
         self.hooks = Hooks("witness", inherit=inherit)
         for kind, event in EVENTS.items():
-            if kind in stage.drives.events:
+            if kind in stage.capabilities.events:
                 self.hooks.on(event)(self.events.append)
 
     def seen(self) -> frozenset[HookType]:
@@ -128,7 +128,7 @@ class Witness:
             ContractError: If it did not.
         """
         events = [event for event in self.events if of is None or event.operation_id == of]
-        wanted = [each for each in expected if hook_type(each.kind) in self.drives.events]
+        wanted = [each for each in expected if hook_type(each.kind) in self.capabilities.events]
         got, names = [str(event.hook_type) for event in events], [str(hook_type(each.kind)) for each in wanted]
         if ordered:
             same("The events of the run.", got, names)
@@ -144,7 +144,7 @@ class Witness:
 
     def known(self, expected: Expected) -> dict[str, Any]:
         """The fields of an event that the framework lets an adapter know."""
-        if HookType.BEFORE_STEP in self.drives.events:
+        if HookType.BEFORE_STEP in self.capabilities.events:
             return expected.fields
         return {name: value for name, value in expected.fields.items() if name not in STEP_FIELDS}
 
@@ -159,9 +159,9 @@ def values(event: object, fields: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(event, name) for name in fields}
 
 
-def drives_call(drives: Capabilities, call: type[Call], kind: str) -> bool:
+def drives_call(capabilities: Capabilities, call: type[Call], kind: str) -> bool:
     """Whether a framework lets an interceptor of this kind stand in the way of such calls."""
-    return kind in drives.calls.get(call, frozenset())
+    return kind in capabilities.calls.get(call, frozenset())
 
 
 def toolset_of(stage: Stage) -> str:
@@ -184,7 +184,7 @@ async def refused(stage: Stage, scene: Scene, hooks: Iterable[AnyHook], what: st
     try:
         await stage.play(scene, hooks)
     except UnsupportedHookError as error:
-        for word in (what, stage.drives.framework):
+        for word in (what, stage.capabilities.framework):
             if word not in str(error):
                 raise ContractError("A refusal that does not say what is refused.", word, str(error)) from error
     else:
