@@ -202,6 +202,13 @@ def _decision_in(annotation: object) -> type | None:
     return next((found for part in parts if (found := _decision_in(part)) is not None), None)
 
 
+def module_of(handler: object) -> str:
+    """Return the module in which a handler was defined."""
+    inner = inspect.unwrap(handler) if callable(handler) else handler
+    inner = getattr(inner, "func", inner)
+    return str(getattr(inner, "__module__", None) or type(inner).__module__)
+
+
 def name_of(handler: object) -> str:
     """What a handler calls itself."""
     inner = inspect.unwrap(handler) if callable(handler) else handler

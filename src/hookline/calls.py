@@ -1,7 +1,7 @@
 """What is about to happen in a run, what came of it, and what a hook may decide about it."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -109,20 +109,50 @@ def _checked(result: ToolResult) -> ToolResult:
     return result
 
 
-class ToolRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A tool call as the model asked for it.
+class _ByPosition(msgspec.StructMeta):
+    """Checks what `ToolRequest` is given when Python code makes one; decoding has checks of its own."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *given, **fields):  # noqa: N805  (a metaclass)
+            name = given[0] if given else fields.get("tool_name", "")
+            if len(given) > 2 or not isinstance(name, str):
+                problem = f"got {len(given)} by position" if len(given) > 2 else f"the name is {name!r:.100}"
+                raise HookUsageError(f"A ToolRequest takes a tool's name and its arguments; {problem}. {SPELLING}")
+            if len(given) == 2:
+                if not isinstance(given[1], Mapping):
+                    problem = f"arguments as a mapping; got {given[1]!r:.100}"
+                    raise HookUsageError(f"A ToolRequest takes {problem}. {SPELLING}")
+                given = (name, dict(given[1]))
+            return super().__call__(*given, **fields)
+
+
+SPELLING = 'Write ToolRequest("search", {"q": "tea"}), with `toolset` and `tool_call_id` by keyword.'
+
+
+class _RequestFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", metaclass=_ByPosition):
+    toolset: str = msgspec.field(default="local", name="identifier")
+    tool_call_id: str = ""
+
+
+class ToolRequest(_RequestFields, frozen=True):
+    """A tool call as the model asked for it: `ToolRequest("search", {"q": "tea"})`.
 
     Attributes:
+        tool_name: The tool's name in its toolset; may be given by position.
+        args: The arguments as a JSON object; may be given by position. By keyword they may also be the model's raw
+            text where it is no JSON object: it is kept as it is, and the model is told.
         toolset: Where the tool comes from: `"local"` for a Python function, the server's name for MCP.
-        tool_name: The tool's name there.
-        args: The arguments as a JSON object, or the model's raw text where it was not parsed.
-        tool_call_id: The model's id of this call, unique within the answer.
+        tool_call_id: The model's id of this call, unique within the answer. A run gives a call without one the id
+            `t<step>.<position>`.
+
+    Raises:
+        HookUsageError: If Python code gives more than two values by position, a name that is no text, or arguments by
+            position that are no mapping.
     """
 
-    toolset: str = msgspec.field(default="local", name="identifier")
     tool_name: str = msgspec.field(name="apiName")
     args: dict[str, Any] | str = {}
-    tool_call_id: str
 
     def __post_init__(self) -> None:
         if isinstance(self.args, dict):

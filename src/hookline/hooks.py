@@ -13,6 +13,7 @@ from hookline._checks import (
     check_tenant,
     check_timeout,
     check_tool,
+    module_of,
     name_of,
     shown,
 )
@@ -256,6 +257,15 @@ AnyHook: TypeAlias = "Hooks | Hook | Interceptor | PhaseHook"
 """What `hooks=[...]` may hold."""
 
 
+class _Unnamed(str):
+    """The id of bundles that were given none; it is told from the same text that somebody has written."""
+
+    __slots__ = ()
+
+
+UNNAMED = _Unnamed("hooks")
+
+
 class Hooks:
     """A named, reusable bundle of hooks.
 
@@ -263,7 +273,8 @@ class Hooks:
     compiled once for all of them. What is added after it was registered counts from its next registration on.
 
     Args:
-        id: Name of the bundle; part of its hooks' default ids.
+        id: Name of the bundle; part of its hooks' default ids. The hooks of a bundle without a name have the name of
+            their handler's module there.
         priority: Place of its interceptors, 0 (outermost) to 1000; each may have one of its own.
         tenant_id: Only for events and calls of this tenant; `""` for every tenant.
         inherit: Whether the bundle goes along into the operations of sub-agents.
@@ -277,7 +288,14 @@ class Hooks:
     from_definition = False
     """Whether a stored definition made it: a run that is resumed has those that are in force then."""
 
-    def __init__(self, id: str, *, priority: int = 100, tenant_id: str = "", inherit: bool = False) -> None:  # noqa: A002
+    def __init__(
+        self,
+        id: str = UNNAMED,  # noqa: A002
+        *,
+        priority: int = 100,
+        tenant_id: str = "",
+        inherit: bool = False,
+    ) -> None:
         check_id(id, "Hooks")
         check_priority(priority, f"Hooks {id!r}")
         check_tenant(tenant_id, f"Hooks {id!r}")
@@ -303,6 +321,10 @@ class Hooks:
             f"phase_hooks={len(self.phase_hooks)})"
         )
 
+    def _default_id(self, handler: object) -> str:
+        """Return the id of a hook that was given none: `<bundle>.<function>`, without a name `<module>.<function>`."""
+        return f"{module_of(handler) if self.id is UNNAMED else self.id}.{name_of(handler)}"
+
     def on(
         self,
         event: type[E],
@@ -323,7 +345,7 @@ class Hooks:
                 means `*/<glob>`.
             timeout: Seconds an async handler may take; `None` for the dispatcher's `hook_timeout`, `math.inf` for
                 no limit.
-            id: The hook's id; `"<bundle>.<function>"` unless given.
+            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
 
         Returns:
             A decorator that returns the function unchanged.
@@ -333,7 +355,7 @@ class Hooks:
         """
 
         def register(handler: Callable[[E], Nothing]) -> Callable[[E], Nothing]:
-            name = id if id is not None else f"{self.id}.{name_of(handler)}"
+            name = id if id is not None else self._default_id(handler)
             hook = Hook(id=name, type=cast(EventClass, event), handler=handler, tool=tool, timeout=timeout)
             check_hook(hook, f"Hook {name!r} of {self.id!r}")
             self.observers = (*self.observers, hook)
@@ -371,7 +393,7 @@ class Hooks:
                 `"closed"` denies it, `"open"` goes on as if the hook were absent.
             wait: `False` to run it in the background, after all hooks that are waited for. It then decides nothing: a
                 decision that it returns is logged as its error.
-            id: The hook's id; `"<bundle>.<function>"` unless given.
+            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
 
         Raises:
             HookDefinitionError: If an argument cannot work.
@@ -402,7 +424,7 @@ class Hooks:
             timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
             on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
             wait: A guard is always waited for; `False` is refused.
-            id: The hook's id; `"<bundle>.<function>"` unless given.
+            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
 
         Raises:
             HookDefinitionError: If an argument cannot work.
@@ -435,7 +457,7 @@ class Hooks:
             on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
             wait: `False` to run it in the background, with the final result. It then decides nothing: a decision that
                 it returns is logged as its error.
-            id: The hook's id; `"<bundle>.<function>"` unless given.
+            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
 
         Raises:
             HookDefinitionError: If an argument cannot work.
@@ -467,7 +489,7 @@ class Hooks:
             timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
             on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
             wait: An `around` is always waited for; `False` is refused.
-            id: The hook's id; `"<bundle>.<function>"` unless given.
+            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
 
         Raises:
             HookDefinitionError: If an argument cannot work.
@@ -489,14 +511,14 @@ class Hooks:
             source: The phase that is left; `None` for any.
             target: The phase that is entered; `None` for any.
             timeout: Seconds an async handler may take; `None` for 30, `math.inf` for no limit.
-            id: The hook's id; `"<bundle>.<function>"` unless given.
+            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
 
         Raises:
             HookDefinitionError: If an argument cannot work.
         """
 
         def register(handler: Callable[[PhaseTransition], Nothing]) -> Callable[[PhaseTransition], Nothing]:
-            name = id if id is not None else f"{self.id}.{name_of(handler)}"
+            name = id if id is not None else self._default_id(handler)
             hook = PhaseHandler(id=name, source=source, target=target, handler=handler, timeout=timeout)
             check_phase_handler(hook, f"Phase hook {name!r} of {self.id!r}")
             self.phase_hooks = (*self.phase_hooks, hook)
@@ -506,7 +528,7 @@ class Hooks:
 
     def _interceptor(self, kind: Kind, call: type[Any], options: "_Options") -> Callable[[Any], Any]:
         def register(handler: Any) -> Any:
-            name = options.id if options.id is not None else f"{self.id}.{name_of(handler)}"
+            name = options.id if options.id is not None else self._default_id(handler)
             hook = Interceptor(
                 id=name,
                 call=call,

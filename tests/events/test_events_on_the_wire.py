@@ -87,7 +87,10 @@ def test_python_names_follow_the_wire_names_mechanically(kind: type[Event]) -> N
     written = json.loads(encode(example(kind)))
 
     for name in kind.__struct_fields__:
-        head, *tail = name.split("_")
+        if name == "toolset":  # the one word that is another one on the wire, with `tool_name`
+            assert "identifier" in written
+            continue
+        head, *tail = name.replace("tool_name", "api_name").split("_")
         assert head + "".join(word.capitalize() for word in tail) in written
 
 
@@ -207,7 +210,7 @@ def test_a_field_of_a_wrong_type_is_named_by_its_path(kind: type[Event]) -> None
     ("kind", "changes", "path"),
     [
         (AfterStep, {"toolsCalling": [{"apiName": 3, "toolCallId": "t"}]}, "$.toolsCalling[0].apiName"),
-        (AfterStep, {"toolsCalling": [{"apiName": "a", "toolCallId": "t"}, {"apiName": "a"}]}, "$.toolsCalling[1].toolCallId"),
+        (AfterStep, {"toolsCalling": [{"apiName": "a", "toolCallId": "t"}, {"toolCallId": "a"}]}, "$.toolsCalling[1].apiName"),
         (AfterStep, {"toolsCalling": [3]}, "$.toolsCalling[0]"),
         (AfterStep, {"toolsResult": [{"identifier": "l", "apiName": "a", "toolCallId": "t", "content": None, "success": True}]}, "$.toolsResult[0].content"),
         (AfterStep, {"stepType": "call_nobody"}, "$.stepType"),

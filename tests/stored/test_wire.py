@@ -31,8 +31,9 @@ def test_a_stored_event_is_read_as_what_it_was(line: bytes, event: Event) -> Non
 
 
 @pytest.mark.parametrize(("line", "event"), EVENTS)
-def test_an_event_is_written_as_the_same_bytes(line: bytes, event: Event) -> None:
-    assert encode(event) == line
+def test_an_event_is_written_with_the_same_values(line: bytes, event: Event) -> None:
+    """The order of the keys of a tool request has changed since; no digest and no signature depends on it."""
+    assert msgspec.json.decode(encode(event)) == msgspec.json.decode(line)
 
 
 def test_the_schema_of_events_still_says_what_it_said() -> None:
@@ -40,7 +41,11 @@ def test_the_schema_of_events_still_says_what_it_said() -> None:
         msgspec.json.encode(read_json("wire/schema.json")).replace(b"ToolCalling", b"ToolRequest")
     )
 
-    assert added_paths(_without_words(stored), _without_words(json_schema())) == set()
+    stored["$defs"]["ToolRequest"]["required"].remove("toolCallId")  # a request may come without one since
+
+    assert added_paths(_without_words(stored), _without_words(json_schema())) == {
+        "$.$defs.ToolRequest.properties.toolCallId.default"
+    }
 
 
 def _without_words(schema: Any) -> Any:

@@ -775,7 +775,7 @@ class AdapterRun(ForeignLife):
 
     def _named(self, calling: ToolRequest, step: Step) -> ToolRequest:
         """The call with an id that no other call under way has, noted among those of the step."""
-        name, at_hand = calling.tool_call_id or f"call_{len(step.calling)}", self._opened.at_hand
+        name, at_hand = calling.tool_call_id or f"t{step.index}.{len(step.calling)}", self._opened.at_hand
         while name in at_hand or name in step.outcomes:
             name = f"{name}_again"
         if name != calling.tool_call_id:

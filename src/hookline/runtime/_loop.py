@@ -134,7 +134,7 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
     if run.phases is not None:
         await run.move(Phase.ANALYZING_LLM_RESPONSE)
     run.count(step, response)
-    step.calling = with_own_ids(response.tool_calls)
+    step.calling = with_own_ids(response.tool_calls, step.index)
     run.messages.append(
         Message(role="assistant", content=response.content, tool_calls=step.calling, details=response.details)
     )
@@ -246,8 +246,11 @@ def limit_reached(run: Run) -> CompletionReason | None:
     return None
 
 
-def with_own_ids(callings: Sequence[ToolRequest]) -> list[ToolRequest]:
-    """The calls of one answer, each with an id that no other of them has, and with arguments nobody can edit."""
+def with_own_ids(callings: Sequence[ToolRequest], step_index: int) -> list[ToolRequest]:
+    """Give each call of an answer an id that no other of them has, and arguments that nobody can edit.
+
+    A call that came without an id gets `t<step>.<position>`, which is the same in every run of the same script.
+    """
     seen: set[str] = set()
     unique = []
     for position, calling in enumerate(callings):
@@ -255,7 +258,7 @@ def with_own_ids(callings: Sequence[ToolRequest]) -> list[ToolRequest]:
         if len(name) > LONGEST_CALL_ID or not name.isprintable():
             name = ""  # no store, and no provider, would take it
         while not name or name in seen:
-            name = f"{name or 'call'}_{position}"
+            name = f"{name}_{position}" if name else f"t{step_index}.{position}"
         seen.add(name)
         unique.append(msgspec.structs.replace(calling, tool_call_id=name, args=shown_args(calling.args)))
     return unique

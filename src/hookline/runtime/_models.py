@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import aclosing
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 import anyio
 import msgspec
@@ -145,24 +145,55 @@ class ModelRetry(msgspec.Struct, frozen=True, kw_only=True):
         return float(longest * (1 - self.jitter * random.random()))
 
 
+Turn: TypeAlias = str | ToolRequest | Sequence[ToolRequest] | ModelResponse | Exception
+"""What a scripted model says when it is asked once."""
+
+
+def as_response(turn: Turn) -> ModelResponse:
+    """Return the response that a turn of a script stands for.
+
+    What stands for none is returned as it is: the run then says that its model answered with it.
+
+    Raises:
+        Exception: The turn, if it is one.
+    """
+    if isinstance(turn, Exception):
+        raise turn
+    if isinstance(turn, str):
+        return ModelResponse(content=turn)
+    if isinstance(turn, ToolRequest):
+        return ModelResponse(tool_calls=[turn])
+    if isinstance(turn, list | tuple) and turn and all(isinstance(each, ToolRequest) for each in turn):
+        return ModelResponse(tool_calls=list(turn))
+    return cast(ModelResponse, turn)
+
+
 class ScriptedModel:
     """A model that plays a script: the embedded default of demos and tests.
 
+    ```python
+    ScriptedModel([ToolRequest("search", {"q": "tea"}), "Tea is 4 EUR."])
+    ```
+
     Args:
-        turns: The answers in order, or a function that makes one of each call. A turn that is an exception is raised.
+        turns: The answers in order, or a function that makes one of each call. A turn is the final text, a tool call or
+            a list of tool calls made in parallel, a whole `ModelResponse`, or an exception, which is raised.
         name: The model's name.
+
+    Raises:
+        HookUsageError: If `turns` is neither.
     """
 
     provider = "hookline"
 
     def __init__(
         self,
-        turns: Iterable[ModelResponse | Exception] | Callable[[ModelCall], ModelResponse],
+        turns: Iterable[Turn] | Callable[[ModelCall], Turn],
         *,
         name: str = "scripted",
     ) -> None:
-        if not callable(turns) and not isinstance(turns, Iterable):
-            raise HookUsageError(f"ScriptedModel plays a list of ModelResponses, or is a function; got {turns!r}.")
+        if not callable(turns) and (not isinstance(turns, Iterable) or isinstance(turns, str)):
+            raise HookUsageError(f"ScriptedModel plays a list of turns, or is given a function; got {turns!r:.200}.")
         self.name = name
         self._answer = turns if callable(turns) else None
         self._turns = [] if callable(turns) else list(turns)
@@ -176,14 +207,11 @@ class ScriptedModel:
         """
         if self._answer is not None:
             answer = self._answer(call)
-            return await answer if inspect.isawaitable(answer) else answer
+            return as_response(await answer if inspect.isawaitable(answer) else answer)
         if self._played == len(self._turns):
             raise ModelError(f"The script of {self.name!r} is over after {self._played} turns; give it one turn more.")
-        turn = self._turns[self._played]
         self._played += 1
-        if isinstance(turn, Exception):
-            raise turn
-        return turn
+        return as_response(self._turns[self._played - 1])
 
     async def stream(self, call: ModelCall) -> AsyncIterator[str | ModelResponse]:
         """Play the next turn word by word.
