@@ -75,24 +75,46 @@ class Server:
         self._watcher = Popen([sys.executable, "-c", WATCHER, str(self._folder)], stdin=PIPE, start_new_session=True)
         self._server = pgserver.get_server(self._folder / "data", cleanup_mode=None)
         self.uri = str(self._server.get_uri())
+        # A connection that stays, in a loop and a thread of its own: the test may be running another loop.
+        self._thread, self._loop = ThreadPoolExecutor(1), asyncio.Runner()
+        self._connection: asyncpg.Connection | None = None
         # It survives the crash of a process without waiting for the disk, and no test switches the machine off.
         off = [f"ALTER SYSTEM SET {each} = off" for each in ("fsync", "full_page_writes")]
-        administer(self.uri, *off, "SELECT pg_reload_conf()", f"CREATE DATABASE {TABLES}")
+        self.administer(*off, "SELECT pg_reload_conf()", f"CREATE DATABASE {TABLES}")
         make_tables(self.uri_of(TABLES))
 
     def uri_of(self, database: str) -> str:
         """Where a database of it is."""
         return self.uri.replace("/postgres?", f"/{database}?")
 
+    def administer(self, *statements: str) -> None:
+        """Have it do each of some statements."""
+        self._thread.submit(self._loop.run, self._execute(statements)).result()
+
+    async def _execute(self, statements: Sequence[str]) -> None:
+        if self._connection is None:
+            self._connection = await asyncpg.connect(self.uri)
+        for statement in statements:
+            await self._connection.execute(statement)
+
+    async def _disconnect(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
     def crash(self) -> None:
         """End it as a loss of power would, and start it again."""
         from pgserver._commands import pg_ctl
 
+        self._thread.submit(self._loop.run, self._disconnect()).result()
         server = self._server
         pg_ctl(["-w", "-m", "immediate", "restart"], pgdata=server.pgdata, user=server.system_user, timeout=60)
 
     def stop(self) -> None:
         """End it."""
+        with self._thread as thread:
+            thread.submit(self._loop.run, self._disconnect()).result()
+            thread.submit(self._loop.close).result()
         self._server.cleanup()
         self._watcher.communicate()
 
@@ -173,8 +195,8 @@ def new_postgresql(request: pytest.FixtureRequest, *, template: str) -> str:
     """The URL of a copy of a database, which is gone after the test."""
     server: Server = request.getfixturevalue("postgresql")
     name = f"test_{next(_numbers)}"
-    administer(server.uri, f'CREATE DATABASE "{name}" TEMPLATE {template} STRATEGY FILE_COPY')
-    request.addfinalizer(lambda: administer(server.uri, f'DROP DATABASE "{name}" WITH (FORCE)'))
+    server.administer(f'CREATE DATABASE "{name}" TEMPLATE {template} STRATEGY FILE_COPY')
+    request.addfinalizer(lambda: server.administer(f'DROP DATABASE "{name}" WITH (FORCE)'))
     return server.uri_of(name)
 
 

@@ -161,6 +161,13 @@ def test_without(): ...
 """
 
 
+def give_own_environment(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a run of pytest inside of pytest a cache of its own, and no plugins of others: they take seconds to load."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 @pytest.mark.parametrize(
     ("environ", "outcome", "status", "workers"),
     [
@@ -182,13 +189,12 @@ def test_the_line_above_the_last_one_says_how_many_tests_had_no_browser(
     for name in ("HOOKLINE_NEEDS_BROWSER", "HOOKLINE_CHROMIUM", "PYTEST_XDIST_TESTRUNUID", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    give_own_environment(pytester, monkeypatch)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     pytester.makepyfile(conftest="from tests.browsers import *", test_inner=INNER)
 
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *workers)
+    result = pytester.runpytest("-p", "no:cacheprovider", *workers)
 
     result.assert_outcomes(**outcome)
     assert result.ret == status
@@ -196,11 +202,10 @@ def test_the_line_above_the_last_one_says_how_many_tests_had_no_browser(
 
 
 def test_tests_that_want_no_browser_look_for_none(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    give_own_environment(pytester, monkeypatch)
     pytester.makepyfile(conftest="from tests.browsers import *", test_inner="def test_without(): ...")
 
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest("-p", "no:cacheprovider")
 
     result.assert_outcomes(passed=1)
     assert not (pytester.path / "cache").exists()

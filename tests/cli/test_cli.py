@@ -184,9 +184,12 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
         "_evaluation._advance = lambda *args: [os.kill(os.getpid(), sent) for sent in once]\n"
         "main()\n"
     )
+    says_hello = "prompt: hi, script: [{say: hello}], checks: [{output_contains: hello}]"
+    tasks = "".join(f"  - {{id: task{number}, {says_hello}}}\n" for number in range(50))
+    (tmp_path / "shop.yaml").write_text(f"suite: shop\ntasks:\n{tasks}")
 
     done = subprocess.run(
-        [sys.executable, "-c", code, "eval", "agentdojo:banking"],
+        [sys.executable, "-c", code, "eval", "shop.yaml", "--concurrency", "1"],
         capture_output=True,
         text=True,
         check=False,

@@ -1,8 +1,14 @@
-"""A process that works on the outbox of a store until it is killed: `python outbox_worker.py URL SECRET`."""
+"""Processes that work on the outbox of a store until they are killed: `python outbox_worker.py URL SECRET`.
+
+For each line that comes one is started, and its number is said. They are forks of a process that does nothing else:
+to import all takes longer than most of them live.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 
 from hookline.delivery import KeyRing, Outbox
@@ -21,4 +27,8 @@ async def main(url: str, secret: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they have ended
+    for _ in sys.stdin:
+        if not (pid := os.fork()):
+            sys.exit(asyncio.run(main(*sys.argv[1:])))
+        print(pid, flush=True)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -21,8 +25,33 @@ SECRET = generate_key()
 WORKERS = 3
 
 
-def start(url: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, str(Path(__file__).with_name("outbox_worker.py")), url, SECRET])
+class Workers:
+    """Processes that work on an outbox, the oldest first."""
+
+    def __init__(self, url: str) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("outbox_worker.py")), url, SECRET]
+        self._starter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._pids: list[int] = []
+
+    def start(self) -> None:
+        assert self._starter.stdin is not None
+        assert self._starter.stdout is not None
+        print(file=self._starter.stdin, flush=True)
+        self._pids.append(int(self._starter.stdout.readline()))
+
+    def kill_one(self) -> None:
+        """Kill the oldest, and wait until it is gone."""
+        pid = self._pids.pop(0)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            while True:
+                os.kill(pid, 0)
+                time.sleep(0.001)
+
+    def end(self) -> None:
+        while self._pids:
+            self.kill_one()
+        self._starter.communicate()
 
 
 @pytest.mark.parametrize(("deliveries", "kills"), [(400, 4), pytest.param(1000, 5, marks=pytest.mark.soak)])
@@ -36,24 +65,22 @@ async def test_killed_workers_lose_nothing_and_repeat_with_the_same_id_and_in_or
             told(f"op{nth % 40}", nth // 80 + 1, (steady, moody)[nth // 40 % 2].url) for nth in range(deliveries)
         ]
         box = Outbox(store, keys=KeyRing({"": [SECRET]}))
-        workers = [start(database_url) for _ in range(WORKERS)]
+        workers = Workers(database_url)
         try:
+            for _ in range(WORKERS):
+                workers.start()
             for nth in range(kills):
                 part = deliveries // kills
                 await box.publish(envelopes[nth * part : (nth + 1) * part])
                 arrived = len(steady.requests)
                 await steady.received(min(arrived + chance.randrange(1, part // 3), deliveries // 2), within=60)
-                victim = workers.pop(0)
-                victim.kill()
-                victim.wait()
-                workers.append(start(database_url))
+                workers.kill_one()
+                workers.start()
             async with asyncio.timeout(90):
                 while (await DeliveryLog(store).counts())["delivered"] < deliveries:
                     await asyncio.sleep(0.05)
         finally:
-            for worker in workers:
-                worker.kill()
-                worker.wait()
+            workers.end()
             await box.aclose()
 
         assert {*steady.ids, *moody.ids} == {each.id for each in envelopes}

@@ -10,6 +10,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from email.utils import format_datetime
 from ipaddress import ip_address
 from pathlib import Path
@@ -142,18 +143,18 @@ async def test_nobody_there_is_a_network_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "answering",
     [
-        pytest.param(lies_about_its_length(), id="lies"),
-        pytest.param(drips(), id="drips"),
-        pytest.param(enormous(), id="enormous"),
-        pytest.param(bomb(), id="bomb"),
-        pytest.param(status(200, content_encoding="br", body="no brotli"), id="wrong-encoding"),
+        pytest.param(lies_about_its_length, id="lies"),
+        pytest.param(drips, id="drips"),
+        pytest.param(enormous, id="enormous"),
+        pytest.param(bomb, id="bomb"),
+        pytest.param(lambda: status(200, content_encoding="br", body="no brotli"), id="wrong-encoding"),
     ],
 )
-async def test_a_delivery_that_was_taken_is_taken_whatever_else_is_said(answer: Answer) -> None:
+async def test_a_delivery_that_was_taken_is_taken_whatever_else_is_said(answering: Callable[[], Answer]) -> None:
     async with Receiver() as receiver, sender_of() as sender:
-        receiver.says(answer)
+        receiver.says(answering())
         sent = await sender.send(envelope_to(receiver.url, timeout=0.4))
         receiver.says(ok())
         again = await sender.send(envelope_to(receiver.url, timeout=5.0))

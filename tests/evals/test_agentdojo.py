@@ -9,9 +9,6 @@ from functools import partial
 
 import anyio
 import pytest
-from agentdojo.agent_pipeline.ground_truth_pipeline import GroundTruthPipeline
-from agentdojo.functions_runtime import FunctionsRuntime
-from agentdojo.task_suite.load_suites import get_suite
 
 from hookline import AfterToolCall, BeforeToolCall, Hooks, OnToolCallError
 from hookline.evals import EventRecorder, ForbiddenToolError, SuiteRun, TaskOutcome, UnknownSuiteError, UnknownTaskError
@@ -42,6 +39,11 @@ def test_every_reference_call_of_the_four_suites_runs_and_every_task_is_solved(b
 
 
 def test_tools_answer_what_they_answer_without_hookline(bare: list[TaskOutcome]) -> None:
+    # Not above: it loads clients of five providers, which takes every process that collects these tests seconds.
+    from agentdojo.agent_pipeline.ground_truth_pipeline import GroundTruthPipeline
+    from agentdojo.functions_runtime import FunctionsRuntime
+    from agentdojo.task_suite.load_suites import get_suite
+
     texts = {(outcome.suite, outcome.task_id): outcome.tool_results for outcome in bare}
 
     for name in SUITES:

@@ -10,8 +10,6 @@ from functools import partial
 
 import anyio
 import pytest
-from agentdojo.functions_runtime import FunctionsRuntime
-from agentdojo.task_suite.load_suites import get_suite
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -165,6 +163,10 @@ def test_an_instruction_for_a_sentence_in_the_answer_needs_no_tool_and_no_guard_
 def test_goals_without_reference_calls_are_reached_by_calls_of_our_own(
     number: int, suites: list[AgentDojoSuite]
 ) -> None:
+    # Not above: it loads clients of five providers, which takes every process that collects these tests seconds.
+    from agentdojo.functions_runtime import FunctionsRuntime
+    from agentdojo.task_suite.load_suites import get_suite
+
     suite = get_suite(VERSION, "workspace")
     goal = suite.injection_tasks[f"injection_task_{number}"]
     task = suites[SUITES.index("workspace")].task("user_task_0")

@@ -1,5 +1,6 @@
 """Bringing the tables of a database to what this version of hookline knows, once, however many processes start."""
 
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -36,15 +37,27 @@ async def migrate(database: Database) -> None:
 
 def upgrade(connection: Connection, store: str) -> None:
     """Migrate with a connection that is in a transaction."""
+    found = set(MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads())
+    revisions, heads = known_revisions()
+    if unknown := found - revisions:
+        raise StoreVersionError(store, ", ".join(sorted(unknown)))
+    if found != heads:
+        config = migration_config()
+        config.attributes["connection"] = connection
+        config.attributes["version_table"] = VERSION_TABLE
+        command.upgrade(config, "head")
+
+
+@cache
+def known_revisions() -> tuple[frozenset[str], frozenset[str]]:
+    """List the revisions of this version of hookline, and the newest; the scripts are loaded once per process."""
+    script = ScriptDirectory.from_config(migration_config())
+    return frozenset(each.revision for each in script.walk_revisions()), frozenset(script.get_heads())
+
+
+def migration_config() -> Config:
+    """Make the configuration that finds the scripts."""
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    config.attributes["version_table"] = VERSION_TABLE
-    script = ScriptDirectory.from_config(config)
-    found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads()
-    unknown = set(found) - {revision.revision for revision in script.walk_revisions()}
-    if unknown:
-        raise StoreVersionError(store, ", ".join(sorted(unknown)))
-    if set(found) != set(script.get_heads()):
-        command.upgrade(config, "head")
+    return config
