@@ -13,7 +13,6 @@ from typing import Any, get_args
 import anyio
 import pytest
 from events.samples import example
-from hookline._webhook import ControlAnswer, Envelope, ServedBy
 from ids import without_address
 
 from hookline import (
@@ -30,6 +29,7 @@ from hookline import (
     OnComplete,
 )
 from hookline.errors import HookUsageError
+from hookline.webhooks import ControlAnswer, Envelope, ServedBy
 
 from .samples import answered, asked, soon, step, turns
 
