@@ -93,6 +93,13 @@ __all__ = [
 class HooklineError(Exception):
     """Anything that hookline raises on purpose."""
 
+    def __init_subclass__(cls) -> None:
+        """Name the class by the package that users import it from, where a private module of hookline defines it."""
+        super().__init_subclass__()
+        package, private, _ = cls.__module__.partition("._")
+        if private and package.partition(".")[0] == "hookline":
+            cls.__module__ = package
+
 
 def message_of(error: BaseException) -> str:
     """What an exception says; its class name if it says nothing or fails to."""

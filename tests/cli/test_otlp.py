@@ -16,7 +16,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_
 
 from cli.receiver import Receiver, closed_port, parsed
 from cli.scenes import Tape
-from hookline.cli._errors import EndpointError, TracingDisabledError
+from hookline.cli.errors import EndpointError, TracingDisabledError
 from hookline.cli.trace import _otlp
 from hookline.cli.trace._otlp import Delivery, Tracing, otlp_json, send, traces_url
 from hookline.cli.trace._recorded import replay_events

@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 
 from hookline.cli._commands import Concurrency, Endpoint, RecordFile, Tasks, told_in_one_line
-from hookline.cli._errors import TraceTargetError
 from hookline.cli._exit_codes import MEANINGS, exit_code_of
 from hookline.cli._outputs import checked, deliver, keep, keep_otlp
 from hookline.cli.chat import chat
+from hookline.cli.errors import TraceTargetError
 from hookline.cli.eval import Evaluation, eval_app, evaluate, found_cases, found_suite, show
 from hookline.cli.operate import (
     approve,

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from hookline.cli._errors import (
+from hookline.cli._exit_codes import FAILED, MISUSED, interrupted_code
+from hookline.cli.errors import (
     ChatArgumentError,
     EndpointError,
     InputFileError,
@@ -21,7 +22,6 @@ from hookline.cli._errors import (
     TraceTargetError,
     TracingDisabledError,
 )
-from hookline.cli._exit_codes import FAILED, MISUSED, interrupted_code
 from hookline.errors import HooklineError, HookUsageError
 from hookline.evals.errors import (
     EventFileError,

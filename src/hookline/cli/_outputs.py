@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hookline.cli._errors import OutputFileError, without_password
+from hookline.cli.errors import OutputFileError, without_password
 from hookline.cli.trace import PROJECT, Recording, Tracing, otlp_json, send
 from hookline.evals import agentevals_messages, canonical, write_inspect_log
 from hookline.evals.errors import ReportError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hookline._phase import PhaseHook
-from hookline.cli._errors import ChatArgumentError
+from hookline.cli.errors import ChatArgumentError
 from hookline.errors import HooklineError, MissingExtraError, message_of
 from hookline.evals.suites import ImportProblem, imported
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, hook_batch

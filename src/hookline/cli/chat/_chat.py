@@ -15,7 +15,6 @@ from anyio.from_thread import start_blocking_portal
 from rich.console import Console
 
 from hookline.cli._commands import Endpoint, told_in_one_line
-from hookline.cli._errors import AgentExitError, ChatStartError
 from hookline.cli._exit_codes import DONE, FAILED, exit_code_of, interrupted_code, was_terminated
 from hookline.cli._outputs import deliver
 from hookline.cli.chat._agent import Wanted, agent_of, hooks_of
@@ -26,6 +25,7 @@ from hookline.cli.chat._lines import harmless
 from hookline.cli.chat._screen import Screen
 from hookline.cli.chat._talk import COMMANDS, Talk
 from hookline.cli.chat._watch import told_warnings, watching
+from hookline.cli.errors import AgentExitError, ChatStartError
 from hookline.cli.trace import Tracing
 from hookline.errors import HooklineError, message_of
 from hookline.hooks import AnyHook

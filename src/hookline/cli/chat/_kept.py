@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hookline.cli._errors import ChatArgumentError, TraceTargetError
 from hookline.cli._outputs import checked
+from hookline.cli.errors import ChatArgumentError, TraceTargetError
 from hookline.cli.trace import Recording, Tracing, replay_events, show_spans
 from hookline.evals.cassettes import Cassette, CassetteError
 from hookline.evals.trajectories import write_events

@@ -15,13 +15,13 @@ from typing import Any
 
 from anyio.from_thread import BlockingPortal
 
-from hookline.cli._errors import AgentExitError
 from hookline.cli._exit_codes import was_terminated
 from hookline.cli.chat import _lines as lines
 from hookline.cli.chat._foreground import Foreground, Impatient
 from hookline.cli.chat._kept import Kept
 from hookline.cli.chat._keyboard import Keyboard
 from hookline.cli.chat._screen import Screen
+from hookline.cli.errors import AgentExitError
 from hookline.errors import HooklineError
 from hookline.events import PendingTool
 from hookline.runtime import AgentSession, Approve, OperationResult, Reject, Release, Usage

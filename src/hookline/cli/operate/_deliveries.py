@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import msgspec
 import typer
 
-from hookline.cli._errors import NothingDoneError
 from hookline.cli._exit_codes import FAILED
+from hookline.cli.errors import NothingDoneError
 from hookline.cli.operate._operate import (
     DEFAULT_STORE,
     AsJson,

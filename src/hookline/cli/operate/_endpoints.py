@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from hookline.cli._errors import UnknownSecretError
+from hookline.cli.errors import UnknownSecretError
 from hookline.cli.operate._operate import DEFAULT_STORE, AsJson, ListsUnlessTold, StoreUrl, Tenant, actor, operate
 from hookline.cli.operate._tables import Column, as_lines, copied, fields, listed, one_line
 from hookline.cli.operate._times import age, seconds, when

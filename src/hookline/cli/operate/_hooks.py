@@ -11,8 +11,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from hookline.cli._errors import InputFileError
 from hookline.cli._exit_codes import FAILED
+from hookline.cli.errors import InputFileError
 from hookline.cli.operate._operate import (
     DEFAULT_STORE,
     AsJson,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hookline.cli._errors import UnknownKeyError
+from hookline.cli.errors import UnknownKeyError
 from hookline.cli.operate._operate import (
     DEFAULT_STORE,
     AsJson,

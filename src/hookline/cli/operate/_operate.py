@@ -16,8 +16,8 @@ import typer
 from typer.core import TyperGroup
 
 from hookline.cli._commands import told_in_one_line
-from hookline.cli._errors import NotAStoreError, StoreMissingError
 from hookline.cli._exit_codes import interrupted_code
+from hookline.cli.errors import NotAStoreError, StoreMissingError
 from hookline.cli.operate._times import moment
 
 if TYPE_CHECKING:

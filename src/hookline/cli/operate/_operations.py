@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import msgspec
 import typer
 
-from hookline.cli._errors import NotWaitingError
+from hookline.cli.errors import NotWaitingError
 from hookline.cli.operate._operate import (
     DEFAULT_STORE,
     AsJson,

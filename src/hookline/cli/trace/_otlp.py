@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
-from hookline.cli._errors import EndpointError, TracingDisabledError
+from hookline.cli.errors import EndpointError, TracingDisabledError
 from hookline.errors import MissingExtraError
 from hookline.otel import TracingHooks
 

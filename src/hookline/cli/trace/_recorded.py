@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 
-from hookline.cli._errors import TraceTargetError
+from hookline.cli.errors import TraceTargetError
 from hookline.dispatcher import HookDispatcher
 from hookline.evals.trajectories import read_events
 from hookline.events import EVENTS, BeforeToolCall, Event
