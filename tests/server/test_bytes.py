@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from litestar.handlers import HTTPRouteHandler
 
-import hookline.server
+import hookline.server.page
 from hookline.server import SCOPES
 from hookline.server.page import _page
 from hookline.server.routes._all import ROUTES
@@ -36,10 +36,10 @@ BODIES = sorted(
 def page_handlers() -> list[HTTPRouteHandler]:
     """Those of every module of the page, so that a new one is among them."""
     modules = [
-        importlib.import_module(f"hookline.server.{each.name}")
-        for each in pkgutil.iter_modules(hookline.server.__path__)
+        importlib.import_module(f"hookline.server.page.{each.name}")
+        for each in pkgutil.iter_modules(hookline.server.page.__path__)
     ]
-    views = [handler for module in modules if ".page." in module.__name__ for handler in getattr(module, "ROUTES", ())]
+    views = [handler for module in modules for handler in getattr(module, "ROUTES", ())]
     return [*views, *(each for each in vars(_page).values() if isinstance(each, HTTPRouteHandler))]
 
 

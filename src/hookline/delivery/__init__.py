@@ -27,6 +27,7 @@ from hookline.delivery._signing import (
     sign,
     verify,
 )
+from hookline.errors import MissingExtraError
 from hookline.webhooks import ControlAnswer, Delivery, Envelope, HookData, Webhook
 
 if TYPE_CHECKING:
@@ -98,7 +99,13 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module 'hookline.delivery' has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(f"hookline.delivery.{_HOMES[name]}"), name)
+        try:
+            module = importlib.import_module(f"hookline.delivery.{_HOMES[name]}")
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("hookline"):
+                raise
+            raise MissingExtraError("server", f"hookline.delivery.{name}") from error
+        value = globals()[name] = getattr(module, name)
         return value
 
     def __dir__() -> list[str]:
