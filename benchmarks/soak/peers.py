@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hookline.evals.exporters import agentevals_messages, write_inspect_log
-
 from hookline.calls import ToolRequest
+from hookline.evals import agentevals_messages, write_inspect_log
 from hookline.evals.running import TaskResult
 from hookline.evals.trajectories import MatchType, Trajectory
 from hookline.evals.trajectories._trajectory import ArgumentMode

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.delivery import HookData, KeyRing, Sender, Webhook, generate_key
-from hookline.delivery._sender import AddressGuard, BlockedAddressError
+from hookline.delivery._addresses import AddressGuard, BlockedAddressError
 from hookline.errors import DeliveryError, HookDefinitionError
 
 from .envelopes import envelope_to

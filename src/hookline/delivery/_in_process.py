@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from hookline._checks import shown
 from hookline._deadlines import runs_on_asyncio
+from hookline.delivery._addresses import AddressGuard
 from hookline.delivery._control_answers import checked_answer
-from hookline.delivery._sender import AddressGuard
 from hookline.delivery._signing import KeyRing
 from hookline.errors import DeliveryError, HookDefinitionError, HookUsageError, MissingExtraError
 from hookline.webhooks import ControlAnswer, Envelope, HookData, ServedBy

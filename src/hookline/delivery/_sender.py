@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from functools import partial
 from importlib.metadata import version
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
-from aiohttp.abc import AbstractResolver, ResolveResult
 
+from hookline.delivery._addresses import AddressGuard, BlockedAddressError
 from hookline.delivery._control_answers import read_answer
 from hookline.delivery._master_keys import MasterKeyError
 from hookline.delivery._signing import (
@@ -58,163 +47,18 @@ from hookline.webhooks import (
     HookData,
 )
 
-if TYPE_CHECKING:
-    from hookline.delivery._endpoint_secrets import EndpointSecrets
-
-__all__ = ["AddressGuard", "BlockedAddressError", "Lookups", "Sender", "Sent"]
-
-THREADS = 64
-"""How many names may be looked up at a time. One whose servers are silent keeps its thread for some ten seconds."""
-
-
-class Lookups(AbstractResolver):
-    """The operating system's lookups, in threads of their own.
-
-    The threads of the event loop are a handful, and belong to the application: names that hang would take them all.
-    """
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hookline-lookup")
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """The addresses of a name.
-
-        Raises:
-            OSError: If it has none.
-        """
-        look_up = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=str(address[0]),
-                port=int(address[1]),
-                family=kind,
-                proto=protocol,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for kind, _, protocol, _, address in found
-        ]
-
-    async def close(self) -> None:
-        """Let go of the threads; one that hangs ends when its lookup does."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-Address: TypeAlias = IPv4Address | IPv6Address
-Network: TypeAlias = IPv4Network | IPv6Network
-
-NAT64 = IPv6Network("64:ff9b::/96")
-PUBLIC_IPV6 = IPv6Network("2000::/3")
-"""All that is given out for the public internet. What is outside of it is local, or a way around."""
-NEVER_PUBLIC: tuple[Network, ...] = tuple(
-    map(
-        ip_network,
-        (
-            "0.0.0.0/8",
-            "100.64.0.0/10",
-            "168.63.129.16/32",  # Azure answers for the virtual machine's host there
-            "192.0.0.0/24",
-            "192.88.99.0/24",
-            "2001::/23",  # Teredo is in it
-            "2002::/16",  # 6to4 carries any IPv4 address
-            "3fff::/20",
-        ),
-    )
-)
-"""What `is_global` of this or an older Python takes for public, and is not, or leads elsewhere."""
-
-
-class BlockedAddressError(OSError):
-    """A connection to an address that is not public, and that was not allowed."""
-
-
-class AddressGuard:
-    """Makes the sockets of a client, and refuses addresses that are not public.
-
-    It judges the address of each connect, after names have been resolved, so that no spelling of an address and no name
-    that changes its mind gets around it.
-
-    Args:
-        allow_private: Networks (`"10.0.0.0/8"`) that may be reached although they are not public.
-        ports: The ports that may be reached; all unless given.
-
-    Raises:
-        HookDefinitionError: If a network or a port cannot be read.
-    """
-
-    def __init__(self, allow_private: Iterable[str] = (), ports: Collection[int] | None = None) -> None:
-        if isinstance(allow_private, str):
-            raise HookDefinitionError("allow_private", "it is a list of networks, such as ['10.0.0.0/8']; got a string")
-        self._allowed = tuple(_network(text) for text in allow_private)
-        if ports is not None and not all(isinstance(port, int) and 0 < port < 65_536 for port in ports):
-            raise HookDefinitionError("ports", f"ports are whole numbers from 1 to 65535; got {ports!r:.200}")
-        self._ports = None if ports is None else frozenset(ports)
-
-    def socket(self, found: tuple[Any, ...]) -> socket.socket:
-        """The socket for an address as `getaddrinfo` gives it: the `socket_factory` of a client.
-
-        Raises:
-            BlockedAddressError: If it may not be reached.
-        """
-        family, kind, protocol, _, (host, port, *_rest) = found
-        self.check(host, port)
-        return socket.socket(family=family, type=kind, proto=protocol)
-
-    def check(self, host: str, port: int) -> None:
-        """Refuse an address.
-
-        Args:
-            host: The address, in the one form that the operating system gives it.
-            port: The port.
-
-        Raises:
-            BlockedAddressError: If it may not be reached.
-        """
-        # The texts are the same for every address, so that a client that tries several still raises this very class.
-        if self._ports is not None and port not in self._ports:
-            raise BlockedAddressError("its port is not among the allowed ports")
-        address = _inner(ip_address(host))
-        if not is_public(address) and not any(address in network for network in self._allowed):
-            raise BlockedAddressError("its address is not public; `allow_private` names networks that may be reached")
-
-
-def is_public(address: Address) -> bool:
-    """Whether an address belongs to the public internet, and to one receiver in it."""
-    if isinstance(address, IPv6Address) and address not in PUBLIC_IPV6:
-        return False
-    if address.is_multicast or not address.is_global:
-        return False
-    return not any(address in network for network in NEVER_PUBLIC)
-
-
-def _inner(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, where it does."""
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is not None:
-            return address.ipv4_mapped
-        if address in NAT64:
-            return IPv4Address(int(address) & 0xFFFF_FFFF)
-    return address
-
-
-def _network(text: object) -> Network:
-    try:
-        if isinstance(text, str):
-            return ip_network(text.strip())
-    except ValueError as error:
-        raise HookDefinitionError("allow_private", f"{error}; name networks, such as '10.0.0.0/8'") from None
-    raise HookDefinitionError("allow_private", f"networks are strings, such as '10.0.0.0/8'; got {text!r:.200}")
-
-
 try:
     import aiohttp
     from multidict import CIMultiDict
 
+    from hookline.delivery._lookups import Lookups
 except ImportError:
     raise MissingExtraError("server", "Sending webhooks over HTTP") from None
+
+if TYPE_CHECKING:
+    from hookline.delivery._endpoint_secrets import EndpointSecrets
+
+__all__ = ["Sender", "Sent"]
 
 LONGEST_WAIT = 86_400.0
 """Seconds that a receiver may ask for with `Retry-After`; who asks for more is asked again after a day."""
