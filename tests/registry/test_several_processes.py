@@ -86,7 +86,7 @@ async def test_runs_go_on_with_the_last_known_definitions_while_the_database_is_
 ) -> None:
     name = postgresql_url.split("?")[0].rsplit("/", 1)[1]
     terminate = f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{name}'"
-    async with SqlStore(postgresql_url, retry_seconds=0.2) as store, Registry(store, refresh_seconds=0.02) as registry:
+    async with SqlStore(postgresql_url, retry_seconds=1.5) as store, Registry(store, refresh_seconds=0.02) as registry:
         stored = await registry.create(definition())
         administer(postgresql.uri, f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
         administer(postgresql.uri, terminate)
