@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Generator
@@ -629,6 +630,35 @@ async def test_a_base_exception_in_a_lane_leaves_the_task_uncancelled(how_many: 
 
     assert isinstance(caught.value, Fatal | BaseExceptionGroup)
     assert cancelling == 0
+
+
+@ASYNCIO
+@pytest.mark.parametrize("body", ["passes on", "swallows", "raises another"])
+async def test_a_cancellation_by_somebody_else_is_not_taken_back_with_that_of_a_base_exception(body: str) -> None:
+    log: list[str] = []
+
+    async def agent() -> None:
+        with contextlib.suppress(Fatal):
+            async with HookDispatcher() as dispatcher:
+                dispatcher.register("op", [hook(raising_later(Fatal(), 0))])
+                dispatcher.dispatch(step())
+                try:
+                    await for_ever()
+                except asyncio.CancelledError:
+                    task.cancel()
+                    if body == "passes on":
+                        raise
+                    if body == "raises another":
+                        raise LookupError("of the agent") from None
+        log.append("left")
+        await turns(1)
+        log.append("went on")
+
+    task = asyncio.create_task(agent())
+    await asyncio.wait([task])
+
+    assert task.cancelled()
+    assert log == ["left"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])
