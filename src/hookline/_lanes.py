@@ -100,12 +100,12 @@ class Lane:
                             return
                 self.delivered += 1
             self.running = None
-        except anyio.get_cancelled_exc_class():
-            raise
         except GeneratorExit as error:
             if not self.is_running():  # nobody's failure: an event loop that has ended closes what is left
                 raise
             self.fail(error)
+        except anyio.get_cancelled_exc_class():  # asked behind it, because it fails where no event loop runs
+            raise
         except BaseException as error:
             self.fail(error)
         finally:
