@@ -400,7 +400,7 @@ def test_what_a_call_comes_to_follows_from_what_its_observers_did(
         async with HookDispatcher() as dispatcher:
             dispatcher.register("op", hooks)
             event = asked()
-            with recorded(dispatcher if watched else object()):
+            with recorded(dispatcher) if watched else contextlib.nullcontext():
                 result = await dispatcher.dispatch_before_tool_call(event)
             decider = (denials or mocks or [None])[0]
             assert ran == list(range(len(plan)))
