@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
@@ -76,7 +77,7 @@ async def test_a_decision_or_an_answer_returned_before_a_tool_denies_the_call(
         dispatcher.register("op", [hook(handler_that_returns(value, shape), shape), *others])
         event = asked()
 
-        with recorded(dispatcher if watched else object()) as records:
+        with recorded(dispatcher) if watched else contextlib.nullcontext([]) as records:
             result = await dispatcher.dispatch_before_tool_call(event)
 
     assert result is not None
@@ -159,7 +160,7 @@ async def test_a_decision_returned_after_any_other_event_is_an_error_of_that_han
     async with HookDispatcher() as dispatcher:
         dispatcher.register("op", [hook(handler_that_returns(decision, shape), shape, type=BeforeStep), *others])
 
-        with recorded(dispatcher if watched else object()) as records:
+        with recorded(dispatcher) if watched else contextlib.nullcontext([]) as records:
             dispatcher.dispatch(step())
             report = await dispatcher.unregister("op")
 
@@ -399,7 +400,7 @@ def test_what_a_call_comes_to_follows_from_what_its_observers_did(
         async with HookDispatcher() as dispatcher:
             dispatcher.register("op", hooks)
             event = asked()
-            with recorded(dispatcher if watched else object()):
+            with recorded(dispatcher) if watched else contextlib.nullcontext():
                 result = await dispatcher.dispatch_before_tool_call(event)
             decider = (denials or mocks or [None])[0]
             assert ran == list(range(len(plan)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Generator
@@ -11,6 +12,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+import trio
+import trio.testing
 
 from hookline import BeforeCompact, BeforeStep, BeforeToolCall, Deny, Hook, HookDispatcher, Hooks
 
@@ -631,6 +634,80 @@ async def test_a_base_exception_in_a_lane_leaves_the_task_uncancelled(how_many: 
     assert cancelling == 0
 
 
+@pytest.mark.parametrize("when", ["at once", "when it is cancelled"])
+async def test_base_exceptions_of_several_lanes_are_raised_as_a_group(when: str) -> None:
+    errors = [Fatal("first"), Fatal("second")]
+
+    async def follow(event: BeforeStep) -> None:
+        try:
+            if when == "when it is cancelled":
+                await for_ever()
+        finally:
+            raise errors[1]
+
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(follow)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with soon(), HookDispatcher() as dispatcher:
+            dispatcher.register("op", [bundle, hook(raising_later(errors[0], 0 if when == "at once" else 1))])
+            dispatcher.dispatch(step())
+            await for_ever()
+
+    assert len(caught.value.exceptions) == 2
+    assert set(caught.value.exceptions) == set(errors)
+
+
+@ASYNCIO
+async def test_leaving_after_a_base_exception_takes_a_few_turns_of_the_event_loop() -> None:
+    turn = 0
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    with pytest.raises(Fatal):
+        async with HookDispatcher() as dispatcher:
+            dispatcher.register("op", [hook(raising_later(Fatal(), 0))])
+            dispatcher.dispatch(step())
+            with contextlib.suppress(asyncio.CancelledError):
+                await for_ever()
+    counting.cancel()
+
+    assert turn < 20
+
+
+@ASYNCIO
+@pytest.mark.parametrize("body", ["passes on", "swallows", "raises another"])
+async def test_a_cancellation_by_somebody_else_is_not_taken_back_with_that_of_a_base_exception(body: str) -> None:
+    log: list[str] = []
+
+    async def agent() -> None:
+        with contextlib.suppress(Fatal):
+            async with HookDispatcher() as dispatcher:
+                dispatcher.register("op", [hook(raising_later(Fatal(), 0))])
+                dispatcher.dispatch(step())
+                try:
+                    await for_ever()
+                except asyncio.CancelledError:
+                    task.cancel()
+                    if body == "passes on":
+                        raise
+                    if body == "raises another":
+                        raise LookupError("of the agent") from None
+        log.append("left")
+        await turns(1)
+        log.append("went on")
+
+    task = asyncio.create_task(agent())
+    await asyncio.wait([task])
+
+    assert task.cancelled()
+    assert log == ["left"]
+
+
 @pytest.mark.parametrize("anyio_backend", ["trio"])
 async def test_a_cancelled_handler_with_a_trio_nursery_harms_nobody() -> None:
     import trio
@@ -774,6 +851,42 @@ async def test_a_clean_exit_may_be_cancelled_while_it_drains() -> None:
 
         await until(lambda: log)
     assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("anyio_backend", [("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})])
+async def test_a_clean_exit_waits_for_five_seconds() -> None:
+    took: list[float] = []
+
+    async def hang(event: BeforeStep) -> None:
+        began = trio.current_time()
+        try:
+            await trio.sleep(86_400)
+        finally:
+            took.append(trio.current_time() - began)
+
+    async with HookDispatcher(hook_timeout=math.inf) as dispatcher:
+        dispatcher.register("op", [hook(hang)])
+        dispatcher.dispatch(step())
+
+    assert took == pytest.approx([5])
+
+
+@pytest.mark.parametrize("anyio_backend", [("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})])
+async def test_a_handler_has_one_second_to_clean_up_before_it_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+    async def deaf(event: BeforeStep) -> None:
+        with anyio.CancelScope(shield=True):
+            await trio.sleep(86_400)
+
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [hook(deaf)])
+        dispatcher.dispatch(step())
+        await turns()
+        began = trio.current_time()
+        await dispatcher.unregister("op", drain_timeout=0)
+        took = trio.current_time() - began
+
+    assert took == pytest.approx(1)
+    assert caplog.text.count("ignores its cancellation") == 1
 
 
 @ASYNCIO

@@ -437,10 +437,13 @@ async def test_what_an_async_handler_sets_is_not_seen_by_the_next_event_nor_by_t
 
 
 @pytest.mark.parametrize("watched", [False, True])
-async def test_what_an_async_handler_sets_is_not_seen_by_the_others_of_its_event(watched: bool) -> None:
+@pytest.mark.parametrize("everybodys_pauses", [(0, 0), (0, 1), (1, 0), (0, 1, 0)], ids=str)
+async def test_what_an_async_handler_sets_is_not_seen_by_the_others_of_its_event(
+    everybodys_pauses: tuple[int, ...], *, watched: bool
+) -> None:
     seen: list[str] = []
     bundle = Hooks("bundle")
-    for pauses in (0, 1, 0):
+    for pauses in everybodys_pauses:
 
         @bundle.on(BeforeStep)
         async def look(event: BeforeStep, pauses: int = pauses) -> None:
@@ -455,7 +458,7 @@ async def test_what_an_async_handler_sets_is_not_seen_by_the_others_of_its_event
         with recorded() if watched else contextlib.nullcontext():
             await dispatcher.unregister("op")
 
-    assert seen == ["agent"] * 3
+    assert seen == ["agent"] * len(everybodys_pauses)
 
 
 async def test_a_child_task_of_a_handler_inherits_its_context() -> None:

@@ -215,7 +215,7 @@ async def test_many_hung_lanes_share_one_drain_timeout() -> None:
         assert await dispatcher.unregister("op", drain_timeout=0.05) == report(0, 200)
 
 
-async def test_cancelled_handlers_have_cleaned_up_when_unregister_returns() -> None:
+async def test_cancelled_handlers_have_cleaned_up_when_unregister_returns(caplog: pytest.LogCaptureFixture) -> None:
     log: list[str] = []
 
     async def work(event: BeforeStep) -> None:
@@ -234,6 +234,7 @@ async def test_cancelled_handlers_have_cleaned_up_when_unregister_returns() -> N
         await dispatcher.unregister("op", drain_timeout=0)
 
         assert log == ["clean"]
+        assert "ignores its cancellation" not in caplog.text
 
 
 async def test_a_handler_that_swallows_its_cancellation_counts_once() -> None:
@@ -397,6 +398,24 @@ async def test_a_handler_that_unregisters_its_own_operation_does_not_wait_for_it
     assert results == [report(1, 2)]
 
 
+@pytest.mark.parametrize("index", range(4))
+async def test_the_event_whose_handler_unregisters_its_operation_counts_beside_those_before(index: int) -> None:
+    results: list[DrainReport] = []
+    async with HookDispatcher() as dispatcher, soon():
+
+        async def stop(event: BeforeStep) -> None:
+            await turns(event.step_index % 2)
+            if event.step_index == index:
+                results.append(await dispatcher.unregister("op"))
+
+        dispatcher.register("op", [hook(stop)])
+        for number in range(5):
+            dispatcher.dispatch(step(index=number))
+        await until(lambda: results)
+
+    assert results == [report(index + 1, 4 - index)]
+
+
 async def test_a_task_that_outlives_its_handler_waits_for_the_lane_as_anybody_else() -> None:
     log: list[Any] = []
     gate = anyio.Event()
@@ -555,6 +574,32 @@ async def test_unregister_cancelled_in_the_middle_stops_the_handlers_and_lets_th
         assert log == ["cancelled"]
         assert not dispatcher.operations
         assert await dispatcher.unregister("op") == report(0, 0)
+
+
+async def test_unregister_cancelled_while_handlers_clean_up_waits_for_them_all_the_same() -> None:
+    log: list[str] = []
+
+    async def work(event: BeforeStep) -> None:
+        try:
+            await for_ever()
+        finally:
+            scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await turns(5)
+            log.append("clean")
+
+    async with HookDispatcher() as dispatcher, soon():
+        dispatcher.register("op", [hook(work)])
+        dispatcher.dispatch(step())
+        await turns()
+
+        with anyio.CancelScope() as scope:
+            await dispatcher.unregister("op", drain_timeout=0)
+            log.append("unregistered")
+            await for_ever()
+
+        assert scope.cancelled_caught
+        assert log == ["clean", "unregistered"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -748,6 +793,25 @@ async def test_operation_unregisters_and_drains_when_it_is_cancelled() -> None:
         assert scope.cancelled_caught
         assert seen == [0]
         assert not dispatcher.operations
+
+
+async def test_operation_drains_when_it_is_cancelled_together_with_its_dispatcher() -> None:
+    seen: list[int] = []
+
+    async def work(event: BeforeStep) -> None:
+        await turns(5)
+        seen.append(event.step_index)
+
+    async with soon():
+        with anyio.CancelScope() as scope:
+            async with HookDispatcher() as dispatcher, dispatcher.operation("op", [hook(work)]):
+                for index in range(2):
+                    dispatcher.dispatch(step(index=index))
+                scope.cancel()
+                await for_ever()
+
+    assert scope.cancelled_caught
+    assert seen == [0, 1]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -8,7 +8,6 @@ group's `start_soon` costs four times as much; everything that a task group woul
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Iterable
 from contextvars import Context
@@ -108,12 +107,12 @@ class Lane:
                             return
                 self.delivered += 1
             self.running = None
-        except anyio.get_cancelled_exc_class():
-            raise
         except GeneratorExit as error:
             if not self.is_running():  # nobody's failure: an event loop that has ended closes what is left
                 raise
             self.fail(error)
+        except anyio.get_cancelled_exc_class():  # asked behind it, because it fails where no event loop runs
+            raise
         except BaseException as error:
             self.fail(error)
         finally:
@@ -349,7 +348,7 @@ class LaneHost:
         if not self._fatal:
             return None
         if crashed and self._task is not None and self._task is asyncio.current_task():
-            await self._take_back_cancellation(self._task, error)
+            self._task.uncancel()  # takes back that of `crash`, and no other
         if len(self._fatal) == 1:
             raise self._fatal[0]
         raise BaseExceptionGroup("handlers raised", self._fatal)
@@ -362,10 +361,3 @@ class LaneHost:
             for lane in lanes:
                 lane.cancel("the dispatcher was left by an exception")
             await self._bury(lanes)
-
-    @staticmethod
-    async def _take_back_cancellation(task: asyncio.Task[Any], error: BaseException | None) -> None:
-        if not isinstance(error, asyncio.CancelledError):
-            with contextlib.suppress(asyncio.CancelledError):  # requested by `crash`, but perhaps not delivered yet
-                await asyncio.sleep(0)
-        task.uncancel()
