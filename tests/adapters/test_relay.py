@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hookline
-from hookline.adapters._stepping import Emitted, Relay
+from hookline.adapters._stepping import Emitted, GeneratorBridge
 from tests.adapters.suspending import suspend
 
 Reader = Callable[[AsyncIterator[Any]], Awaitable[list[Any]]]
@@ -66,7 +66,7 @@ def test_every_reader_gets_what_was_emitted_in_order_and_the_error_at_its_place(
         return "over"
 
     async def play() -> tuple[list[Any], str]:
-        relay = Relay(work())
+        relay = GeneratorBridge(work())
         return await read(relay), relay.result
 
     if fails:
@@ -81,7 +81,7 @@ def test_a_relay_that_is_over_stays_over() -> None:
         await Emitted(1)
 
     async def play() -> list[list[Any]]:
-        relay = Relay(work())
+        relay = GeneratorBridge(work())
         return [await by_loop(relay), await by_loop(relay), await by_next_with_default(relay)]
 
     assert asyncio.run(play()) == [[1], [], []]
@@ -98,7 +98,7 @@ def test_a_cancellation_while_it_waits_reaches_the_coroutine() -> None:
             raise
 
     async def play() -> None:
-        task = asyncio.create_task(pull(Relay(work())))
+        task = asyncio.create_task(pull(GeneratorBridge(work())))
         await suspend()
         task.cancel()
         await asyncio.wait([task])

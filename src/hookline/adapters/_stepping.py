@@ -13,7 +13,7 @@ from hookline.calls import Call
 from hookline.hooks import Hooks, Interceptor
 from hookline.runtime import AdapterRun
 
-__all__ = ["Between", "Emitted", "Relay", "holds", "led", "pause"]
+__all__ = ["Between", "Emitted", "GeneratorBridge", "holds", "led", "pause"]
 
 
 @coroutine
@@ -136,7 +136,7 @@ class Emitted:
         return (yield self)
 
 
-class Relay(Generic[T]):
+class GeneratorBridge(Generic[T]):
     """A coroutine that runs inside of an async generator, in its task, step by step with it.
 
     Args:
@@ -149,7 +149,7 @@ class Relay(Generic[T]):
         self._over = False
         self._go: tuple[Callable[[Any], Any], Any] = (work.send, None)
 
-    def __aiter__(self) -> Relay[T]:
+    def __aiter__(self) -> GeneratorBridge[T]:
         return self
 
     # A coroutine, not an awaitable of its own: `anext(relay, default)` calls the `__await__` of such a one anew each

@@ -2,7 +2,7 @@
 
 from typing import Unpack
 
-from hookline.builtin._tools import BundleOptions, Kept, check_number, with_defaults
+from hookline.builtin._tools import BundleOptions, PerOperation, check_number, with_defaults
 from hookline.calls import Call, Deny, ModelCall, ModelResponse, Usage
 from hookline.errors import HookDefinitionError
 from hookline.events import BeforeStep
@@ -35,7 +35,7 @@ def budget(*, cost_usd: float | None = None, tokens: int | None = None, **option
         raise HookDefinitionError("budget", "say `cost_usd`, `tokens` or both")
     _check_limits(cost_usd, tokens)
     hooks = Hooks(**with_defaults("budget", 1000, options))
-    purses = Kept(_Purse)
+    purses = PerOperation(_Purse)
 
     @hooks.on(BeforeStep, id=hooks.id)
     def share(event: BeforeStep) -> None:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from fnmatch import translate
 from typing import Any, Literal, TypeAlias, Unpack
 
-from hookline.builtin._tools import BundleOptions, Globs, Kept, name_of, with_defaults
+from hookline.builtin._tools import BundleOptions, Globs, PerOperation, name_of, with_defaults
 from hookline.calls import AgentCall, Ask, Deny, ToolCall
 from hookline.errors import HookDefinitionError
 from hookline.events import BeforeStep
@@ -148,7 +148,7 @@ class _Requests:
 
     def __init__(self, free: re.Pattern[str] | None) -> None:
         self.free = free
-        self.kept = Kept(_Operation)
+        self.kept = PerOperation(_Operation)
 
     def begin(self, call: AgentCall) -> None:
         """Keep what a run was given first: what it is continued with comes from hooks."""

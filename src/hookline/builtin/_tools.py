@@ -25,8 +25,8 @@ from hookline.hooks import Hooks, meets_approved
 __all__ = [
     "BundleOptions",
     "Globs",
-    "Kept",
     "Per",
+    "PerOperation",
     "allow_tools",
     "cache",
     "check_number",
@@ -80,7 +80,7 @@ MOST = 100_000
 for chains outside of a run, where nobody says that an operation has ended."""
 
 
-class Kept(Generic[T]):
+class PerOperation(Generic[T]):
     """Something per operation or per tenant. Beyond `MOST`, what was not used for the longest time is forgotten.
 
     Args:
@@ -324,7 +324,7 @@ class _Tally:
         self.window = math.inf if isinstance(per, str) else per
         self.per_operation = per in ("operation", "tool")
         self.mark = f"hookline.limit_calls.{id(self)}"
-        self.kept: Kept[defaultdict[str, deque[float]]] = Kept(lambda: defaultdict(deque))
+        self.kept: PerOperation[defaultdict[str, deque[float]]] = PerOperation(lambda: defaultdict(deque))
 
     def judge(self, call: AnyToolCall) -> Deny | None:
         """Count a call, unless there were too many before it."""

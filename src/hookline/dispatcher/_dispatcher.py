@@ -19,7 +19,7 @@ from hookline._checks import check_timeout
 from hookline._deadlines import Bounded
 from hookline.calls import ToolResult
 from hookline.dispatcher._lanes import LaneHost
-from hookline.dispatcher._webhooks import Carrier, carried, has_webhooks
+from hookline.dispatcher._webhooks import LazyDelivery, carried, has_webhooks
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import EVENTS, BeforeToolCall, Event, HookType
 from hookline.execution import (
@@ -39,7 +39,7 @@ from hookline.webhooks import Delivery
 __all__ = [
     "LEFT",
     "NOT_ENTERED",
-    "Closed",
+    "ClosedTable",
     "DrainReport",
     "Entry",
     "HookDispatcher",
@@ -181,7 +181,7 @@ def _in_turn(queues: tuple[Queue, ...], inline: tuple[Run, ...]) -> Run:
     return run
 
 
-class Closed:
+class ClosedTable:
     """Stands in for every table of a dispatcher that is not open."""
 
     def __init__(self, why: str) -> None:
@@ -195,8 +195,8 @@ class Closed:
     get = pop = __getitem__
 
 
-NOT_ENTERED = Closed("has not been entered")
-LEFT = Closed("has been left")
+NOT_ENTERED = ClosedTable("has not been entered")
+LEFT = ClosedTable("has been left")
 
 
 def undispatchable(event: object) -> HookUsageError:
@@ -278,7 +278,7 @@ class HookDispatcher:
         self.hook_timeout = hook_timeout
         self.max_queued = max_queued
         self.chain_budget = chain_budget
-        self._carrier = Carrier(delivery)
+        self._carrier = LazyDelivery(delivery)
         self._operations: dict[str, Registration | list[Registration]] = {}
         self._askable: dict[str, tuple[Askable, ...]] = {}
         self._tables: dict[type[Event], dict[str, Entry]] = {kind: {} for kind in _DISPATCHABLE}
@@ -294,7 +294,7 @@ class HookDispatcher:
         self._gates: Any = {None: _Hooked(self._operations), BeforeToolCall: self._askable, **self._tables}
         self._registered: Any = self._operations
 
-    def _close(self, closed: Closed) -> None:
+    def _close(self, closed: ClosedTable) -> None:
         self._find = self._asked = self._gates = self._registered = closed
 
     async def __aenter__(self) -> Self:

@@ -18,7 +18,15 @@ from hookline.events import BeforeToolCall, Event, encode
 from hookline.hooks import AnyHook, ControlInterceptor, Hook, Hooks, Interceptor
 from hookline.webhooks import ControlAnswer, Delivery, Envelope, HookData, payload_of
 
-__all__ = ["Carrier", "Critical", "carried", "default_delivery", "has_webhooks", "interceptor_of", "local"]
+__all__ = [
+    "LazyDelivery",
+    "RequiredDeliveries",
+    "carried",
+    "default_delivery",
+    "has_webhooks",
+    "interceptor_of",
+    "local",
+]
 
 SPARE_SECONDS = 1.0
 """How much later than the request its hook times out, so that the delivery says what happened."""
@@ -118,7 +126,7 @@ def default_delivery() -> Delivery:
     return _maker()()
 
 
-class Carrier:
+class LazyDelivery:
     """The delivery of a dispatcher: the one it was given, or one of its own, made when it is first needed."""
 
     def __init__(self, given: Delivery | None) -> None:
@@ -139,7 +147,7 @@ class Carrier:
                 await delivery.aclose()
 
 
-class Critical:
+class RequiredDeliveries:
     """The deliveries that an operation is for: how many are under way, and the first that failed."""
 
     def __init__(self) -> None:
@@ -184,7 +192,7 @@ class Critical:
         return self.failure
 
 
-def carried(hooks: Iterable[AnyHook], delivery: Delivery, critical: Critical | None = None) -> list[AnyHook]:
+def carried(hooks: Iterable[AnyHook], delivery: Delivery, critical: RequiredDeliveries | None = None) -> list[AnyHook]:
     """The hooks with each webhook as an observer that hands its events to the delivery, in a lane of its own.
 
     Args:
@@ -219,7 +227,7 @@ def local(hooks: Iterable[AnyHook], delivery: Callable[[], Delivery]) -> list[An
     return batch
 
 
-def _bundle(data: HookData, delivery: Delivery, critical: Critical | None) -> Hooks:
+def _bundle(data: HookData, delivery: Delivery, critical: RequiredDeliveries | None) -> Hooks:
     """One observer in a lane of its own, so that a slow receiver holds back nobody else."""
     bundle = Hooks(data.id, tenant_id=data.tenant_id)
 

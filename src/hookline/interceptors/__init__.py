@@ -25,9 +25,9 @@ from hookline.interceptors._chain import (
     ToolCall,
     ToolResult,
 )
-from hookline.interceptors._traverse import HookInChain as HookInChain
-from hookline.interceptors._traverse import Passage as Passage
+from hookline.interceptors._traverse import CompiledInterceptor as CompiledInterceptor
 from hookline.interceptors._traverse import Terminal as Terminal
+from hookline.interceptors._traverse import Traversal as Traversal
 from hookline.interceptors._validate import check_changed as check_changed
 from hookline.interceptors._validate import check_fields as check_fields
 from hookline.interceptors._validate import check_result as check_result

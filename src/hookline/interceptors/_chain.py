@@ -55,16 +55,16 @@ from hookline.interceptors._traverse import (
     CLOSED,
     FAILED,
     IDLE,
-    Control,
-    HookInChain,
-    Onion,
-    Passage,
+    CompiledChain,
+    CompiledInterceptor,
     Placed,
+    RunPolicy,
     Terminal,
+    Traversal,
+    apply_around,
     check_depth,
-    ended,
     executions_of,
-    returned,
+    finish_around,
 )
 from hookline.signals import ExecutionStatus, HookExecution, chain_ran, hook_executed
 
@@ -96,13 +96,13 @@ __all__ = [
 ]
 
 
-async def run_beside(passage: Passage, through: Awaitable[Any]) -> Any:
+async def run_beside(passage: Traversal, through: Awaitable[Any]) -> Any:
     """Lead a call through its chain, and let hooks that it starts on its way run beside it; all end before this does.
 
     Raises:
         BaseException: What `through` raises.
     """
-    lanes: dict[int, deque[tuple[HookInChain, tuple[Any, ...]]]] = {}
+    lanes: dict[int, deque[tuple[CompiledInterceptor, tuple[Any, ...]]]] = {}
     result: Any = None
     failure: BaseException | None = None
     async with anyio.create_task_group() as group:
@@ -113,7 +113,7 @@ async def run_beside(passage: Passage, through: Awaitable[Any]) -> Any:
                 await run_unwaited(passage, *queue.popleft())
             del lanes[lane]
 
-        def spawn(hook: HookInChain, args: tuple[Any, ...]) -> None:
+        def spawn(hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
             lane = id(hook.lane)
             idle = lane not in lanes
             lanes.setdefault(lane, deque()).append((hook, args))
@@ -134,7 +134,7 @@ async def run_beside(passage: Passage, through: Awaitable[Any]) -> Any:
     return result
 
 
-async def run_unwaited(passage: Passage, hook: HookInChain, args: tuple[Any, ...]) -> None:
+async def run_unwaited(passage: Traversal, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
     """Run a hook whose failure is only recorded."""
     if passage.recording:
         passage.started.append(hook)
@@ -242,13 +242,13 @@ class Chain:
         for each in placed:
             self._placed[each[0].call].append(each)
         self._calls = frozenset(call for call, hooks in self._placed.items() if hooks)
-        self._onions: dict[tuple[type[Call], str], Onion] = {}
+        self._onions: dict[tuple[type[Call], str], CompiledChain] = {}
         # The commonest shape gets the shortest way: no budget, no tenant, nothing but async `around`s.
         short = not (self._tenants or self._budget < math.inf)
         onions = {call: self._onion(call, "") for call in CALLS}
         self._plain = {call: onion for call, onion in onions.items() if short and onion.plain}
 
-    def _onion(self, call: type[Call], tenant_id: str) -> Onion:
+    def _onion(self, call: type[Call], tenant_id: str) -> CompiledChain:
         """The hooks of a class of calls and a tenant, compiled when they are first needed."""
         key = (call, tenant_id if tenant_id in self._tenants else "")
         onion = self._onions.get(key)
@@ -256,7 +256,7 @@ class Chain:
             theirs = [each for each in self._placed[call] if each[0].tenant_id in ("", key[1])]
             onion = _NO_HOOKS[self._record]
             if theirs:
-                onion = Onion(theirs, hook_timeout=self._hook_timeout, record=self._record)
+                onion = CompiledChain(theirs, hook_timeout=self._hook_timeout, record=self._record)
             self._onions[key] = onion
         return onion
 
@@ -316,15 +316,15 @@ class Chain:
             return Outcome(call=call, result=result, duration_ms=(perf_counter() - started) * 1e3)
         if not onion.timed:  # the outermost hook is run here, because one frame more is a twentieth of it all
             outcomes = onion.idle.copy()
-            passage = Passage(call, terminal, outcomes)
+            passage = Traversal(call, terminal, outcomes)
             hook, handler, slot, call_next = onion.outermost  # type: ignore[misc]
             try:
                 try:
                     result = await handler(call, MethodType(call_next, passage))
                 except BaseException as error:
-                    result = await ended(passage, hook, error, FAILED, slot)
+                    result = await finish_around(passage, hook, error, FAILED, slot)
                 if result is not outcomes[slot]:
-                    result = await returned(passage, hook, slot, result, call_next)
+                    result = await apply_around(passage, hook, slot, result, call_next)
                 if passage.refusal is None:
                     return Outcome(call=passage.call, result=result, duration_ms=(perf_counter() - started) * 1e3)
                 passage.result = result
@@ -336,9 +336,11 @@ class Chain:
         else:
             clock = Clock(onion.hooks, onion.marks.copy(), math.inf)
             if self._record:
-                passage = Passage(call, terminal, onion.idle.copy(), clock, recording=True, sender=self, executions={})
+                passage = Traversal(
+                    call, terminal, onion.idle.copy(), clock, recording=True, sender=self, executions={}
+                )
             else:
-                passage = Passage(call, terminal, onion.idle.copy(), clock)
+                passage = Traversal(call, terminal, onion.idle.copy(), clock)
             coroutine = onion.plain(passage, call)  # type: ignore[misc]
             try:
                 waits_for = next(coroutine.__await__(), ENDED)
@@ -349,7 +351,7 @@ class Chain:
                     raise
         return self._outcome(passage, onion, started)
 
-    def _outcome(self, passage: Passage, short: Onion | None, started: float) -> Outcome:
+    def _outcome(self, passage: Traversal, short: CompiledChain | None, started: float) -> Outcome:
         """What came out.
 
         Args:
@@ -379,7 +381,7 @@ class Chain:
             refusal=passage.refusal,
         )
 
-    async def _lead(self, call: Call, terminal: Terminal, control: Control | None = None) -> Passage:
+    async def _lead(self, call: Call, terminal: Terminal, control: RunPolicy | None = None) -> Traversal:
         """As `run`, for a run of an agent too, which adds its own control."""
         if call.__class__ not in self._placed:
             raise HookUsageError(
@@ -387,7 +389,7 @@ class Chain:
                 f"got {shown(call)}."
             )
         onion = self._onion(call.__class__, call.tenant_id)
-        passage = Passage(call, terminal, [IDLE] * onion.slots)
+        passage = Traversal(call, terminal, [IDLE] * onion.slots)
         if control is not None or self._budget < math.inf:
             passage.control, passage.watched = control, True
             if control is not None and control.decided:
@@ -414,7 +416,7 @@ class Chain:
             passage.asked_nth = sum(hook.id == asker.id for hook in onion.hooks[: asker.index])
         return passage
 
-    async def _through(self, onion: Onion, passage: Passage) -> Any:
+    async def _through(self, onion: CompiledChain, passage: Traversal) -> Any:
         """All the way in and out again, with a clock."""
         if runs_on_asyncio():
             clock = passage.clock = Clock(onion.hooks, onion.marks.copy(), self._budget)
@@ -435,7 +437,7 @@ class Chain:
         return result
 
 
-def first_unheard(onion: Onion, control: Control) -> int:
+def first_unheard(onion: CompiledChain, control: RunPolicy) -> int:
     """The index of the first hook that had not judged a call when a person was asked about it."""
     if control.asked_by is None:
         return len(onion.hooks)
@@ -444,7 +446,7 @@ def first_unheard(onion: Onion, control: Control) -> int:
     return askers[-1] + 1 if askers else 0
 
 
-_NO_HOOKS = {record: Onion((), hook_timeout=math.inf, record=record) for record in (False, True)}
+_NO_HOOKS = {record: CompiledChain((), hook_timeout=math.inf, record=record) for record in (False, True)}
 
 
 def _placed(batch: Iterable[AnyHook]) -> list[Placed]:

@@ -19,11 +19,11 @@ from typing import Any, Protocol, cast
 import anyio
 import anyio.lowlevel
 
-__all__ = ["NOBODY", "Alarm", "Clock", "ScopedClock", "Timed", "drive", "drive_elsewhere"]
+__all__ = ["NO_HOOK", "Alarm", "Clock", "ScopedClock", "Timed", "drive", "drive_elsewhere"]
 
-NOBODY = -1
-NO_ONE = -2
-"""Whom the alarm has stopped, if none; not the same as `NOBODY`, whose time it may be."""
+NO_HOOK = -1
+NOT_EXPIRED = -2
+"""Whom the alarm has stopped, if none; not the same as `NO_HOOK`, whose time it may be."""
 
 
 class Timed(Protocol):
@@ -33,7 +33,7 @@ class Timed(Protocol):
         timeout: Seconds of own time; `math.inf` for no limit.
         start: Mark of its begin.
         end: Mark of its end.
-        inside: Mark of its `call_next`; `NOBODY` for a hook that has none.
+        inside: Mark of its `call_next`; `NO_HOOK` for a hook that has none.
         leave: Mark of the end of that.
     """
 
@@ -70,8 +70,8 @@ class Clock:
         self.hooks = hooks
         self.marks = marks
         self.budget = budget
-        self.on = NOBODY
-        self.expired = NO_ONE
+        self.on = NO_HOOK
+        self.expired = NOT_EXPIRED
         self.alarm: Alarm | None = None
         self.special = budget < math.inf
         self.stepping = True
@@ -194,13 +194,13 @@ class Alarm:
         self.pending = self.task.cancelling()
         self.cancels = 0
         self.deadline = math.inf
-        self.on = NOBODY
+        self.on = NO_HOOK
         self.timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
         """The task suspends: see to it that whoever is on the clock does not take too long."""
         clock = self.clock
-        self.on = clock.on if clock.alarm is self else NOBODY  # a hook in another task has an alarm of its own
+        self.on = clock.on if clock.alarm is self else NO_HOOK  # a hook in another task has an alarm of its own
         left = clock.left(self.on, perf_counter()) if self.on >= 0 else math.inf
         if left == math.inf:
             self.deadline = math.inf

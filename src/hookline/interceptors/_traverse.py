@@ -37,49 +37,49 @@ from hookline.execution import (
     report_failure,
 )
 from hookline.hooks import ControlInterceptor, Interceptor, Kind
-from hookline.interceptors._clock import NO_ONE, NOBODY, Clock, drive_elsewhere
+from hookline.interceptors._clock import NO_HOOK, NOT_EXPIRED, Clock, drive_elsewhere
 from hookline.interceptors._validate import check_changed, check_result, result_of
 from hookline.signals import ExecutionStatus, HookExecution
 
 __all__ = [
     "Around",
-    "Control",
-    "Enter",
-    "HookInChain",
-    "Onion",
+    "CompiledChain",
+    "CompiledInterceptor",
+    "NextStep",
     "Outermost",
-    "Passage",
     "Placed",
+    "RunPolicy",
     "Terminal",
-    "admits",
+    "Traversal",
     "after_error",
-    "again",
-    "ask",
+    "apply_after",
+    "apply_around",
+    "apply_before",
+    "apply_guard",
+    "apply_late_before",
     "ask_person",
     "check_depth",
     "come_back",
-    "ended",
     "executions_of",
     "fail_closed",
     "failed",
-    "final",
-    "heed",
-    "judged",
+    "finish_around",
     "keep_approved",
+    "late_call_next_error",
+    "may_start",
     "next_call",
-    "object_to",
-    "returned",
+    "ran_too_long",
+    "repeat_call_next",
+    "run_interceptor",
     "short_way",
-    "stopped",
-    "too_late",
-    "too_long",
+    "timeout_error",
 ]
 
 Terminal = Callable[[Any], Awaitable[Any]]
 """What a chain surrounds: `async (call) -> result`."""
 
 
-class HookInChain(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class CompiledInterceptor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """An interceptor as a chain runs it, with everything decided that can be decided before a call comes.
 
     Attributes:
@@ -123,7 +123,7 @@ class HookInChain(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     leave: int
 
 
-class Control(Protocol):
+class RunPolicy(Protocol):
     """What a run of an agent adds to a chain.
 
     Attributes:
@@ -167,12 +167,12 @@ class Control(Protocol):
         """Whether a person must be asked about the final call, although no hook said so."""
         ...
 
-    def background(self, hook: HookInChain, args: tuple[Any, ...]) -> None:
+    def background(self, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
         """Run a hook that is not waited for."""
         ...
 
 
-Enter = Callable[["Passage", Any], Coroutine[Any, Any, Any]]
+NextStep = Callable[["Traversal", Any], Coroutine[Any, Any, Any]]
 """The rest of a chain, from some hook on: `async (passage, call) -> result`."""
 
 
@@ -205,7 +205,7 @@ class Raised:
         self.error = error
 
 
-class Passage(msgspec.Struct, eq=False):
+class Traversal(msgspec.Struct, eq=False):
     """One call on its way through a chain.
 
     Attributes:
@@ -239,14 +239,14 @@ class Passage(msgspec.Struct, eq=False):
     terminal: Terminal
     outcomes: list[Any]
     clock: Clock | None = None
-    control: Control | None = None
+    control: RunPolicy | None = None
     watched: bool = False
     recording: bool = False
     refusal: HookDenied | None = None
     denied: Denial | None = None
     stop: bool = False
     asked: Ask | None = None
-    asked_by: HookInChain | None = None
+    asked_by: CompiledInterceptor | None = None
     asked_nth: int = 0
     unheard_from: int = 0
     """Of a call that a person approved: the index of the first hook that had not judged it then. Those before it do not
@@ -258,7 +258,7 @@ class Passage(msgspec.Struct, eq=False):
     continues: tuple[str, ...] = ()
     finished: anyio.Event | None = None
     sender: object = None
-    spawn: Callable[[HookInChain, tuple[Any, ...]], None] | None = None
+    spawn: Callable[[CompiledInterceptor, tuple[Any, ...]], None] | None = None
     started: Any = None
     executions: Any = None
 
@@ -269,7 +269,7 @@ class Passage(msgspec.Struct, eq=False):
         return outcome is not IDLE and outcome is not CLOSED and outcome is not ABSENT
 
     def deny(
-        self, hook: HookInChain, reason: str, *, stop: bool = False, cause: HookExecutionError | None = None
+        self, hook: CompiledInterceptor, reason: str, *, stop: bool = False, cause: HookExecutionError | None = None
     ) -> HookDenied:
         """Deny the call, unless it is denied already: the first denial stands."""
         if self.refusal is None:
@@ -285,7 +285,7 @@ class Passage(msgspec.Struct, eq=False):
         if self.finished is not None:
             self.finished.set()
 
-    def start(self, hook: HookInChain, *args: Any) -> None:
+    def start(self, hook: CompiledInterceptor, *args: Any) -> None:
         """Start a hook that is not waited for."""
         if self.control is not None:
             if not self.control.interrupted:
@@ -294,7 +294,12 @@ class Passage(msgspec.Struct, eq=False):
             self.spawn(hook, args)
 
     def note(
-        self, hook: HookInChain, status: ExecutionStatus, error: str | None = None, *, duration_ms: float | None = None
+        self,
+        hook: CompiledInterceptor,
+        status: ExecutionStatus,
+        error: str | None = None,
+        *,
+        duration_ms: float | None = None,
     ) -> None:
         """Record how a hook's run has ended."""
         if not self.recording:
@@ -319,7 +324,7 @@ class Passage(msgspec.Struct, eq=False):
         announce_execution(execution, self.sender)
 
 
-async def ask(passage: Passage, hook: HookInChain, *args: Any) -> Any:
+async def run_interceptor(passage: Traversal, hook: CompiledInterceptor, *args: Any) -> Any:
     """What a `before`, a `guard` or an `after` says.
 
     Returns:
@@ -329,7 +334,7 @@ async def ask(passage: Passage, hook: HookInChain, *args: Any) -> Any:
         HookDenied: If it failed and fails closed.
         BaseException: A cancellation.
     """
-    if passage.watched and not await admits(passage, hook):
+    if passage.watched and not await may_start(passage, hook):
         return FAILED
     if passage.recording:
         passage.started.append(hook)
@@ -352,12 +357,12 @@ async def ask(passage: Passage, hook: HookInChain, *args: Any) -> Any:
         clock.marks[hook.end] = now = perf_counter()
         clock.on = hook.outer
         closer = error is not None or clock.special or now - began > hook.timeout
-        if closer and stopped(passage, hook, error):
-            return failed(passage, hook, too_long(passage, hook), "timeout")
+        if closer and ran_too_long(passage, hook, error):
+            return failed(passage, hook, timeout_error(passage, hook), "timeout")
     return value if error is None else after_error(passage, hook, error)
 
 
-async def admits(passage: Passage, hook: HookInChain) -> bool:
+async def may_start(passage: Traversal, hook: CompiledInterceptor) -> bool:
     """Whether a hook may start. If not, it fails by its policy.
 
     Raises:
@@ -368,11 +373,11 @@ async def admits(passage: Passage, hook: HookInChain) -> bool:
     clock = passage.clock
     if clock is None or clock.budget == math.inf or clock.spent(perf_counter()) < clock.budget:
         return True
-    failed(passage, hook, too_long(passage, hook), None)
+    failed(passage, hook, timeout_error(passage, hook), None)
     return False
 
 
-def stopped(passage: Passage, hook: HookInChain, error: BaseException | None) -> bool:
+def ran_too_long(passage: Traversal, hook: CompiledInterceptor, error: BaseException | None) -> bool:
     """A hook's turn is over, and needs a closer look; whether it took too long.
 
     Raises:
@@ -385,16 +390,16 @@ def stopped(passage: Passage, hook: HookInChain, error: BaseException | None) ->
     elsewhere = alarm is not None and alarm.settle(hook.index)
     over = clock.is_over(hook.index)
     if expired:
-        clock.expired = NO_ONE
+        clock.expired = NOT_EXPIRED
     if elsewhere and (over or not isinstance(error, asyncio.CancelledError)):
         passage.note(hook, "dropped", "cancelled")
-        raise swallowed(passage, error)
+        raise original_cancellation(passage, error)
     if isinstance(error, asyncio.CancelledError):
         return expired
     return over and (error is None or isinstance(error, Exception))
 
 
-def swallowed(passage: Passage, error: BaseException | None) -> asyncio.CancelledError:
+def original_cancellation(passage: Traversal, error: BaseException | None) -> asyncio.CancelledError:
     """The cancellation that a hook swallowed, itself if it can be found: a cancel scope knows its own by its text."""
     while error is not None:
         if isinstance(error, asyncio.CancelledError):
@@ -403,9 +408,9 @@ def swallowed(passage: Passage, error: BaseException | None) -> asyncio.Cancelle
     return passage.raised if isinstance(passage.raised, asyncio.CancelledError) else asyncio.CancelledError()
 
 
-def after_error(passage: Passage, hook: HookInChain, error: BaseException) -> Any:
+def after_error(passage: Traversal, hook: CompiledInterceptor, error: BaseException) -> Any:
     """A hook's handler raised: its own failure, or what somebody else did."""
-    if hook.kind == "around" and (theirs := from_inside(passage, error)) is not None:
+    if hook.kind == "around" and (theirs := downstream_error(passage, error)) is not None:
         passage.note(hook, "ok")
         raise theirs
     if isinstance(error, asyncio.CancelledError) and own_cancellation():
@@ -416,7 +421,7 @@ def after_error(passage: Passage, hook: HookInChain, error: BaseException) -> An
     return failed(passage, hook, error, "error")
 
 
-def failed(passage: Passage, hook: HookInChain, error: Exception, status: ExecutionStatus | None) -> Any:
+def failed(passage: Traversal, hook: CompiledInterceptor, error: Exception, status: ExecutionStatus | None) -> Any:
     """A hook has failed: the call is denied or goes on without it, as it was declared."""
     problem = str(error) if isinstance(error, HookTimeoutError | HookReturnError) else described(error)
     if status is not None:
@@ -429,14 +434,14 @@ def failed(passage: Passage, hook: HookInChain, error: Exception, status: Execut
     raise fail_closed(passage, hook, error, problem)
 
 
-def fail_closed(passage: Passage, hook: HookInChain, error: Exception, problem: str) -> HookDenied:
+def fail_closed(passage: Traversal, hook: CompiledInterceptor, error: Exception, problem: str) -> HookDenied:
     """The denial of a call because of a hook's failure."""
     cause = HookExecutionError(hook.id, hook.point, hook.kind, problem)
     cause.__cause__ = error
     return passage.deny(hook, f"the hook failed, and it fails closed: {problem}", cause=cause)
 
 
-def too_long(passage: Passage, hook: HookInChain) -> HookTimeoutError:
+def timeout_error(passage: Traversal, hook: CompiledInterceptor) -> HookTimeoutError:
     """The failure of a hook that took too long, or that may not start because the others did."""
     clock = passage.clock
     if clock is not None and clock.budget < math.inf and clock.own(hook, perf_counter()) <= hook.timeout:
@@ -444,23 +449,23 @@ def too_long(passage: Passage, hook: HookInChain) -> HookTimeoutError:
     return HookTimeoutError(hook.id, hook.point, hook.timeout)
 
 
-def from_inside(passage: Passage, error: BaseException) -> BaseException | None:
+def downstream_error(passage: Traversal, error: BaseException) -> BaseException | None:
     """What the terminal raised, or the denial, if the error is that, or a task group's wrapping of nothing else."""
     if error is passage.raised or error is passage.refusal:
         return error
     if not isinstance(error, BaseExceptionGroup):
         return None
-    theirs = [from_inside(passage, each) for each in error.exceptions]
+    theirs = [downstream_error(passage, each) for each in error.exceptions]
     return theirs[0] if all(each is not None for each in theirs) else None
 
 
-def too_late(hook: HookInChain | None) -> HookTimeoutError:
+def late_call_next_error(hook: CompiledInterceptor | None) -> HookTimeoutError:
     """What a hook gets that calls `call_next` when its time is over."""
     assert hook is not None
     return HookTimeoutError(hook.id, hook.point, hook.timeout)
 
 
-def heed(passage: Passage, hook: HookInChain, value: object, call: Any) -> Any:
+def apply_before(passage: Traversal, hook: CompiledInterceptor, value: object, call: Any) -> Any:
     """What a `before` said: the call to go on with, or the result that answers it."""
     if value is None or value is FAILED:
         if value is None:
@@ -477,7 +482,7 @@ def heed(passage: Passage, hook: HookInChain, value: object, call: Any) -> Any:
     if isinstance(value, Respond):
         answer = respond(passage, hook, value)
         return call if answer is FAILED else answer
-    judge(passage, hook, value, "None, a changed call, Respond, Deny or Ask")
+    apply_refusal(passage, hook, value, "None, a changed call, Respond, Deny or Ask")
     return call
 
 
@@ -494,15 +499,15 @@ async def notice_cancellation(error: BaseException) -> None:
         await anyio.lowlevel.checkpoint_if_cancelled()
 
 
-def object_to(passage: Passage, hook: HookInChain, value: object) -> None:
+def apply_late_before(passage: Traversal, hook: CompiledInterceptor, value: object) -> None:
     """What a `before` said of a call that a person has let through already: only a refusal counts."""
     if isinstance(value, Deny):
-        judge(passage, hook, value, "Deny")
+        apply_refusal(passage, hook, value, "Deny")
     elif value is not FAILED:
         passage.note(hook, "ok")
 
 
-def keep_approved(passage: Passage, hook: HookInChain, approved: Any, said: Any) -> Any:
+def keep_approved(passage: Traversal, hook: CompiledInterceptor, approved: Any, said: Any) -> Any:
     """Keep the call that a person approved, unless a control has changed its arguments: then the person is asked again.
 
     Values are compared as JSON shows them, where `1`, `1.0` and `true` are three.
@@ -519,7 +524,7 @@ def _shown(call: Any) -> bytes:
     return msgspec.json.encode(call.args, enc_hook=repr, order="deterministic")
 
 
-def judge(passage: Passage, hook: HookInChain, value: object, allowed: str) -> None:
+def apply_refusal(passage: Traversal, hook: CompiledInterceptor, value: object, allowed: str) -> None:
     """What a hook said that is neither a call nor a result: a refusal, or a mistake."""
     if isinstance(value, Deny) and isinstance(value.reason, str):
         passage.note(hook, "denied", value.reason)
@@ -535,15 +540,15 @@ def judge(passage: Passage, hook: HookInChain, value: object, allowed: str) -> N
     failed(passage, hook, wrong(hook, f"returned {shown(value)}; it may return {allowed}"), "error")
 
 
-def judged(passage: Passage, guard: HookInChain, value: object) -> None:
+def apply_guard(passage: Traversal, guard: CompiledInterceptor, value: object) -> None:
     """What a guard said."""
     if value is None:
         passage.note(guard, "ok")
     elif value is not FAILED:
-        judge(passage, guard, value, "None, Deny or Ask")
+        apply_refusal(passage, guard, value, "None, Deny or Ask")
 
 
-def respond(passage: Passage, hook: HookInChain, value: Respond) -> Any:
+def respond(passage: Traversal, hook: CompiledInterceptor, value: Respond) -> Any:
     """What a hook answers in the call's place.
 
     Raises:
@@ -561,13 +566,15 @@ def respond(passage: Passage, hook: HookInChain, value: Respond) -> Any:
     return answer
 
 
-def answered(passage: Passage, hook: HookInChain, answer: Any) -> None:
+def answered(passage: Traversal, hook: CompiledInterceptor, answer: Any) -> None:
     """A hook answers the call; whoever answers first did it in the terminal's place."""
     if not passage.reached and passage.answered_by is None:
         passage.answered_by, passage.answer = hook.id, answer
 
 
-async def returned(passage: Passage, hook: HookInChain, slot: int, value: Any, call_next: Enter) -> Any:
+async def apply_around(
+    passage: Traversal, hook: CompiledInterceptor, slot: int, value: Any, call_next: NextStep
+) -> Any:
     """What an `around` came to, whatever it returned. What it left running in another task is waited for."""
     outcome = passage.outcomes[slot]
     left_running = outcome is RUNNING
@@ -604,25 +611,27 @@ async def returned(passage: Passage, hook: HookInChain, slot: int, value: Any, c
     elif value is None:
         failed(passage, hook, wrong(hook, "returned None without an outcome of `call_next`"), "error")
     elif value is not FAILED:
-        judge(passage, hook, value, "a result, None after call_next, Respond, Deny or Ask")
-    return await downstream(passage, hook, slot, call_next)
+        apply_refusal(passage, hook, value, "a result, None after call_next, Respond, Deny or Ask")
+    return await resume_downstream(passage, hook, slot, call_next)
 
 
-async def ended(passage: Passage, hook: HookInChain, error: BaseException | None, value: Any, slot: int) -> Any:
+async def finish_around(
+    passage: Traversal, hook: CompiledInterceptor, error: BaseException | None, value: Any, slot: int
+) -> Any:
     """The end of an `around` that needs a closer look: it raised, or may have taken too long.
 
     Returns:
         What it returned; `FAILED` if it failed and fails open.
     """
-    late = passage.clock is not None and stopped(passage, hook, error)
+    late = passage.clock is not None and ran_too_long(passage, hook, error)
     if passage.outcomes[slot] is RUNNING and (late or isinstance(error, Exception)):
         await outcome_of(passage, slot)
     if late:
-        return failed(passage, hook, too_long(passage, hook), "timeout")
+        return failed(passage, hook, timeout_error(passage, hook), "timeout")
     return value if error is None else after_error(passage, hook, error)
 
 
-async def downstream(passage: Passage, hook: HookInChain, slot: int, call_next: Enter) -> Any:
+async def resume_downstream(passage: Traversal, hook: CompiledInterceptor, slot: int, call_next: NextStep) -> Any:
     """What an `around` that failed or changed nothing surrounds: run now if it was not yet, else its outcome."""
     if passage.outcomes[slot] is CLOSED:
         passage.outcomes[slot] = ABSENT
@@ -638,7 +647,7 @@ async def downstream(passage: Passage, hook: HookInChain, slot: int, call_next: 
     raise outcome.error
 
 
-async def outcome_of(passage: Passage, slot: int) -> Any:
+async def outcome_of(passage: Traversal, slot: int) -> Any:
     """The outcome of a `call_next` that was called; waits for it."""
     while passage.outcomes[slot] is RUNNING:
         if passage.finished is None or passage.finished.is_set():
@@ -647,7 +656,7 @@ async def outcome_of(passage: Passage, slot: int) -> Any:
     return passage.outcomes[slot]
 
 
-async def again(passage: Passage, hook: HookInChain | None, slot: int) -> Any:
+async def repeat_call_next(passage: Traversal, hook: CompiledInterceptor | None, slot: int) -> Any:
     """`call_next` once more: its first outcome.
 
     Raises:
@@ -664,7 +673,7 @@ async def again(passage: Passage, hook: HookInChain | None, slot: int) -> Any:
     raise outcome.error
 
 
-def next_call(passage: Passage, hook: HookInChain | None, call: Any) -> Any:
+def next_call(passage: Traversal, hook: CompiledInterceptor | None, call: Any) -> Any:
     """The call that an `around` gives to `call_next`, checked."""
     if hook is None:
         return call
@@ -681,7 +690,7 @@ def next_call(passage: Passage, hook: HookInChain | None, call: Any) -> Any:
     return call
 
 
-def final(passage: Passage, hook: HookInChain, value: object, result: Any) -> Any:
+def apply_after(passage: Traversal, hook: CompiledInterceptor, value: object, result: Any) -> Any:
     """What an `after` said: the result to go on with."""
     if value is None or value is FAILED:
         if value is None:
@@ -703,11 +712,11 @@ def final(passage: Passage, hook: HookInChain, value: object, result: Any) -> An
     if isinstance(value, Ask):
         failed(passage, hook, wrong(hook, f"returned an Ask, but the call has happened; {allowed}"), "error")
     else:
-        judge(passage, hook, value, allowed)
+        apply_refusal(passage, hook, value, allowed)
     return result
 
 
-async def ask_person(passage: Passage, call: Any) -> None:
+async def ask_person(passage: Traversal, call: Any) -> None:
     """After the guards: whether a person must decide, although no hook said so."""
     control = passage.control
     if control is None:
@@ -724,23 +733,23 @@ async def ask_person(passage: Passage, call: Any) -> None:
         raise passage.refusal
 
 
-def wrong(hook: HookInChain, problem: str) -> HookReturnError:
+def wrong(hook: CompiledInterceptor, problem: str) -> HookReturnError:
     """The failure of a hook that returned what it may not."""
     return HookReturnError(hook.id, hook.point, problem)
 
 
 class Around(NamedTuple):
-    hook: HookInChain
+    hook: CompiledInterceptor
     slot: int
     """Where the outcome of its `call_next` is kept."""
-    call_next: Enter
+    call_next: NextStep
 
 
-Outermost = tuple[HookInChain, Callable[..., Any], int, Enter]
+Outermost = tuple[CompiledInterceptor, Callable[..., Any], int, NextStep]
 """A hook, its handler, and the slot and the way of its `call_next`; plain, because a named tuple unpacks slowly."""
 
 
-def short_way(arounds: Sequence[HookInChain], *, timed: bool) -> tuple[Enter, Outermost | None]:
+def short_way(arounds: Sequence[CompiledInterceptor], *, timed: bool) -> tuple[NextStep, Outermost | None]:
     """The way through these hooks: slot 0 holds the outcome of the terminal, and each hook's has the next one.
 
     Args:
@@ -762,7 +771,7 @@ def short_way(arounds: Sequence[HookInChain], *, timed: bool) -> tuple[Enter, Ou
     return enter, outermost
 
 
-def executions_of(passage: Passage, arounds: Sequence[HookInChain]) -> list[HookExecution]:
+def executions_of(passage: Traversal, arounds: Sequence[CompiledInterceptor]) -> list[HookExecution]:
     """What each hook did: where nothing special was noted of it, it is in the marks."""
     marks = passage.clock.marks if passage.clock is not None else ()
     noted: dict[int, HookExecution] = passage.executions
@@ -791,7 +800,7 @@ def executions_of(passage: Passage, arounds: Sequence[HookInChain]) -> list[Hook
     return executions
 
 
-def come_back(clock: Clock | None, hook: HookInChain | None) -> None:
+def come_back(clock: Clock | None, hook: CompiledInterceptor | None) -> None:
     """The `call_next` of an `around` is over, and its own time goes on."""
     if clock is not None and hook is not None:
         clock.marks[hook.leave] = perf_counter()
@@ -799,7 +808,7 @@ def come_back(clock: Clock | None, hook: HookInChain | None) -> None:
         clock.resume(hook.index)
 
 
-def _timed(around: Around, outer: HookInChain | None, slot: int) -> Enter:
+def _timed(around: Around, outer: CompiledInterceptor | None, slot: int) -> NextStep:
     """The way into an `around`, which is at the same time the `call_next` of the one right outside of it."""
     hook, inner_slot, call_next = around
     index, handler, limit, on_return = hook.index, hook.handler, hook.timeout, hook.outer
@@ -807,14 +816,14 @@ def _timed(around: Around, outer: HookInChain | None, slot: int) -> Enter:
     outer_limit = outer.timeout if outer is not None else math.inf
     outer_start, leave = (outer.start, outer.leave) if outer is not None else (start, hook.leave)
 
-    async def enter(passage: Passage, call: Any) -> Any:
+    async def enter(passage: Traversal, call: Any) -> Any:
         clock: Clock = passage.clock  # type: ignore[assignment]
         outcomes, marks, now = passage.outcomes, clock.marks, perf_counter()
         state = outcomes[slot]
         if state is not IDLE and state is not ABSENT:
-            return await again(passage, outer, slot)
+            return await repeat_call_next(passage, outer, slot)
         if now - marks[outer_start] > outer_limit and state is IDLE:
-            raise too_late(outer)
+            raise late_call_next_error(outer)
         if not clock.stepping:
             return await drive_elsewhere(clock, enter(passage, call))
         marks[start] = now
@@ -832,9 +841,9 @@ def _timed(around: Around, outer: HookInChain | None, slot: int) -> Enter:
                 marks[end] = now = perf_counter()
                 clock.on = on_return
                 if now - marks[start] > limit or (clock.special and clock.disturbed(index)):
-                    result = await ended(passage, hook, None, result, inner_slot)
+                    result = await finish_around(passage, hook, None, result, inner_slot)
             if result is not outcomes[inner_slot]:
-                result = await returned(passage, hook, inner_slot, result, call_next)
+                result = await apply_around(passage, hook, inner_slot, result, call_next)
         except BaseException as error:
             if outcomes[inner_slot] is IDLE:
                 outcomes[inner_slot] = CLOSED
@@ -856,30 +865,30 @@ def _timed(around: Around, outer: HookInChain | None, slot: int) -> Enter:
     return enter
 
 
-async def failed_in_time(passage: Passage, hook: HookInChain, error: BaseException, slot: int) -> Any:
+async def failed_in_time(passage: Traversal, hook: CompiledInterceptor, error: BaseException, slot: int) -> Any:
     """The end of such an `around` that raised."""
     clock = passage.clock
     if clock is not None:
         clock.marks[hook.end] = perf_counter()
         clock.on = hook.outer
-    return await ended(passage, hook, error, FAILED, slot)
+    return await finish_around(passage, hook, error, FAILED, slot)
 
 
-def _timed_innermost(outer: HookInChain) -> Enter:
+def _timed_innermost(outer: CompiledInterceptor) -> NextStep:
     limit, start, inside, leave, index = outer.timeout, outer.start, outer.inside, outer.leave, outer.index
 
-    async def enter(passage: Passage, call: Any) -> Any:
+    async def enter(passage: Traversal, call: Any) -> Any:
         clock: Clock = passage.clock  # type: ignore[assignment]
         outcomes, marks, now = passage.outcomes, clock.marks, perf_counter()
         state = outcomes[0]
         if state is not IDLE and state is not ABSENT:
-            return await again(passage, outer, 0)
+            return await repeat_call_next(passage, outer, 0)
         if now - marks[start] > limit and state is IDLE:
-            raise too_late(outer)
+            raise late_call_next_error(outer)
         if not clock.stepping:
             return await drive_elsewhere(clock, enter(passage, call))
         marks[inside] = now
-        clock.on = NOBODY
+        clock.on = NO_HOOK
         if call is not passage.call:
             call = next_call(passage, outer, call)
         outcomes[0] = RUNNING
@@ -900,15 +909,15 @@ def _timed_innermost(outer: HookInChain) -> Enter:
     return enter
 
 
-def _untimed(around: Around, outer: HookInChain | None, slot: int) -> Enter:
+def _untimed(around: Around, outer: CompiledInterceptor | None, slot: int) -> NextStep:
     """As `_timed`, where no hook has a limit."""
     hook, inner_slot, call_next = around
     handler = hook.handler
 
-    async def enter(passage: Passage, call: Any) -> Any:
+    async def enter(passage: Traversal, call: Any) -> Any:
         outcomes = passage.outcomes
         if outcomes[slot] is not IDLE and outcomes[slot] is not ABSENT:
-            return await again(passage, outer, slot)
+            return await repeat_call_next(passage, outer, slot)
         if call is not passage.call:
             call = next_call(passage, outer, call)
         outcomes[slot] = RUNNING
@@ -916,9 +925,9 @@ def _untimed(around: Around, outer: HookInChain | None, slot: int) -> Enter:
             try:
                 result = await handler(call, MethodType(call_next, passage))
             except BaseException as error:
-                result = await ended(passage, hook, error, FAILED, inner_slot)
+                result = await finish_around(passage, hook, error, FAILED, inner_slot)
             if result is not outcomes[inner_slot]:
-                result = await returned(passage, hook, inner_slot, result, call_next)
+                result = await apply_around(passage, hook, inner_slot, result, call_next)
         except BaseException as error:
             if outcomes[inner_slot] is IDLE:
                 outcomes[inner_slot] = CLOSED
@@ -932,11 +941,11 @@ def _untimed(around: Around, outer: HookInChain | None, slot: int) -> Enter:
     return enter
 
 
-def _untimed_innermost(outer: HookInChain | None) -> Enter:
-    async def enter(passage: Passage, call: Any) -> Any:
+def _untimed_innermost(outer: CompiledInterceptor | None) -> NextStep:
+    async def enter(passage: Traversal, call: Any) -> Any:
         outcomes = passage.outcomes
         if outcomes[0] is not IDLE and outcomes[0] is not ABSENT:
-            return await again(passage, outer, 0)
+            return await repeat_call_next(passage, outer, 0)
         if call is not passage.call:
             call = next_call(passage, outer, call)
         outcomes[0] = RUNNING
@@ -961,7 +970,7 @@ Placed = tuple[Interceptor, object]
 """An interceptor and the lane of its bundle."""
 
 
-class Onion:
+class CompiledChain:
     """The hooks of one class of calls and one tenant, compiled.
 
     Attributes:
@@ -1011,18 +1020,18 @@ class Onion:
         innermost = _innermost(
             guards,
             tuple(hook for hook in unwaited if hook.kind == "before"),
-            arounds[-1].index if arounds else NOBODY,
+            arounds[-1].index if arounds else NO_HOOK,
         )
         self.enter = self._fold(onion, innermost)
         simple = not guards and not unwaited and len(arounds) == len(onion)
         simple = simple and all(hook.is_async and hook.matches is None for hook in onion)
-        self.plain: Enter | None = None
+        self.plain: NextStep | None = None
         self.outermost: Outermost | None = None
         if simple:
             self.plain, self.outermost = short_way(arounds, timed=self.timed)
         self.idle = [IDLE] * self.slots
 
-    def _fold(self, onion: Sequence[HookInChain], innermost: Enter) -> Enter:
+    def _fold(self, onion: Sequence[CompiledInterceptor], innermost: NextStep) -> NextStep:
         """From the inside to the outside."""
         enter = innermost
         inside: Around | None = None
@@ -1045,7 +1054,7 @@ class Onion:
 
 
 class _Places(NamedTuple):
-    """Where a hook stands and where its times are marked; see `HookInChain`."""
+    """Where a hook stands and where its times are marked; see `CompiledInterceptor`."""
 
     outer: int
     start: int
@@ -1058,10 +1067,10 @@ def _places(ordered: Sequence[Interceptor]) -> list[_Places]:
     """Four marks per hook. An `around` right inside of another one begins where the other one's `call_next` does."""
     onion = [index for index, hook in enumerate(ordered) if hook.wait and hook.kind != "guard"]
     following = dict(itertools.pairwise(onion))
-    places, outer = [], NOBODY
+    places, outer = [], NO_HOOK
     for index, hook in enumerate(ordered):
         start = 4 * index
-        inside = leave = NOBODY
+        inside = leave = NO_HOOK
         around = hook.kind == "around"
         if around:
             inner = following.get(index)
@@ -1089,9 +1098,11 @@ def check_depth(hooks: Iterable[Interceptor]) -> None:
             )
 
 
-def _compile(index: int, hook: Interceptor, lane: object, places: _Places, *, hook_timeout: float) -> HookInChain:
+def _compile(
+    index: int, hook: Interceptor, lane: object, places: _Places, *, hook_timeout: float
+) -> CompiledInterceptor:
     is_async = is_async_handler(hook.handler)
-    return HookInChain(
+    return CompiledInterceptor(
         index=index,
         id=hook.id,
         kind=hook.kind,
@@ -1109,11 +1120,13 @@ def _compile(index: int, hook: Interceptor, lane: object, places: _Places, *, ho
     )
 
 
-def _innermost(guards: Sequence[HookInChain], background: Sequence[HookInChain], outer: int) -> Enter:
-    async def enter(passage: Passage, call: Any) -> Any:
+def _innermost(
+    guards: Sequence[CompiledInterceptor], background: Sequence[CompiledInterceptor], outer: int
+) -> NextStep:
+    async def enter(passage: Traversal, call: Any) -> Any:
         for guard in guards:
             if guard.matches is None or guard.matches(call):
-                judged(passage, guard, await ask(passage, guard, call))
+                apply_guard(passage, guard, await run_interceptor(passage, guard, call))
         control = passage.control
         if control is not None:
             await ask_person(passage, call)
@@ -1123,7 +1136,7 @@ def _innermost(guards: Sequence[HookInChain], background: Sequence[HookInChain],
                     passage.start(hook, call)
         clock = passage.clock
         if clock is not None:
-            clock.on = NOBODY
+            clock.on = NO_HOOK
         passage.outcomes[0] = RUNNING
         try:
             result = await passage.terminal(call)
@@ -1138,8 +1151,8 @@ def _innermost(guards: Sequence[HookInChain], background: Sequence[HookInChain],
     return enter
 
 
-def _through_befores(hooks: Sequence[HookInChain], inner: Enter) -> Enter:
-    async def enter(passage: Passage, call: Any) -> Any:
+def _through_befores(hooks: Sequence[CompiledInterceptor], inner: NextStep) -> NextStep:
+    async def enter(passage: Traversal, call: Any) -> Any:
         control = passage.control
         for hook in hooks:
             if hook.matches is not None and not hook.matches(call):
@@ -1147,9 +1160,9 @@ def _through_befores(hooks: Sequence[HookInChain], inner: Enter) -> Enter:
             if control is not None and control.pinned and not (hook.control and control.decided):
                 # What a person approved is not rewritten; but who was not heard before may still refuse it.
                 if control.decided and hook.index >= passage.unheard_from:
-                    object_to(passage, hook, await ask(passage, hook, call))
+                    apply_late_before(passage, hook, await run_interceptor(passage, hook, call))
                 continue
-            said = heed(passage, hook, await ask(passage, hook, call), call)
+            said = apply_before(passage, hook, await run_interceptor(passage, hook, call), call)
             if not isinstance(said, Call):
                 return said
             if control is not None and control.pinned:
@@ -1160,31 +1173,31 @@ def _through_befores(hooks: Sequence[HookInChain], inner: Enter) -> Enter:
     return enter
 
 
-def _through_afters(hooks: Sequence[HookInChain], inner: Enter) -> Enter:
-    async def enter(passage: Passage, call: Any) -> Any:
+def _through_afters(hooks: Sequence[CompiledInterceptor], inner: NextStep) -> NextStep:
+    async def enter(passage: Traversal, call: Any) -> Any:
         result = await inner(passage, call)
         if passage.control is not None and passage.control.suspended:
             return result
         for hook in hooks:
             if hook.matches is None or hook.matches(passage.call):
-                result = final(passage, hook, await ask(passage, hook, passage.call, result), result)
+                result = apply_after(passage, hook, await run_interceptor(passage, hook, passage.call, result), result)
         return result
 
     return enter
 
 
-def _call_next(hook: HookInChain, slot: int, inner: Enter) -> Enter:
+def _call_next(hook: CompiledInterceptor, slot: int, inner: NextStep) -> NextStep:
     """The `call_next` of an `around` that has no other right inside of it."""
     index, start, inside, leave, limit = hook.index, hook.start, hook.inside, hook.leave, hook.timeout
 
-    async def call_next(passage: Passage, call: Any) -> Any:
+    async def call_next(passage: Traversal, call: Any) -> Any:
         state, clock = passage.outcomes[slot], passage.clock
         if state is not IDLE and state is not ABSENT:
-            return await again(passage, hook, slot)
+            return await repeat_call_next(passage, hook, slot)
         if clock is not None:
             now = perf_counter()
             if state is IDLE and (now - clock.marks[start] > limit or clock.expired == index):
-                raise too_late(hook)
+                raise late_call_next_error(hook)
             clock.marks[inside] = now
             if clock.scoped:
                 clock.pause(index)
@@ -1211,7 +1224,7 @@ def _call_next(hook: HookInChain, slot: int, inner: Enter) -> Enter:
     return call_next
 
 
-def _into(around: Around, outer: HookInChain | None, slot: int) -> Enter:
+def _into(around: Around, outer: CompiledInterceptor | None, slot: int) -> NextStep:
     """The way into an `around`, which is at the same time the `call_next` of the one right outside of it, if any.
 
     One frame for both, because frames are most of what a chain costs.
@@ -1221,16 +1234,16 @@ def _into(around: Around, outer: HookInChain | None, slot: int) -> Enter:
     outer_limit = outer.timeout if outer is not None else math.inf
     outer_start = outer.start if outer is not None else start
 
-    async def enter(passage: Passage, call: Any) -> Any:
+    async def enter(passage: Traversal, call: Any) -> Any:
         outcomes, clock = passage.outcomes, passage.clock
         state = outcomes[slot]
         if state is not IDLE and state is not ABSENT:
-            return await again(passage, outer, slot)
+            return await repeat_call_next(passage, outer, slot)
         if clock is not None:
             marks, now = clock.marks, perf_counter()
             if outer is not None and state is IDLE:
                 if now - marks[outer_start] > outer_limit or clock.expired == on_return:
-                    raise too_late(outer)
+                    raise late_call_next_error(outer)
                 if not clock.stepping:
                     return await drive_elsewhere(clock, enter(passage, call))
                 if clock.scoped:
@@ -1243,7 +1256,7 @@ def _into(around: Around, outer: HookInChain | None, slot: int) -> Enter:
             if (
                 (matches is not None and not matches(call))
                 or (hook.index < passage.unheard_from and not hook.control)
-                or (passage.watched and not await admits(passage, hook))
+                or (passage.watched and not await may_start(passage, hook))
             ):
                 result = await call_next(passage, call)
             else:
@@ -1261,7 +1274,7 @@ def _into(around: Around, outer: HookInChain | None, slot: int) -> Enter:
     return enter
 
 
-async def _run_around(passage: Passage, around: Around, call: Any) -> Any:
+async def _run_around(passage: Traversal, around: Around, call: Any) -> Any:
     """An `around` itself, and what it came to."""
     hook, slot, call_next = around
     clock = passage.clock
@@ -1284,8 +1297,8 @@ async def _run_around(passage: Passage, around: Around, call: Any) -> Any:
         clock.on = hook.outer
         late = clock.special or now - clock.marks[hook.start] > hook.timeout
     if late or error is not None:
-        result = await ended(passage, hook, error, result, slot)
+        result = await finish_around(passage, hook, error, result, slot)
     if result is not passage.outcomes[slot]:
-        return await returned(passage, hook, slot, result, call_next)
+        return await apply_around(passage, hook, slot, result, call_next)
     passage.note(hook, "ok")
     return result

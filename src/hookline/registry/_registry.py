@@ -40,7 +40,7 @@ from hookline.registry._errors import (
 from hookline.registry._files import Files
 from hookline.registry._rows import Change, changed_since, changing
 from hookline.registry._scripts import Scripts
-from hookline.registry._snapshot import Shelf
+from hookline.registry._snapshot import Snapshot
 from hookline.store import Page, SqlStore
 
 __all__ = ["Registry", "Rules", "Write", "apply", "create", "delete", "found", "switch", "update"]
@@ -121,7 +121,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
 
 
-def found(shelf: Shelf, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
+def found(shelf: Snapshot, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
     """The definition that somebody sees under an id.
 
     Raises:
@@ -136,7 +136,7 @@ def found(shelf: Shelf, id: str, tenant_id: str | None) -> HookDefinition:  # no
     return shelf.own(tenants[0])[id]
 
 
-async def create(store: SqlStore, rules: Rules, shelf: Shelf, given: Given, *, actor: str) -> HookDefinition:
+async def create(store: SqlStore, rules: Rules, shelf: Snapshot, given: Given, *, actor: str) -> HookDefinition:
     """Store a new definition."""
     definition = rules.checked(read_definition(given))
     definition = msgspec.structs.replace(definition, id=definition.id or f"hook_{os.urandom(6).hex()}")
@@ -149,7 +149,7 @@ async def create(store: SqlStore, rules: Rules, shelf: Shelf, given: Given, *, a
 
 
 async def update(
-    store: SqlStore, rules: Rules, shelf: Shelf, write: Write, changed: Mapping[str, Any]
+    store: SqlStore, rules: Rules, shelf: Snapshot, write: Write, changed: Mapping[str, Any]
 ) -> HookDefinition:
     """Change fields of a definition."""
     if not isinstance(changed, Mapping):
@@ -165,7 +165,7 @@ async def update(
         return await change.put(new, "definition.update", old=old)
 
 
-async def switch(store: SqlStore, shelf: Shelf, write: Write, *, enabled: bool) -> HookDefinition:
+async def switch(store: SqlStore, shelf: Snapshot, write: Write, *, enabled: bool) -> HookDefinition:
     """Switch a definition on or off."""
     if not isinstance(enabled, bool):
         raise DefinitionError("invalid", "$.enabled", f"it is true or false; got {enabled!r:.100}")
@@ -177,7 +177,7 @@ async def switch(store: SqlStore, shelf: Shelf, write: Write, *, enabled: bool) 
         return await change.put(new, "definition.enable" if enabled else "definition.disable", old=old)
 
 
-async def delete(store: SqlStore, shelf: Shelf, write: Write) -> None:
+async def delete(store: SqlStore, shelf: Snapshot, write: Write) -> None:
     """Delete a definition."""
     async with changing(store, write.actor) as change:
         old, _ = await _to_change(change, shelf, write)
@@ -188,7 +188,7 @@ async def delete(store: SqlStore, shelf: Shelf, write: Write) -> None:
 async def apply(
     store: SqlStore,
     rules: Rules,
-    shelf: Shelf,
+    shelf: Snapshot,
     given: Sequence[Given],
     *,
     tenant_id: str,
@@ -242,7 +242,7 @@ async def _put_changed(change: Change, definition: HookDefinition, old: HookDefi
     return await change.put(definition, "definition.update", old=old)
 
 
-async def _to_change(change: Change, shelf: Shelf, write: Write) -> tuple[HookDefinition, dict[str, HookDefinition]]:
+async def _to_change(change: Change, shelf: Snapshot, write: Write) -> tuple[HookDefinition, dict[str, HookDefinition]]:
     """The definition that somebody means to change, and all stored ones of its tenant.
 
     Raises:
@@ -278,7 +278,7 @@ def _refuse_filed(definition: HookDefinition) -> None:
 
 
 async def _check_id(
-    change: Change, shelf: Shelf, definition: HookDefinition, own: Mapping[str, HookDefinition]
+    change: Change, shelf: Snapshot, definition: HookDefinition, own: Mapping[str, HookDefinition]
 ) -> None:
     """Refuse an id that the tenant, or the system whose hooks it sees, has already.
 
@@ -290,7 +290,7 @@ async def _check_id(
         raise DefinitionConflictError(definition.id, "there is one of that id already; leave the id out")
 
 
-def _check_name(shelf: Shelf, definition: HookDefinition, own: Mapping[str, HookDefinition]) -> None:
+def _check_name(shelf: Snapshot, definition: HookDefinition, own: Mapping[str, HookDefinition]) -> None:
     """Refuse a name that another definition of the tenant has at the same point."""
     filed = [each for each in shelf.own(definition.tenant_id).values() if each.source != "api"]
     for other in (*own.values(), *filed):
@@ -363,7 +363,7 @@ class Registry:
         known_scripts = None if scripts is None else Scripts(Path(scripts), script_env)
         ring = KeyRing.from_environment() if keys is None else keys
         self._builder = Builder(self._catalog, known_scripts, ring, endpoint_secrets=endpoint_secrets)
-        self._shelf = Shelf(self._builder)
+        self._shelf = Snapshot(self._builder)
         self._rules = Rules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
         self._seconds = float(refresh_seconds)
         self._refreshing = asyncio.Lock()

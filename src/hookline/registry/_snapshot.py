@@ -19,7 +19,7 @@ from hookline.registry._definition import HookDefinition
 from hookline.registry._rows import Changed, Key, Switch
 from hookline.store import Page
 
-__all__ = ["Shelf"]
+__all__ = ["Snapshot"]
 
 logger = logging.getLogger("hookline")
 
@@ -28,7 +28,7 @@ Place = tuple[str, float, str]
 """Where a definition stands in the list: its tenant, when it was created, its id."""
 
 
-class Shelf:
+class Snapshot:
     """The definitions as a process knows them. Reading costs the same, however many other tenants there are.
 
     Args:

@@ -64,9 +64,24 @@ from hookline.runtime._inputs import check_ids, checked_id, new_operation_id
 from hookline.runtime._journal import storable, storable_text
 from hookline.runtime._lifecycle import LAST_SAVE_SECONDS
 from hookline.runtime._missing_hooks import check_interceptors
-from hookline.runtime._persistence import LOST_HERE, end_somehow, is_stored, save, save_end, settled, take_back
+from hookline.runtime._persistence import (
+    LOST_HERE,
+    await_required_deliveries,
+    is_stored,
+    save,
+    save_end,
+    save_minimal_end,
+    take_back,
+)
 from hookline.runtime._run import Run, after_step, before_step, endings, live
-from hookline.runtime._seams import RunControl, begin_enclosing, enclosed, end_enclosing, failed_step, lead
+from hookline.runtime._seams import (
+    RunControl,
+    begin_instrumentation,
+    end_instrumentation,
+    failed_step,
+    instrumented,
+    run_through_chain,
+)
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, default_store
 from hookline.runtime._tool_calls import answer, call_of, intercepted_job
 from hookline.runtime._tools import Tool, as_result
@@ -81,7 +96,7 @@ __all__ = [
     "claim",
     "keep_end",
     "no_child",
-    "stand_in",
+    "placeholder_agent",
     "storable_messages",
 ]
 
@@ -135,7 +150,7 @@ class _Named:
 
 
 @lru_cache(maxsize=1000)
-def stand_in(agent_id: str, model: str, provider: str) -> Agent:
+def placeholder_agent(agent_id: str, model: str, provider: str) -> Agent:
     """The framework's agent as the runtime knows it; a process has few, and runs each many times."""
     return Agent(id=agent_id, model=_Named(model, provider))
 
@@ -234,7 +249,7 @@ async def keep_end(
         elif await is_stored(run, reason):
             return reason, error
         else:
-            await end_somehow(run, unsaved)
+            await save_minimal_end(run, unsaved)
         return "error", error or unsaved
     return reason, error
 
@@ -279,7 +294,7 @@ class ForeignLife:
         self.capabilities = capabilities
         self.operation_id = checked_id(operation_id)
         self._fresh = operation_id is None
-        self._agent = stand_in(agent_id or "agent", model, provider)
+        self._agent = placeholder_agent(agent_id or "agent", model, provider)
         self._parent = parent
         if parent is not None:
             user_id, tenant_id = user_id or parent.run.user_id, tenant_id or parent.run.tenant_id
@@ -398,14 +413,14 @@ class ForeignLife:
         self._run = live[self.operation_id] = run
         try:
             bundles = [entry for entry in self._hooks if isinstance(entry, Instrumentation)]
-            hooks = begin_enclosing(run, list(dict.fromkeys(bundles))) if bundles else run.hooks
+            hooks = begin_instrumentation(run, list(dict.fromkeys(bundles))) if bundles else run.hooks
             dispatcher.register(self.operation_id, hooks)
             if self._resumed or run.journal is not None:
                 await claim(run)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
-            end_enclosing(run)
+            end_instrumentation(run)
             del live[self.operation_id]
             self._run = None
             raise
@@ -472,11 +487,11 @@ class ForeignLife:
             try:
                 for event in endings(run, reason, failure):
                     run.dispatcher.dispatch(event)
-                reason, failure = await settled(run, reason, failure)
+                reason, failure = await await_required_deliveries(run, reason, failure)
             finally:
                 run.closed = True
                 await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
-                end_enclosing(run)
+                end_instrumentation(run)
                 del live[self.operation_id]
         return failure
 
@@ -704,14 +719,14 @@ class AdapterRun(ForeignLife):
         async def terminal(final: ModelCall) -> ModelResponse:
             run.begin_model_call(step)
             work = ask(final)
-            response = await (enclosed(run, final, work) if ModelCall in run.enclosing else work)
+            response = await (instrumented(run, final, work) if ModelCall in run.enclosing else work)
             step.asking = False
             return response
 
         if ModelCall not in run.intercepted:
             response = await terminal(call)
         else:
-            passage = await lead(run, call, terminal)
+            passage = await run_through_chain(run, call, terminal)
             if passage.denied is not None:
                 run.denied = passage.denied
                 return None
@@ -722,7 +737,7 @@ class AdapterRun(ForeignLife):
     def name_model(self, name: str) -> None:
         """Name the model that is asked, where that was not known at the beginning."""
         run = self._opened
-        run.agent = stand_in(run.agent.id, name, getattr(run.agent.model, "provider", ""))
+        run.agent = placeholder_agent(run.agent.id, name, getattr(run.agent.model, "provider", ""))
 
     # Tools.
 
@@ -830,14 +845,14 @@ class AdapterRun(ForeignLife):
 
         async def terminal(final: CompactCall) -> CompactResult:
             work = _summary(summarize, final)
-            return await (enclosed(run, final, work) if CompactCall in run.enclosing else work)
+            return await (instrumented(run, final, work) if CompactCall in run.enclosing else work)
 
         call = CompactCall(messages=list(messages), token_count=token_count, **run.call_ids)
         try:
             if CompactCall not in run.intercepted:
                 result = await terminal(call)
             else:
-                passage = await lead(run, call, terminal)
+                passage = await run_through_chain(run, call, terminal)
                 if passage.refusal is not None:
                     raise passage.refusal
                 result = passage.result
@@ -880,7 +895,7 @@ class AdapterRun(ForeignLife):
                 run.tell(BeforeCallAgent(**run.ids, callee_id=callee_id, instruction=final.instruction))
             inner = _agent_result(work, final.instruction, child)
             try:
-                result = await (enclosed(run, final, inner) if SubAgentCall in run.enclosing else inner)
+                result = await (instrumented(run, final, inner) if SubAgentCall in run.enclosing else inner)
             except BaseException as error:
                 if run.hooked(OnCallAgentError):
                     told = message_of(error) if isinstance(error, Exception) else "The run was interrupted."
@@ -893,7 +908,7 @@ class AdapterRun(ForeignLife):
         if SubAgentCall not in run.intercepted:
             result = await terminal(call)
             return AgentDone(output=result.output, ran=True)
-        passage = await lead(run, call, terminal)
+        passage = await run_through_chain(run, call, terminal)
         if passage.denied is not None and passage.stop:
             run.denied = passage.denied
         if not passage.reached:
@@ -949,7 +964,7 @@ class AdapterRun(ForeignLife):
         if AgentCall not in run.intercepted:
             await terminal(call)
             return AgentDone(output=said[0], ran=True)
-        passage = await lead(run, call, terminal, control)
+        passage = await run_through_chain(run, call, terminal, control)
         if passage.denied is not None:
             run.denied = passage.denied
             self.finish("interrupted", "")

@@ -13,7 +13,7 @@ from hookline.errors import message_of
 from hookline.events import AfterCompact, BeforeCompact, OnCompactError
 from hookline.runtime._agent import Compaction
 from hookline.runtime._run import Run
-from hookline.runtime._seams import enclosed, lead
+from hookline.runtime._seams import instrumented, run_through_chain
 from hookline.runtime._state import Step
 
 __all__ = ["compact_if_needed"]
@@ -73,11 +73,11 @@ async def compact(run: Run, policy: Compaction, call: CompactCall) -> CompactRes
 
     async def terminal(final: CompactCall) -> CompactResult:
         work = summarized(policy, final)
-        return await (enclosed(run, final, work) if CompactCall in run.enclosing else work)
+        return await (instrumented(run, final, work) if CompactCall in run.enclosing else work)
 
     if CompactCall not in run.intercepted:
         return await terminal(call)
-    passage = await lead(run, call, terminal)
+    passage = await run_through_chain(run, call, terminal)
     if passage.refusal is not None:
         raise passage.refusal
     result: CompactResult = passage.result

@@ -26,19 +26,19 @@ from hookline.runtime._agent import keep_here
 from hookline.runtime._loop import limit_reached
 from hookline.runtime._persistence import (
     LOST_HERE,
-    end_somehow,
-    given_up,
+    await_required_deliveries,
     is_lost,
     is_stored,
+    leave_for_recovery,
     let_go_when_cancelled,
     save,
     save_end,
-    settled,
+    save_minimal_end,
     take_back,
 )
 from hookline.runtime._recovery import run_segment
 from hookline.runtime._run import Run, endings, live
-from hookline.runtime._seams import RunControl, begin_enclosing, end_enclosing, lead
+from hookline.runtime._seams import RunControl, begin_instrumentation, end_instrumentation, run_through_chain
 from hookline.runtime._state import Decision, OperationResult
 from hookline.runtime._tool_calls import INTERRUPTED
 from hookline.runtime._tools import opened
@@ -107,7 +107,7 @@ async def intercepted(
         control.suspended = reason == "waiting_for_human"
         return AgentResult(output=run.last_content, reason=reason)
 
-    passage = await lead(run, call, terminal, control)
+    passage = await run_through_chain(run, call, terminal, control)
     if passage.denied is not None:
         run.denied = passage.denied
         if passage.reached:
@@ -180,7 +180,7 @@ async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
         return await _run_and_finish(run, decisions, failed_at_start)
     finally:
         if run.begun:
-            end_enclosing(run)
+            end_instrumentation(run)
         del live[operation_id]
 
 
@@ -188,7 +188,7 @@ def _register(run: Run) -> None:
     hooks = run.hooks
     if hooks:
         bundles = list(dict.fromkeys(entry for entry in hooks if isinstance(entry, Instrumentation)))
-        hooks = begin_enclosing(run, bundles) if bundles else hooks
+        hooks = begin_instrumentation(run, bundles) if bundles else hooks
     run.dispatcher.register(run.operation_id, hooks)
 
 
@@ -253,7 +253,7 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
                 with anyio.move_on_after(LAST_SAVE_SECONDS):
                     await _remembered(run, "interrupted", None)
             if run.journal is not None and (let_go_when_cancelled.get() or is_lost(run.parent)):
-                await given_up(run, "interrupted", None)
+                await leave_for_recovery(run, "interrupted", None)
             else:
                 await _finish(run, "interrupted", None, save_timeout=LAST_SAVE_SECONDS)
         raise
@@ -299,7 +299,7 @@ async def _finish(
     if reason != "waiting_for_human":
         run.close_step(INTERRUPTED)
     if run.journal is not None and isinstance(error, LOST_HERE):
-        return await given_up(run, "error", error)
+        return await leave_for_recovery(run, "error", error)
     try:
         if not run.claimed and run.version is not None:
             pass  # a resume that the store did not take note of: the operation goes on waiting there
@@ -316,12 +316,12 @@ async def _finish(
                 await save(run, reason)
         elif not await is_stored(run, reason):
             reason, error = "error", error or unsaved
-            await end_somehow(run, unsaved)
+            await save_minimal_end(run, unsaved)
     finally:
         try:
             for event in endings(run, reason, error):
                 run.dispatcher.dispatch(event)
-            reason, error = await settled(run, reason, error)
+            reason, error = await await_required_deliveries(run, reason, error)
         finally:
             await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
     if reason == "error" and error is not None:

@@ -24,7 +24,7 @@ from hookline.runtime._journal import storable
 from hookline.runtime._models import RETRY, Model, ModelRetry, own_copy, respond
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run, after_step, before_step
-from hookline.runtime._seams import RunControl, enclosed, enclosed_step, lead
+from hookline.runtime._seams import RunControl, instrumented, instrumented_step, run_through_chain
 from hookline.runtime._state import Decision, Step
 from hookline.runtime._sub_agents import sub_agent_job
 from hookline.runtime._tool_calls import (
@@ -38,7 +38,7 @@ from hookline.runtime._tool_calls import (
     shown_args,
 )
 
-__all__ = ["intercepted_step", "job_of", "limit_reached", "model_step", "run_step", "work_off"]
+__all__ = ["intercepted_step", "job_of", "limit_reached", "model_step", "run_jobs", "run_step"]
 
 LONGEST_CALL_ID = 256
 """Characters of a model's id of a call."""
@@ -60,9 +60,9 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
                 run.journal.entered = False
                 await checkpoint(run)
         work = work_of(run, step, decisions)
-        reason = await (enclosed_step(run, step.index, work) if StepCall in run.enclosing else work) or limit_reached(
-            run
-        )
+        reason = await (
+            instrumented_step(run, step.index, work) if StepCall in run.enclosing else work
+        ) or limit_reached(run)
     finally:
         after_step(run, step, should_continue=reason is None)
     run.step_index = None
@@ -93,7 +93,7 @@ async def intercepted_step(
         return StepResult(should_continue=reason is None, content=step.content)
 
     call = StepCall(step_index=step.index, **run.call_ids)
-    passage = await lead(run, call, terminal, RunControl(run, pinned=pinned))
+    passage = await run_through_chain(run, call, terminal, RunControl(run, pinned=pinned))
     if passage.denied is not None:
         run.denied = passage.denied
         run.close_step(f"Not run, because a hook denied the step: {passage.denied.reason}")
@@ -147,10 +147,10 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
         work = await job_of(run, step, calling)
         if work is not None:
             jobs.append(work)
-    return await work_off(run, step, jobs)
+    return await run_jobs(run, step, jobs)
 
 
-async def work_off(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | None:
+async def run_jobs(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | None:
     """Run the calls of a step, and see what follows from them."""
     await answer_calls(run, jobs)
     if step.ran and run.phases is not None:
@@ -169,7 +169,7 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     if ModelCall not in run.intercepted:
         run.llm_calls += 1
         answer = respond(model, partial(model_call, run, step), retry, run.text)
-        response = await (enclosed(run, shown_call(run, step), answer) if ModelCall in run.enclosing else answer)
+        response = await (instrumented(run, shown_call(run, step), answer) if ModelCall in run.enclosing else answer)
         if run.text is not None:
             await run.text.answered(response.content)
         return response
@@ -180,12 +180,12 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
         run.begin_model_call(step)
         own = final.metadata.get(RETRY)
         answer = respond(model, partial(own_copy, final), own if isinstance(own, ModelRetry) else retry, run.text)
-        response = await (enclosed(run, final, answer) if ModelCall in run.enclosing else answer)
+        response = await (instrumented(run, final, answer) if ModelCall in run.enclosing else answer)
         step.asking = False
         spent = response.usage
         return response
 
-    passage = await lead(run, msgspec.structs.replace(model_call(run, step)), terminal)
+    passage = await run_through_chain(run, msgspec.structs.replace(model_call(run, step)), terminal)
     if passage.denied is not None:
         run.denied = passage.denied
         run.usage += spent  # an answer that was withheld is paid for all the same

@@ -18,16 +18,16 @@ from hookline.runtime._state import DurableStore, OperationResult, OperationStat
 
 __all__ = [
     "LOST_HERE",
+    "await_required_deliveries",
     "checkpoint",
-    "end_somehow",
-    "given_up",
     "is_lost",
     "is_stored",
+    "leave_for_recovery",
     "let_go_when_cancelled",
     "look_up",
     "save",
     "save_end",
-    "settled",
+    "save_minimal_end",
     "take_back",
 ]
 
@@ -172,7 +172,7 @@ def is_lost(run: Run | None) -> bool:
     return False
 
 
-async def given_up(run: Run, reason: CompletionReason, error: Exception | None) -> OperationResult:
+async def leave_for_recovery(run: Run, reason: CompletionReason, error: Exception | None) -> OperationResult:
     """The run cannot go on here. That is no end of the operation: whoever reaches the store goes on with it."""
     if error is not None:
         logger.error("Operation %s cannot go on here, and is left to others: %s", run.operation_id, error)
@@ -227,7 +227,7 @@ async def is_stored(run: Run, reason: CompletionReason) -> bool:
     return False
 
 
-async def end_somehow(run: Run, unsaved: Exception) -> None:
+async def save_minimal_end(run: Run, unsaved: Exception) -> None:
     """The end could not be written. What can never be written must not be tried for ever: the least of it is."""
     if isinstance(unsaved, StoreUnavailableError):
         await let_go(run)
@@ -248,7 +248,7 @@ async def end_somehow(run: Run, unsaved: Exception) -> None:
         await let_go(run)
 
 
-async def settled(
+async def await_required_deliveries(
     run: Run, reason: CompletionReason, error: Exception | None
 ) -> tuple[CompletionReason, Exception | None]:
     """Wait for the deliveries that the operation is for; one that failed is the operation's failure."""

@@ -19,7 +19,7 @@ from hookline.errors import (
 from hookline.events import LOST, LOST_TYPE, CompletionReason, ToolOutcome
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._approvals import resume_step
-from hookline.runtime._loop import intercepted_step, job_of, limit_reached, model_step, run_step, work_off
+from hookline.runtime._loop import intercepted_step, job_of, limit_reached, model_step, run_jobs, run_step
 from hookline.runtime._persistence import save
 from hookline.runtime._run import Run, after_step
 from hookline.runtime._seams import RunControl
@@ -121,7 +121,7 @@ async def go_on(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | Non
         work = await job_of(run, step, calling)
         if work is not None:
             jobs.append(work)
-    return await work_off(run, step, jobs)
+    return await run_jobs(run, step, jobs)
 
 
 def tell_stopped(run: Run) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from hookline._deadlines import new_scope, runs_on_asyncio
 from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolRequest, ToolResult, ToolSpec, Usage
-from hookline.dispatcher import Critical, HookDispatcher, carried, has_webhooks, local
+from hookline.dispatcher import HookDispatcher, RequiredDeliveries, carried, has_webhooks, local
 from hookline.errors import message_of
 from hookline.events import (
     AfterStep,
@@ -50,7 +50,7 @@ from hookline.runtime._state import (
 from hookline.runtime._tools import Tool
 from hookline.webhooks import HookData
 
-__all__ = ["Conversation", "Run", "after_step", "before_step", "chain_of", "endings", "live", "take_along"]
+__all__ = ["Conversation", "Run", "after_step", "attach_travelling_hooks", "before_step", "chain_of", "endings", "live"]
 
 
 class Conversation:
@@ -254,13 +254,13 @@ class Run(Conversation):
         """How many of the first messages are no input of this run: a session's conversation so far."""
         self.journal = Journal(state, recovered=recovered) if isinstance(store, DurableStore) else None
         """On a store that keeps what happened: what it does not have yet."""
-        self.critical: Critical | None = None
+        self.critical: RequiredDeliveries | None = None
         """Watches the deliveries that the operation is for, where this process makes them."""
         self.interceptors = all_interceptor_keys(state, hooks)
         """The interceptors without which nobody may go on with it."""
         self.data = state.hooks
         if state.hooks or has_webhooks(hooks):
-            take_along(self, hooks)
+            attach_travelling_hooks(self, hooks)
             hooks = self.hooks
         self.chain, self.intercepted = chain_of(hooks, dispatcher)
         self.text = run_text(on_token, release, self.chain, state.tenant_id)
@@ -589,7 +589,7 @@ if TYPE_CHECKING:
     pass
 
 
-def take_along(run: Run, hooks: Sequence[AnyHook]) -> None:
+def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:
     """See to it that the hooks of a run which are data are kept with it, those of earlier segments too.
 
     On a store that keeps what happened their deliveries are made with each write; else the run makes them.
@@ -610,7 +610,7 @@ def take_along(run: Run, hooks: Sequence[AnyHook]) -> None:
         run.hooks = local(every, lambda: run.dispatcher.delivery)
         return
     if any(data.webhook.fallback == "none" for data in run.data):
-        run.critical = Critical()
+        run.critical = RequiredDeliveries()
     run.hooks = carried(every, run.dispatcher.delivery, run.critical)
 
 

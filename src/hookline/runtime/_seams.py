@@ -13,13 +13,21 @@ from hookline.calls import Ask, Call, StepCall
 from hookline.execution import Observer, refuse_return
 from hookline.hooks import AnyHook
 from hookline.instrumentation import Instrumentation, SegmentInfo
-from hookline.interceptors import HookInChain, Passage, Terminal
+from hookline.interceptors import CompiledInterceptor, Terminal, Traversal
 from hookline.runtime._run import Run
 
-__all__ = ["RunControl", "begin_enclosing", "enclosed", "enclosed_step", "end_enclosing", "failed_step", "lead"]
+__all__ = [
+    "RunControl",
+    "begin_instrumentation",
+    "end_instrumentation",
+    "failed_step",
+    "instrumented",
+    "instrumented_step",
+    "run_through_chain",
+]
 
 
-async def lead(run: Run, call: Call, terminal: Terminal, control: RunControl | None = None) -> Passage:
+async def run_through_chain(run: Run, call: Call, terminal: Terminal, control: RunControl | None = None) -> Traversal:
     """Lead a call of a run through its interceptors; callers ask `run.intercepted` first."""
     assert run.chain is not None
     passage = await run.chain._lead(call, terminal, control or RunControl(run))
@@ -89,7 +97,7 @@ class RunControl:
         """Note that a control has changed a call which a person has approved, so that the person is asked again."""
         self.approved, self._changed_by = False, hook_id
 
-    def background(self, hook: HookInChain, args: tuple[Any, ...]) -> None:
+    def background(self, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
         """Queue a hook that is not waited for in the lane of its bundle."""
         observer = Observer(id=hook.id, handler=_run_unwaited, is_async=True, timeout=hook.timeout)
         call = args[0]
@@ -109,7 +117,7 @@ class RunControl:
 class _Unwaited(msgspec.Struct, frozen=True, kw_only=True):
     """A hook in a lane; looks like an event to it."""
 
-    hook: HookInChain
+    hook: CompiledInterceptor
     args: tuple[Any, ...]
     operation_id: str
     hook_type: str
@@ -128,7 +136,7 @@ async def _run_unwaited(item: _Unwaited) -> None:
 R = TypeVar("R")
 
 
-def begin_enclosing(run: Run, bundles: Sequence[Instrumentation]) -> Sequence[AnyHook]:
+def begin_instrumentation(run: Run, bundles: Sequence[Instrumentation]) -> Sequence[AnyHook]:
     """Let bundles begin a segment.
 
     Returns:
@@ -159,21 +167,21 @@ def begin_enclosing(run: Run, bundles: Sequence[Instrumentation]) -> Sequence[An
     ]
 
 
-def end_enclosing(run: Run) -> None:
+def end_instrumentation(run: Run) -> None:
     """The segment is over, whatever it came to."""
     for hooks, begun in reversed(run.begun):
         hooks.end(begun)
 
 
-def enclosed(run: Run, call: Call, work: Awaitable[R]) -> Awaitable[R]:
+def instrumented(run: Run, call: Call, work: Awaitable[R]) -> Awaitable[R]:
     """The run's own work for a call, with the bundles around it."""
     bundles = run.enclosing[call.__class__]
     return _by_one(bundles[0], call, work) if len(bundles) == 1 else _by_each(bundles, call, work)
 
 
-def enclosed_step(run: Run, step_index: int, work: Awaitable[R]) -> Awaitable[R]:
+def instrumented_step(run: Run, step_index: int, work: Awaitable[R]) -> Awaitable[R]:
     """What a step comes to, with the bundles around it."""
-    return enclosed(run, StepCall(step_index=step_index, **run.call_ids), work)
+    return instrumented(run, StepCall(step_index=step_index, **run.call_ids), work)
 
 
 def failed_step(run: Run, step_index: int, error: BaseException) -> None:

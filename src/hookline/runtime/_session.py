@@ -24,7 +24,7 @@ from hookline.runtime._lifecycle import exec_run
 from hookline.runtime._missing_hooks import check_hooks
 from hookline.runtime._models import OnToken, Release
 from hookline.runtime._run import Run
-from hookline.runtime._seams import RunControl, lead
+from hookline.runtime._seams import RunControl, run_through_chain
 from hookline.runtime._state import (
     Approve,
     Decision,
@@ -349,7 +349,7 @@ class AgentSession:
         if MemoryCall not in run.intercepted:
             await write(call)
         else:
-            passage = await lead(run, call, write, RunControl(run, at_end=True))
+            passage = await run_through_chain(run, call, write, RunControl(run, at_end=True))
             if passage.denied is not None or not passage.result.stored:
                 return
             kept = passage.call

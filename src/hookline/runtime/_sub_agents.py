@@ -8,12 +8,12 @@ from functools import partial
 from hookline.calls import AgentResult, SubAgentCall, ToolRequest
 from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError, message_of
 from hookline.events import AfterCallAgent, BeforeCallAgent, OnCallAgentError, ToolOutcome
-from hookline.interceptors import Passage
+from hookline.interceptors import Traversal
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._inputs import new_operation_id
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run
-from hookline.runtime._seams import RunControl, enclosed, lead
+from hookline.runtime._seams import RunControl, instrumented, run_through_chain
 from hookline.runtime._state import OperationResult, Step
 from hookline.runtime._tool_calls import Job, parsed_args
 
@@ -71,7 +71,7 @@ async def led(
 ) -> AgentResult:
     """What comes of a call that is led through its hooks."""
     try:
-        passage = await lead(run, call, terminal, control)
+        passage = await run_through_chain(run, call, terminal, control)
     except StoreUnavailableError:
         raise
     except Exception as error:  # the terminal raises none: a hook has answered with it
@@ -87,7 +87,7 @@ async def led(
     return result
 
 
-def tell_unrun(run: Run, passage: Passage) -> AgentResult:
+def tell_unrun(run: Run, passage: Traversal) -> AgentResult:
     """The pair of events of a call that a hook denied or answered."""
     call: SubAgentCall = passage.call
     if run.hooked(BeforeCallAgent):
@@ -128,7 +128,7 @@ async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None, call
         run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
     work = answer_of_call(run, call, problem, child_id)
     try:
-        return await (enclosed(run, call, work) if SubAgentCall in run.enclosing else work)
+        return await (instrumented(run, call, work) if SubAgentCall in run.enclosing else work)
     finally:
         if run.journal is not None:  # however it ended, hooks were told
             run.journal.end(calling.tool_call_id)

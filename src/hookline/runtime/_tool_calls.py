@@ -22,12 +22,12 @@ from hookline.events import (
     PendingTool,
     ToolOutcome,
 )
-from hookline.interceptors import Passage
+from hookline.interceptors import Traversal
 from hookline.runtime._agent import jsonable
 from hookline.runtime._journal import storable_text
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run
-from hookline.runtime._seams import RunControl, enclosed, lead
+from hookline.runtime._seams import RunControl, instrumented, run_through_chain
 from hookline.runtime._state import Step, WaitingCall
 from hookline.runtime._tools import Tool, as_result
 
@@ -207,7 +207,7 @@ async def answer_intercepted(
         return problem if final.args is call.args else None  # a hook may have mended the arguments
 
     control = RunControl(run, pinned=approved, approved=approved, asked_by=asked_by, asks=asks)
-    passage = await lead(run, call, terminal, control)
+    passage = await run_through_chain(run, call, terminal, control)
     final: ToolCall = passage.call if passage.reached else counted(run, passage.call, call)
     if passage.asked is not None and not run.can_ask:
         hook_id = passage.asked_by.id if passage.asked_by is not None else ""
@@ -271,7 +271,7 @@ def withheld(denial: Denial) -> ToolResult:
     )
 
 
-async def tell_unrun(run: Run, step: Step, call: ToolCall, passage: Passage) -> ToolResult:
+async def tell_unrun(run: Run, step: Step, call: ToolCall, passage: Traversal) -> ToolResult:
     """The pair of events of a call that a hook denied or answered.
 
     Returns:
@@ -334,7 +334,7 @@ async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, pro
             if run.journal is not None:
                 await checkpoint(run)
             work = run_tool(run, call, tool, problem)
-            result = await (enclosed(run, call, work) if ToolCall in run.enclosing else work)
+            result = await (instrumented(run, call, work) if ToolCall in run.enclosing else work)
     except BaseException as error:
         interrupted = ToolResult(content=INTERRUPTED, success=False, error_type=INTERRUPTED_TYPE)
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())

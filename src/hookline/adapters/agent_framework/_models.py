@@ -18,7 +18,7 @@ from agent_framework import (
 )
 from agent_framework import Message as Theirs
 
-from hookline.adapters._stepping import Emitted, Relay, holds
+from hookline.adapters._stepping import Emitted, GeneratorBridge, holds
 from hookline.adapters.agent_framework import _words as words
 from hookline.adapters.agent_framework._seat import Next, Seat, ending
 from hookline.calls import Message, ModelCall, ModelResponse
@@ -73,7 +73,7 @@ class Models(ChatMiddleware):
     async def _streamed(
         self, context: ChatContext, call_next: Next
     ) -> ResponseStream[ChatResponseUpdate, ChatResponse[Any]]:
-        relay = Relay(self._ask(context, call_next, Emitted))
+        relay = GeneratorBridge(self._ask(context, call_next, Emitted))
         first: list[ChatResponseUpdate] = []
         async for update in relay:  # the framework keeps what was compacted until the first update
             first.append(update)

@@ -55,8 +55,8 @@ from hookline.instrumentation import Instrumentation, SegmentInfo
 
 __all__ = [
     "Approvals",
-    "Desk",
     "PolicyHooks",
+    "PolicyPoints",
     "Profile",
     "RunPoints",
     "ToolPoints",
@@ -151,7 +151,7 @@ def checked_seconds(where: str, name: str, given: object) -> None:
         raise HookDefinitionError(where, f"`{name}` is a number of seconds above 0, or None; got {given!r}")
 
 
-class Desk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class PolicyPoints(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Where the contexts of one bundle are judged.
 
     Attributes:
@@ -212,7 +212,7 @@ class RunPoints:
         desk: Where.
     """
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: PolicyPoints) -> None:
         self._desk = desk
 
     async def start(self, call: AgentCall) -> AgentCall | Deny | None:
@@ -338,7 +338,7 @@ class ToolPoints:
         desk: Where.
     """
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: PolicyPoints) -> None:
         self._desk = desk
 
     async def before_tool(self, call: ToolCall) -> ToolCall | Deny | None:
@@ -532,7 +532,7 @@ class PolicyHooks(Instrumentation):
                 emitter.set_approval_redactor(redact)
             return emitter
 
-        desk = Desk(
+        desk = PolicyPoints(
             emissions=Emissions(make, resolver=resolver, max_records=max_records, on_record=on_record),
             points=checked_points(where, at),
             id=id,
@@ -584,7 +584,7 @@ class PolicyHooks(Instrumentation):
             on_record=on_record,
         )
         policies = cls.__new__(cls)
-        desk = Desk(
+        desk = PolicyPoints(
             emissions=emissions,
             points=frozenset(map(InterceptionPoint, resolved.surface["interception_points"])),
             id=id,
@@ -600,7 +600,7 @@ class PolicyHooks(Instrumentation):
         """The contract's records of what was judged last, oldest first; they hold no content."""
         return tuple(self._desk.emissions.records)
 
-    def _set_up(self, id: str, desk: Desk, options: dict[str, Any]) -> None:  # noqa: A002
+    def _set_up(self, id: str, desk: PolicyPoints, options: dict[str, Any]) -> None:  # noqa: A002
         super().__init__(id, **options)
         self._desk = desk
         points, run, tools = desk.points, RunPoints(desk), ToolPoints(desk)

@@ -16,7 +16,7 @@ from strands.hooks import AfterNodeCallEvent, BeforeNodeCallEvent
 from strands.interrupt import InterruptException
 from strands.middleware import ExecuteToolStage, InvokeModelStage, ToolResultEvent, TypedEvent
 
-from hookline.adapters._stepping import Emitted, Relay
+from hookline.adapters._stepping import Emitted, GeneratorBridge
 from hookline.adapters.strands import _words as words
 from hookline.adapters.strands._compaction import lead_compactions
 from hookline.adapters.strands._models import after_model, model_stage, relayed
@@ -53,7 +53,7 @@ async def before_node(event: BeforeNodeCallEvent) -> None:
 
     task = source.state.task
     instruction = task if isinstance(task, str) else text_of(task)
-    relay = Relay(seat.run.call_agent(event.node_id, instruction, work))
+    relay = GeneratorBridge(seat.run.call_agent(event.node_id, instruction, work))
     async for _ in relay:
         seat.nodes[event.node_id] = relay
         return

@@ -9,7 +9,7 @@ from typing import Any
 from strands.hooks import AfterModelCallEvent
 from strands.middleware import ModelStopReason, TypedEvent
 
-from hookline.adapters._stepping import Emitted, Relay, holds
+from hookline.adapters._stepping import Emitted, GeneratorBridge, holds
 from hookline.adapters.strands import _words as words
 from hookline.adapters.strands._seat import Seat, seat_of
 from hookline.calls import Message, ModelCall, ModelResponse
@@ -33,7 +33,7 @@ async def relayed(start: Started, context: Any, call_next: Next) -> AsyncGenerat
         async for event in call_next(context):
             yield event
         return
-    relay = Relay(start(seat, context, call_next))
+    relay = GeneratorBridge(start(seat, context, call_next))
     with closing(relay.work):
         async for event in relay:
             yield event

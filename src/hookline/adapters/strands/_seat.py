@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from strands import Agent
 
-from hookline.adapters._stepping import Relay, holds
+from hookline.adapters._stepping import GeneratorBridge, holds
 from hookline.adapters.strands._words import (
     Answers,
     agent_name,
@@ -79,7 +79,7 @@ class Seat:
         self.pending: list[PendingTool] = []
         self.last_event: Mapping[str, Any] = {}
         """That of the stream which has the result."""
-        self.nodes: dict[str, Relay[Any]] = {}
+        self.nodes: dict[str, GeneratorBridge[Any]] = {}
         """The nodes of a graph that are running."""
 
     async def play(self, prompt: Any, given: Mapping[str, Any], tell: Tell | None) -> Any:
