@@ -172,7 +172,9 @@ class ScriptedModel:
     """A model that plays a script: the embedded default of demos and tests.
 
     ```python
-    ScriptedModel([ToolRequest("search", {"q": "tea"}), "Tea is 4 EUR."])
+    from hookline import ScriptedModel, ToolRequest
+
+    model = ScriptedModel([ToolRequest("search", {"q": "tea"}), "Tea is 4 EUR."])
     ```
 
     Args:
