@@ -34,6 +34,7 @@ from benchmarks import (
     bench_server,
     bench_special,
     bench_streaming,
+    bench_walk,
     compare,
 )
 from benchmarks.harness import Row, interleave, statement, table, to_json
@@ -47,6 +48,7 @@ GROUPS: dict[str, ModuleType] = {
     "events": bench_events,
     "runtime": bench_runtime,
     "streaming": bench_streaming,
+    "walk": bench_walk,
     "phases": bench_phases,
     "ready": bench_ready,
     "chains": bench_chains,

@@ -24,8 +24,8 @@ from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {
-    "dispatcher": ("src/hookline/dispatcher/_dispatcher.py", "tests/dispatch"),
-    "lanes": ("src/hookline/dispatcher/_lanes.py", "tests/dispatch"),
+    "dispatcher": ("src/hookline/dispatcher/_dispatcher.py", "tests/dispatcher"),
+    "lanes": ("src/hookline/dispatcher/_lanes.py", "tests/dispatcher"),
     "events": ("src/hookline/events.py", "tests/events"),
 }
 """By name: the module, and its own tests."""

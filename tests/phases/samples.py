@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from dispatch.samples import connected, turns
+from dispatcher.samples import connected, turns
 
 from hookline.phases import TRANSITIONS, Phase, PhaseHook, PhaseMachine, PhaseTransition
 from hookline.signals import phase_changed

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from dispatch.samples import connected, for_ever, soon, turns
+from dispatcher.samples import connected, for_ever, soon, turns
 from hypothesis import given
 from hypothesis import strategies as st
 

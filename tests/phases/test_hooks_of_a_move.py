@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 import trio.testing
-from dispatch.samples import connected, for_ever, keep_busy, recorded, soon, turns
+from dispatcher.samples import connected, for_ever, keep_busy, recorded, soon, turns
 from hypothesis import given
 from hypothesis import strategies as st
 

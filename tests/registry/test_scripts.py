@@ -15,6 +15,7 @@ import msgspec
 import psutil
 import pytest
 
+from hookline import Agent, ScriptedModel, exec_agent, tool
 from hookline.calls import AgentCall, AgentResult, Message, ToolResult
 from hookline.delivery import KeyRing
 from hookline.events import BeforeStep
@@ -81,6 +82,29 @@ async def test_a_script_reads_the_point_the_call_and_its_config(folder: Path, wr
     told = msgspec.json.decode(outcome.denied.reason)
     assert (told["point"], told["hookId"], told["config"]) == ("ToolCall.guard", "hook_1", {"most": 7})
     assert (told["call"]["apiName"], told["call"]["args"], told["call"]["operationId"]) == ("pay", {"amount": 3}, "op")
+
+
+async def test_a_script_is_told_of_tools_what_a_model_is_told(folder: Path, write: Write) -> None:
+    script = write(
+        """
+        import json, sys
+        tools = json.load(sys.stdin)["call"]["tools"]
+        json.dump({"decision": "deny", "reason": json.dumps(tools)}, sys.stdout)
+        """
+    )
+    hooks = hook(folder, script, point="ModelCall.guard")
+
+    @tool
+    async def price(item: str) -> str:
+        """Look up a price."""
+        return item
+
+    result = await exec_agent(Agent(id="shop", model=ScriptedModel(["x"]), tools=[price]), "Go", hooks=[hooks])
+
+    assert result.denied is not None
+    (told,) = msgspec.json.decode(result.denied.reason)
+    assert sorted(told) == ["description", "identifier", "name", "schema"]
+    assert (told["identifier"], told["name"], told["description"]) == ("local", "price", "Look up a price.")
 
 
 ANSWERS: list[tuple[str, str, Callable[[Outcome], bool]]] = [

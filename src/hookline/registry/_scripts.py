@@ -22,7 +22,7 @@ import msgspec
 import psutil
 
 from hookline._readonly import read_only
-from hookline.calls import CALLS, Ask, Call, Deny, Respond, ToolCall
+from hookline.calls import CALLS, Ask, Call, Deny, Respond, ToolCall, ToolSpec
 from hookline.errors import HookUsageError, message_of
 from hookline.events import Event
 from hookline.interceptors import result_of
@@ -468,7 +468,11 @@ def _starts_itself(path: Path) -> bool:
 
 
 def _wire(struct: Any) -> Any:
-    """A call or a result as JSON has it, its own keys in camelCase."""
+    """Return a call or a result as JSON has it, its own keys in camelCase, its tools as a model sees them."""
+    if tools := getattr(struct, "tools", None):
+        # A run offers its own tools, which hold functions; a script is told what the model is told.
+        shown = [ToolSpec(**{name: getattr(each, name) for name in ToolSpec.__struct_fields__}) for each in tools]
+        struct = msgspec.structs.replace(struct, tools=shown)
     plain = msgspec.to_builtins(struct, enc_hook=str)
     return {_camel(key): value for key, value in plain.items()} if isinstance(plain, dict) else plain
 
