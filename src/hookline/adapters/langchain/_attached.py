@@ -140,18 +140,29 @@ class Attached:
                 "A sync call of an agent inside of a hooked async run blocks the loop that its hooks need. "
                 "Call the inner agent with `ainvoke`."
             )
-        waiting = asyncio.run_coroutine_threadsafe(work, self.loop)
+        waiting = asyncio.run_coroutine_threadsafe(self._unless_interrupted(work), self.loop)
         self._waiting.add(waiting)
         if self._stopped:  # asked after it was added, or `stop` might overlook it
             waiting.cancel()
         try:
             return waiting.result()
         except CancelledError:
-            if not self._stopped:
+            if not self._stopped and not self._is_interrupted:
                 raise  # a tool has raised it
             raise RunStopped("The run was interrupted.") from None
         finally:
             self._waiting.discard(waiting)
+
+    async def _unless_interrupted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work of another thread, which may come between an interrupt and the cancellation that follows it."""
+        if self._is_interrupted:
+            work.close()
+            raise asyncio.CancelledError
+        return await work
+
+    @property
+    def _is_interrupted(self) -> bool:
+        return self.run.is_open and self.run.interrupted
 
     def stop(self) -> None:
         """End a run that is not async: what waits for hooks, and what comes to them from now on, raises."""
