@@ -42,12 +42,12 @@ def ran(**when):
 
 async def main():
     async with SqlStore(sys.argv[1]) as store, ExecutionLog(store, max_queued=10**6) as log:
-        os.write(1, b"open\n")  # whole: its siblings write to the same pipe
+        os.write(1, b"open\\n")  # whole: its siblings write to the same pipe
         for nth in range(int(sys.argv[2])):
             chain_ran.send(None, ran=ran(time_unix_nano=time.time_ns()))
             if nth % 100 == 0:
                 await log.flush()
-    os.write(1, f"{log.written} {log.dropped}\n".encode())
+    os.write(1, f"{log.written} {log.dropped}\\n".encode())
 
 for _ in range(int(sys.argv[3]) - 1):
     if not os.fork():
