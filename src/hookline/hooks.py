@@ -310,7 +310,7 @@ class Hooks:
         """The plain records behind `on_phase`."""
         self.lane = object()
         """Key of the bundle's lanes. Not the bundle itself, so that what is compiled from it does not refer to it."""
-        # Filled by `_plans.compiled`. It sits here, not in a table of a dispatcher, so that it dies with the bundle.
+        # Filled by the dispatcher. It sits here, not in a table of a dispatcher, so that it dies with the bundle.
         self._compiled: Any = None
         self._chain: Any = None
         self._keys: Any = None
