@@ -18,7 +18,8 @@ from agent_framework import (
 )
 from agent_framework import Message as Theirs
 
-from hookline.adapters._stepping import Emitted, GeneratorBridge, holds
+from hookline.adapters._held_streams import must_hold_stream
+from hookline.adapters._stepping import GeneratorBridge, emit
 from hookline.adapters.agent_framework import _words as words
 from hookline.adapters.agent_framework._seat import Next, Seat, ending
 from hookline.calls import Message, ModelCall, ModelResponse
@@ -73,7 +74,7 @@ class Models(ChatMiddleware):
     async def _streamed(
         self, context: ChatContext, call_next: Next
     ) -> ResponseStream[ChatResponseUpdate, ChatResponse[Any]]:
-        relay = GeneratorBridge(self._ask(context, call_next, Emitted))
+        relay = GeneratorBridge(self._ask(context, call_next, emit))
         first: list[ChatResponseUpdate] = []
         async for update in relay:  # the framework keeps what was compacted until the first update
             first.append(update)
@@ -100,7 +101,7 @@ class Models(ChatMiddleware):
         tools = words.specs(options.get("tools") or ())
         own: Any = None
         held: list[Any] = []
-        late = holds(run, ModelCall)
+        late = must_hold_stream(run, ModelCall)
 
         async def ask(call: ModelCall) -> ModelResponse:
             nonlocal own

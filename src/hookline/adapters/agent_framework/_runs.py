@@ -19,7 +19,7 @@ from agent_framework import (
 )
 from agent_framework import Message as Theirs
 
-from hookline.adapters._stepping import holds
+from hookline.adapters._held_streams import must_hold_stream
 from hookline.adapters.agent_framework import _words as words
 from hookline.adapters.agent_framework._compaction import Compacting
 from hookline.adapters.agent_framework._models import Models
@@ -188,7 +188,7 @@ async def _led(seat: Seat, call_next: Next, tell: Tell | None) -> AgentResponse[
 
     async def work(call: AgentCall) -> str:
         nonlocal own
-        give = hold if tell is not None and holds(run, AgentCall) else tell
+        give = hold if tell is not None and must_hold_stream(run, AgentCall) else tell
         if call.input != messages:
             context.messages = words.messages_again(call.input, known)
             changed.append(context.messages)

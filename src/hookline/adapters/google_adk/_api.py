@@ -8,7 +8,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, cast
 
-from hookline.adapters._stepping import led, pause
+from hookline.adapters._stepping import GeneratorBridge, emit
 from hookline.calls import AgentCall, Message
 from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook, hook_batch
@@ -83,17 +83,15 @@ class _HookedRunner(Runner):
 
     async def run_async(self, **invocation: Any) -> AsyncGenerator[Event, None]:
         """Run the agent as an operation; takes and yields what `Runner.run_async` does."""
-        operating, within = self._operate(invocation), copy_context()
-        event, over = await led(operating, Event, within=within)
-        while not over:
+        bridge = GeneratorBridge(self._operate(invocation), copy_context())
+        async for event in bridge:
             try:
                 yield event
-            except BaseException:  # the caller wants no more of it
-                with suppress(asyncio.CancelledError):
-                    await led(operating, Event, error=asyncio.CancelledError(), within=within)
-                operating.close()
+            except BaseException:  # the consumer closed the stream, or raised into it
+                with suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await bridge.athrow(asyncio.CancelledError())
+                bridge.work.close()
                 raise
-            event, over = await led(operating, Event, within=within)
 
     async def _operate(self, invocation: dict[str, Any]) -> None:
         message, above, aborted = invocation.get("new_message"), here.get(), invocation.get("abort_signal")
@@ -111,12 +109,12 @@ class _HookedRunner(Runner):
         invocation = {**invocation, "abort_signal": abort.signal}
         try:
             if self._stopped(place, decisions):
-                await self._play(place, invocation, pause)
+                await self._play(place, invocation, emit)
                 return
             for _ in range(1 + MAX_CONTINUES):
                 place.over, asked = False, {**invocation, "new_message": message}
                 if AgentCall not in run.run.intercepted:
-                    await self._play(place, asked, pause)
+                    await self._play(place, asked, emit)
                     break
                 done = await self._lead(place, asked, pinned=bool(decisions))
                 if not done.continues:
@@ -143,8 +141,8 @@ class _HookedRunner(Runner):
                 held.append(event)
             elif not event.partial:
                 while held:
-                    await pause(held.pop(0))
-                await pause(event)
+                    await emit(held.pop(0))
+                await emit(event)
 
         async def work(call: AgentCall) -> str:
             place.instructions = call.instructions
@@ -156,16 +154,16 @@ class _HookedRunner(Runner):
 
         done = await place.run.lead_run(prompt, work)
         if done.denied is not None:
-            await pause(Event(author=self.agent.name, error_code="DENIED", error_message=done.denied.reason))
+            await emit(Event(author=self.agent.name, error_code="DENIED", error_message=done.denied.reason))
         elif not done.ran:
             place.answer = words.content("model", done.output)
-            await self._play(place, invocation, pause)
+            await self._play(place, invocation, emit)
         else:
             last = held.pop() if held and done.changed else None
             for event in held:
-                await pause(event)
+                await emit(event)
             if last is not None:
-                await pause(last.model_copy(update={"content": words.content("model", done.output)}))
+                await emit(last.model_copy(update={"content": words.content("model", done.output)}))
         return done
 
     async def _play(self, place: Place, invocation: dict[str, Any], give: Give) -> str:

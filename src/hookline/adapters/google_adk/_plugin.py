@@ -17,7 +17,7 @@ from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
 from hookline._readonly import writable
-from hookline.adapters._stepping import Between
+from hookline.adapters._stepping import SteppedCall
 from hookline.adapters.google_adk import _words as words
 from hookline.calls import (
     AgentCall,
@@ -46,17 +46,19 @@ OPERATION = "hookline_operation_id"
 """Under what an event that asks a person says which operation waits."""
 
 here: ContextVar[Place | None] = ContextVar("hookline_google_adk", default=None)
-_tool: ContextVar[Between | None] = ContextVar("hookline_google_adk_tool", default=None)
+_tool: ContextVar[SteppedCall | None] = ContextVar("hookline_google_adk_tool", default=None)
 
 
 class Place:
     """An operation, and what of it is under way."""
 
-    def __init__(self, run: AdapterRun, agent: Any, above: Place | None = None, entered: Between | None = None) -> None:
+    def __init__(
+        self, run: AdapterRun, agent: Any, above: Place | None = None, entered: SteppedCall | None = None
+    ) -> None:
         self.run, self.agent, self.above, self.entered = run, agent, above, entered
         self.asked: dict[str, tuple[Place, PendingTool]] = above.asked if above is not None else {}
-        self.under_way: set[Between] = above.under_way if above is not None else set()
-        self.asking: Between | None = None
+        self.under_way: set[SteppedCall] = above.under_way if above is not None else set()
+        self.asking: SteppedCall | None = None
         self.heeds = False
         """Whether a model is asked that no hook leads: then only its answer is translated."""
         self.part: Any = None
@@ -83,7 +85,7 @@ class Place:
         self.heeds = False
         self.run.asked_model(words.model_response(response))
 
-    async def delegate(self, between: Between, agent: Any, instruction: str, *, fixed: bool) -> AgentDone:
+    async def delegate(self, between: SteppedCall, agent: Any, instruction: str, *, fixed: bool) -> AgentDone:
         """A sub-agent is called, as an operation of its own.
 
         Args:
@@ -144,7 +146,7 @@ class Plugin(BasePlugin):
             place = place.above
         if place is None or agent.name == place.agent.name:
             return None
-        between = Between(place.under_way)
+        between = SteppedCall(place.under_way)
         instruction = words.text_of(callback_context.user_content)
         if await between.begin(place.delegate(between, agent, instruction, fixed=True)):
             return None
@@ -179,7 +181,7 @@ class Plugin(BasePlugin):
             place.heeds = True
             place.run.begin_model_call()
             return None
-        request, between = words.Request(llm_request), Between(place.under_way)
+        request, between = words.Request(llm_request), SteppedCall(place.under_way)
         leading = place.run.ask_model(request.messages, between.work, tools=request.tools, settings=request.settings)
         if not await between.begin(leading):
             return words.llm_response(between.result, place.run.denied)
@@ -223,7 +225,7 @@ class Plugin(BasePlugin):
         if person is None and await tool.check_require_confirmation(tool_args, tool_context) is True:
             place.asked[call_id] = place, words.pending(calling)
             return None
-        between, delegating = Between(place.under_way), isinstance(tool, AgentTool)
+        between, delegating = SteppedCall(place.under_way), isinstance(tool, AgentTool)
         leading: Coroutine[Any, Any, Any]
         if delegating:
             leading = place.delegate(between, tool.agent, words.instruction(tool_args), fixed=False)

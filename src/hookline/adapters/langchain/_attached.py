@@ -19,7 +19,7 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
-from hookline.adapters._stepping import holds
+from hookline.adapters._held_streams import must_hold_stream
 from hookline.adapters.langchain._messages import (
     answer_of,
     answered,
@@ -65,7 +65,7 @@ HELD = "hookline:held"
 @contextmanager
 def held(run: AdapterRun, call: type[Call]) -> Iterator[None]:
     """Stream nothing of a model in here, if hooks of such calls come after it; LangGraph streams what they leave."""
-    if not holds(run, call):
+    if not must_hold_stream(run, call):
         yield
         return
     config = ensure_config()

@@ -11,7 +11,7 @@ from agents import Agent, Model, ModelBehaviorError, ModelResponse, RunConfig, U
 from agents.util._error_tracing import get_current_task_model_timeout_error, mark_model_timeout_task
 from openai.types.responses import ResponseCompletedEvent, ResponseOutputItemDoneEvent
 
-from hookline.adapters._stepping import holds
+from hookline.adapters._held_streams import must_hold_stream
 from hookline.adapters.openai_agents._attached import Attached, here
 from hookline.adapters.openai_agents._items import (
     answer_of,
@@ -198,7 +198,7 @@ async def _led_stream(
     """
     begin(attached)
     shown: asyncio.Queue[Any] = asyncio.Queue()
-    held = holds(attached.run, ModelCall)
+    held = must_hold_stream(attached.run, ModelCall)
     ends: list[ResponseCompletedEvent] = []
     kept: list[Any] = []
     given: list[ModelResponse] = []

@@ -36,7 +36,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
-from hookline.adapters._stepping import holds
+from hookline.adapters._held_streams import must_hold_stream
 from hookline.adapters.pydantic_ai import _words as arguments
 from hookline.adapters.pydantic_ai import _words as words
 from hookline.adapters.pydantic_ai._compaction import CompactingModel, can_compact
@@ -344,7 +344,7 @@ class Calls:
                 response = await handler(request)
             run.asked_model(words.answer_of(response, self._source))
             return response
-        if request.streaming and holds(run, ModelCall):
+        if request.streaming and must_hold_stream(run, ModelCall):
             async with Held(handler, self._calls) as held:
                 return await held.give(await self._judged(request, held.ask))
         return await self._judged(request, handler)

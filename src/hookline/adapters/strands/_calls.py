@@ -16,7 +16,7 @@ from strands.hooks import AfterNodeCallEvent, BeforeNodeCallEvent
 from strands.interrupt import InterruptException
 from strands.middleware import ExecuteToolStage, InvokeModelStage, ToolResultEvent, TypedEvent
 
-from hookline.adapters._stepping import Emitted, GeneratorBridge
+from hookline.adapters._stepping import GeneratorBridge, emit
 from hookline.adapters.strands import _words as words
 from hookline.adapters.strands._compaction import lead_compactions
 from hookline.adapters.strands._models import after_model, model_stage, relayed
@@ -43,7 +43,7 @@ async def before_node(event: BeforeNodeCallEvent) -> None:
         await run.open()
         present.set(Seat(run, agent, seat))
         try:
-            return str(await Emitted(None))
+            return str(await emit(None))
         except BaseException as error:
             failed = error
             raise
@@ -195,7 +195,7 @@ async def _run(context: Any, call_next: Next, args: Mapping[str, Any], own: list
         if isinstance(event, ToolResultEvent) or "tool_interrupt_event" in event:
             own.append(event)
         else:
-            await Emitted(event)
+            await emit(event)
     last = own[-1]
     if not isinstance(last, ToolResultEvent):
         raise InterruptException(last["tool_interrupt_event"]["interrupts"][0])

@@ -9,7 +9,8 @@ from typing import Any
 from strands.hooks import AfterModelCallEvent
 from strands.middleware import ModelStopReason, TypedEvent
 
-from hookline.adapters._stepping import Emitted, GeneratorBridge, holds
+from hookline.adapters._held_streams import must_hold_stream
+from hookline.adapters._stepping import GeneratorBridge, emit
 from hookline.adapters.strands import _words as words
 from hookline.adapters.strands._seat import Seat, seat_of
 from hookline.calls import Message, ModelCall, ModelResponse
@@ -86,7 +87,7 @@ async def _ask(seat: Seat, context: Any, call_next: Next) -> ModelStopReason:
                 elif late:
                     held.append(event)
                 else:
-                    await Emitted(event)
+                    await emit(event)
         except Exception as error:
             seat.error = error
             raise
@@ -94,13 +95,13 @@ async def _ask(seat: Seat, context: Any, call_next: Next) -> ModelStopReason:
         heard.append(words.response_of(agent, last.message, last.stop_reason, last.usage))
         return heard[0]
 
-    heard, held, late = list[ModelResponse](), list[TypedEvent](), holds(run, ModelCall)
+    heard, held, late = list[ModelResponse](), list[TypedEvent](), must_hold_stream(run, ModelCall)
     response = await run.ask_model(messages, ask, tools=tools)
     seat.asking = False
     kept = bool(own) and response == heard[0]
     final = response or ModelResponse(content=run.denied.reason if run.denied is not None else "")
     for event in held if kept else [TypedEvent({"data": final.content})]:
-        await Emitted(event)
+        await emit(event)
     return own[-1] if kept else words.stop_reason(final, own[-1] if own and response is not None else None)
 
 

@@ -10,7 +10,8 @@ from weakref import WeakKeyDictionary
 import msgspec
 from strands import Agent
 
-from hookline.adapters._stepping import GeneratorBridge, holds
+from hookline.adapters._held_streams import must_hold_stream
+from hookline.adapters._stepping import GeneratorBridge
 from hookline.adapters.strands._words import (
     Answers,
     agent_name,
@@ -122,7 +123,9 @@ class Seat:
         async def work(call: AgentCall) -> str:
             nonlocal own
             final = prompt if call.input == messages else self._prompt(call.input)
-            own = await self._stream(final, given, hold if tell is not None and holds(self.run, AgentCall) else tell)
+            own = await self._stream(
+                final, given, hold if tell is not None and must_hold_stream(self.run, AgentCall) else tell
+            )
             return self.conclude(own)
 
         instructions = getattr(self.agent, "system_prompt", "") or ""
