@@ -29,7 +29,6 @@ __all__ = [
     "instruction_of",
     "model_identity",
     "read_confirmations",
-    "rejection_text",
     "replace_args",
     "result_text",
     "text_content",
@@ -297,10 +296,4 @@ def to_decision(call_id: str, person: ToolConfirmation) -> Approve | Reject:
     if person.confirmed:
         return Approve(call_id)
     payload = person.payload if isinstance(person.payload, dict) else {}
-    return Reject(call_id, reason=str(payload.get("reason", "")), and_continue=not payload.get("stop"))
-
-
-def rejection_text(person: ToolConfirmation) -> str:
-    """Return the tool result that tells the model of a person's refusal."""
-    reason = person.payload.get("reason") if isinstance(person.payload, dict) else None
-    return f"A person refused this call: {reason}" if reason else "A person refused this call."
+    return Reject(call_id, reason=str(payload.get("reason") or ""), and_continue=not payload.get("stop"))

@@ -19,6 +19,7 @@ from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
 from hookline._readonly import writable
+from hookline.adapters._conversion import rejection_text
 from hookline.adapters._stepping import SteppedCall
 from hookline.adapters.google_adk import _conversion as convert
 from hookline.calls import (
@@ -33,7 +34,7 @@ from hookline.calls import (
 )
 from hookline.errors import HookUsageError
 from hookline.events import PendingTool
-from hookline.runtime import KINDS, AdapterRun, AgentDone, Capabilities, ToolDone
+from hookline.runtime import KINDS, AdapterRun, AgentDone, Capabilities, Reject, ToolDone
 
 __all__ = ["DRIVES", "OPERATION_KEY", "AdkBinding", "HookPlugin", "current_binding"]
 
@@ -236,8 +237,9 @@ class HookPlugin(BasePlugin):
         _current_call.set(None)
         if binding is None:
             return None
-        if confirmation is not None and not confirmation.confirmed:
-            return {"error": convert.rejection_text(confirmation)}
+        decision = convert.to_decision(call_id, confirmation) if confirmation is not None else None
+        if isinstance(decision, Reject):
+            return {"error": rejection_text(decision)}
         request = ToolRequest(
             toolset=convert.toolset_of(tool), tool_name=tool.name, args=tool_args, tool_call_id=call_id
         )

@@ -16,6 +16,7 @@ from strands.hooks import AfterNodeCallEvent, BeforeNodeCallEvent
 from strands.interrupt import InterruptException
 from strands.middleware import ExecuteToolStage, InvokeModelStage, ToolResultEvent, TypedEvent
 
+from hookline.adapters._conversion import rejection_text
 from hookline.adapters._stepping import GeneratorBridge, emit
 from hookline.adapters.strands import _conversion as convert
 from hookline.adapters.strands._compaction import hook_compactions
@@ -110,7 +111,7 @@ def before_tools(event: strands_hooks.BeforeToolsEvent) -> None:
     binding.run.decided(decisions)
     stops = [each for each in decisions if isinstance(each, Reject) and not each.and_continue]
     if stops:
-        event.cancel = binding.stop_reason = convert.rejection_text(stops[0])
+        event.cancel = binding.stop_reason = rejection_text(stops[0])
         binding.run.finish("interrupted")
 
 

@@ -15,6 +15,7 @@ from strands.interventions.actions import default_evaluate
 from strands.middleware import ModelStopReason, ToolResultEvent
 from strands.telemetry.metrics import EventLoopMetrics
 
+from hookline.adapters._conversion import restore_messages
 from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
 from hookline.runtime import Approve, Reject
 
@@ -30,7 +31,6 @@ __all__ = [
     "is_agent",
     "model_name",
     "read_responses",
-    "rejection_text",
     "responses_for_sub_agent",
     "text_of",
     "to_decision",
@@ -139,19 +139,8 @@ def _tool_use_block(call: ToolRequest) -> dict[str, Any]:
 
 
 def to_strands_messages(messages: Sequence[Message], known: Sequence[tuple[Any, list[Message]]]) -> list[Any]:
-    """Convert messages that hooks may have changed; unchanged ones are the original Strands messages.
-
-    Args:
-        messages: The messages now.
-        known: Each message of Strands, and what it was in our convert.
-    """
-    found: list[Any] = []
-    at = 0
-    while at < len(messages):
-        own = next(((theirs, ours) for theirs, ours in known if messages[at : at + len(ours)] == ours), None)
-        at += len(own[1]) if own is not None else 1
-        found.append(own[0] if own is not None else to_strands_message(messages[at - 1]))
-    return found
+    """Convert messages that hooks may have changed; see `restore_messages`."""
+    return restore_messages(messages, known, to_strands_message)
 
 
 def from_prompt(agent: Any, prompt: Any) -> list[Message]:
@@ -263,11 +252,6 @@ def interrupt_response(decision: Approve | Reject) -> Any:
     if isinstance(decision, Approve):
         return True
     return {REJECTED_KEY: True, "approved": False, "reason": decision.reason, "and_continue": decision.and_continue}
-
-
-def rejection_text(decision: Reject) -> str:
-    """Return the tool result that tells the model of a person's refusal."""
-    return f"A person refused this call: {decision.reason}" if decision.reason else "A person refused this call."
 
 
 class InterruptResponses(NamedTuple):

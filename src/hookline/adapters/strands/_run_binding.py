@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from strands import Agent
 
+from hookline.adapters._conversion import rejection_text
 from hookline.adapters._held_streams import must_hold_stream
 from hookline.adapters._stepping import GeneratorBridge
 from hookline.adapters.strands._conversion import (
@@ -18,7 +19,6 @@ from hookline.adapters.strands._conversion import (
     agent_result,
     from_prompt,
     model_name,
-    rejection_text,
     text_of,
     to_strands_message,
 )
