@@ -32,7 +32,7 @@ SHORT = 0.4
         ("no tools", McpToolsError, ["lists no tools"]),
         ("twice", McpToolsError, ["lists 'a' more than once"]),
         ("nameless", McpToolsError, ["without a name"]),
-        ("cycle", McpToolsError, ["circle"]),
+        ("circle", McpToolsError, ["cycle"]),
     ],
 )
 async def test_a_server_that_cannot_be_used_ends_the_run_with_an_error_that_says_why(

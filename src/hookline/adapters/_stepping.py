@@ -160,7 +160,7 @@ def emit(value: Any) -> Generator[Any, Any, Any]:
 class GeneratorBridge(Generic[T]):
     """Run a coroutine as an async iterator: iterating yields the values that the coroutine emits.
 
-    The coroutine runs in the task of whoever asks for the next value.
+    The coroutine runs in the task that asks for the next value.
 
     Args:
         work: The coroutine; it calls `emit`.

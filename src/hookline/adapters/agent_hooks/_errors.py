@@ -1,4 +1,4 @@
-"""What is raised where a policy and hookline cannot come together."""
+"""Errors of policies whose decisions hookline cannot apply."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["PolicyTransformError"]
 
 
 class PolicyTransformError(HooklineError, ValueError):
-    """A policy changed something into a value that hookline cannot use, so the call was denied.
+    """A policy changed something to a value that hookline cannot use, so the call was denied.
 
     Attributes:
         point: The interception point.
-        problem: What is wrong with the value.
+        problem: Why the value cannot be used.
     """
 
     def __init__(self, point: str, problem: str) -> None:
@@ -21,6 +21,6 @@ class PolicyTransformError(HooklineError, ValueError):
 
     def __str__(self) -> str:
         return (
-            f"A policy's transform at {self.point} cannot be used: {self.problem}. Nothing goes on with what the "
-            "policies wanted changed; let the policy write a value of the same shape, or deny."
+            f"A policy's transform at {self.point} cannot be used: {self.problem}. The call was denied, because it "
+            "must not continue without the change. Make the policy write a value of the same shape, or deny."
         )
