@@ -158,6 +158,8 @@ def placeholder_agent(agent_id: str, model: str, provider: str) -> Agent:
 class Segment(Run):
     """A segment whose tools are the framework's, known by the call that is under way."""
 
+    has_foreign_scope = True
+
     __slots__ = ("at_hand", "can_ask", "closed", "framework", "given_specs")
 
     at_hand: dict[str, Tool]
@@ -411,6 +413,7 @@ class ForeignLife:
         run.at_hand, run.can_ask, run.given_specs, run.closed = {}, self.capabilities.asks, list(tools), False
         run.instructions, run.framework = instructions, self.capabilities.framework
         self._run = live[self.operation_id] = run
+        run.join_parent()
         try:
             bundles = [entry for entry in self._hooks if isinstance(entry, Instrumentation)]
             hooks = begin_instrumentation(run, list(dict.fromkeys(bundles))) if bundles else run.hooks
@@ -421,6 +424,7 @@ class ForeignLife:
             with anyio.CancelScope(shield=True):
                 await dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
             end_instrumentation(run)
+            run.leave_parent()
             del live[self.operation_id]
             self._run = None
             raise
@@ -492,6 +496,7 @@ class ForeignLife:
                 run.closed = True
                 await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
                 end_instrumentation(run)
+                run.leave_parent()
                 del live[self.operation_id]
         return failure
 
@@ -776,7 +781,7 @@ class AdapterRun(ForeignLife):
                 waiting = run.waiting.get(calling.tool_call_id)
                 asked_by = waiting.asked_by if waiting is not None else None
                 await intercepted_job(
-                    run, step, calling, call, problem, approved=approved, asked_by=asked_by if approved else None
+                    run, step, calling, call, problem, tool, approved=approved, asked_by=asked_by if approved else None
                 )()
             else:
                 run.count_call(call)

@@ -103,7 +103,7 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
         asked_by = waiting.asked_by if waiting is not None else None
         call, problem = call_of(run, step, calling, tool)
         if ToolCall in run.intercepted:
-            jobs.append(intercepted_job(run, step, calling, call, problem, approved=True, asked_by=asked_by))
+            jobs.append(intercepted_job(run, step, calling, call, problem, tool, approved=True, asked_by=asked_by))
         else:
             jobs.append(job(run, step, calling, call, tool, problem))
     await answer_calls(run, jobs)

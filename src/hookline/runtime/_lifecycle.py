@@ -177,8 +177,10 @@ async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
         failed_at_start = await _claim(run)
         _register(run)
         live[operation_id] = run
+        run.join_parent()
         return await _run_and_finish(run, decisions, failed_at_start)
     finally:
+        run.leave_parent()
         if run.begun:
             end_instrumentation(run)
         del live[operation_id]

@@ -227,7 +227,7 @@ async def job_of(run: Run, step: Step, calling: ToolRequest) -> Job | None:
         return sub_agent_job(run, step, calling, found)
     call, problem = call_of(run, step, calling, found)
     if ToolCall in run.intercepted:
-        return intercepted_job(run, step, calling, call, problem)
+        return intercepted_job(run, step, calling, call, problem, found)
     if found is not None and problem is None and found.needs_approval is not False and await found.asks_first(call):
         step.asked[calling.tool_call_id] = as_pending(call)
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -23,7 +23,7 @@ from hookline.events import (
     ToolOutcome,
 )
 from hookline.interceptors import Traversal
-from hookline.runtime._agent import jsonable
+from hookline.runtime._agent import Agent, jsonable
 from hookline.runtime._journal import storable_text
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run
@@ -149,6 +149,7 @@ def intercepted_job(
     calling: ToolRequest,
     call: ToolCall,
     problem: str | None,
+    found: Tool | Agent | None,
     *,
     approved: bool = False,
     asked_by: tuple[str, int] | None = None,
@@ -161,12 +162,14 @@ def intercepted_job(
         calling: The call as the model asked for it.
         call: The call as it is now.
         problem: What is wrong with its arguments.
+        found: What is to be called, if the model was offered it.
         approved: Whether a person has let it through.
         asked_by: The hook that had the person asked, where others were not heard before.
     """
     run.reserve(call)
     reserve(run, call)
-    return partial(answer_intercepted, run, step, calling, call, problem, approved=approved, asked_by=asked_by)
+    tool = found if isinstance(found, Tool) else None
+    return partial(answer_intercepted, run, step, calling, call, problem, tool, approved=approved, asked_by=asked_by)
 
 
 def reserve(run: Run, call: ToolCall) -> None:
@@ -188,25 +191,34 @@ async def answer_intercepted(
     calling: ToolRequest,
     call: ToolCall,
     problem: str | None,
+    tool: Tool | None,
     *,
     approved: bool,
     asked_by: tuple[str, int] | None,
 ) -> None:
     """A tool call with hooks in its way: it is run, changed, answered, denied, or shown to a person."""
 
-    async def terminal(final: ToolCall) -> ToolResult:
+    def target_of(final: ToolCall) -> tuple[Tool | None, str | None]:
+        """Return the tool of the call as hooks have left it, and what is wrong with its arguments."""
+        if final is call:
+            return tool, problem
+        found: Tool | Agent | None = tool
+        if (final.toolset, final.tool_name) != (call.toolset, call.tool_name):
+            found = run.find(final)
+        return found if isinstance(found, Tool) else None, problem if final.args is call.args else None
+
+    def terminal(final: ToolCall) -> Awaitable[ToolResult]:
         run.tool_calls += 1
-        found = run.find(final)
-        tool = found if isinstance(found, Tool) else None
-        return await call_tool(run, step, counted(run, final, call), tool, still(problem, final))
+        target, still = target_of(final)
+        return call_tool(run, step, counted(run, final, call), target, still)
 
-    async def asks(final: ToolCall) -> Ask | None:
-        return Ask("") if await must_ask(run, final, still(problem, final)) else None
+    def ask(final: ToolCall) -> Awaitable[Ask | None] | None:
+        target, still = target_of(final)
+        if target is None or still is not None or target.needs_approval is False:
+            return None
+        return _ask_if_needed(target, final)
 
-    def still(problem: str | None, final: ToolCall) -> str | None:
-        return problem if final.args is call.args else None  # a hook may have mended the arguments
-
-    control = RunControl(run, pinned=approved, approved=approved, asked_by=asked_by, asks=asks)
+    control = RunControl(run, approved, approved, approved, asked_by, ask)
     passage = await run_through_chain(run, call, terminal, control)
     final: ToolCall = passage.call if passage.reached else counted(run, passage.call, call)
     if passage.asked is not None and not run.can_ask:
@@ -234,23 +246,17 @@ async def answer_intercepted(
 
 def counted(run: Run, final: ToolCall, call: ToolCall) -> ToolCall:
     """The final call; one that hooks have turned into a call of another tool counts as such."""
-    path = f"{final.toolset}/{final.tool_name}"
-    if path == f"{call.toolset}/{call.tool_name}":
+    if final is call or (final.toolset, final.tool_name) == (call.toolset, call.tool_name):
         return final
+    path = f"{final.toolset}/{final.tool_name}"
     final = msgspec.structs.replace(final, call_index=run.call_indices.get(path, 0) + 1)
     run.reserve(final)
     return final
 
 
-async def must_ask(run: Run, call: ToolCall, problem: str | None) -> bool:
-    """Whether a person must approve the call because its tool says so."""
-    found = run.find(call)
-    return (
-        isinstance(found, Tool)
-        and problem is None
-        and found.needs_approval is not False
-        and await found.asks_first(call)
-    )
+async def _ask_if_needed(tool: Tool, call: ToolCall) -> Ask | None:
+    """Ask a person if the tool says that this call needs approval."""
+    return Ask("") if await tool.asks_first(call) else None
 
 
 def as_pending(call: ToolCall, prompt: str = "") -> PendingTool:
