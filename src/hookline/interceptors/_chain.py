@@ -224,6 +224,7 @@ class Chain:
         placed = _placed(hook_batch(hooks))
         self._record = bool(record)
         self._budget = math.inf if budget is None else float(budget)
+        self._limited = self._budget < math.inf
         self._tenants = frozenset(hook.tenant_id for hook, _ in placed if hook.tenant_id)
         check_depth(hook for hook, _ in placed)
         self._hook_timeout = hook_timeout
@@ -252,9 +253,6 @@ class Chain:
         Raises:
             HookUsageError: If that is no call.
         """
-        compiled = self._of_all_tenants.get(call.__class__)
-        if compiled is not None:
-            return compiled
         if call.__class__ not in self._placed:
             raise HookUsageError(
                 f"A chain takes one of the eight calls, {', '.join(kind.__name__ for kind in CALLS)}; "
@@ -304,7 +302,7 @@ class Chain:
             BaseException: What the terminal raises, unchanged.
         """
         started = perf_counter()
-        compiled = self._compiled_for(call)
+        compiled = self._of_all_tenants.get(call.__class__) or self._compiled_for(call)
         if not compiled.hooks:
             result = await terminal(call)
             return Outcome(call=call, result=result, duration_ms=(perf_counter() - started) * 1e3)
@@ -327,10 +325,10 @@ class Chain:
 
     async def _traverse(self, call: Call, terminal: Terminal, policy: RunPolicy | None = None) -> Traversal:
         """Lead a call through the hooks, for a run of an agent too, which adds its policy."""
-        compiled = self._compiled_for(call)
+        compiled = self._of_all_tenants.get(call.__class__) or self._compiled_for(call)
         on_asyncio = runs_on_asyncio()
         kind = Clock if on_asyncio else ScopedClock
-        clock = kind(compiled.hooks, compiled.marks.copy(), self._budget, self._budget < math.inf)
+        clock = kind(compiled.hooks, compiled.marks.copy(), self._budget, self._limited)
         traversal = Traversal(call, terminal, compiled.idle.copy(), clock)
         if policy is not None:
             traversal.policy, traversal.watch, traversal.pinned = policy, policy.watch, policy.pinned
@@ -340,7 +338,7 @@ class Chain:
         if announcing or self._record:
             traversal.announcing, traversal.started, traversal.executions = announcing, [], {}
             traversal.sender = self if policy is None else policy.sender
-        began = perf_counter()
+        began = perf_counter() if announcing else 0.0
         try:
             if compiled.background:
                 await self._traverse_with_background(compiled, traversal)

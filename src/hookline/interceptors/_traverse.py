@@ -193,6 +193,8 @@ ABSENT = _Mark("ABSENT")
 """The outcome of one that is to be called on behalf of its hook, which failed and fails open."""
 FAILED = _Mark("FAILED")
 """Stands for the return value of a hook that failed and fails open."""
+NO_RESULT = _Mark("NO_RESULT")
+"""Stands for the result of a call that has not happened."""
 
 
 class Raised:
@@ -373,7 +375,7 @@ def turns_of(hooks: Iterable[CompiledInterceptor]) -> tuple[Turn, ...]:
 
 
 async def run_turns(
-    traversal: Traversal, turns: Sequence[Turn], apply: Callable[..., Any], outer: int, *result: Any
+    traversal: Traversal, turns: Sequence[Turn], apply: Callable[..., Any], outer: int, result: Any = NO_RESULT
 ) -> Any:
     """Run hooks of one kind one after the other, and apply what each returns.
 
@@ -408,7 +410,7 @@ async def run_turns(
         marks[start] = began = now  # the end of the hook before: one look at the time per hook
         clock.on = index
         try:
-            value = handler(traversal.call, *result)
+            value = handler(traversal.call) if result is NO_RESULT else handler(traversal.call, result)
             if is_async:
                 value = await (clock.bounded(index, value) if clock.scoped else value)
             elif value is not None:
@@ -424,14 +426,13 @@ async def run_turns(
                 value = finish_turn(traversal, hook, None, value)
         if value is not None or traversal.announcing:
             clock.on = outer
-            applied = apply(traversal, hook, value, *result)
+            if result is not NO_RESULT:
+                result = apply(traversal, hook, value, result)
+            elif (answer := apply(traversal, hook, value)) is not None:
+                return answer
             now = perf_counter()
-            if result:
-                result = (applied,)
-            elif applied is not None:
-                return applied
     clock.on = outer
-    return result[0] if result else None
+    return None if result is NO_RESULT else result
 
 
 async def may_start(traversal: Traversal, hook: CompiledInterceptor) -> bool:

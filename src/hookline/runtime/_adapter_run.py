@@ -965,7 +965,7 @@ class AdapterRun(ForeignLife):
             control.suspended = reason == "waiting_for_human"
             return AgentResult(output=said[0], reason=reason)
 
-        control = RunControl(run, pinned=self._resumed)
+        control = RunControl(run, run.watch, pinned=self._resumed)
         if AgentCall not in run.intercepted:
             await terminal(call)
             return AgentDone(output=said[0], ran=True)

@@ -95,7 +95,7 @@ async def intercepted(
     run: Run, call: AgentCall, decisions: Sequence[Decision], *, resumed: bool
 ) -> tuple[CompletionReason, Sequence[str]]:
     """One run of the chain; why the run ended, and what it is to be continued with."""
-    control = RunControl(run, pinned=resumed)
+    control = RunControl(run, run.watch, pinned=resumed)
     reason: CompletionReason = "done"
     earlier = run.last_content if resumed else ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from contextvars import ContextVar
+from functools import partial
 from typing import Literal, cast
 
 import msgspec
@@ -14,7 +15,7 @@ from hookline.events import CompletionReason, OnError
 from hookline.runtime._agent import jsonable, kept
 from hookline.runtime._journal import storable_text
 from hookline.runtime._run import Run, endings
-from hookline.runtime._state import DurableStore, OperationResult, OperationState, Steering
+from hookline.runtime._state import DurableStore, InMemoryStore, OperationResult, OperationState, Steering
 
 __all__ = [
     "LOST_HERE",
@@ -34,10 +35,34 @@ __all__ = [
 
 async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
     """Store the state between two steps."""
+    store = run.store
+    if status == "running" and store.__class__ is InMemoryStore:
+        run.version = store._keep_live(
+            run.operation_id, partial(state_of, run, "running"), expected_version=run.version
+        )
+        return
     if run.attempted is not None:
         await look_up(run, run.attempted)
     expected, journal = run.version, run.journal
-    state = OperationState(
+    state = run.attempted = state_of(run, status, (expected or 0) + 1)
+    try:
+        if journal is None:
+            await run.store.save(state, expected_version=expected)
+        else:
+            durable = cast(DurableStore, run.store)
+            await durable.commit(state, expected_version=expected, entries=tuple(journal.entries))
+            journal.wrote(state.events)
+    except StaleStateError:
+        run.attempted = None
+        raise
+    run.attempted = None
+    run.version = state.version
+
+
+def state_of(run: Run, status: CompletionReason | Literal["running"], version: int) -> OperationState:
+    """Return what a store keeps of a run."""
+    journal = run.journal
+    return OperationState(
         operation_id=run.operation_id,
         agent_id=run.agent.id,
         user_id=run.user_id,
@@ -70,21 +95,8 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         open_step=journal.open_step() if journal is not None else None,
         framework=run.framework,
         events=journal.numbered if journal is not None else 0,
-        version=(expected or 0) + 1,
+        version=version,
     )
-    run.attempted = state
-    try:
-        if journal is None:
-            await run.store.save(state, expected_version=expected)
-        else:
-            durable = cast(DurableStore, run.store)
-            await durable.commit(state, expected_version=expected, entries=tuple(journal.entries))
-            journal.wrote(state.events)
-    except StaleStateError:
-        run.attempted = None
-        raise
-    run.attempted = None
-    run.version = state.version
 
 
 async def checkpoint(run: Run) -> None:

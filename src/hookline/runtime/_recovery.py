@@ -184,7 +184,7 @@ async def child_goes_on(run: Run, step: Step, calling: ToolRequest, begun: Begun
         return await answer_of_child(run, final, begun)
 
     if SubAgentCall in run.intercepted:
-        result = await led(run, call, terminal, RunControl(run, pinned=True))
+        result = await led(run, call, terminal, RunControl(run, run.watch, pinned=True))
     else:
         result = await terminal(call)
     keep_answer(run, step, calling, call.callee_id, result)

@@ -13,7 +13,7 @@ from hookline.calls import Ask, Call, StepCall
 from hookline.execution import Observer, refuse_return
 from hookline.hooks import AnyHook
 from hookline.instrumentation import Instrumentation, SegmentInfo
-from hookline.interceptors import NEVER_INTERRUPTED, CompiledInterceptor, Interruptible, Terminal, Traversal
+from hookline.interceptors import CompiledInterceptor, Interruptible, Terminal, Traversal
 from hookline.runtime._run import Run
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 async def run_through_chain(run: Run, call: Call, terminal: Terminal, control: RunControl | None = None) -> Traversal:
     """Lead a call of a run through its interceptors; callers ask `run.intercepted` first."""
     assert run.chain is not None
-    traversal = await run.chain._traverse(call, terminal, control or RunControl(run))
+    traversal = await run.chain._traverse(call, terminal, control or RunControl(run, run.watch))
     if run.begun:
         _tell_bundles(run, traversal)
     return traversal
@@ -52,28 +52,23 @@ class RunControl(msgspec.Struct, eq=False):
 
     Attributes:
         run: The run.
+        watch: The run, which says whether it was interrupted; `NEVER_INTERRUPTED` for a call that comes after it.
         pinned: Whether nothing may rewrite the call: it began before, and waited for a person.
         decided: Whether a person has approved the call.
         approved: Whether the approval holds, so that no `Ask` is asked again.
         asked_by: The hook that had the person asked before hooks further inside judged the call; see `WaitingCall`.
         ask: Whether a person must be asked about the final call although no hook said so; see `RunPolicy`.
         suspended: Whether the call goes on in another segment, so that no `after` runs yet.
-        at_end: Whether the call comes after the run, so that an interrupt of the run does not concern it.
     """
 
     run: Run
+    watch: Interruptible
     pinned: bool = False
     decided: bool = False
     approved: bool = False
     asked_by: tuple[str, int] | None = None
     ask: Callable[[Any], Awaitable[Ask | None] | None] | None = None
     suspended: bool = False
-    at_end: bool = False
-
-    @property
-    def watch(self) -> Interruptible:
-        """The run, which says whether it was interrupted."""
-        return NEVER_INTERRUPTED if self.at_end else self.run.watch
 
     @property
     def resumed(self) -> bool:

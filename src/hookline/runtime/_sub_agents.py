@@ -63,7 +63,7 @@ async def intercepted(run: Run, call: SubAgentCall, problem: str | None, calling
     async def terminal(final: SubAgentCall) -> AgentResult:
         return await call_sub_agent(run, final, problem if final.instruction == call.instruction else None, calling)
 
-    return await led(run, call, terminal, RunControl(run))
+    return await led(run, call, terminal, RunControl(run, run.watch))
 
 
 async def led(

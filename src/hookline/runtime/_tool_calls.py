@@ -199,9 +199,7 @@ async def answer_intercepted(
     """A tool call with hooks in its way: it is run, changed, answered, denied, or shown to a person."""
 
     def target_of(final: ToolCall) -> tuple[Tool | None, str | None]:
-        """Return the tool of the call as hooks have left it, and what is wrong with its arguments."""
-        if final is call:
-            return tool, problem
+        """Return the tool of a call that hooks have changed, and what is wrong with its arguments."""
         found: Tool | Agent | None = tool
         if (final.toolset, final.tool_name) != (call.toolset, call.tool_name):
             found = run.find(final)
@@ -209,16 +207,18 @@ async def answer_intercepted(
 
     def terminal(final: ToolCall) -> Awaitable[ToolResult]:
         run.tool_calls += 1
+        if final is call:
+            return call_tool(run, step, call, tool, problem)
         target, still = target_of(final)
         return call_tool(run, step, counted(run, final, call), target, still)
 
     def ask(final: ToolCall) -> Awaitable[Ask | None] | None:
-        target, still = target_of(final)
+        target, still = (tool, problem) if final is call else target_of(final)
         if target is None or still is not None or target.needs_approval is False:
             return None
         return _ask_if_needed(target, final)
 
-    control = RunControl(run, approved, approved, approved, asked_by, ask)
+    control = RunControl(run, run.watch, approved, approved, approved, asked_by, ask)
     passage = await run_through_chain(run, call, terminal, control)
     final: ToolCall = passage.call if passage.reached else counted(run, passage.call, call)
     if passage.asked is not None and not run.can_ask:
