@@ -292,6 +292,7 @@ class Database:
         self.dialect = address.dialect
         self.retry_seconds = retry_seconds
         self._turn = asyncio.Lock()
+        self._closed = False
         # What is kept in memory is gone with its last connection, and one that is cut short is closed.
         self._making: set[asyncio.Task[None]] = set()
         self._keeper = sqlite3.connect(f"{address.url.database}?vfs=memdb", uri=True) if address.in_memory else None
@@ -405,6 +406,7 @@ class Database:
         """Close the connections."""
         if self._making:
             await asyncio.wait(self._making)
+        self._closed = True
         await self._writer.dispose()
         await self._reader.dispose()
         if self._keeper is not None:
@@ -452,8 +454,13 @@ class Database:
             self._making.add(making)
             making.add_done_callback(self._making.discard)
             await asyncio.shield(making)
-        async with engine.begin() as connection:
-            yield connection
+        async with engine.connect() as connection:
+            try:
+                async with connection.begin():
+                    yield connection
+            finally:
+                if self._closed:  # the pool was given up meanwhile, and would not close what comes back to it
+                    await connection.invalidate()
 
     def _postgresql(self, pool_size: int) -> AsyncEngine:
         engine = create_async_engine(
