@@ -786,7 +786,7 @@ class AdapterRun(ForeignLife):
             else:
                 run.count_call(call)
                 await answer(run, step, calling, call, tool, problem)
-        except (*LOST_HERE, StaleStateError) as error:
+        except LOST_HERE as error:
             self._lost = error
             raise
         finally:

@@ -150,7 +150,7 @@ def steering(run: Run) -> Steering:
 
 logger = logging.getLogger("hookline")
 
-LOST_HERE = (StoreUnavailableError, StateFormatError, OperationBusyError)
+LOST_HERE = (StoreUnavailableError, StateFormatError, OperationBusyError, StaleStateError)
 """What keeps a run from going on in this process, and is no failure of the operation."""
 
 let_go_when_cancelled: ContextVar[bool] = ContextVar("let_go_when_cancelled", default=False)
