@@ -76,7 +76,7 @@ def known() -> set[tuple[str, str]]:
 
 
 def normal(url: str) -> str:
-    """What `hookline.delivery._endpoint_secrets.normal_endpoint` made of an address when this was written."""
+    """Normalize an address as `hookline.delivery` did when this migration was written."""
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
     place = parts.netloc.lower().removesuffix(DEFAULT_PORTS.get(scheme, ":"))
