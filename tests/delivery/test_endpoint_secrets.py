@@ -34,7 +34,7 @@ from hookline.delivery._endpoint_secrets import normalize_endpoint
 from hookline.delivery._master_keys import generate_master_key, rotate_key_file, write_key_file
 from hookline.errors import DeliveryError, HookUsageError
 from hookline.store import SqlStore
-from hookline.store._deliveries import insert_deliveries, rows_of
+from hookline.store._deliveries import build_delivery_rows, insert_deliveries
 from hookline.store._migrate import SCRIPTS, VERSION_TABLE
 from hookline.store._tables import audit, deliveries, endpoint_secrets, master_keys
 from tests.delivery.envelopes import envelope_to
@@ -378,7 +378,7 @@ async def test_what_was_queued_before_the_migration_is_signed_for_its_old_receiv
         queued = [envelope("acme", receiver.url, "msg_old"), envelope("", receiver.url_of("/system"), "msg_system")]
         async with SqlStore(url) as store, store.writing() as connection:
             await connection.run_sync(downgraded)
-            await insert_deliveries(connection, rows_of(queued), now=store.now_sql())
+            await insert_deliveries(connection, build_delivery_rows(queued), now=store.now_sql())
         async with SqlStore(url) as store:
             keys = KeyRing({"": [ENVIRONMENT]})
             [legacy] = await secrets_of(store).page(None)

@@ -452,7 +452,7 @@ async def test_a_delivery_that_a_newer_version_wrote_is_left_to_others_and_holds
         left = await DeliveryLog(store).delivery(theirs[0].id)
         assert left is not None
         assert (left.status, left.attempts, left.claimed_by) == ("pending", 0, None)
-        assert f"Delivery {theirs[0].id} is left to others" in caplog.text
+        assert f"Delivery {theirs[0].id} is postponed for" in caplog.text
         hook = msgspec.json.encode(theirs[0].hook)
         soon = "UPDATE deliveries SET hook = :hook, next_attempt_at = 0 WHERE id = :id"
         await change(store, soon, hook=hook, id=theirs[0].id)

@@ -27,21 +27,21 @@ from hookline.errors import DeliveryError, HookUsageError, StoreUnavailableError
 from hookline.store import (
     LONGEST_LEASE,
     Breaker,
-    Claimed,
-    Outcome,
-    Run,
+    ClaimedDelivery,
+    DeliveryOutcome,
+    DeliveryRun,
     SqlStore,
-    claim,
-    correct_times,
-    due,
-    extend,
+    build_delivery_rows,
+    claim_deliveries,
+    correct_due_times,
+    extend_claims,
+    has_due_deliveries,
     insert_deliveries,
-    lock,
-    release,
-    release_unknown,
-    rows_of,
-    settle,
-    storable,
+    lock_deliveries,
+    release_claims,
+    release_uncertain_claims,
+    replace_unstorable,
+    settle_deliveries,
 )
 from hookline.webhooks import ControlAnswer, Envelope, ServedBy
 
@@ -117,19 +117,19 @@ class ClaimedBatch:
     """Consecutive deliveries of one stream that this worker has claimed together.
 
     Args:
-        run: The deliveries, in the order of their stream.
+        deliveries: The deliveries, in the order of their stream.
         until: The end of the claim, by the clock of the event loop.
     """
 
-    def __init__(self, run: Run, until: float) -> None:
-        self.run = run
+    def __init__(self, deliveries: DeliveryRun, until: float) -> None:
+        self.deliveries = deliveries
         self.until = until
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[DeliveryOutcome] = []
 
     @property
     def seq(self) -> int:
         """Sequence number of the row that carries the claim."""
-        return self.run[0].seq
+        return self.deliveries[0].seq
 
 
 class EndpointQueue:
@@ -164,12 +164,13 @@ class EndpointQueues:
         """Return the endpoints for which no further batches should be claimed."""
         return [url for url, queue in self._queues.items() if len(queue.waiting) >= self._parallel_limit(queue)]
 
-    def add(self, batch: Sequence[ClaimedBatch]) -> None:
+    def add(self, batches: Sequence[ClaimedBatch]) -> None:
         """Add claimed batches to the queues of their endpoints."""
-        for each in batch:
-            queue = self._queues.setdefault(each.run[0].endpoint, EndpointQueue())
-            queue.failures = each.run[0].failures if not queue.under_way else max(queue.failures, each.run[0].failures)
-            queue.waiting.append(each)
+        for batch in batches:
+            first = batch.deliveries[0]
+            queue = self._queues.setdefault(first.endpoint, EndpointQueue())
+            queue.failures = first.failures if not queue.under_way else max(queue.failures, first.failures)
+            queue.waiting.append(batch)
 
     def take_startable(self) -> Iterator[ClaimedBatch]:
         """Remove and yield the batches that may start now. Call `finish` for each when it ends."""
@@ -187,7 +188,7 @@ class EndpointQueues:
         Returns:
             The endpoint's waiting batches if its circuit breaker has opened; their claims have to be released.
         """
-        url = batch.run[0].endpoint
+        url = batch.deliveries[0].endpoint
         queue = self._queues[url]
         queue.under_way -= 1
         self.under_way -= 1
@@ -263,7 +264,7 @@ class DeliveryWorker:
     def __init__(
         self,
         store: SqlStore,
-        attempt: Callable[[Claimed], Awaitable[Outcome]],
+        attempt: Callable[[ClaimedDelivery], Awaitable[DeliveryOutcome]],
         *,
         served: Callable[[], Collection[str]],
         options: DeliveryWorkerOptions,
@@ -291,7 +292,7 @@ class DeliveryWorker:
         self._wake.set()
 
     def stop(self) -> None:
-        """Stop claiming. `run` returns once the deliveries under way have ended and the rest is released."""
+        """Stop claiming. `deliveries` returns once the deliveries under way have ended and the rest is released."""
         self._stopping = True
         self._wake.set()
 
@@ -373,23 +374,27 @@ class DeliveryWorker:
             now = (await connection.execute(select(self._store.now_sql()))).scalar_one()
             outcomes = [outcome for batch in ended for outcome in batch.outcomes]
             settled = {outcome.claimed.seq for outcome in outcomes} | {batch.seq for batch in ended}
-            await lock(connection, settled | (self._batches.keys() if renew else set()))
+            await lock_deliveries(connection, settled | (self._batches.keys() if renew else set()))
             if uncertain_ends:
-                await release_unknown(connection, uncertain_ends, kept=self._batches.keys(), now=now, worker=worker)
-            await settle(connection, outcomes, now=now, worker=worker, breaker=options.breaker)
+                await release_uncertain_claims(
+                    connection, uncertain_ends, kept=self._batches.keys(), now=now, worker=worker
+                )
+            await settle_deliveries(connection, outcomes, now=now, worker=worker, breaker=options.breaker)
             untried = [batch.seq for batch in ended if not batch.outcomes]
             if untried:
-                await release(connection, untried, now=now, worker=worker)
+                await release_claims(connection, untried, now=now, worker=worker)
             lost: set[int] = set()
             if renew:
                 seqs = self._batches.keys() - {batch.seq for batch in ended}
-                kept = await extend(connection, seqs, now=now, worker=worker, lease_seconds=options.lease_seconds)
+                kept = await extend_claims(
+                    connection, seqs, now=now, worker=worker, lease_seconds=options.lease_seconds
+                )
                 lost = seqs - kept
-                await correct_times(connection, now=now, longest_delay=options.longest_delay)
+                await correct_due_times(connection, now=now, longest_delay=options.longest_delay)
             runs = []
             if should_claim:
                 uncertain_ends.append(now + options.lease_seconds)
-                runs = await claim(
+                runs = await claim_deliveries(
                     connection,
                     now=now,
                     worker=worker,
@@ -420,7 +425,7 @@ class DeliveryWorker:
         clock = asyncio.get_running_loop().time
         enough = clock() + LONGEST_RUN
         try:
-            for claimed in batch.run:
+            for claimed in batch.deliveries:
                 if clock() >= batch.until or (batch.outcomes and (self._stopping or clock() > enough)):
                     break
                 outcome = await self._attempt(claimed)
@@ -589,7 +594,7 @@ class Outbox:
             StoreUnavailableError: If the store cannot be reached. Either all envelopes were written or none.
             HookUsageError: If the database refuses them, for example a text that is too long. None was written.
         """
-        rows = rows_of(envelopes)
+        rows = build_delivery_rows(envelopes)
         try:
             async with self.store.writing() as connection:
                 await insert_deliveries(connection, rows, now=self.store.now_sql())
@@ -648,7 +653,7 @@ class Outbox:
             if self._worker.idle:
                 async with self.store.reading() as connection:
                     now = (await connection.execute(select(self.store.now_sql()))).scalar_one()
-                    if not await due(connection, now=now, served=self._names) and self._worker.idle:
+                    if not await has_due_deliveries(connection, now=now, served=self._names) and self._worker.idle:
                         return
                 self.wake()
             await asyncio.sleep(SOONEST / 5)
@@ -675,10 +680,10 @@ class Outbox:
     ) -> None:
         await self.aclose()
 
-    async def _attempt(self, claimed: Claimed) -> Outcome:
+    async def _attempt(self, claimed: ClaimedDelivery) -> DeliveryOutcome:
         """Make one attempt, and return its outcome; errors become outcomes too."""
         if claimed.refused is not None:
-            return Outcome(claimed=claimed, status="dead", attempted=False, error=claimed.refused)
+            return DeliveryOutcome(claimed=claimed, status="dead", attempted=False, error=claimed.refused)
         began, code = monotonic(), None
         try:
             if is_local(claimed.envelope.hook):
@@ -691,32 +696,32 @@ class Outbox:
                 if self._waits_since is None or monotonic() - self._waits_since > COMPLAINTS_EVERY:
                     self._waits_since = monotonic()
                     logger.error("Deliveries wait for their signing secrets: %s", error.problem)
-                why = storable(f"waits for its signing secret: {error.problem}")
+                why = replace_unstorable(f"waits for its signing secret: {error.problem}")
                 delay = WITHOUT_KEY if isinstance(error.__cause__, MasterKeyError) else WITHOUT_STORE
-                return Outcome(claimed=claimed, status="pending", attempted=False, delay=delay, error=why)
+                return DeliveryOutcome(claimed=claimed, status="pending", attempted=False, delay=delay, error=why)
             return self._failed_outcome(claimed, error, began)
         except Exception as error:
             logger.exception("Delivery %s failed in an unexpected way", claimed.envelope.id)
             problem = DeliveryError(claimed.envelope.hook.id, "network_error", type(error).__name__)
             return self._failed_outcome(claimed, problem, began)
         took = (monotonic() - began) * 1e3
-        return Outcome(claimed=claimed, status="delivered", began=began, duration_ms=took, status_code=code)
+        return DeliveryOutcome(claimed=claimed, status="delivered", began=began, duration_ms=took, status_code=code)
 
-    def _failed_outcome(self, claimed: Claimed, error: DeliveryError, began: float) -> Outcome:
+    def _failed_outcome(self, claimed: ClaimedDelivery, error: DeliveryError, began: float) -> DeliveryOutcome:
         # Functions of the process may raise errors with any values; one odd value would keep the whole group of
         # outcomes from being written.
         wait = min(error.retry_after, LONGEST_WAIT) if is_finite_number(error.retry_after) else None
         code = error.status_code if isinstance(error.status_code, int) and 0 <= error.status_code < 1000 else None
         gone = error.code == "gone"
         delay = delay_before_retry(self._schedule, claimed.attempts + 1, jitter=self._jitter, retry_after=wait)
-        return Outcome(
+        return DeliveryOutcome(
             claimed=claimed,
             status="dead" if gone or delay is None else "pending",
             delay=delay or 0.0,
             began=began,
             duration_ms=(monotonic() - began) * 1e3,
             status_code=code,
-            error=storable(f"{error.code}: {error.problem}"),
+            error=replace_unstorable(f"{error.code}: {error.problem}"),
             failed=error.code not in ("configuration", "blocked"),
             pause=wait,
             gone=gone,
