@@ -252,7 +252,7 @@ def _address(process: subprocess.Popen[bytes], said: Path) -> str:
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
     """Drive the Chromium of this worker. The driver holds an event loop while it lives, so it is no longer than a module."""
-    # Environments of a single framework load this file too, and have no Playwright.
+    # Imported here: the environments of the adapters' tests load this module, and have no Playwright.
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=30_000)  # the browser shares a busy machine with other tests
