@@ -61,7 +61,6 @@ from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import decided, rejection
 from hookline.runtime._capabilities import Capabilities, check_driven
 from hookline.runtime._inputs import check_ids, checked_id, new_operation_id
-from hookline.runtime._journal import storable, storable_text
 from hookline.runtime._lifecycle import LAST_SAVE_SECONDS
 from hookline.runtime._missing_hooks import check_interceptors
 from hookline.runtime._persistence import (
@@ -97,7 +96,6 @@ __all__ = [
     "keep_end",
     "no_child",
     "placeholder_agent",
-    "storable_messages",
 ]
 
 
@@ -205,7 +203,7 @@ async def claim(run: Run) -> None:
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
             with contextlib.suppress(Exception):
-                if run.journal is not None:
+                if run.journal.durable:
                     await take_back(run, version)
                 else:
                     await save(run, "waiting_for_human")
@@ -243,7 +241,7 @@ async def keep_end(
     try:
         await save_end(run, reason, error)
     except Exception as unsaved:
-        if run.journal is None:
+        if not run.journal.durable:
             with contextlib.suppress(Exception):
                 await save(run, "error")
         elif await is_stored(run, reason):
@@ -252,16 +250,6 @@ async def keep_end(
             await save_minimal_end(run, unsaved)
         return "error", error or unsaved
     return reason, error
-
-
-def storable_messages(messages: Sequence[Message]) -> list[Message]:
-    """Messages of a framework that every store keeps."""
-    return [
-        message
-        if message.content.isascii()
-        else msgspec.structs.replace(message, content=storable_text(message.content))
-        for message in messages
-    ]
 
 
 class ForeignLife:
@@ -415,7 +403,7 @@ class ForeignLife:
             bundles = [entry for entry in self._hooks if isinstance(entry, Instrumentation)]
             hooks = begin_instrumentation(run, list(dict.fromkeys(bundles))) if bundles else run.hooks
             dispatcher.register(self.operation_id, hooks)
-            if self._resumed or run.journal is not None:
+            if self._resumed or run.journal.durable:
                 await claim(run)
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -477,7 +465,7 @@ class ForeignLife:
             if self._step is not None and (cause := cause_of(run, reason, failure)) is not None:
                 failed_step(run, self._step.index, cause)
             self.end_step(should_continue=False)
-            if reason == "waiting_for_human" or self._resumed or run.journal is not None:
+            if reason == "waiting_for_human" or self._resumed or run.journal.durable:
                 if save_timeout == math.inf:
                     reason, failure = await keep_end(run, reason, failure)
                 else:
@@ -561,7 +549,7 @@ class ForeignLife:
     def answered(self, response: ModelResponse) -> None:
         """Take a model's answer into the step and the totals."""
         step = self.step
-        self._opened.count(step, response if self._opened.journal is None else storable(response))
+        self._opened.count(step, self._opened.journal.storable(response))
         if response.tool_calls:
             step.calling, step.type = list(response.tool_calls), "call_tool"
         elif step.calling:
@@ -704,7 +692,7 @@ class AdapterRun(ForeignLife):
             Its answer, or that of a hook; `None` if a hook denied it, which is to end the run.
         """
         run, step = self._opened, self.step
-        run.messages = list(messages) if run.journal is None else storable_messages(messages)
+        run.messages = run.journal.storable_messages(messages)
         run.given_specs = list(tools)
         model = run.agent.model
         call = ModelCall(

@@ -71,8 +71,7 @@ def note_decisions(run: Run, step: Step, decisions: Sequence[Decision]) -> None:
         run.decisions[decision.tool_call_id] = decision
         if run.hooked(AfterHumanIntervention):
             run.tell(decided(run, decision))
-    if run.journal is not None:
-        run.journal.taking = []
+    run.journal.settle_decisions()
 
 
 async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:

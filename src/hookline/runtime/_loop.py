@@ -20,7 +20,6 @@ from hookline.phases import Phase
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import ask_person, note_decisions, resume_step
 from hookline.runtime._compaction import compact_if_needed
-from hookline.runtime._journal import storable
 from hookline.runtime._models import RETRY, Model, ModelRetry, own_copy, respond
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run, after_step, before_step
@@ -56,9 +55,7 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
         await run.take_turn()
         if decisions:
             note_decisions(run, step, decisions)
-            if run.journal is not None:
-                run.journal.entered = False
-                await checkpoint(run)
+            await checkpoint(run)
         work = work_of(run, step, decisions)
         reason = await (
             instrumented_step(run, step.index, work) if StepCall in run.enclosing else work
@@ -73,8 +70,7 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
 
 def work_of(run: Run, step: Step, decisions: Sequence[Decision]) -> Coroutine[Any, Any, CompletionReason | None]:
     """What happens between the two events of a step."""
-    if run.journal is not None:
-        run.journal.entered = StepCall not in run.intercepted
+    step.entered = StepCall not in run.intercepted
     work = partial(resume_step, run, step, decisions) if decisions else partial(model_step, run, step)
     return intercepted_step(run, step, work) if StepCall in run.intercepted else work()
 
@@ -87,8 +83,7 @@ async def intercepted_step(
 
     async def terminal(call: StepCall) -> StepResult:
         nonlocal reason
-        if run.journal is not None:
-            run.journal.entered = True
+        step.entered = True
         reason = await work() or limit_reached(run)
         return StepResult(should_continue=reason is None, content=step.content)
 
@@ -129,8 +124,7 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
     response = await ask_model(run, step)
     if response is None:
         return "interrupted"
-    if run.journal is not None:
-        response = storable(response)
+    response = run.journal.storable(response)
     if run.phases is not None:
         await run.move(Phase.ANALYZING_LLM_RESPONSE)
     run.count(step, response)
@@ -164,7 +158,7 @@ async def run_jobs(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | 
 async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     """The seam around one model call; `None` if a hook denied it, which ends the run."""
     model, retry = cast(Model, run.agent.model), run.agent.retry
-    if run.journal is not None:
+    if run.journal.durable:  # else not even awaited: a run asks for each model call
         await checkpoint(run)
     if ModelCall not in run.intercepted:
         run.llm_calls += 1

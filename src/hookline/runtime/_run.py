@@ -33,7 +33,7 @@ from hookline.interceptors import Chain
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent, found_offered, offered_again
 from hookline.runtime._inputs import system_message
-from hookline.runtime._journal import Journal
+from hookline.runtime._journal import NO_JOURNAL, Journal
 from hookline.runtime._missing_hooks import all_interceptor_keys
 from hookline.runtime._models import OnToken, Release, run_text
 from hookline.runtime._state import (
@@ -169,6 +169,7 @@ class Run(Conversation):
     __slots__ = (
         "__weakref__",
         "agent",
+        "ask_observers",
         "attempted",
         "begun",
         "call_ids",
@@ -207,12 +208,14 @@ class Run(Conversation):
         "scope",
         "started",
         "steered",
+        "step",
         "step_index",
         "steps",
         "stopped",
         "store",
         "stored_offer",
         "task",
+        "tell",
         "tenant_id",
         "text",
         "thread",
@@ -252,8 +255,15 @@ class Run(Conversation):
         """Told when the operation ends: keeps the conversation of a session."""
         self.history = history
         """How many of the first messages are no input of this run: a session's conversation so far."""
-        self.journal = Journal(state, recovered=recovered) if isinstance(store, DurableStore) else None
-        """On a store that keeps what happened: what it does not have yet."""
+        self.journal: Journal = NO_JOURNAL
+        self.tell: Callable[[Event], None] = dispatcher.dispatch
+        """Dispatches an event. Callers ask `hooked` first, so that an event is built only if somebody wants it."""
+        self.ask_observers: Callable[[BeforeToolCall], Awaitable[ToolResult | None]]
+        """Dispatches the event that observers may answer."""
+        self.ask_observers = dispatcher.dispatch_before_tool_call
+        if isinstance(store, DurableStore):
+            self.journal = Journal(state, dispatcher, recovered=recovered)
+            self.tell, self.ask_observers = self.journal.tell, self.journal.ask_observers
         self.critical: RequiredDeliveries | None = None
         """Watches the deliveries that the operation is for, where this process makes them."""
         self.interceptors = all_interceptor_keys(state, hooks)
@@ -285,6 +295,8 @@ class Run(Conversation):
         self.token = anyio.lowlevel.current_token() if self.task is None else None
         self.started = perf_counter_ns()
         self.ended: int | None = None
+        self.step: Step | None = None
+        """The step that is under way."""
         self.step_index: int | None = None
         self.version = version
         self._take_up(state)
@@ -325,7 +337,7 @@ class Run(Conversation):
         self.traceparents = tuple(state.traceparents)
         self.waiting_since_unix_nano = state.waiting_since_unix_nano
         steering = state.steering or UNSTEERED
-        self.steered = self.chain is not None or state.steering is not None or self.journal is not None
+        self.steered = self.chain is not None or state.steering is not None or self.journal.durable
         self.instructions = self.agent.instructions if steering.instructions is None else steering.instructions
         self.continues = steering.continues
         self.waiting: dict[str, WaitingCall] = dict(steering.waiting)
@@ -342,7 +354,7 @@ class Run(Conversation):
     @property
     def recovering(self) -> bool:
         """Whether it goes on with what a process that died has left."""
-        return self.journal is not None and self.journal.recovered
+        return self.journal.recovered
 
     # What the model may call.
 
@@ -382,25 +394,12 @@ class Run(Conversation):
             step.ran = True
             await self.move(Phase.EXECUTING_TOOL)
 
-    # Telling the hooks. Callers ask `hooked` first, so that an event is built only if somebody wants it.
+    # Events, cancellation.
 
     def hooked(self, event: type[Event]) -> bool:
         """Whether anybody wants this event."""
         # The gate as `has_hooks` reads it; a run asks for each event.
-        return self.journal is not None or self.operation_id in self.dispatcher._gates[event]
-
-    def tell(self, event: Event) -> None:
-        """Dispatch an event."""
-        if self.journal is not None:
-            self.journal.note(event)
-        self.dispatcher.dispatch(event)
-
-    async def ask_observers(self, event: BeforeToolCall) -> ToolResult | None:
-        """Dispatch the event that may be answered."""
-        if self.journal is not None:
-            self.journal.begin(event)
-            self.journal.note(event)
-        return await self.dispatcher.dispatch_before_tool_call(event)
+        return self.journal.durable or self.operation_id in self.dispatcher._gates[event]
 
     async def take_turn(self) -> None:
         """Let other tasks run even if model and tools never wait, and take note of an interrupt or a cancellation.
@@ -516,8 +515,7 @@ def before_step(run: Run) -> Step:
     step = Step(run.steps)
     run.step_index = step.index
     run.steps += 1
-    if run.journal is not None:
-        run.journal.step = step
+    run.step = step
     if run.hooked(BeforeStep):
         run.tell(BeforeStep(**run.ids, step_index=step.index))
     return step
@@ -525,6 +523,7 @@ def before_step(run: Run) -> Step:
 
 def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
     """End a step, whatever happened in it."""
+    run.step = None
     if not run.hooked(AfterStep):
         return
     now = perf_counter_ns()
@@ -548,8 +547,6 @@ def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
             total_tool_calls=run.tool_calls,
         )
     )
-    if run.journal is not None:
-        run.journal.step = None
 
 
 def endings(run: Run, reason: CompletionReason, error: BaseException | None) -> list[Event]:
@@ -606,7 +603,7 @@ def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:
     kept = [data for data in run.data if data not in given]
     run.data = [*kept, *given]
     every = [*hooks, *(_restored(data) for data in kept)]
-    if run.journal is not None:
+    if run.journal.durable:
         run.hooks = local(every, lambda: run.dispatcher.delivery)
         return
     if any(data.webhook.fallback == "none" for data in run.data):

@@ -46,15 +46,14 @@ async def answer(run: Run, step: Step, calling: ToolRequest, agent: Agent) -> No
 
 def keep_answer(run: Run, step: Step, calling: ToolRequest, callee_id: str, result: AgentResult) -> None:
     """Note what the model is to be told of a sub-agent."""
-    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = ToolOutcome(
+    outcome = ToolOutcome(
         toolset=AGENT_IDENTIFIER,
         tool_name=callee_id,
         tool_call_id=calling.tool_call_id,
         content=result.output,
         success=result.reason == "done",
     )
-    if run.journal is not None:
-        run.journal.keep(calling.tool_call_id)
+    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = run.journal.close_call(outcome)
 
 
 async def intercepted(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
@@ -122,26 +121,23 @@ def failed(run: Run, call: SubAgentCall, error: BaseException, *, told: bool = F
 async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
     """One sub-agent call, innermost: `beforeCallAgent` → child → `afterCallAgent` or `onCallAgentError`."""
     child_id = new_operation_id()
-    if run.journal is not None:
-        run.journal.begin_agent(call, calling.tool_call_id, child_id)
+    run.journal.begin_agent(call, calling.tool_call_id, child_id)
     if run.hooked(BeforeCallAgent):
         run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
     work = answer_of_call(run, call, problem, child_id)
     try:
         return await (instrumented(run, call, work) if SubAgentCall in run.enclosing else work)
     finally:
-        if run.journal is not None:  # however it ended, hooks were told
-            run.journal.end(calling.tool_call_id)
+        run.journal.end_call(calling.tool_call_id)  # however it ended, hooks were told
 
 
 async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, child_id: str) -> AgentResult:
     """The sub-agent itself, and the second event of the pair."""
-    if run.journal is not None:
-        try:
-            await checkpoint(run)
-        except BaseException as error:
-            failed(run, call, error)
-            raise
+    try:
+        await checkpoint(run)
+    except BaseException as error:
+        failed(run, call, error)
+        raise
     try:
         if problem is not None:
             raise ToolArgumentsError(f"{AGENT_IDENTIFIER}/{call.callee_id}", problem)
@@ -155,7 +151,7 @@ async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, chil
             raise result.error or RuntimeError("unknown error")
     except Exception as error:
         answer = failed(run, call, error)
-        if run.journal is not None and isinstance(error, StoreUnavailableError):
+        if run.journal.durable and isinstance(error, StoreUnavailableError):
             raise  # the parent cannot go on either, and both are gone on with elsewhere
         return answer
     except BaseException:

@@ -24,7 +24,6 @@ from hookline.events import (
 )
 from hookline.interceptors import Traversal
 from hookline.runtime._agent import jsonable
-from hookline.runtime._journal import storable_text
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run
 from hookline.runtime._seams import RunControl, instrumented, run_through_chain
@@ -103,9 +102,9 @@ async def answer_calls(run: Run, jobs: list[Job]) -> None:
     try:
         async with anyio.create_task_group() as group:
             for job in jobs:
-                group.start_soon(job if run.journal is None else partial(_kept_job, run, job))
+                group.start_soon(partial(_run_and_write, run, job) if run.journal.durable else job)
     except BaseExceptionGroup as failures:
-        lost: BaseException | None = failures.subgroup(StoreUnavailableError) if run.journal is not None else None
+        lost: BaseException | None = failures.subgroup(StoreUnavailableError)
         while isinstance(lost, BaseExceptionGroup):
             lost = lost.exceptions[0]
         if lost is not None:
@@ -115,13 +114,12 @@ async def answer_calls(run: Run, jobs: list[Job]) -> None:
         raise
 
 
-async def _kept_job(run: Run, job: Job) -> None:
-    """One of several calls, written down when it has ended, since others may go on for long."""
+async def _run_and_write(run: Run, job: Job) -> None:
+    """Run one of several calls, and write the run when it has ended, since others may take long."""
     try:
         await job()
         await checkpoint(run)
     except StoreUnavailableError:
-        assert run.journal is not None
         run.journal.lost = True
         raise
 
@@ -137,7 +135,7 @@ def job(run: Run, step: Step, calling: ToolRequest, call: ToolCall, tool: Tool |
         tool: The tool, if there is one.
         problem: What is wrong with its arguments.
     """
-    if run.journal is None or calling.tool_call_id not in run.waiting:
+    if not run.journal.durable or calling.tool_call_id not in run.waiting:
         run.count_call(call)
     reserve(run, call)
     return partial(answer, run, step, calling, call, tool, problem)
@@ -171,7 +169,7 @@ def intercepted_job(
 
 def reserve(run: Run, call: ToolCall) -> None:
     """On a store that keeps what happened: keep the index of a call that has not begun, for whoever goes on."""
-    if run.journal is not None:
+    if run.journal.durable:
         run.waiting.setdefault(call.tool_call_id, WaitingCall(call_index=call.call_index))
 
 
@@ -304,17 +302,14 @@ def keep(run: Run, step: Step, calling: ToolRequest, call: ToolCall, result: Too
     content = f"{result.error_type}: {result.content}" if result.error_type else result.content
     if run.waiting:
         run.waiting.pop(calling.tool_call_id, None)
-    if run.journal is not None:
-        content = storable_text(content)
-    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = ToolOutcome(
+    outcome = ToolOutcome(
         toolset=call.toolset,
         tool_name=call.tool_name,
         tool_call_id=calling.tool_call_id,
         content=content,
         success=result.success and result.error_type is None,
     )
-    if run.journal is not None:
-        run.journal.keep(calling.tool_call_id)
+    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = run.journal.close_call(outcome)
 
 
 async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
@@ -331,7 +326,7 @@ async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, pro
             result = await run.ask_observers(event)
         if result is None:
             event = None
-            if run.journal is not None:
+            if run.journal.durable:
                 await checkpoint(run)
             work = run_tool(run, call, tool, problem)
             result = await (instrumented(run, call, work) if ToolCall in run.enclosing else work)
@@ -380,8 +375,6 @@ def tell_result(
         run.tell(AfterToolCall(**run.ids, **_of(call), content=result.content, success=result.success, **further))
     else:
         run.tell(OnToolCallError(**run.ids, **_of(call), error=result.content, error_type=result.error_type, **further))
-    if run.journal is not None:
-        run.journal.end(call.tool_call_id)
 
 
 def _of(call: ToolCall) -> dict[str, Any]:
