@@ -82,7 +82,7 @@ from hookline.runtime._seams import (
     run_through_chain,
 )
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, default_store
-from hookline.runtime._tool_calls import answer, call_of, intercepted_job
+from hookline.runtime._tool_calls import call_of, tool_job
 from hookline.runtime._tools import Tool, as_result
 
 __all__ = [
@@ -760,15 +760,9 @@ class AdapterRun(ForeignLife):
         run.at_hand[calling.tool_call_id] = tool
         try:
             call, problem = call_of(run, step, calling, tool)
-            if ToolCall in run.intercepted:
-                waiting = run.waiting.get(calling.tool_call_id)
-                asked_by = waiting.asked_by if waiting is not None else None
-                await intercepted_job(
-                    run, step, calling, call, problem, approved=approved, asked_by=asked_by if approved else None
-                )()
-            else:
-                run.count_call(call)
-                await answer(run, step, calling, call, tool, problem)
+            waiting = run.waiting.get(calling.tool_call_id)
+            asked_by = waiting.asked_by if waiting is not None and approved else None
+            await tool_job(run, step, calling, call, tool, problem, approved=approved, asked_by=asked_by)()
         except (*LOST_HERE, StaleStateError) as error:
             self._lost = error
             raise

@@ -7,6 +7,7 @@ from functools import partial
 from time import perf_counter_ns
 
 import anyio
+import msgspec
 
 from hookline.calls import AgentResult, StepCall, SubAgentCall, ToolCall, ToolRequest, ToolResult
 from hookline.errors import (
@@ -141,7 +142,7 @@ def settle_begun(run: Run, step: Step) -> list[Job]:
     for name, begun in list(journal.begun.items()):
         calling = callings.get(name, begun.call)
         if begun.child is not None:
-            jobs.append(partial(child_goes_on, run, step, calling, begun))
+            jobs.append(RecoveredAgentJob(run, step, calling, begun))
             continue
         content = WITHHELD
         if not begun.ended:
@@ -174,19 +175,36 @@ def call_of_child(run: Run, begun: BegunCall) -> SubAgentCall:
     return SubAgentCall(callee_id=begun.call.tool_name, instruction=instruction, **run.call_ids)
 
 
-async def child_goes_on(run: Run, step: Step, calling: ToolRequest, begun: BegunCall) -> None:
-    """A sub-agent that was under way: it goes on, or what it came to is taken from the store."""
-    call = call_of_child(run, begun)
-    step.ran = True
+class RecoveredAgentJob(msgspec.Struct, eq=False):
+    """The call of a sub-agent that was under way when its process died; calling the job continues it.
 
-    async def terminal(final: SubAgentCall) -> AgentResult:
-        return await answer_of_child(run, final, begun)
+    A sub-agent that has ended meanwhile does not run: its result is taken from the store.
 
-    if SubAgentCall in run.intercepted:
-        result = await led(run, call, terminal, RunControl(run, pinned=True))
-    else:
-        result = await terminal(call)
-    keep_answer(run, step, calling, call.callee_id, result)
+    Attributes:
+        run: The run that calls it.
+        step: The step.
+        request: The call as the model asked for it.
+        begun: The call as it was stored.
+    """
+
+    run: Run
+    step: Step
+    request: ToolRequest
+    begun: BegunCall
+
+    async def __call__(self) -> None:
+        run = self.run
+        call = call_of_child(run, self.begun)
+        self.step.ran = True
+
+        async def terminal(final: SubAgentCall) -> AgentResult:
+            return await answer_of_child(run, final, self.begun)
+
+        if SubAgentCall in run.intercepted:
+            result = await led(run, call, terminal, RunControl(run, pinned=True))
+        else:
+            result = await terminal(call)
+        keep_answer(run, self.step, self.request, call.callee_id, result)
 
 
 async def answer_of_child(run: Run, call: SubAgentCall, begun: BegunCall) -> AgentResult:

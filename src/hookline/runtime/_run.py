@@ -454,15 +454,15 @@ class Run(Conversation):
         ended = self.ended or perf_counter_ns()
         return self.earlier_ms + (ended - self.started) / 1e6
 
-    def count_call(self, call: ToolCall) -> None:
-        """Take a tool call that will now happen into the totals."""
-        self.call_indices[f"{call.toolset}/{call.tool_name}"] = call.call_index
-        self.tool_calls += 1
+    def reserve_index(self, call: ToolCall) -> None:
+        """Reserve the index of a call, so that no other call of its tool gets it.
 
-    def reserve(self, call: ToolCall) -> None:
-        """See to it that no other call of the tool gets the index of this one."""
+        With a durable store the call keeps its index also if this process dies before the call has begun.
+        """
         path = f"{call.toolset}/{call.tool_name}"
         self.call_indices[path] = max(call.call_index, self.call_indices.get(path, 0))
+        if self.journal.durable:
+            self.waiting.setdefault(call.tool_call_id, WaitingCall(call_index=call.call_index))
 
     def begin_model_call(self, step: Step) -> None:
         """Count a model call, also if it will fail; one that failed and is tried again in the same step counts once."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
+
+import msgspec
 
 from hookline.calls import AgentResult, SubAgentCall, ToolRequest
 from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError, message_of
@@ -15,33 +16,43 @@ from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run
 from hookline.runtime._seams import RunControl, instrumented, run_through_chain
 from hookline.runtime._state import OperationResult, Step
-from hookline.runtime._tool_calls import Job, parsed_args
+from hookline.runtime._tool_calls import parsed_args
 
-__all__ = ["answer_of", "failed", "keep_answer", "led", "sub_agent_job", "tell_completed"]
-
-
-def sub_agent_job(run: Run, step: Step, calling: ToolRequest, agent: Agent) -> Job:
-    """One call of a sub-agent in a step."""
-    return partial(answer, run, step, calling, agent)
+__all__ = ["SubAgentJob", "answer_of", "failed", "keep_answer", "led", "tell_completed"]
 
 
-async def answer(run: Run, step: Step, calling: ToolRequest, agent: Agent) -> None:
-    """One call of a sub-agent, from its arguments to what the model is told."""
-    args, problem = parsed_args(calling)
-    instruction = args.get("instruction")
-    if problem is None and not isinstance(instruction, str):
-        problem = "`instruction` must be a string"
-    call = SubAgentCall(
-        callee_id=agent.id,
-        instruction=instruction if isinstance(instruction, str) else "",
-        **run.call_ids,
-    )
-    await run.executing(step)
-    if SubAgentCall in run.intercepted:
-        result = await intercepted(run, call, problem, calling)
-    else:
-        result = await call_sub_agent(run, call, problem, calling)
-    keep_answer(run, step, calling, agent.id, result)
+class SubAgentJob(msgspec.Struct, eq=False):
+    """One call of a sub-agent in a step, from its arguments to what the model is told; calling the job runs it.
+
+    Attributes:
+        run: The run that calls it.
+        step: The step.
+        request: The call as the model asked for it.
+        agent: The sub-agent.
+    """
+
+    run: Run
+    step: Step
+    request: ToolRequest
+    agent: Agent
+
+    async def __call__(self) -> None:
+        run, request = self.run, self.request
+        args, problem = parsed_args(request)
+        instruction = args.get("instruction")
+        if problem is None and not isinstance(instruction, str):
+            problem = "`instruction` must be a string"
+        call = SubAgentCall(
+            callee_id=self.agent.id,
+            instruction=instruction if isinstance(instruction, str) else "",
+            **run.call_ids,
+        )
+        await run.executing(self.step)
+        if SubAgentCall in run.intercepted:
+            result = await intercepted(run, call, problem, request)
+        else:
+            result = await call_sub_agent(run, call, problem, request)
+        keep_answer(run, self.step, request, self.agent.id, result)
 
 
 def keep_answer(run: Run, step: Step, calling: ToolRequest, callee_id: str, result: AgentResult) -> None:

@@ -36,10 +36,9 @@ __all__ = [
     "answer_calls",
     "as_pending",
     "call_of",
-    "intercepted_job",
-    "job",
     "parsed_args",
     "shown_args",
+    "tool_job",
 ]
 
 Job = Callable[[], Coroutine[Any, Any, None]]
@@ -124,60 +123,91 @@ async def _run_and_write(run: Run, job: Job) -> None:
         raise
 
 
-def job(run: Run, step: Step, calling: ToolRequest, call: ToolCall, tool: Tool | None, problem: str | None) -> Job:
-    """One tool call of a step that no hook stands in the way of.
+class ToolJob(msgspec.Struct, eq=False):
+    """One tool call of a step that no interceptor stands in the way of; calling the job runs it.
 
-    Args:
+    Attributes:
         run: The run.
         step: The step.
-        calling: The call as the model asked for it.
+        request: The call as the model asked for it.
         call: The call as it will run.
         tool: The tool, if there is one.
         problem: What is wrong with its arguments.
     """
-    if not run.journal.durable or calling.tool_call_id not in run.waiting:
-        run.count_call(call)
-    reserve(run, call)
-    return partial(answer, run, step, calling, call, tool, problem)
+
+    run: Run
+    step: Step
+    request: ToolRequest
+    call: ToolCall
+    tool: Tool | None
+    problem: str | None
+
+    async def __call__(self) -> None:
+        run, step, call = self.run, self.step, self.call
+        run.tool_calls += 1
+        keep(run, step, self.request, call, await call_tool(run, step, call, self.tool, self.problem))
 
 
-def intercepted_job(
+class InterceptedToolJob(msgspec.Struct, eq=False):
+    """One tool call of a step that goes through interceptors; calling the job runs it.
+
+    Attributes:
+        run: The run.
+        step: The step.
+        request: The call as the model asked for it.
+        call: The call as it is before its interceptors.
+        problem: What is wrong with its arguments.
+        approved: Whether a person has approved it.
+        asked_by: The hook that had the person asked, where hooks further inside were not asked.
+    """
+
+    run: Run
+    step: Step
+    request: ToolRequest
+    call: ToolCall
+    problem: str | None
+    approved: bool = False
+    asked_by: tuple[str, int] | None = None
+
+    def __call__(self) -> Coroutine[Any, Any, None]:
+        return answer_intercepted(
+            self.run,
+            self.step,
+            self.request,
+            self.call,
+            self.problem,
+            approved=self.approved,
+            asked_by=self.asked_by,
+        )
+
+
+def tool_job(
     run: Run,
     step: Step,
-    calling: ToolRequest,
+    request: ToolRequest,
     call: ToolCall,
+    tool: Tool | None,
     problem: str | None,
     *,
     approved: bool = False,
     asked_by: tuple[str, int] | None = None,
 ) -> Job:
-    """One tool call of a step, where hooks stand in its way.
+    """Make the job of one tool call, and reserve the call's index.
 
     Args:
         run: The run.
         step: The step.
-        calling: The call as the model asked for it.
-        call: The call as it is now.
+        request: The call as the model asked for it.
+        call: The call as it is before its interceptors.
+        tool: The tool, if there is one.
         problem: What is wrong with its arguments.
-        approved: Whether a person has let it through.
-        asked_by: The hook that had the person asked, where others were not heard before.
+        approved: Whether a person has approved it.
+        asked_by: The hook that had the person asked, where hooks further inside were not asked.
     """
-    run.reserve(call)
-    reserve(run, call)
-    return partial(answer_intercepted, run, step, calling, call, problem, approved=approved, asked_by=asked_by)
-
-
-def reserve(run: Run, call: ToolCall) -> None:
-    """On a store that keeps what happened: keep the index of a call that has not begun, for whoever goes on."""
-    if run.journal.durable:
-        run.waiting.setdefault(call.tool_call_id, WaitingCall(call_index=call.call_index))
-
-
-async def answer(
-    run: Run, step: Step, calling: ToolRequest, call: ToolCall, tool: Tool | None, problem: str | None
-) -> None:
-    """A tool call that no hook stands in the way of."""
-    keep(run, step, calling, call, await call_tool(run, step, call, tool, problem))
+    run.reserve_index(call)
+    if ToolCall in run.intercepted:
+        return InterceptedToolJob(run, step, request, call, problem, approved, asked_by)
+    return ToolJob(run, step, request, call, tool, problem)
 
 
 async def answer_intercepted(
@@ -236,7 +266,7 @@ def counted(run: Run, final: ToolCall, call: ToolCall) -> ToolCall:
     if path == f"{call.toolset}/{call.tool_name}":
         return final
     final = msgspec.structs.replace(final, call_index=run.call_indices.get(path, 0) + 1)
-    run.reserve(final)
+    run.reserve_index(final)
     return final
 
 
