@@ -60,7 +60,7 @@ from hookline.instrumentation import Instrumentation
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import decided, rejection
 from hookline.runtime._capabilities import Capabilities, check_driven
-from hookline.runtime._inputs import check_ids, checked_id, new_operation_id
+from hookline.runtime._inputs import RunOptions, check_ids, checked_id, new_operation_id
 from hookline.runtime._lifecycle import LAST_SAVE_SECONDS
 from hookline.runtime._missing_hooks import check_interceptors
 from hookline.runtime._persistence import (
@@ -385,14 +385,15 @@ class ForeignLife:
             raise OperationMismatchError(self.operation_id, state.framework, self.capabilities.framework)
         if self._resumed:
             check_interceptors(state, self._hooks, allow_missing=self._allow_missing_hooks)
+        options = RunOptions(
+            hooks=self._hooks, store=self._store, dispatcher=dispatcher, drain_timeout=self._drain_timeout
+        )
         run = Segment(
             self._agent,
             state,
+            options,
+            dispatcher,
             version=state.version if self._resumed else None,
-            hooks=self._hooks,
-            dispatcher=dispatcher,
-            store=self._store,
-            drain_timeout=self._drain_timeout,
             exec_child=no_child,
             parent=self._parent.run if self._parent is not None else None,
         )

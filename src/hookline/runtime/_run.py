@@ -32,16 +32,15 @@ from hookline.instrumentation import Instrumentation
 from hookline.interceptors import Chain
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent, found_offered, offered_again
-from hookline.runtime._inputs import system_message
+from hookline.runtime._inputs import RunOptions, system_message
 from hookline.runtime._journal import NO_JOURNAL, Journal
 from hookline.runtime._missing_hooks import all_interceptor_keys
-from hookline.runtime._models import OnToken, Release, run_text
+from hookline.runtime._models import run_text
 from hookline.runtime._state import (
     Decision,
     DurableStore,
     OperationResult,
     OperationState,
-    OperationStore,
     Steering,
     Step,
     WaitingCall,
@@ -231,21 +230,18 @@ class Run(Conversation):
         self,
         agent: Agent,
         state: OperationState,
+        options: RunOptions,
+        dispatcher: HookDispatcher,
         *,
         version: int | None,
-        hooks: Sequence[AnyHook],
-        dispatcher: HookDispatcher,
-        store: OperationStore,
-        drain_timeout: float,
         exec_child: ExecChild,
         parent: Run | None = None,
         phases: PhaseMachine | None = None,
         history: int = 0,
         remember: Remember | None = None,
-        on_token: OnToken | None = None,
-        release: Release = "checked",
         recovered: bool = False,
     ) -> None:
+        hooks, store = options.hooks, options.store
         self.agent = agent
         self.hooks = hooks
         self.dispatcher = dispatcher
@@ -273,14 +269,14 @@ class Run(Conversation):
             attach_travelling_hooks(self, hooks)
             hooks = self.hooks
         self.chain, self.intercepted = chain_of(hooks, dispatcher)
-        self.text = run_text(on_token, release, self.chain, state.tenant_id)
+        self.text = run_text(options.on_token, options.release, self.chain, state.tenant_id)
         """Where the text of its model calls goes while it is written."""
         self.begun: list[tuple[Instrumentation, Any]] = []
         self.enclosing: dict[type[Call], tuple[Instrumentation, ...]] = {}
         """The bundles that stand around its work, by its call."""
         self.exec_child = exec_child
         self.store = store
-        self.drain_timeout = drain_timeout
+        self.drain_timeout = options.drain_timeout
         self.stopped = False
         """Whether somebody asked for its end; the scope may hear of it a moment later."""
         self.claimed = False
