@@ -488,6 +488,8 @@ class Step:
         self.outcomes: dict[str, ToolOutcome] = {}
         self.asked: dict[str, PendingTool] = {}
         """Calls about which a person must decide, by tool call id."""
+        self.entered = False
+        """Whether the hooks of its `StepCall`, if there are any, have let it begin."""
         self.ran = False
         """Whether any of its calls was run, answered or denied."""
         self.cost_usd = 0.0
