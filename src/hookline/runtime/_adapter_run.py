@@ -60,8 +60,7 @@ from hookline.instrumentation import Instrumentation
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import decided, rejection
 from hookline.runtime._capabilities import Capabilities, check_driven
-from hookline.runtime._inputs import check_ids, checked_id, new_operation_id
-from hookline.runtime._journal import storable, storable_text
+from hookline.runtime._inputs import RunOptions, check_ids, checked_id, new_operation_id
 from hookline.runtime._lifecycle import LAST_SAVE_SECONDS
 from hookline.runtime._missing_hooks import check_interceptors
 from hookline.runtime._persistence import (
@@ -83,7 +82,7 @@ from hookline.runtime._seams import (
     run_through_chain,
 )
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, default_store
-from hookline.runtime._tool_calls import answer, call_of, intercepted_job
+from hookline.runtime._tool_calls import call_of, tool_job
 from hookline.runtime._tools import Tool, as_result
 
 __all__ = [
@@ -97,7 +96,6 @@ __all__ = [
     "keep_end",
     "no_child",
     "placeholder_agent",
-    "storable_messages",
 ]
 
 
@@ -158,6 +156,8 @@ def placeholder_agent(agent_id: str, model: str, provider: str) -> Agent:
 class Segment(Run):
     """A segment whose tools are the framework's, known by the call that is under way."""
 
+    has_foreign_scope = True
+
     __slots__ = ("at_hand", "can_ask", "closed", "framework", "given_specs")
 
     at_hand: dict[str, Tool]
@@ -205,7 +205,7 @@ async def claim(run: Run) -> None:
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
             with contextlib.suppress(Exception):
-                if run.journal is not None:
+                if run.journal.durable:
                     await take_back(run, version)
                 else:
                     await save(run, "waiting_for_human")
@@ -243,7 +243,7 @@ async def keep_end(
     try:
         await save_end(run, reason, error)
     except Exception as unsaved:
-        if run.journal is None:
+        if not run.journal.durable:
             with contextlib.suppress(Exception):
                 await save(run, "error")
         elif await is_stored(run, reason):
@@ -252,16 +252,6 @@ async def keep_end(
             await save_minimal_end(run, unsaved)
         return "error", error or unsaved
     return reason, error
-
-
-def storable_messages(messages: Sequence[Message]) -> list[Message]:
-    """Messages of a framework that every store keeps."""
-    return [
-        message
-        if message.content.isascii()
-        else msgspec.structs.replace(message, content=storable_text(message.content))
-        for message in messages
-    ]
 
 
 class ForeignLife:
@@ -397,30 +387,33 @@ class ForeignLife:
             raise OperationMismatchError(self.operation_id, state.framework, self.capabilities.framework)
         if self._resumed:
             check_interceptors(state, self._hooks, allow_missing=self._allow_missing_hooks)
+        options = RunOptions(
+            hooks=self._hooks, store=self._store, dispatcher=dispatcher, drain_timeout=self._drain_timeout
+        )
         run = Segment(
             self._agent,
             state,
+            options,
+            dispatcher,
             version=state.version if self._resumed else None,
-            hooks=self._hooks,
-            dispatcher=dispatcher,
-            store=self._store,
-            drain_timeout=self._drain_timeout,
             exec_child=no_child,
             parent=self._parent.run if self._parent is not None else None,
         )
         run.at_hand, run.can_ask, run.given_specs, run.closed = {}, self.capabilities.asks, list(tools), False
         run.instructions, run.framework = instructions, self.capabilities.framework
         self._run = live[self.operation_id] = run
+        run.join_parent()
         try:
             bundles = [entry for entry in self._hooks if isinstance(entry, Instrumentation)]
             hooks = begin_instrumentation(run, list(dict.fromkeys(bundles))) if bundles else run.hooks
             dispatcher.register(self.operation_id, hooks)
-            if self._resumed or run.journal is not None:
+            if self._resumed or run.journal.durable:
                 await claim(run)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
             end_instrumentation(run)
+            run.leave_parent()
             del live[self.operation_id]
             self._run = None
             raise
@@ -477,7 +470,7 @@ class ForeignLife:
             if self._step is not None and (cause := cause_of(run, reason, failure)) is not None:
                 failed_step(run, self._step.index, cause)
             self.end_step(should_continue=False)
-            if reason == "waiting_for_human" or self._resumed or run.journal is not None:
+            if reason == "waiting_for_human" or self._resumed or run.journal.durable:
                 if save_timeout == math.inf:
                     reason, failure = await keep_end(run, reason, failure)
                 else:
@@ -492,6 +485,7 @@ class ForeignLife:
                 run.closed = True
                 await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
                 end_instrumentation(run)
+                run.leave_parent()
                 del live[self.operation_id]
         return failure
 
@@ -561,7 +555,7 @@ class ForeignLife:
     def answered(self, response: ModelResponse) -> None:
         """Take a model's answer into the step and the totals."""
         step = self.step
-        self._opened.count(step, response if self._opened.journal is None else storable(response))
+        self._opened.count(step, self._opened.journal.storable(response))
         if response.tool_calls:
             step.calling, step.type = list(response.tool_calls), "call_tool"
         elif step.calling:
@@ -704,7 +698,7 @@ class AdapterRun(ForeignLife):
             Its answer, or that of a hook; `None` if a hook denied it, which is to end the run.
         """
         run, step = self._opened, self.step
-        run.messages = list(messages) if run.journal is None else storable_messages(messages)
+        run.messages = run.journal.storable_messages(messages)
         run.given_specs = list(tools)
         model = run.agent.model
         call = ModelCall(
@@ -772,16 +766,10 @@ class AdapterRun(ForeignLife):
         run.at_hand[calling.tool_call_id] = tool
         try:
             call, problem = call_of(run, step, calling, tool)
-            if ToolCall in run.intercepted:
-                waiting = run.waiting.get(calling.tool_call_id)
-                asked_by = waiting.asked_by if waiting is not None else None
-                await intercepted_job(
-                    run, step, calling, call, problem, approved=approved, asked_by=asked_by if approved else None
-                )()
-            else:
-                run.count_call(call)
-                await answer(run, step, calling, call, tool, problem)
-        except (*LOST_HERE, StaleStateError) as error:
+            waiting = run.waiting.get(calling.tool_call_id)
+            asked_by = waiting.asked_by if waiting is not None and approved else None
+            await tool_job(run, step, calling, call, tool, problem, approved=approved, asked_by=asked_by)()
+        except LOST_HERE as error:
             self._lost = error
             raise
         finally:
@@ -960,7 +948,7 @@ class AdapterRun(ForeignLife):
             control.suspended = reason == "waiting_for_human"
             return AgentResult(output=said[0], reason=reason)
 
-        control = RunControl(run, pinned=self._resumed)
+        control = RunControl(run, run.watch, pinned=self._resumed)
         if AgentCall not in run.intercepted:
             await terminal(call)
             return AgentDone(output=said[0], ran=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import time_ns
 from typing import Literal, TypeAlias
 
-from hookline.calls import ToolCall, ToolRequest
+from hookline.calls import ToolRequest
 from hookline.events import (
     AfterHumanIntervention,
     BeforeHumanIntervention,
@@ -18,7 +18,7 @@ from hookline.events import (
 from hookline.phases import Phase
 from hookline.runtime._run import Run
 from hookline.runtime._state import Approve, Decision, Reject, Step
-from hookline.runtime._tool_calls import INTERRUPTED, Job, answer_calls, call_of, intercepted_job, job
+from hookline.runtime._tool_calls import INTERRUPTED, Job, answer_calls, call_of, tool_job
 from hookline.runtime._tools import Tool
 
 __all__ = ["DECIDED", "DECISIONS", "Action", "action_of", "ask_person", "decision_of", "note_decisions", "resume_step"]
@@ -71,8 +71,7 @@ def note_decisions(run: Run, step: Step, decisions: Sequence[Decision]) -> None:
         run.decisions[decision.tool_call_id] = decision
         if run.hooked(AfterHumanIntervention):
             run.tell(decided(run, decision))
-    if run.journal is not None:
-        run.journal.taking = []
+    run.journal.settle_decisions()
 
 
 async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:
@@ -102,10 +101,7 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
         waiting = run.waiting.get(calling.tool_call_id)
         asked_by = waiting.asked_by if waiting is not None else None
         call, problem = call_of(run, step, calling, tool)
-        if ToolCall in run.intercepted:
-            jobs.append(intercepted_job(run, step, calling, call, problem, approved=True, asked_by=asked_by))
-        else:
-            jobs.append(job(run, step, calling, call, tool, problem))
+        jobs.append(tool_job(run, step, calling, call, tool, problem, approved=True, asked_by=asked_by))
     await answer_calls(run, jobs)
     if step.ran:
         await run.move(Phase.PROCESSING_TOOL_RESULT)

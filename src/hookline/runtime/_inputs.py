@@ -5,12 +5,45 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from hookline.calls import Message
-from hookline.errors import DecisionError, HookUsageError
-from hookline.runtime._agent import Agent
-from hookline.runtime._state import Approve, Decision, OperationState, Reject
+import msgspec
 
-__all__ = ["check_ids", "checked_decisions", "checked_id", "conversation", "new_operation_id", "system_message"]
+from hookline.calls import Message
+from hookline.dispatcher import HookDispatcher
+from hookline.errors import DecisionError, HookUsageError
+from hookline.hooks import AnyHook
+from hookline.runtime._agent import Agent
+from hookline.runtime._models import OnToken, Release
+from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject
+
+__all__ = [
+    "RunOptions",
+    "check_ids",
+    "checked_decisions",
+    "checked_id",
+    "conversation",
+    "new_operation_id",
+    "system_message",
+]
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The options of a run that all public functions share, on their way to the run.
+
+    Attributes:
+        hooks: Its hooks, the agent's own first.
+        store: Where the operation is kept.
+        dispatcher: An open dispatcher to share with other runs; `None` for one of its own.
+        drain_timeout: Seconds that queued observers may take at the end; the rest is cancelled.
+        on_token: Takes the text of the model calls while it is written.
+        release: When that text is given away.
+    """
+
+    hooks: Sequence[AnyHook]
+    store: OperationStore
+    dispatcher: HookDispatcher | None
+    drain_timeout: float
+    on_token: OnToken | None = None
+    release: Release = "checked"
 
 
 def new_operation_id() -> str:

@@ -95,7 +95,7 @@ async def intercepted(
     run: Run, call: AgentCall, decisions: Sequence[Decision], *, resumed: bool
 ) -> tuple[CompletionReason, Sequence[str]]:
     """One run of the chain; why the run ended, and what it is to be continued with."""
-    control = RunControl(run, pinned=resumed)
+    control = RunControl(run, run.watch, pinned=resumed)
     reason: CompletionReason = "done"
     earlier = run.last_content if resumed else ""
 
@@ -171,14 +171,16 @@ async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
             "calls observers only. Give their bundle to the run, in `hooks=[...]`."
         )
     live[operation_id] = None
-    if run.journal is not None and decisions:
-        run.journal.taking = list(decisions)  # so that whoever goes on after a crash knows of them
+    if decisions:
+        run.journal.take_decisions(decisions)
     try:
         failed_at_start = await _claim(run)
         _register(run)
         live[operation_id] = run
+        run.join_parent()
         return await _run_and_finish(run, decisions, failed_at_start)
     finally:
+        run.leave_parent()
         if run.begun:
             end_instrumentation(run)
         del live[operation_id]
@@ -204,7 +206,7 @@ async def _claim(run: Run) -> Exception | None:
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
             with contextlib.suppress(Exception):
-                if run.journal is not None:
+                if run.journal.durable:
                     await take_back(run, version)
                 else:
                     await save(run, "interrupted" if version is None else "waiting_for_human")
@@ -252,7 +254,7 @@ async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Except
             if run.remember is not None:
                 with anyio.move_on_after(LAST_SAVE_SECONDS):
                     await _remembered(run, "interrupted", None)
-            if run.journal is not None and (let_go_when_cancelled.get() or is_lost(run.parent)):
+            if run.journal.durable and (let_go_when_cancelled.get() or is_lost(run.parent)):
                 await leave_for_recovery(run, "interrupted", None)
             else:
                 await _finish(run, "interrupted", None, save_timeout=LAST_SAVE_SECONDS)
@@ -298,7 +300,7 @@ async def _finish(
         keep_here(run.offer, run.offered, waiting=reason == "waiting_for_human")
     if reason != "waiting_for_human":
         run.close_step(INTERRUPTED)
-    if run.journal is not None and isinstance(error, LOST_HERE):
+    if run.journal.durable and isinstance(error, LOST_HERE):
         return await leave_for_recovery(run, "error", error)
     try:
         if not run.claimed and run.version is not None:
@@ -309,7 +311,7 @@ async def _finish(
             with anyio.move_on_after(save_timeout):
                 await save_end(run, reason, error)
     except Exception as unsaved:
-        if run.journal is None:
+        if not run.journal.durable:
             reason, error = "error", error or unsaved
             run.close_step(INTERRUPTED)
             with contextlib.suppress(Exception):

@@ -20,22 +20,20 @@ from hookline.phases import Phase
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import ask_person, note_decisions, resume_step
 from hookline.runtime._compaction import compact_if_needed
-from hookline.runtime._journal import storable
 from hookline.runtime._models import RETRY, Model, ModelRetry, own_copy, respond
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run, after_step, before_step
 from hookline.runtime._seams import RunControl, instrumented, instrumented_step, run_through_chain
 from hookline.runtime._state import Decision, Step
-from hookline.runtime._sub_agents import sub_agent_job
+from hookline.runtime._sub_agents import SubAgentJob
 from hookline.runtime._tool_calls import (
     INTERRUPTED,
     Job,
     answer_calls,
     as_pending,
     call_of,
-    intercepted_job,
-    job,
     shown_args,
+    tool_job,
 )
 
 __all__ = ["intercepted_step", "job_of", "limit_reached", "model_step", "run_jobs", "run_step"]
@@ -56,9 +54,7 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
         await run.take_turn()
         if decisions:
             note_decisions(run, step, decisions)
-            if run.journal is not None:
-                run.journal.entered = False
-                await checkpoint(run)
+            await checkpoint(run)
         work = work_of(run, step, decisions)
         reason = await (
             instrumented_step(run, step.index, work) if StepCall in run.enclosing else work
@@ -73,8 +69,7 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
 
 def work_of(run: Run, step: Step, decisions: Sequence[Decision]) -> Coroutine[Any, Any, CompletionReason | None]:
     """What happens between the two events of a step."""
-    if run.journal is not None:
-        run.journal.entered = StepCall not in run.intercepted
+    step.entered = StepCall not in run.intercepted
     work = partial(resume_step, run, step, decisions) if decisions else partial(model_step, run, step)
     return intercepted_step(run, step, work) if StepCall in run.intercepted else work()
 
@@ -87,13 +82,12 @@ async def intercepted_step(
 
     async def terminal(call: StepCall) -> StepResult:
         nonlocal reason
-        if run.journal is not None:
-            run.journal.entered = True
+        step.entered = True
         reason = await work() or limit_reached(run)
         return StepResult(should_continue=reason is None, content=step.content)
 
     call = StepCall(step_index=step.index, **run.call_ids)
-    passage = await run_through_chain(run, call, terminal, RunControl(run, pinned=pinned))
+    passage = await run_through_chain(run, call, terminal, RunControl(run, run.watch, pinned=pinned))
     if passage.denied is not None:
         run.denied = passage.denied
         run.close_step(f"Not run, because a hook denied the step: {passage.denied.reason}")
@@ -129,8 +123,7 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
     response = await ask_model(run, step)
     if response is None:
         return "interrupted"
-    if run.journal is not None:
-        response = storable(response)
+    response = run.journal.storable(response)
     if run.phases is not None:
         await run.move(Phase.ANALYZING_LLM_RESPONSE)
     run.count(step, response)
@@ -164,12 +157,12 @@ async def run_jobs(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | 
 async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     """The seam around one model call; `None` if a hook denied it, which ends the run."""
     model, retry = cast(Model, run.agent.model), run.agent.retry
-    if run.journal is not None:
+    if run.journal.durable:  # else not even awaited: a run asks for each model call
         await checkpoint(run)
     if ModelCall not in run.intercepted:
         run.llm_calls += 1
-        answer = respond(model, partial(model_call, run, step), retry, run.text)
-        response = await (instrumented(run, shown_call(run, step), answer) if ModelCall in run.enclosing else answer)
+        answer = respond(model, partial(model_call, run, step, own_lists=True), retry, run.text)
+        response = await (instrumented(run, model_call(run, step), answer) if ModelCall in run.enclosing else answer)
         if run.text is not None:
             await run.text.answered(response.content)
         return response
@@ -185,7 +178,7 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
         spent = response.usage
         return response
 
-    passage = await run_through_chain(run, msgspec.structs.replace(model_call(run, step)), terminal)
+    passage = await run_through_chain(run, msgspec.structs.replace(model_call(run, step, own_lists=True)), terminal)
     if passage.denied is not None:
         run.denied = passage.denied
         run.usage += spent  # an answer that was withheld is paid for all the same
@@ -198,16 +191,15 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
     return given
 
 
-def model_call(run: Run, step: Step) -> ModelCall:
-    """What the model is to be asked, with lists that are its own to edit; `replace` makes them read-only."""
-    call = shown_call(run, step)
-    force_setattr(call, "messages", list(run.messages))
-    force_setattr(call, "tools", list(run.specs))
-    return call
+def model_call(run: Run, step: Step, *, own_lists: bool = False) -> ModelCall:
+    """Return the call of the model in a step.
 
-
-def shown_call(run: Run, step: Step) -> ModelCall:
-    """What the model is asked, for whoever only looks at it while it is asked: the lists are the run's own."""
+    Args:
+        run: The run.
+        step: The step.
+        own_lists: Whether its lists are copies, for a receiver that may edit them; `replace` makes them read-only.
+    """
+    messages, specs = run.messages, run.specs
     call = ModelCall(
         messages=NO_LIST,
         tools=NO_LIST,
@@ -215,8 +207,9 @@ def shown_call(run: Run, step: Step) -> ModelCall:
         step_index=step.index,
         **run.call_ids,
     )
-    force_setattr(call, "messages", run.messages)
-    force_setattr(call, "tools", run.specs)
+    # Set behind its back, since each list given to a call is copied into a read-only one.
+    force_setattr(call, "messages", list(messages) if own_lists else messages)
+    force_setattr(call, "tools", list(specs) if own_lists else specs)
     return call
 
 
@@ -224,14 +217,14 @@ async def job_of(run: Run, step: Step, calling: ToolRequest) -> Job | None:
     """What one call of the model comes to: something to run now, or something to ask a person about (in `step`)."""
     found = run.find(calling)
     if isinstance(found, Agent):
-        return sub_agent_job(run, step, calling, found)
+        return SubAgentJob(run, step, calling, found)
     call, problem = call_of(run, step, calling, found)
-    if ToolCall in run.intercepted:
-        return intercepted_job(run, step, calling, call, problem)
-    if found is not None and problem is None and found.needs_approval is not False and await found.asks_first(call):
+    # Where interceptors judge the call, they are asked first, and the tool after them.
+    asks = found is not None and problem is None and ToolCall not in run.intercepted
+    if asks and found is not None and found.needs_approval is not False and await found.asks_first(call):
         step.asked[calling.tool_call_id] = as_pending(call)
         return None
-    return job(run, step, calling, call, found, problem)
+    return tool_job(run, step, calling, call, found, problem)
 
 
 def limit_reached(run: Run) -> CompletionReason | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from contextvars import ContextVar
+from functools import partial
 from typing import Literal, cast
 
 import msgspec
@@ -14,7 +15,7 @@ from hookline.events import CompletionReason, OnError
 from hookline.runtime._agent import jsonable, kept
 from hookline.runtime._journal import storable_text
 from hookline.runtime._run import Run, endings
-from hookline.runtime._state import DurableStore, OperationResult, OperationState, Steering
+from hookline.runtime._state import DurableStore, InMemoryStore, OperationResult, OperationState, Steering
 
 __all__ = [
     "LOST_HERE",
@@ -34,9 +35,32 @@ __all__ = [
 
 async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
     """Store the state between two steps."""
+    store = run.store
+    if status == "running" and store.__class__ is InMemoryStore:
+        run.version = store._keep_live(
+            run.operation_id, partial(state_of, run, "running"), expected_version=run.version
+        )
+        return
     if run.attempted is not None:
         await look_up(run, run.attempted)
     expected, journal = run.version, run.journal
+    state = run.attempted = state_of(run, status, (expected or 0) + 1)
+    try:
+        if journal.durable:
+            durable = cast(DurableStore, store)
+            await durable.commit(state, expected_version=expected, entries=tuple(journal.entries))
+            journal.drop_written(state.events)
+        else:
+            await store.save(state, expected_version=expected)
+    except StaleStateError:
+        run.attempted = None
+        raise
+    run.attempted = None
+    run.version = state.version
+
+
+def state_of(run: Run, status: CompletionReason | Literal["running"], version: int) -> OperationState:
+    """Return what a store keeps of a run."""
     state = OperationState(
         operation_id=run.operation_id,
         agent_id=run.agent.id,
@@ -65,43 +89,15 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         active_ms=run.active_ms(),
         hooks=run.data,
         interceptors=run.interceptors,
-        taking=list(journal.taking) if journal is not None else [],
-        begun=dict(journal.begun) if journal is not None else {},
-        open_step=journal.open_step() if journal is not None else None,
         framework=run.framework,
-        events=journal.numbered if journal is not None else 0,
-        version=(expected or 0) + 1,
+        version=version,
     )
-    run.attempted = state
-    try:
-        if journal is None:
-            await run.store.save(state, expected_version=expected)
-        else:
-            durable = cast(DurableStore, run.store)
-            await durable.commit(state, expected_version=expected, entries=tuple(journal.entries))
-            journal.wrote(state.events)
-    except StaleStateError:
-        run.attempted = None
-        raise
-    run.attempted = None
-    run.version = state.version
+    return run.journal.complete(state, run.step) if run.journal.durable else state
 
 
 async def checkpoint(run: Run) -> None:
-    """On a durable store: write what happened so far, before something happens that must not happen twice.
-
-    Parallel calls share a write: one that comes while another is under way is part of the next.
-    """
-    journal = run.journal
-    if journal is None:
-        return
-    journal.wanted += 1
-    mine = journal.wanted
-    async with journal.lock:
-        if journal.written < mine:
-            latest = journal.wanted
-            await save(run, "running")
-            journal.written = latest
+    """Write a run with a durable store, before something happens that must not happen twice."""
+    await run.journal.checkpoint(partial(save, run, "running"))
 
 
 async def look_up(run: Run, attempted: OperationState) -> None:
@@ -113,13 +109,12 @@ async def look_up(run: Run, attempted: OperationState) -> None:
     finished = attempted.status not in ("running", "waiting_for_human")
     if stored == attempted or (finished and stored.status == attempted.status) or _same(run, stored, attempted):
         run.version = attempted.version
-        if run.journal is not None:
-            run.journal.wrote(attempted.events)
+        run.journal.drop_written(attempted.events)
 
 
 def _same(run: Run, stored: OperationState, attempted: OperationState) -> bool:
     """Whether they are equal once both went through JSON."""
-    return run.journal is not None and msgspec.json.encode(stored) == msgspec.json.encode(attempted)
+    return run.journal.durable and msgspec.json.encode(stored) == msgspec.json.encode(attempted)
 
 
 def steering(run: Run) -> Steering:
@@ -138,7 +133,7 @@ def steering(run: Run) -> Steering:
 
 logger = logging.getLogger("hookline")
 
-LOST_HERE = (StoreUnavailableError, StateFormatError, OperationBusyError)
+LOST_HERE = (StoreUnavailableError, StateFormatError, OperationBusyError, StaleStateError)
 """What keeps a run from going on in this process, and is no failure of the operation."""
 
 let_go_when_cancelled: ContextVar[bool] = ContextVar("let_go_when_cancelled", default=False)
@@ -150,7 +145,7 @@ async def save_end(run: Run, reason: CompletionReason, error: Exception | None) 
     journal = run.journal
     if reason == "error" and error is not None:
         run.failure = type(error).__name__, storable_text(message_of(error))
-    if journal is None:
+    if not journal.durable:
         await save(run, reason)
         return
     events = endings(run, reason, error)
@@ -159,14 +154,14 @@ async def save_end(run: Run, reason: CompletionReason, error: Exception | None) 
     try:
         await save(run, reason)
     except BaseException:
-        journal.forget(len(events))
+        journal.drop(len(events))
         raise
 
 
 def is_lost(run: Run | None) -> bool:
     """Whether a run, or one that called it, has lost its store."""
     while run is not None:
-        if run.journal is not None and run.journal.lost:
+        if run.journal.lost:
             return True
         run = run.parent
     return False
@@ -209,8 +204,7 @@ async def take_back(run: Run, version: int | None) -> None:
     elif version is None:
         await save_end(run, "interrupted", None)
     else:
-        assert run.journal is not None
-        run.journal.taking = []
+        run.journal.settle_decisions()
         await save(run, "waiting_for_human")
 
 
@@ -234,13 +228,10 @@ async def save_minimal_end(run: Run, unsaved: Exception) -> None:
         return
     if isinstance(unsaved, StaleStateError):
         return  # it is somebody else's
-    journal = run.journal
-    assert journal is not None
-    journal.forget(len(journal.entries))
     run.messages, run.last_content, run.data, run.attempted = [], "", [], None
     run.pending, run.open_calls, run.outcomes, run.decisions = [], [], {}, {}
-    journal.begun, journal.taking, journal.step, journal.left = {}, [], None, None
-    run.steered = False
+    run.steered, run.step = False, None
+    run.journal.clear()
     try:
         await save_end(run, "error", unsaved)
     except Exception:

@@ -7,6 +7,7 @@ from functools import partial
 from time import perf_counter_ns
 
 import anyio
+import msgspec
 
 from hookline.calls import AgentResult, StepCall, SubAgentCall, ToolCall, ToolRequest, ToolResult
 from hookline.errors import (
@@ -62,7 +63,6 @@ async def recover(run: Run) -> CompletionReason | None:
         Why the run ends here, or `None` if a step follows.
     """
     journal = run.journal
-    assert journal is not None
     journal.recovered = False
     left = journal.left
     if left is None:
@@ -71,8 +71,8 @@ async def recover(run: Run) -> CompletionReason | None:
         if run.pending:
             return "waiting_for_human"  # what was decided had not been written
         return limit_reached(run)
-    step = journal.step = step_of(run, left)
-    journal.left, journal.entered = None, left.entered
+    step = run.step = step_of(run, left)
+    journal.left = None
     reason: CompletionReason | None = "error"
     jobs = settle_begun(run, step)
     try:
@@ -95,6 +95,7 @@ def step_of(run: Run, left: OpenStep) -> Step:
     """The step that was under way."""
     step = Step(left.index)
     step.content, step.reasoning, step.cost_usd = left.content, left.reasoning, left.cost_usd
+    step.entered = left.entered
     run.step_index = left.index
     if run.open_calls and not run.pending:
         step.type, step.calling = "call_tool", list(run.open_calls)
@@ -114,7 +115,7 @@ async def go_on(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | Non
             step.type = "request_human_approve"
             return "waiting_for_human"
         return await resume_step(run, step, decisions)
-    seen = set(step.outcomes) | (set(run.journal.begun) if run.journal is not None else set())
+    seen = set(step.outcomes) | set(run.journal.begun)
     for calling in run.open_calls:
         if calling.tool_call_id in seen or run.denied is not None:
             continue
@@ -126,7 +127,7 @@ async def go_on(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | Non
 
 def tell_stopped(run: Run) -> None:
     """The run is stopped before its sub-agents could go on: hooks are told of their end."""
-    begun = run.journal.begun if run.journal is not None else {}
+    begun = run.journal.begun
     for name, each in list(begun.items()):
         if each.child is not None and not each.ended:
             tell_completed(run, call_of_child(run, each), each.child, success=False)
@@ -136,13 +137,12 @@ def tell_stopped(run: Run) -> None:
 def settle_begun(run: Run, step: Step) -> list[Job]:
     """Say what became of the calls that were under way; sub-agents that can go on are jobs."""
     journal = run.journal
-    assert journal is not None
     jobs: list[Job] = []
     callings = {calling.tool_call_id: calling for calling in run.open_calls}
     for name, begun in list(journal.begun.items()):
         calling = callings.get(name, begun.call)
         if begun.child is not None:
-            jobs.append(partial(child_goes_on, run, step, calling, begun))
+            jobs.append(RecoveredAgentJob(run, step, calling, begun))
             continue
         content = WITHHELD
         if not begun.ended:
@@ -158,14 +158,14 @@ def settle_begun(run: Run, step: Step) -> list[Job]:
             tell_result(run, call, ToolResult(content=LOST, success=False, error_type=LOST_TYPE), perf_counter_ns())
             content = f"{LOST_TYPE}: {LOST}"
         step.ran = True
-        run.outcomes[name] = step.outcomes[name] = ToolOutcome(
+        outcome = ToolOutcome(
             toolset=begun.call.toolset,
             tool_name=begun.call.tool_name,
             tool_call_id=name,
             content=content,
             success=False,
         )
-        journal.keep(name)
+        run.outcomes[name] = step.outcomes[name] = journal.close_call(outcome)
     return jobs
 
 
@@ -175,25 +175,41 @@ def call_of_child(run: Run, begun: BegunCall) -> SubAgentCall:
     return SubAgentCall(callee_id=begun.call.tool_name, instruction=instruction, **run.call_ids)
 
 
-async def child_goes_on(run: Run, step: Step, calling: ToolRequest, begun: BegunCall) -> None:
-    """A sub-agent that was under way: it goes on, or what it came to is taken from the store."""
-    call = call_of_child(run, begun)
-    step.ran = True
+class RecoveredAgentJob(msgspec.Struct, eq=False):
+    """The call of a sub-agent that was under way when its process died; calling the job continues it.
 
-    async def terminal(final: SubAgentCall) -> AgentResult:
-        return await answer_of_child(run, final, begun)
+    A sub-agent that has ended meanwhile does not run: its result is taken from the store.
 
-    if SubAgentCall in run.intercepted:
-        result = await led(run, call, terminal, RunControl(run, pinned=True))
-    else:
-        result = await terminal(call)
-    keep_answer(run, step, calling, call.callee_id, result)
+    Attributes:
+        run: The run that calls it.
+        step: The step.
+        request: The call as the model asked for it.
+        begun: The call as it was stored.
+    """
+
+    run: Run
+    step: Step
+    request: ToolRequest
+    begun: BegunCall
+
+    async def __call__(self) -> None:
+        run = self.run
+        call = call_of_child(run, self.begun)
+        self.step.ran = True
+
+        async def terminal(final: SubAgentCall) -> AgentResult:
+            return await answer_of_child(run, final, self.begun)
+
+        if SubAgentCall in run.intercepted:
+            result = await led(run, call, terminal, RunControl(run, run.watch, pinned=True))
+        else:
+            result = await terminal(call)
+        keep_answer(run, self.step, self.request, call.callee_id, result)
 
 
 async def answer_of_child(run: Run, call: SubAgentCall, begun: BegunCall) -> AgentResult:
     """What the model is told of a sub-agent that was under way, and the second event of the pair, if it is not told."""
-    child_id, journal = begun.child or "", run.journal
-    assert journal is not None
+    child_id = begun.child or ""
     agent = run.find(ToolRequest(toolset=AGENT_IDENTIFIER, tool_name=call.callee_id, tool_call_id=""))
     if not isinstance(agent, Agent):  # this process has another version of the agent
         outcome = None
@@ -204,7 +220,7 @@ async def answer_of_child(run: Run, call: SubAgentCall, begun: BegunCall) -> Age
         if isinstance(error, StoreUnavailableError):
             raise error
     told, name = begun.ended, begun.call.tool_call_id
-    journal.end(name)
+    run.journal.end_call(name)
     if outcome is None or outcome.reason == "error":
         return failed(run, call, error, told=told)
     if not told:

@@ -14,7 +14,13 @@ import msgspec
 
 from hookline._deadlines import new_scope, runs_on_asyncio
 from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolRequest, ToolResult, ToolSpec, Usage
-from hookline.dispatcher import HookDispatcher, RequiredDeliveries, carried, has_webhooks, local
+from hookline.dispatcher import (
+    HookDispatcher,
+    RequiredDeliveries,
+    has_webhooks,
+    hooks_of_this_process,
+    with_delivering_observers,
+)
 from hookline.errors import message_of
 from hookline.events import (
     AfterStep,
@@ -29,19 +35,18 @@ from hookline.events import (
 )
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook
 from hookline.instrumentation import Instrumentation
-from hookline.interceptors import Chain
+from hookline.interceptors import Chain, Interruptible
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent, found_offered, offered_again
-from hookline.runtime._inputs import system_message
-from hookline.runtime._journal import Journal
+from hookline.runtime._inputs import RunOptions, system_message
+from hookline.runtime._journal import NO_JOURNAL, Journal
 from hookline.runtime._missing_hooks import all_interceptor_keys
-from hookline.runtime._models import OnToken, Release, run_text
+from hookline.runtime._models import run_text
 from hookline.runtime._state import (
     Decision,
     DurableStore,
     OperationResult,
     OperationState,
-    OperationStore,
     Steering,
     Step,
     WaitingCall,
@@ -164,17 +169,20 @@ class Run(Conversation):
 
     can_ask = True  # a person, about a tool call
     framework = ""  # that runs it, if it is another one
+    has_foreign_scope = False  # whether somebody else may cancel its scope, of which it is not told
 
     # Slots, because a run has more attributes than Python shares the keys of.
     __slots__ = (
         "__weakref__",
         "agent",
+        "ask_observers",
         "attempted",
         "begun",
         "call_ids",
         "call_indices",
         "cancellations",
         "chain",
+        "children",
         "claimed",
         "continues",
         "conversation_id",
@@ -189,6 +197,7 @@ class Run(Conversation):
         "exec_child",
         "failure",
         "finishing",
+        "halted",
         "hooks",
         "ids",
         "intercepted",
@@ -202,17 +211,20 @@ class Run(Conversation):
         "operation_id",
         "parent",
         "phases",
+        "polls",
         "refused_from",
         "remember",
         "scope",
         "started",
         "steered",
+        "step",
         "step_index",
         "steps",
         "stopped",
         "store",
         "stored_offer",
         "task",
+        "tell",
         "tenant_id",
         "text",
         "thread",
@@ -228,21 +240,18 @@ class Run(Conversation):
         self,
         agent: Agent,
         state: OperationState,
+        options: RunOptions,
+        dispatcher: HookDispatcher,
         *,
         version: int | None,
-        hooks: Sequence[AnyHook],
-        dispatcher: HookDispatcher,
-        store: OperationStore,
-        drain_timeout: float,
         exec_child: ExecChild,
         parent: Run | None = None,
         phases: PhaseMachine | None = None,
         history: int = 0,
         remember: Remember | None = None,
-        on_token: OnToken | None = None,
-        release: Release = "checked",
         recovered: bool = False,
     ) -> None:
+        hooks, store = options.hooks, options.store
         self.agent = agent
         self.hooks = hooks
         self.dispatcher = dispatcher
@@ -252,8 +261,15 @@ class Run(Conversation):
         """Told when the operation ends: keeps the conversation of a session."""
         self.history = history
         """How many of the first messages are no input of this run: a session's conversation so far."""
-        self.journal = Journal(state, recovered=recovered) if isinstance(store, DurableStore) else None
-        """On a store that keeps what happened: what it does not have yet."""
+        self.journal: Journal = NO_JOURNAL
+        self.tell: Callable[[Event], None] = dispatcher.dispatch
+        """Dispatches an event. Callers ask `hooked` first, so that an event is built only if somebody wants it."""
+        self.ask_observers: Callable[[BeforeToolCall], Awaitable[ToolResult | None]]
+        """Dispatches the event that observers may answer."""
+        self.ask_observers = dispatcher.dispatch_before_tool_call
+        if isinstance(store, DurableStore):
+            self.journal = Journal(state, dispatcher, recovered=recovered)
+            self.tell, self.ask_observers = self.journal.tell, self.journal.ask_observers
         self.critical: RequiredDeliveries | None = None
         """Watches the deliveries that the operation is for, where this process makes them."""
         self.interceptors = all_interceptor_keys(state, hooks)
@@ -263,14 +279,20 @@ class Run(Conversation):
             attach_travelling_hooks(self, hooks)
             hooks = self.hooks
         self.chain, self.intercepted = chain_of(hooks, dispatcher)
-        self.text = run_text(on_token, release, self.chain, state.tenant_id)
+        self.text = run_text(options.on_token, options.release, self.chain, state.tenant_id)
         """Where the text of its model calls goes while it is written."""
         self.begun: list[tuple[Instrumentation, Any]] = []
         self.enclosing: dict[type[Call], tuple[Instrumentation, ...]] = {}
         """The bundles that stand around its work, by its call."""
         self.exec_child = exec_child
         self.store = store
-        self.drain_timeout = drain_timeout
+        self.drain_timeout = options.drain_timeout
+        self.halted = False
+        """Whether somebody has stopped it, or a run that called it, so that nothing further of it may start."""
+        self.polls: bool = self.has_foreign_scope or (parent is not None and parent.polls)
+        """Whether it may be stopped without being told, so that `halted` does not say it."""
+        self.children: Sequence[Run] = ()
+        """The runs that it has called and that have not ended."""
         self.stopped = False
         """Whether somebody asked for its end; the scope may hear of it a moment later."""
         self.claimed = False
@@ -285,6 +307,8 @@ class Run(Conversation):
         self.token = anyio.lowlevel.current_token() if self.task is None else None
         self.started = perf_counter_ns()
         self.ended: int | None = None
+        self.step: Step | None = None
+        """The step that is under way."""
         self.step_index: int | None = None
         self.version = version
         self._take_up(state)
@@ -325,7 +349,7 @@ class Run(Conversation):
         self.traceparents = tuple(state.traceparents)
         self.waiting_since_unix_nano = state.waiting_since_unix_nano
         steering = state.steering or UNSTEERED
-        self.steered = self.chain is not None or state.steering is not None or self.journal is not None
+        self.steered = self.chain is not None or state.steering is not None or self.journal.durable
         self.instructions = self.agent.instructions if steering.instructions is None else steering.instructions
         self.continues = steering.continues
         self.waiting: dict[str, WaitingCall] = dict(steering.waiting)
@@ -342,7 +366,7 @@ class Run(Conversation):
     @property
     def recovering(self) -> bool:
         """Whether it goes on with what a process that died has left."""
-        return self.journal is not None and self.journal.recovered
+        return self.journal.recovered
 
     # What the model may call.
 
@@ -382,25 +406,12 @@ class Run(Conversation):
             step.ran = True
             await self.move(Phase.EXECUTING_TOOL)
 
-    # Telling the hooks. Callers ask `hooked` first, so that an event is built only if somebody wants it.
+    # Events, cancellation.
 
     def hooked(self, event: type[Event]) -> bool:
         """Whether anybody wants this event."""
         # The gate as `has_hooks` reads it; a run asks for each event.
-        return self.journal is not None or self.operation_id in self.dispatcher._gates[event]
-
-    def tell(self, event: Event) -> None:
-        """Dispatch an event."""
-        if self.journal is not None:
-            self.journal.note(event)
-        self.dispatcher.dispatch(event)
-
-    async def ask_observers(self, event: BeforeToolCall) -> ToolResult | None:
-        """Dispatch the event that may be answered."""
-        if self.journal is not None:
-            self.journal.begin(event)
-            self.journal.note(event)
-        return await self.dispatcher.dispatch_before_tool_call(event)
+        return self.journal.durable or self.operation_id in self.dispatcher._gates[event]
 
     async def take_turn(self) -> None:
         """Let other tasks run even if model and tools never wait, and take note of an interrupt or a cancellation.
@@ -431,9 +442,32 @@ class Run(Conversation):
         """Whether somebody has stopped this run, or one that called it."""
         return self.stopped or self.scope.cancel_called or (self.parent is not None and self.parent.interrupted)
 
+    @property
+    def watch(self) -> Interruptible:
+        """Says in `halted` whether nothing further may start. Not kept, as a run must die without the collector."""
+        return _PolledRun(self) if self.polls else self
+
+    def halt(self) -> None:
+        """Let nothing further start, of this run and of those that it has called."""
+        self.halted = True
+        for child in self.children:
+            child.halt()
+
+    def join_parent(self) -> None:
+        """Be halted from now on when the run that called this one is."""
+        if self.parent is not None:
+            self.parent.children = [*self.parent.children, self]
+            self.halted = self.halted or self.parent.halted
+
+    def leave_parent(self) -> None:
+        """Undo `join_parent`, once the run has ended."""
+        if self.parent is not None:
+            self.parent.children = [child for child in self.parent.children if child is not self]
+
     def interrupt(self) -> None:
         """Cancel the segment's scope, from whatever thread, without waiting for that."""
         self.stopped = True
+        self.halt()
         if threading.get_ident() == self.thread:
             self.cancel()
         elif self.task is not None:
@@ -455,15 +489,15 @@ class Run(Conversation):
         ended = self.ended or perf_counter_ns()
         return self.earlier_ms + (ended - self.started) / 1e6
 
-    def count_call(self, call: ToolCall) -> None:
-        """Take a tool call that will now happen into the totals."""
-        self.call_indices[f"{call.toolset}/{call.tool_name}"] = call.call_index
-        self.tool_calls += 1
+    def reserve_index(self, call: ToolCall) -> None:
+        """Reserve the index of a call, so that no other call of its tool gets it.
 
-    def reserve(self, call: ToolCall) -> None:
-        """See to it that no other call of the tool gets the index of this one."""
+        With a durable store the call keeps its index also if this process dies before the call has begun.
+        """
         path = f"{call.toolset}/{call.tool_name}"
         self.call_indices[path] = max(call.call_index, self.call_indices.get(path, 0))
+        if self.journal.durable:
+            self.waiting.setdefault(call.tool_call_id, WaitingCall(call_index=call.call_index))
 
     def begin_model_call(self, step: Step) -> None:
         """Count a model call, also if it will fail; one that failed and is tried again in the same step counts once."""
@@ -503,6 +537,19 @@ class Run(Conversation):
         )
 
 
+class _PolledRun:
+    """A run whose scope, or that of a run which called it, somebody else may cancel."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def halted(self) -> bool:
+        return self._run.interrupted
+
+
 live: dict[str, Run | None] = {}
 """By operation id; `None` while one is being set up."""
 
@@ -516,8 +563,7 @@ def before_step(run: Run) -> Step:
     step = Step(run.steps)
     run.step_index = step.index
     run.steps += 1
-    if run.journal is not None:
-        run.journal.step = step
+    run.step = step
     if run.hooked(BeforeStep):
         run.tell(BeforeStep(**run.ids, step_index=step.index))
     return step
@@ -525,6 +571,7 @@ def before_step(run: Run) -> Step:
 
 def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
     """End a step, whatever happened in it."""
+    run.step = None
     if not run.hooked(AfterStep):
         return
     now = perf_counter_ns()
@@ -548,8 +595,6 @@ def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
             total_tool_calls=run.tool_calls,
         )
     )
-    if run.journal is not None:
-        run.journal.step = None
 
 
 def endings(run: Run, reason: CompletionReason, error: BaseException | None) -> list[Event]:
@@ -606,12 +651,12 @@ def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:
     kept = [data for data in run.data if data not in given]
     run.data = [*kept, *given]
     every = [*hooks, *(_restored(data) for data in kept)]
-    if run.journal is not None:
-        run.hooks = local(every, lambda: run.dispatcher.delivery)
+    if run.journal.durable:
+        run.hooks = hooks_of_this_process(every, lambda: run.dispatcher.delivery)
         return
     if any(data.webhook.fallback == "none" for data in run.data):
         run.critical = RequiredDeliveries()
-    run.hooks = carried(every, run.dispatcher.delivery, run.critical)
+    run.hooks = with_delivering_observers(every, run.dispatcher.delivery, run.critical)
 
 
 def _restored(data: HookData) -> Hook:

@@ -16,10 +16,11 @@ from hookline.calls import MemoryCall, MemoryResult, Message, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError, OperationFinishedError, OperationNotFoundError
 from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.interceptors import NEVER_INTERRUPTED
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent
 from hookline.runtime._exec import exec_child, waiting_state
-from hookline.runtime._inputs import check_ids, checked_decisions, checked_id, conversation, system_message
+from hookline.runtime._inputs import RunOptions, check_ids, checked_decisions, checked_id, conversation, system_message
 from hookline.runtime._lifecycle import exec_run
 from hookline.runtime._missing_hooks import check_hooks
 from hookline.runtime._models import OnToken, Release
@@ -82,7 +83,7 @@ class AgentSession:
         drain_timeout: float = 5.0,
     ) -> None:
         if not isinstance(agent, Agent):
-            raise HookUsageError(f"AgentSession runs an Agent; got {agent!r}.")
+            raise HookUsageError(f"AgentSession runs an Agent; got {shown(agent)}.")
         check_ids(user_id=user_id, tenant_id=tenant_id)
         self.agent = agent
         self._equipped = agent
@@ -221,7 +222,8 @@ class AgentSession:
         )
         with self._claimed():
             history = len(system) + len(self.history)
-            return await self._task(state, (), own, Phase.PROCESSING_USER_INPUT, history, on_token, release)
+            options = self._options(own, on_token, release)
+            return await self._task(state, options, own, Phase.PROCESSING_USER_INPUT, history=history)
 
     async def resume(
         self,
@@ -261,9 +263,9 @@ class AgentSession:
                 self._wait_for(None)  # somebody else has seen to it
                 raise
             checked = checked_decisions(state, decisions)
-            every = [*self._given, self.hooks, *own]
-            await check_hooks(self.agent, state, every, self._store, allow_missing=allow_missing_hooks)
-            return await self._task(state, checked, own, Phase.AWAITING_TOOL_APPROVAL, 0, on_token, release)
+            options = self._options(own, on_token, release)
+            await check_hooks(self.agent, state, options.hooks, self._store, allow_missing=allow_missing_hooks)
+            return await self._task(state, options, own, Phase.AWAITING_TOOL_APPROVAL, checked)
 
     def interrupt(self) -> bool:
         """Stop the task that is running; it returns with reason `"interrupted"`.
@@ -287,32 +289,45 @@ class AgentSession:
             self._task_over = None
             over.set()
 
+    def _options(self, hooks: Sequence[AnyHook], on_token: OnToken | None, release: Release) -> RunOptions:
+        """Return the options of a task's run.
+
+        Args:
+            hooks: The hooks of the task, which run after those of the agent and of the session.
+            on_token: What the caller gave.
+            release: What the caller gave.
+        """
+        return RunOptions(
+            hooks=[*self._given, self.hooks, *hooks],
+            store=self._store,
+            dispatcher=self._dispatcher,
+            drain_timeout=self._drain_timeout,
+            on_token=on_token,
+            release=release,
+        )
+
     async def _task(
         self,
         state: OperationState,
-        decisions: Sequence[Decision],
+        options: RunOptions,
         hooks: Sequence[AnyHook],
         phase: Phase,
-        history: int,
-        on_token: OnToken | None,
-        release: Release,
+        decisions: Sequence[Decision] = (),
+        *,
+        history: int = 0,
     ) -> OperationResult:
-        """One segment of one task, from idle to idle."""
+        """Run one segment of one task, from idle to idle."""
         assert self._dispatcher is not None
         run = self._run = Run(
             self._equipped,
             state,
+            options,
+            self._dispatcher,
             version=state.version if decisions else None,
-            hooks=[*self._given, self.hooks, *hooks],
-            dispatcher=self._dispatcher,
-            store=self._store,
-            drain_timeout=self._drain_timeout,
             exec_child=exec_child,
             phases=self._phases,
             history=history,
             remember=self._remember,
-            on_token=on_token,
-            release=release,
         )
         if self._leaving:
             run.interrupt()
@@ -349,7 +364,7 @@ class AgentSession:
         if MemoryCall not in run.intercepted:
             await write(call)
         else:
-            passage = await run_through_chain(run, call, write, RunControl(run, at_end=True))
+            passage = await run_through_chain(run, call, write, RunControl(run, NEVER_INTERRUPTED))
             if passage.denied is not None or not passage.result.stored:
                 return
             kept = passage.call

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
+
+import msgspec
 
 from hookline.calls import AgentResult, SubAgentCall, ToolRequest
 from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError, message_of
@@ -15,46 +16,55 @@ from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run
 from hookline.runtime._seams import RunControl, instrumented, run_through_chain
 from hookline.runtime._state import OperationResult, Step
-from hookline.runtime._tool_calls import Job, parsed_args
+from hookline.runtime._tool_calls import parsed_args
 
-__all__ = ["answer_of", "failed", "keep_answer", "led", "sub_agent_job", "tell_completed"]
-
-
-def sub_agent_job(run: Run, step: Step, calling: ToolRequest, agent: Agent) -> Job:
-    """One call of a sub-agent in a step."""
-    return partial(answer, run, step, calling, agent)
+__all__ = ["SubAgentJob", "answer_of", "failed", "keep_answer", "led", "tell_completed"]
 
 
-async def answer(run: Run, step: Step, calling: ToolRequest, agent: Agent) -> None:
-    """One call of a sub-agent, from its arguments to what the model is told."""
-    args, problem = parsed_args(calling)
-    instruction = args.get("instruction")
-    if problem is None and not isinstance(instruction, str):
-        problem = "`instruction` must be a string"
-    call = SubAgentCall(
-        callee_id=agent.id,
-        instruction=instruction if isinstance(instruction, str) else "",
-        **run.call_ids,
-    )
-    await run.executing(step)
-    if SubAgentCall in run.intercepted:
-        result = await intercepted(run, call, problem, calling)
-    else:
-        result = await call_sub_agent(run, call, problem, calling)
-    keep_answer(run, step, calling, agent.id, result)
+class SubAgentJob(msgspec.Struct, eq=False):
+    """One call of a sub-agent in a step, from its arguments to what the model is told; calling the job runs it.
+
+    Attributes:
+        run: The run that calls it.
+        step: The step.
+        request: The call as the model asked for it.
+        agent: The sub-agent.
+    """
+
+    run: Run
+    step: Step
+    request: ToolRequest
+    agent: Agent
+
+    async def __call__(self) -> None:
+        run, request = self.run, self.request
+        args, problem = parsed_args(request)
+        instruction = args.get("instruction")
+        if problem is None and not isinstance(instruction, str):
+            problem = "`instruction` must be a string"
+        call = SubAgentCall(
+            callee_id=self.agent.id,
+            instruction=instruction if isinstance(instruction, str) else "",
+            **run.call_ids,
+        )
+        await run.executing(self.step)
+        if SubAgentCall in run.intercepted:
+            result = await intercepted(run, call, problem, request)
+        else:
+            result = await call_sub_agent(run, call, problem, request)
+        keep_answer(run, self.step, request, self.agent.id, result)
 
 
 def keep_answer(run: Run, step: Step, calling: ToolRequest, callee_id: str, result: AgentResult) -> None:
     """Note what the model is to be told of a sub-agent."""
-    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = ToolOutcome(
+    outcome = ToolOutcome(
         toolset=AGENT_IDENTIFIER,
         tool_name=callee_id,
         tool_call_id=calling.tool_call_id,
         content=result.output,
         success=result.reason == "done",
     )
-    if run.journal is not None:
-        run.journal.keep(calling.tool_call_id)
+    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = run.journal.close_call(outcome)
 
 
 async def intercepted(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
@@ -63,7 +73,7 @@ async def intercepted(run: Run, call: SubAgentCall, problem: str | None, calling
     async def terminal(final: SubAgentCall) -> AgentResult:
         return await call_sub_agent(run, final, problem if final.instruction == call.instruction else None, calling)
 
-    return await led(run, call, terminal, RunControl(run))
+    return await led(run, call, terminal, RunControl(run, run.watch))
 
 
 async def led(
@@ -122,26 +132,23 @@ def failed(run: Run, call: SubAgentCall, error: BaseException, *, told: bool = F
 async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
     """One sub-agent call, innermost: `beforeCallAgent` → child → `afterCallAgent` or `onCallAgentError`."""
     child_id = new_operation_id()
-    if run.journal is not None:
-        run.journal.begin_agent(call, calling.tool_call_id, child_id)
+    run.journal.begin_agent(call, calling.tool_call_id, child_id)
     if run.hooked(BeforeCallAgent):
         run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
     work = answer_of_call(run, call, problem, child_id)
     try:
         return await (instrumented(run, call, work) if SubAgentCall in run.enclosing else work)
     finally:
-        if run.journal is not None:  # however it ended, hooks were told
-            run.journal.end(calling.tool_call_id)
+        run.journal.end_call(calling.tool_call_id)  # however it ended, hooks were told
 
 
 async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, child_id: str) -> AgentResult:
     """The sub-agent itself, and the second event of the pair."""
-    if run.journal is not None:
-        try:
-            await checkpoint(run)
-        except BaseException as error:
-            failed(run, call, error)
-            raise
+    try:
+        await checkpoint(run)
+    except BaseException as error:
+        failed(run, call, error)
+        raise
     try:
         if problem is not None:
             raise ToolArgumentsError(f"{AGENT_IDENTIFIER}/{call.callee_id}", problem)
@@ -155,7 +162,7 @@ async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, chil
             raise result.error or RuntimeError("unknown error")
     except Exception as error:
         answer = failed(run, call, error)
-        if run.journal is not None and isinstance(error, StoreUnavailableError):
+        if run.journal.durable and isinstance(error, StoreUnavailableError):
             raise  # the parent cannot go on either, and both are gone on with elsewhere
         return answer
     except BaseException:

@@ -46,7 +46,8 @@ class RunStopped(HooklineError, AgentsException):
         self.reason, self.hook_id = reason, hook_id
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.reason, self.hook_id)
+        # What the SDK hangs on its errors is the whole run, which may not pickle.
+        return type(self), (self.reason, self.hook_id), {**vars(self), "run_data": None}
 
 
 class OpenAIBinding:

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 from pydantic_ai.tools import DeferredToolResults, ToolApproved, ToolDenied
 
-from hookline.errors import HooklineError
+from hookline.errors import HooklineError, define_error
 from hookline.runtime import Approve, Reject
 
 __all__ = ["RunRejected", "ToolDeniedAndStopped", "deferred_results"]
 
 
+@define_error()
 class RunRejected(HooklineError):
     """A person rejected a tool call, which ended the run.
 
@@ -20,9 +21,8 @@ class RunRejected(HooklineError):
         reason: The person's reason; `""` if there is none.
     """
 
-    def __init__(self, tool_call_id: str, reason: str) -> None:
-        super().__init__(tool_call_id, reason)
-        self.tool_call_id, self.reason = tool_call_id, reason
+    tool_call_id: str
+    reason: str
 
     def __str__(self) -> str:
         return (
