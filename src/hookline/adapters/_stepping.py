@@ -87,6 +87,8 @@ class SteppedCall:
     async def work(self, given: Any, *_: object) -> Any:
         """Suspend the coroutine while the framework makes the call; pass this as the work of a hooked call.
 
+        A chain of hooks runs its work at most once, so this suspends once.
+
         Args:
             given: What hooks left for the call.
 
