@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from types import coroutine
 from typing import Any, Generic, TypeVar, cast
 
@@ -45,23 +46,21 @@ def _run_until(
     Returns:
         The marker or the coroutine's result, and whether the coroutine has ended.
     """
-    run = context.run if context is not None else _call
+    run: Any = context.run if context is not None else None
+    send: Callable[[Any], object] = work.send if run is None else partial(run, work.send)
+    throw: Callable[[BaseException], object] = work.throw if run is None else partial(run, work.throw)
     try:
-        found = run(work.send, value) if error is None else run(work.throw, error)
+        found = send(value) if error is None else throw(error)
         while not isinstance(found, marker):
             try:
                 answer = yield found
             except BaseException as raised:
-                found = run(work.throw, raised)
+                found = throw(raised)
             else:
-                found = run(work.send, answer)
+                found = send(answer)
     except StopIteration as stop:
         return stop.value, True
     return found, False
-
-
-def _call(step: Callable[[Any], object], value: object) -> object:
-    return step(value)
 
 
 class SteppedCall:
