@@ -34,21 +34,29 @@ from contextvars import Context
 from math import inf as _NEVER  # noqa: N812  a global of its own is found faster than an attribute
 
 from hookline._checks import shown
-from hookline._deadlines import Alarm, Bounded, bounded_asyncio, finish_asyncio, own_cancellation
+from hookline._deadlines import (
+    Alarm,
+    Bounded,
+    bounded_asyncio,
+    bounded_for_this_backend,
+    finish_asyncio,
+    own_cancellation,
+)
 from hookline.calls import DECISIONS, Deny, ToolResult
 from hookline.errors import HookUsageError
 from hookline.events import BeforeToolCall
 
 __all__ = [
     "ask",
-    "blame",
     "compile_askable",
     "compile_inline",
     "finish_queued",
+    "own_failure",
     "refuse_awaitable",
     "refuse_decision",
     "refuse_return",
     "run_queued",
+    "run_timed",
 ]
 
 
@@ -303,7 +311,7 @@ def compile_inline(observers: Sequence[Observer]) -> Inline:
     def run_each(event: Event, sender: object) -> None:
         for observer in everyone:
             if observer.matches is None or observer.matches(event):
-                _run_sync(observer, event, sender)
+                run_sync(observer, event, sender)
 
     recorded = any(observer.recorded for observer in everyone)
 
@@ -323,18 +331,56 @@ def compile_inline(observers: Sequence[Observer]) -> Inline:
     return run_each if filtered or len(owners) < len(handlers) else run_plain
 
 
-def blame(observer: Observer, event: Event, error: BaseException) -> None:
-    """Inside of `except`: what a handler's step raised is reported, unless it is not the handler's own failure.
+def own_failure(error: BaseException) -> Exception:
+    """Return the failure of a handler that raised, to be called inside of `except`.
 
     Raises:
         BaseException: The error, if it is a cancellation from outside or no `Exception`.
     """
     if isinstance(error, asyncio.CancelledError) and own_cancellation():
-        report(observer, event, HandlerCancelledError())
-    elif isinstance(error, Exception):
-        report(observer, event, error)
-    else:
-        raise error
+        return HandlerCancelledError()
+    if isinstance(error, Exception):
+        return error
+    raise error
+
+
+async def run_timed(
+    handler: Callable[..., Any],
+    args: tuple[Any, ...],
+    check: Callable[[Any], object],
+    *,
+    is_async: bool,
+    timeout: float,
+    bounded: Bounded | None = None,
+    context: Context | None = None,
+) -> Exception | None:
+    """Run a handler, within its time if it is async.
+
+    Args:
+        handler: The handler; an async one is a function that always returns a coroutine.
+        args: Its arguments.
+        check: Raises for a return value, other than `None`, that the handler may not return.
+        is_async: Whether the handler is async.
+        timeout: Seconds that an async one may take.
+        bounded: Awaits within a time on the present backend; found out unless given.
+        context: In which an async one runs; that of the caller unless given.
+
+    Returns:
+        Its failure; `None` if it ended well.
+
+    Raises:
+        BaseException: A cancellation from outside, or what is no `Exception`.
+    """
+    try:
+        if is_async:
+            outcome = await (bounded or bounded_for_this_backend())(handler(*args), timeout, context)
+        else:
+            outcome = handler(*args)
+        if outcome is not None:
+            check(outcome)
+    except BaseException as error:
+        return own_failure(error)
+    return None
 
 
 async def finish_queued(
@@ -362,14 +408,11 @@ async def run_queued(
     """Any backend: run an async observer in a lane, in the context of its event's dispatch, and record it."""
     timeout = hook_timeout if observer.timeout is None else observer.timeout
     started = perf_counter_ns()
-    failure: Exception | None = None
-    try:
-        outcome = await bounded(observer.handler(event), timeout, context)
-        if outcome is not None:
-            refuse_decision(outcome)
-    except Exception as error:
-        failure = error
-        report(observer, event, error, timeout)
+    failure = await run_timed(
+        observer.handler, (event,), refuse_decision, is_async=True, timeout=timeout, bounded=bounded, context=context
+    )
+    if failure is not None:
+        report(observer, event, failure, timeout)
     if hook_executed.receivers and observer.recorded:
         record(observer, event, sender, started, failure)
 
@@ -415,7 +458,7 @@ async def ask(
                 except HandlerTimeoutError as error:
                     report(observer, event, error, timeout or hook_timeout)
                 except BaseException as error:
-                    blame(observer, event, error)
+                    report(observer, event, own_failure(error))
             if state and "answer" in state and "answered_by" not in state:
                 state["answered_by"] = observer.id
     finally:
@@ -439,19 +482,20 @@ async def _ask_one(
         return
     started, mocked = perf_counter_ns(), event.mocked
     timeout = hook_timeout if observer.timeout is None else observer.timeout
-    failure: Exception | None = None
     denied = False
-    try:
-        if observer.is_async:
-            outcome = await bounded(observer.handler(event), timeout, None)
-        elif (outcome := observer.handler(event)) is not None:
-            refuse_awaitable(outcome)
-        if outcome is not None and (failure := deny_by_return(observer, event, outcome)) is not None:
+
+    def check(outcome: object) -> None:
+        nonlocal denied
+        refuse_awaitable(outcome)
+        if (refusal := deny_by_return(observer, event, outcome)) is not None:
             denied = True
-            report(observer, event, failure)
-    except Exception as error:
-        failure = error
-        report(observer, event, error, timeout)
+            raise refusal
+
+    failure = await run_timed(
+        observer.handler, (event,), check, is_async=observer.is_async, timeout=timeout, bounded=bounded
+    )
+    if failure is not None:
+        report(observer, event, failure, math.inf if denied else timeout)
     if hook_executed.receivers and observer.recorded:
         record(observer, event, sender, started, failure, mocked=event.mocked and not mocked, denied=denied)
 
@@ -475,7 +519,8 @@ def deny_by_return(observer: Observer, event: BeforeToolCall, outcome: object) -
     return refusal
 
 
-def _run_sync(observer: Observer, event: Event, sender: object) -> None:
+def run_sync(observer: Observer, event: Event, sender: object) -> None:
+    """Run a plain observer, report its failure, and record it."""
     started = perf_counter_ns()
     failure: Exception | None = None
     try:

@@ -6,7 +6,6 @@ once, but it is announced in its turn: announcements come in the order in which 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -16,10 +15,8 @@ import msgspec
 
 from hookline._deadlines import (
     Bounded,
-    HandlerCancelledError,
     HandlerTimeoutError,
     bounded_for_this_backend,
-    own_cancellation,
 )
 from hookline._phase import TRANSITIONS, Phase, PhaseHandler, PhaseHook, PhaseTransition
 from hookline.errors import HookUsageError, PhaseTransitionError
@@ -32,6 +29,7 @@ from hookline.execution import (
     record,
     refuse_decision,
     refuse_return,
+    run_timed,
 )
 from hookline.hooks import AnyHook, Hooks, hook_batch, phase_handler
 from hookline.signals import announce, hook_executed, phase_changed
@@ -157,23 +155,20 @@ class PhaseMachine:
         for hook in hooks:
             timeout = hook.timeout or self.hook_timeout
             started = perf_counter_ns()
-            try:
-                if hook.is_async:
-                    bounded = bounded or bounded_for_this_backend()
-                    outcome = await bounded(hook.handler(transition), timeout, None)
-                    if outcome is not None:
-                        refuse_decision(outcome)
-                elif (outcome := hook.handler(transition)) is not None:
-                    refuse_return(outcome)
-            except BaseException as error:
-                failure = _own_failure(error)
-                if hook_executed.receivers:
-                    record(hook, transition, self, started, failure)
+            if hook.is_async:
+                bounded = bounded or bounded_for_this_backend()
+            failure = await run_timed(
+                hook.handler,
+                (transition,),
+                refuse_decision if hook.is_async else refuse_return,
+                is_async=hook.is_async,
+                timeout=timeout,
+                bounded=bounded,
+            )
+            if hook_executed.receivers:
+                record(hook, transition, self, started, failure)
+            if failure is not None:
                 _report(hook, transition, failure, timeout)
-                del failure  # it refers to this frame
-            else:
-                if hook_executed.receivers:
-                    record(hook, transition, self, started, None)
 
     def _announce(self) -> None:
         """Announce the moves that are over, up to the first one whose hooks still run."""
@@ -215,19 +210,6 @@ def _phase_named(name: str) -> Phase:
         return Phase(name)
     except ValueError:
         raise HookUsageError(f"{name!r} is not a phase; the phases are {', '.join(Phase)}.") from None
-
-
-def _own_failure(error: BaseException) -> Exception:
-    """What a handler did wrong.
-
-    Raises:
-        BaseException: The error, if it is a cancellation from outside or no `Exception`.
-    """
-    if isinstance(error, asyncio.CancelledError) and own_cancellation():
-        return HandlerCancelledError()
-    if isinstance(error, Exception):
-        return error
-    raise error
 
 
 def _report(hook: Observer, transition: PhaseTransition, error: Exception, timeout: float) -> None:

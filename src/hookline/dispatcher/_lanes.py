@@ -22,9 +22,9 @@ from hookline._deadlines import Alarm, Bounded, bounded_anyio, bounded_asyncio, 
 from hookline.events import Event
 from hookline.execution import (
     Observer,
-    blame,
     finish_queued,
     logger,
+    own_failure,
     record_dropped,
     refuse_decision,
     report,
@@ -90,7 +90,7 @@ class Lane:
                             continue
                         except BaseException as error:
                             self.unfinished = observers[-1 - length_hint(rest) :]
-                            blame(observer, event, error)
+                            report(observer, event, own_failure(error))
                             continue
                         alarm = alarm or Alarm()
                         self.unfinished = observers[-1 - length_hint(rest) :]
