@@ -116,7 +116,7 @@ def check_tool(tool: object, name: str, *, has_tool: bool, where: str) -> None:
         where: How the error names the hook.
     """
     if not isinstance(tool, str) or not tool:
-        raise HookDefinitionError(where, f"`tool` is a glob over 'identifier/tool_name', or over a name; got {tool!r}")
+        raise HookDefinitionError(where, f"`tool` is a glob over 'toolset/tool_name', or over a name; got {tool!r}")
     if not has_tool:
         raise HookDefinitionError(where, f"{name} has no tool, so `tool={tool!r}` could never match; leave it out")
 
