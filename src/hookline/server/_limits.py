@@ -27,7 +27,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_body: Bytes that the body of a request may have.
         max_headers: Bytes that the address and the headers of a request may have together.
         header_timeout: Seconds that these may take to come.
-        body_timeout: Seconds that a body may stand still.
+        body_timeout: Seconds that a body may stand still, and an answer that its client does not read.
         max_connections: Connections that may be open.
     """
 

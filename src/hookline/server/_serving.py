@@ -67,7 +67,7 @@ class Server:
         max_body: Bytes that the body of a request may have.
         max_headers: Bytes that the address and the headers of a request may have together.
         header_timeout: Seconds that these may take to come, and for which a new connection may be silent.
-        body_timeout: Seconds that a body may stand still.
+        body_timeout: Seconds that a body may stand still, and an answer that its client does not read.
         max_connections: Connections that may be open.
         trusted_proxies: Addresses or networks of the proxies in front, whose `X-Forwarded-For` and
             `X-Forwarded-Proto` are believed; nobody's unless given.

@@ -43,7 +43,12 @@ AllowMissingHooks = Annotated[
     ),
 ]
 BodyTimeout = Annotated[
-    float, typer.Option(min=0.001, metavar="SECONDS", help="How long the body of a request may stand still.")
+    float,
+    typer.Option(
+        min=0.001,
+        metavar="SECONDS",
+        help="How long the body of a request, or the reading of an answer, may stand still.",
+    ),
 ]
 HeaderTimeout = Annotated[
     float, typer.Option(min=0.001, metavar="SECONDS", help="How long the headers of a request may take to come.")
