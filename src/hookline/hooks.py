@@ -586,7 +586,7 @@ def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
         elif not isinstance(entry, Hooks):
             raise HookDefinitionError(
                 f"hooks[{position}]",
-                f"expected a `Hooks` bundle, a `Hook`, an `Interceptor` or a `PhaseHook`, got {shown(entry)}; functions "
-                "go into a bundle with a decorator, as @hooks.on(...)",
+                f"expected a `Hooks` bundle, a `Hook`, an `Interceptor` or a `PhaseHook`, got {shown(entry)}; "
+                "functions go into a bundle with a decorator, as @hooks.on(...)",
             )
     return batch

@@ -32,7 +32,7 @@ from hookline.cli._exit_codes import (
     TERMINATED,
     exit_code_of,
 )
-from hookline.cli.operate import _operate
+from hookline.cli.operate import _store
 from tests.cli.operated import define, denying, leave_dead, log_runs, on, paused
 from tests.docs.markdown import ROOT
 from tests.signals import default_signals
@@ -386,7 +386,7 @@ def words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.chdir(folder)
     monkeypatch.delenv("HOOKLINE_STORE", raising=False)
     monkeypatch.setattr(_app, "DEMO_SUITES", ("good.yaml",))
-    monkeypatch.setattr(_operate, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(_store, "RETRY_SECONDS", 0.05)
     return {
         "CLOSED": f"http://127.0.0.1:{closed_port()}",
         "RECORDED": "run.jsonl",

@@ -1,4 +1,4 @@
-"""What the `hookline` command understands."""
+"""The `hookline` command: its options, and the commands `demo` and `trace`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hookline.cli._commands import Concurrency, Endpoint, RecordFile, Tasks, told_in_one_line
 from hookline.cli._exit_codes import MEANINGS, exit_code_of
-from hookline.cli._outputs import checked, deliver, keep, keep_otlp
+from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
+from hookline.cli._outputs import resolve_output, send_spans, write_otlp, write_recording
+from hookline.cli._terminal import report_errors
 from hookline.cli.chat import chat
 from hookline.cli.errors import TraceTargetError
-from hookline.cli.eval import Evaluation, eval_app, evaluate, found_cases, found_suite, show
+from hookline.cli.eval import Evaluation, eval_app, evaluate, find_cases, find_suite, show_evaluation
 from hookline.cli.operate import (
     approve,
     deliveries_app,
@@ -28,7 +29,7 @@ from hookline.cli.operate import (
     rotate_master_key,
     serve,
 )
-from hookline.cli.trace import Recording, Tracing, events_in, otlp_json, replay_events, show_spans
+from hookline.cli.trace import Recording, Tracing, load_events, otlp_json, replay_events, show_spans
 from hookline.evals.reports import check_writable, write_report
 
 __all__ = ["app"]
@@ -95,14 +96,14 @@ def demo(
 
     Exits with 1 if it does not, with 4 if spans did not arrive where they were sent.
     """
-    with told_in_one_line():
+    with report_errors():
         check_writable(report)
         tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
         evaluation = run(DEMO_SUITES, [], mocked=True, concurrency=concurrency, tracing=tracing)
         written = write_report(report, evaluation.runs, evaluation.comparison)
         console = Console(highlight=False)
-        show(console, evaluation, written)
-        arrived = deliver(console, tracing)
+        show_evaluation(console, evaluation, written)
+        arrived = send_spans(console, tracing)
         if tracing is None or not arrived:
             console.print(f"\n{VIEWER}", soft_wrap=True)
     raise typer.Exit(exit_code_of(ok=evaluation.ok, judged=evaluation.judged, arrived=arrived))
@@ -136,8 +137,8 @@ def trace(
     Exits with 0 whatever became of the runs, with 2 for a wrong name or a file that cannot be read, with 4 if spans
     did not arrive where they were sent, with 1 if anything else went wrong.
     """
-    with told_in_one_line():
-        record, otlp_file = checked(record), checked(otlp_file)
+    with report_errors():
+        record, otlp_file = resolve_output(record), resolve_output(otlp_file)
         tracing = Tracing(otlp_endpoint, content=content, hook_spans=hooks)
         kept = Recording() if record is not None else None
         suite = target.startswith("agentdojo:")
@@ -146,11 +147,11 @@ def trace(
         titles: dict[str, str] = {}
         try:
             if suite:
-                tasks = task or found_suite(target).select()[:1]
+                tasks = task or find_suite(target).select()[:1]
                 evaluation = run([target], tasks, mocked=False, concurrency=concurrency, tracing=tracing, kept=kept)
                 titles = {each.operation_id: each.name for each in evaluation.runs[0].results}
             else:
-                replay_events(tracing.hooks, events_in(target))
+                replay_events(tracing.hooks, load_events(target))
         finally:  # after Ctrl-C too: what a run hung in is what one wants to see then
             tracing.hooks.close()
             if tracing.spans:
@@ -160,9 +161,9 @@ def trace(
         console = Console(highlight=False, stderr=as_json)
         if not suite and not as_json:
             console.print("A recorded run shows no model calls: no event tells of them.", style="dim")
-        keep_otlp(console, tracing, otlp_file)
-        keep(console, kept, record)
-        arrived = deliver(console, tracing)
+        write_otlp(console, tracing, otlp_file)
+        write_recording(console, kept, record)
+        arrived = send_spans(console, tracing)
     raise typer.Exit(exit_code_of(ok=True, arrived=arrived))
 
 
@@ -187,7 +188,7 @@ def run(
     return evaluate(
         Console(stderr=True),
         list(targets),
-        found_cases(targets, tasks),
+        find_cases(targets, tasks),
         mocked=mocked,
         concurrency=concurrency,
         hooks=[tracing.hooks] if tracing is not None else [],

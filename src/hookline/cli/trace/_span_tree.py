@@ -1,4 +1,4 @@
-"""Spans as a tree in the terminal: what happened under what, when, for how long, and how it ended."""
+"""Show spans as a tree in the terminal, with their times and how they ended."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ __all__ = [
     "WAITING",
     "Mark",
     "Note",
+    "content_lines",
+    "format_duration",
     "kind_of",
-    "length",
+    "make_plain",
     "mark_of",
-    "notes",
-    "plain",
-    "said",
     "show_spans",
+    "span_notes",
 ]
 
 MAX_TEXT = 2000
@@ -104,16 +104,16 @@ CONTENT = {
     names.DENIAL_REASON: "reason",
     names.HOOK_ERROR: "error",
 }
-"""What content is called in front of it."""
+"""The word in front of each kind of content."""
 
 
 def kind_of(span: ReadableSpan) -> str:
-    """What kind of work a span is: the first word of its name."""
+    """Return the kind of work of a span: the first word of its name."""
     return span.name.partition(" ")[0]
 
 
 def mark_of(span: ReadableSpan) -> Mark:
-    """How a span ended."""
+    """Return the mark of how a span ended."""
     found = span.attributes or {}
     if span.status.status_code is StatusCode.ERROR:
         return FAILED
@@ -128,91 +128,95 @@ def mark_of(span: ReadableSpan) -> Mark:
     return STOPPED if stopped or outcome in ENDINGS else OK
 
 
-def notes(span: ReadableSpan) -> list[Note]:
-    """What was special about a span, the most important first."""
+def span_notes(span: ReadableSpan) -> list[Note]:
+    """Return notes on what was special about a span, the most important first."""
     found = dict(span.attributes or {})
-    told = [*_trouble(span, found), *_special(found)]
-    told += [Note(text) for text in _figures(kind_of(span), found)]
-    return told
+    notes = [*_failure_notes(span, found), *_special_notes(found)]
+    notes += [Note(text) for text in _count_texts(kind_of(span), found)]
+    return notes
 
 
-def _trouble(span: ReadableSpan, found: dict[str, Any]) -> list[Note]:
-    told = []
+def _failure_notes(span: ReadableSpan, found: dict[str, Any]) -> list[Note]:
+    notes = []
     if span.status.status_code is StatusCode.ERROR:
-        error = plain(found.get(names.ERROR_TYPE, names.OTHER))
-        told.append(Note(f"{error}: {plain(span.status.description)}" if span.status.description else error, "red"))
+        error = make_plain(found.get(names.ERROR_TYPE, names.OTHER))
+        notes.append(
+            Note(f"{error}: {make_plain(span.status.description)}" if span.status.description else error, "red")
+        )
     if names.DENIED_BY in found:
         cause = found.get(names.DENIAL_CAUSE, "decision")
-        failed = "" if cause == "decision" else f", which failed with {plain(cause)}"
-        told.append(Note(f"denied by {plain(found[names.DENIED_BY])}{failed}", DENIED.style))
-    told += [
-        Note(f"{plain((event.attributes or {}).get(names.DENIED_BY, '?'))} withheld a result", DENIED.style)
+        failed = "" if cause == "decision" else f", which failed with {make_plain(cause)}"
+        notes.append(Note(f"denied by {make_plain(found[names.DENIED_BY])}{failed}", DENIED.style))
+    notes += [
+        Note(f"{make_plain((event.attributes or {}).get(names.DENIED_BY, '?'))} withheld a result", DENIED.style)
         for event in span.events
         if event.name == names.DENIED_EVENT
     ]
     if names.SPAN_TRUNCATED in found:
-        why = plain(found[names.SPAN_TRUNCATED])
-        told.append(Note(UNFINISHED.get(why, f"cut short ({why})"), STOPPED.style))
+        why = make_plain(found[names.SPAN_TRUNCATED])
+        notes.append(Note(UNFINISHED.get(why, f"cut short ({why})"), STOPPED.style))
     elif found.get(names.TOOL_OUTCOME) == "interrupted":
-        told.append(Note("interrupted", STOPPED.style))
-    elif (ending := ENDINGS.get(str(found.get(names.OUTCOME)))) and names.DENIED_BY not in found and not told:
-        told.append(Note(ending, mark_of(span).style))
-    return told
+        notes.append(Note("interrupted", STOPPED.style))
+    elif (ending := ENDINGS.get(str(found.get(names.OUTCOME)))) and names.DENIED_BY not in found and not notes:
+        notes.append(Note(ending, mark_of(span).style))
+    return notes
 
 
-def _special(found: dict[str, Any]) -> list[Note]:
-    told = []
+def _special_notes(found: dict[str, Any]) -> list[Note]:
+    notes = []
     if found.get(names.RESUMED):
-        told.append(Note("resumed", WAITING.style))
+        notes.append(Note("resumed", WAITING.style))
     if found.get(names.MOCKED):
-        told.append(Note(f"mocked by {plain(found.get(names.ANSWERED_BY, '?'))}", "yellow"))
+        notes.append(Note(f"mocked by {make_plain(found.get(names.ANSWERED_BY, '?'))}", "yellow"))
         for key, name in names.MOCK_PROVENANCE.items():
             if name in found:
-                told.append(Note(f"{key} {plain(found[name])}", "yellow"))
+                notes.append(Note(f"{key} {make_plain(found[name])}", "yellow"))
     if names.HUMAN_DECISION in found:
         decision = str(found[names.HUMAN_DECISION])
         waited = found.get(names.HUMAN_WAIT)
-        after = f" after {length(int(waited * 1e9))}" if isinstance(waited, int | float) else ""
+        after = f" after {format_duration(int(waited * 1e9))}" if isinstance(waited, int | float) else ""
         rejected = decision.startswith("reject")
-        told.append(Note(f"{DECIDED.get(decision, plain(decision))}{after}", DENIED.style if rejected else "green"))
+        notes.append(
+            Note(f"{DECIDED.get(decision, make_plain(decision))}{after}", DENIED.style if rejected else "green")
+        )
     if found.get(names.CONVERSATION_COMPACTED):
-        told.append(Note("after a compaction"))
+        notes.append(Note("after a compaction"))
     status = found.get(names.HOOK_STATUS)
     if status not in (None, "ok"):
-        told.append(Note(plain(status), {"mocked": "yellow", "denied": DENIED.style}.get(str(status), "red")))
+        notes.append(Note(make_plain(status), {"mocked": "yellow", "denied": DENIED.style}.get(str(status), "red")))
     reasons = found.get(names.RESPONSE_FINISH_REASONS, ())
-    unusual = [plain(each) for each in reasons if each not in ("stop", "tool_calls")]
+    unusual = [make_plain(each) for each in reasons if each not in ("stop", "tool_calls")]
     if unusual and found.get(names.OPERATION_NAME) == names.CHAT:
-        told.append(Note(f"ended by {', '.join(unusual)}", "yellow"))
-    return told
+        notes.append(Note(f"ended by {', '.join(unusual)}", "yellow"))
+    return notes
 
 
-def _figures(kind: str, found: dict[str, Any]) -> list[str]:
-    told = []
+def _count_texts(kind: str, found: dict[str, Any]) -> list[str]:
+    texts = []
     if kind == names.INVOKE_AGENT:
         # A segment after a pause counts on from where the earlier one was.
         so_far = " so far" if found.get(names.RESUMED) else ""
         counts = _count(found.get(names.STEPS), "step"), _count(found.get(names.TOOL_CALLS), "tool call")
-        told += [f"{count}{so_far}" for count in counts if count]
+        texts += [f"{count}{so_far}" for count in counts if count]
     if kind == names.HUMAN_INTERVENTION:
-        told.append(_count(found.get(names.PENDING_COUNT), "call"))
+        texts.append(_count(found.get(names.PENDING_COUNT), "call"))
     if names.MESSAGES_BEFORE in found:
         after = found.get(names.MESSAGES_AFTER, "?")
-        told.append(f"{found[names.MESSAGES_BEFORE]}→{after} messages")
+        texts.append(f"{found[names.MESSAGES_BEFORE]}→{after} messages")
     for read, written in TOKENS:
         if found.get(read) or found.get(written):
-            told.append(f"{found.get(read, 0):,}→{found.get(written, 0):,} tokens")
-    return [text for text in told if text]
+            texts.append(f"{found.get(read, 0):,}→{found.get(written, 0):,} tokens")
+    return [text for text in texts if text]
 
 
 def _count(number: Any, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}" if number else ""
 
 
-def said(span: ReadableSpan) -> list[tuple[str, str]]:
-    """The content of a span, where it was recorded: what it is, and its beginning in one line."""
+def content_lines(span: ReadableSpan) -> list[tuple[str, str]]:
+    """Return the recorded content of a span: its kind, and its beginning in one line."""
     found = span.attributes or {}
-    return [(word, plain(_text_of(name, found[name]))) for name, word in CONTENT.items() if found.get(name)]
+    return [(word, make_plain(_text_of(name, found[name]))) for name, word in CONTENT.items() if found.get(name)]
 
 
 def _text_of(name: str, value: Any) -> str:
@@ -233,15 +237,15 @@ def _part(part: Any) -> str:
     return str(part.get("content") or part.get("response") or "")
 
 
-def plain(value: object) -> str:
-    """A text in one line that a terminal shows and does not obey: no control codes, no reversed writing."""
+def make_plain(value: object) -> str:
+    """Return a text in one line that a terminal shows and does not obey: no control codes, no reversed writing."""
     return "".join(
         each if each.isprintable() else " " if each.isspace() else "\N{REPLACEMENT CHARACTER}" for each in str(value)
     )
 
 
-def length(nanoseconds: int) -> str:
-    """A time as a person reads it, to three digits and in at most seven characters."""
+def format_duration(nanoseconds: int) -> str:
+    """Return a duration with three digits and its unit, in seven characters at most."""
     if nanoseconds <= 0:
         return "0 µs"
     for unit, size in (("µs", 1e3), ("ms", 1e6), ("s", 1e9)):
@@ -306,7 +310,7 @@ class Branch:
 
     @property
     def own_time(self) -> int:
-        """How long it took beside what is under it."""
+        """Return the nanoseconds that the span took without its children."""
         busy, reached = 0, self.start
         for child in self.children:
             busy += max(0, min(child.end, self.end) - max(child.start, reached))
@@ -349,14 +353,14 @@ class Line:
         room = options.max_width - (1 + TIME_WIDTH) - (1 + bar if bar else 0)
         beside = room >= MIN_LABEL
         label = max(1, (room if beside else options.max_width) - 2)
-        for number, line in enumerate(packed(console, self._pieces, label)):
+        for number, line in enumerate(pack_lines(console, self._pieces, label)):
             shown = Text.assemble((f"{self._mark.glyph} ", self._mark.style)) if number == 0 else Text("  ")
             shown.append_text(line)
             if number == 0 and beside:
                 shown.truncate(room, pad=True)
                 shown.append(" " * (1 + TIME_WIDTH - self._took.cell_len)).append_text(self._took)
                 if bar:
-                    shown.append(" ").append(*drawn(bar, *self._bar))
+                    shown.append(" ").append(*draw_bar(bar, *self._bar))
             yield fit(shown, options)
         for line in self._under:
             shown = Text("  ").append_text(line)
@@ -364,8 +368,8 @@ class Line:
             yield fit(shown, options)
 
 
-def packed(console: Console, pieces: Iterable[Text], width: int) -> list[Text]:
-    """Pieces of text on as few lines as they need; one that is longer than a line is broken."""
+def pack_lines(console: Console, pieces: Iterable[Text], width: int) -> list[Text]:
+    """Put pieces of text on as few lines as possible; a piece that is longer than a line is broken."""
     lines = [Text()]
     for piece in pieces:
         if lines[-1] and lines[-1].cell_len + 2 + piece.cell_len > width:
@@ -382,27 +386,27 @@ def packed(console: Console, pieces: Iterable[Text], width: int) -> list[Text]:
 
 
 def show_spans(console: Console, spans: Sequence[ReadableSpan], titles: Mapping[str, str]) -> None:
-    """Print spans as one tree for each trace, and what they come to.
+    """Print spans as one tree for each trace, and a summary.
 
     Args:
-        console: Where to.
+        console: The terminal.
         spans: The spans.
-        titles: What each operation is called; its id unless it is there.
+        titles: A title for each operation, by its id; the id itself unless given.
     """
-    roots = forest(spans)
+    roots = build_trees(spans)
     numbers = {key_of(root.span.get_span_context()): number for number, root in enumerate(roots, start=1)}
     slowest = max((branch for root in roots for branch in root), key=lambda branch: branch.own_time)
     for number, root in enumerate(roots, start=1):
-        for line in packed(console, heading(root, number if len(roots) > 1 else None, titles), console.width):
+        for line in pack_lines(console, trace_heading(root, number if len(roots) > 1 else None, titles), console.width):
             console.print(fit(line, console.options))
-        console.print(tree(root, numbers, slowest, depth=(console.width - MIN_LABEL) // 2))
+        console.print(render_tree(root, numbers, slowest, depth=(console.width - MIN_LABEL) // 2))
         console.print()
-    for line in packed(console, summary(roots, slowest), console.width):
+    for line in pack_lines(console, summarize(roots, slowest), console.width):
         console.print(fit(line, console.options))
 
 
-def forest(spans: Iterable[ReadableSpan]) -> list[Branch]:
-    """Spans as trees, in the order of their beginnings."""
+def build_trees(spans: Iterable[ReadableSpan]) -> list[Branch]:
+    """Return spans as trees, in the order of their start."""
     branches = {key_of(span.get_span_context()): Branch(span) for span in spans}
     roots = []
     for branch in sorted(branches.values(), key=lambda branch: (branch.start, -branch.end)):
@@ -419,14 +423,14 @@ def forest(spans: Iterable[ReadableSpan]) -> list[Branch]:
     return roots
 
 
-def tree(root: Branch, numbers: Mapping[tuple[int, int], int], slowest: Branch, *, depth: int) -> Tree:
-    """One trace.
+def render_tree(root: Branch, numbers: Mapping[tuple[int, int], int], slowest: Branch, *, depth: int) -> Tree:
+    """Return the tree of one trace.
 
     Args:
-        root: Its uppermost span.
-        numbers: The traces on the screen, by the key of their roots.
-        slowest: What is shown as having taken the longest.
-        depth: How many levels have room.
+        root: Its root span.
+        numbers: The numbers of the traces on the screen, by the key of their roots.
+        slowest: The span to mark as the slowest.
+        depth: Levels of the tree for which there is room.
     """
     start, end = root.start, max(branch.end for branch in root)
     total = max(1, end - start)
@@ -435,18 +439,21 @@ def tree(root: Branch, numbers: Mapping[tuple[int, int], int], slowest: Branch, 
     def line(branch: Branch, *, later: bool = False) -> Line:
         span = branch.span
         style = STYLES.get(kind_of(span), "")
-        pieces = [Text(named(span), style=style), *(Text(note.text, style=note.style) for note in notes(span))]
+        pieces = [
+            Text(span_label(span), style=style),
+            *(Text(note.text, style=note.style) for note in span_notes(span)),
+        ]
         if later:
             pieces.append(Text("after the end", style="dim"))
-        under = [Text.assemble((f"{word}: ", "dim"), (text, "dim italic")) for word, text in said(span)]
+        under = [Text.assemble((f"{word}: ", "dim"), (text, "dim italic")) for word, text in content_lines(span)]
         if not later:  # what all in here goes on from is said once, at the top
             links = [link for link in span.links if branch is root or key_of(link.context) not in known]
-            under += [linked(link, numbers) for link in links]
+            under += [link_label(link, numbers) for link in links]
         took = branch.end - branch.start
         emphasis = "bold yellow" if branch is slowest else "dim" if took * 100 < total else ""
         colour = "red" if branch.mark is FAILED else BARS.get(kind_of(span), style or "white")
         bar = ((branch.start - start) / total, (branch.end - start) / total, colour)
-        return Line(branch.mark, pieces, Text(length(took), style=emphasis), bar, under)
+        return Line(branch.mark, pieces, Text(format_duration(took), style=emphasis), bar, under)
 
     top: Tree = Narrow(line(root), guide_style="dim")
     waiting = [(top, root, 1)]
@@ -460,25 +467,25 @@ def tree(root: Branch, numbers: Mapping[tuple[int, int], int], slowest: Branch, 
     return top
 
 
-def named(span: ReadableSpan) -> str:
-    """A span's name; a step's has its index behind it."""
+def span_label(span: ReadableSpan) -> str:
+    """Return a span's name; that of a step with its index."""
     index = (span.attributes or {}).get(names.STEP_INDEX)
-    name = plain(span.name)
+    name = make_plain(span.name)
     return f"{name} {index}" if name == names.AGENT_STEP and index is not None else name
 
 
-def linked(link: Link, numbers: Mapping[tuple[int, int], int]) -> Text:
-    """Where a link leads: to another tree on the screen, or to a span that is elsewhere."""
+def link_label(link: Link, numbers: Mapping[tuple[int, int], int]) -> Text:
+    """Return the line of a link, with its target: another tree on the screen, or a span elsewhere."""
     number = numbers.get(key_of(link.context))
-    relation = plain((link.attributes or {}).get(names.LINK, "linked span")).replace("_", " ")
+    relation = make_plain((link.attributes or {}).get(names.LINK, "linked span")).replace("_", " ")
     where = f"[{number}]" if number else f"trace {link.context.trace_id:032x}, span {link.context.span_id:016x}"
     return Text(f"↩ {relation}: {where}", style="cyan")
 
 
-def heading(root: Branch, number: int | None, titles: Mapping[str, str]) -> list[Text]:
-    """What stands above a trace."""
+def trace_heading(root: Branch, number: int | None, titles: Mapping[str, str]) -> list[Text]:
+    """Return the heading of a trace: its operation, its start, its id."""
     operation = str((root.span.attributes or {}).get(names.OPERATION_ID, ""))
-    title = plain(titles.get(operation) or operation or root.span.name)
+    title = make_plain(titles.get(operation) or operation or root.span.name)
     began = datetime.fromtimestamp(root.start / 1e9).astimezone()
     context = root.span.get_span_context()
     return [
@@ -488,31 +495,33 @@ def heading(root: Branch, number: int | None, titles: Mapping[str, str]) -> list
     ]
 
 
-def summary(roots: Sequence[Branch], slowest: Branch) -> list[Text]:
-    """What the spans come to: how many, in what time, what took the longest, and what went not as usual."""
+def summarize(roots: Sequence[Branch], slowest: Branch) -> list[Text]:
+    """Summarize spans: how many, how long, which took longest, which failed or were denied."""
     branches = [branch for root in roots for branch in root]
     time = max(branch.end for branch in branches) - min(branch.start for branch in branches)
     traces = f" in {len(roots)} traces" if len(roots) > 1 else ""
     own = slowest.own_time
-    told = [
-        Text(f"{len(branches):,} span{'' if len(branches) == 1 else 's'}{traces}, {length(time)}", style="bold"),
-        Text(f"longest: {named(slowest.span)}, {length(own)} by itself", style="yellow"),
+    texts = [
+        Text(
+            f"{len(branches):,} span{'' if len(branches) == 1 else 's'}{traces}, {format_duration(time)}", style="bold"
+        ),
+        Text(f"longest: {span_label(slowest.span)}, {format_duration(own)} by itself", style="yellow"),
     ]
     for mark in (FAILED, DENIED, STOPPED, WAITING):
         found = innermost(branches, mark)
         if found:
-            shown = ", ".join(dict.fromkeys(named(branch.span) for branch in found[:NAMED]))
+            shown = ", ".join(dict.fromkeys(span_label(branch.span) for branch in found[:NAMED]))
             more = " …" if len(found) > NAMED else ""
-            told.append(Text(f"{mark.glyph} {len(found)} {mark.word}: {shown}{more}", style=mark.style))
+            texts.append(Text(f"{mark.glyph} {len(found)} {mark.word}: {shown}{more}", style=mark.style))
     mocked = sum(bool((branch.span.attributes or {}).get(names.MOCKED)) for branch in branches)
     if mocked:
-        told.append(Text(f"{mocked} mocked", style="yellow"))
-    return told
+        texts.append(Text(f"{mocked} mocked", style="yellow"))
+    return texts
 
 
 def innermost(branches: Sequence[Branch], mark: Mark) -> list[Branch]:
-    """The spans that ended in one way, but for those above one of them: what fails inside fails outside as well."""
-    found = [branch for branch in branches if branch.mark is mark and not tells_again(branch)]
+    """Return the spans with a mark, without those above another one: what fails inside fails outside as well."""
+    found = [branch for branch in branches if branch.mark is mark and not repeats_denial(branch)]
     above: set[Branch] = set()
     for branch in found:
         parent = branch.parent
@@ -522,24 +531,24 @@ def innermost(branches: Sequence[Branch], mark: Mark) -> list[Branch]:
     return [branch for branch in found if branch not in above]
 
 
-def tells_again(branch: Branch) -> bool:
-    """Whether a span is the hook that denied what has a span of its own, which says so."""
+def repeats_denial(branch: Branch) -> bool:
+    """Whether a span is that of a hook whose denial is already shown on the span of the denied call."""
     return branch.mark is DENIED and kind_of(branch.span) == names.HOOK
 
 
 def key_of(context: SpanContext | None) -> tuple[int, int]:
-    """What a span is found by."""
+    """Return the key of a span: its trace id and its span id."""
     return (context.trace_id, context.span_id) if context is not None else (0, 0)
 
 
 def bar_width(width: int) -> int:
-    """Columns of the time bar; none in a narrow terminal."""
+    """Return the columns of the time bar; 0 in a narrow terminal."""
     bar = min(MAX_BAR, (width - 40) * 2 // 5)
     return bar if bar >= MIN_BAR else 0
 
 
-def drawn(width: int, start: float, end: float, style: str) -> tuple[str, str]:
-    """A bar between two shares of a width, to half a column, and never nothing."""
+def draw_bar(width: int, start: float, end: float, style: str) -> tuple[str, str]:
+    """Return a bar between two shares of a width, to half a column, and never empty."""
     first = min(2 * width - 1, round(2 * width * start))
     last = max(first + 1, round(2 * width * end))
     halves = [first <= half < last for half in range(2 * width)]
@@ -548,7 +557,7 @@ def drawn(width: int, start: float, end: float, style: str) -> tuple[str, str]:
 
 
 def fit(text: Text, options: ConsoleOptions) -> Text:
-    """A text in characters that the terminal knows."""
+    """Return a text in characters that the terminal can show."""
     if options.ascii_only:
         text.plain = text.plain.translate(ASCII)
     return text
