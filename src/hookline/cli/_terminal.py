@@ -156,7 +156,7 @@ class Column(Generic[T]):
 
     Attributes:
         name: Its heading.
-        cell: Returns the text or the status of an entry.
+        cell: Returns the text of an entry, which is made harmless, or a `Text` of its own style.
         rank: Columns with a greater rank are left out first; those of rank 0 never.
         cut: Whether its text may be cut, as that of an id may not.
         right: Whether it holds figures.
@@ -234,7 +234,7 @@ def _print_hint(text: str) -> None:
 
 def _print_table(items: Sequence[T], columns: Sequence[Column[T]]) -> None:
     console = Console(highlight=False)
-    cells = {column.name: [_as_text(column.cell(item)) for item in items] for column in columns}
+    cells = {column.name: [_cell_text(column, item) for item in items] for column in columns}
     widths = _choose_widths(columns, cells, console.width)
     console.width = max(console.width, sum(widths.values()) + GAP * (len(widths) - 1))
     table = new_table(padding=(0, GAP - 1, 0, 0))
@@ -292,8 +292,11 @@ def _format_value(value: object) -> str:
     return msgspec.json.encode(value, enc_hook=str).decode()
 
 
-def _as_text(cell: str | Text) -> Text:
-    return cell if isinstance(cell, Text) else Text(cell)
+def _cell_text(column: Column[T], item: T) -> Text:
+    cell = column.cell(item)
+    if isinstance(cell, Text):
+        return cell
+    return Text(make_one_line(cell) if column.cut else make_copyable(cell))
 
 
 # Times, as people write and read them.

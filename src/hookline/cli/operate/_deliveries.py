@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
@@ -73,8 +74,7 @@ def list_deliveries(
     async def look(store: SqlStore) -> Any:
         from hookline.store import DeliveryFilter, DeliveryLog
 
-        log, which = DeliveryLog(store), DeliveryFilter(**given)
-        return await read_pages(lambda cursor, length: log.page(which, cursor=cursor, limit=length), limit)
+        return await read_pages(partial(DeliveryLog(store).page, DeliveryFilter(**given)), limit)
 
     found, more = operate(store, look)
     print_list(found, _columns(), as_json=as_json, nothing="There are no such deliveries.", more=more)
@@ -195,13 +195,13 @@ def _print_count(count: int, done: str, *, as_json: bool) -> None:
 
 def _columns() -> list[Column[StoredDelivery]]:
     return [
-        Column("delivery", lambda each: make_copyable(each.id)),
+        Column("delivery", lambda each: each.id),
         Column("status", lambda each: format_status(each.status)),
         Column("tries", lambda each: str(each.attempts), rank=1, right=True),
         Column("age", lambda each: format_age(each.created_at), rank=1, right=True),
         Column("event", lambda each: each.type, rank=3),
-        Column("endpoint", lambda each: make_one_line(each.endpoint), rank=2, cut=True),
-        Column("last error", lambda each: make_one_line(each.last_error or ""), rank=4, cut=True),
-        Column("tenant", lambda each: make_copyable(each.tenant_id), rank=5),
-        Column("hook", lambda each: make_copyable(each.hook_id), rank=6),
+        Column("endpoint", lambda each: each.endpoint, rank=2, cut=True),
+        Column("last error", lambda each: each.last_error or "", rank=4, cut=True),
+        Column("tenant", lambda each: each.tenant_id, rank=5),
+        Column("hook", lambda each: each.hook_id, rank=6),
     ]

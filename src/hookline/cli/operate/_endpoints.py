@@ -13,7 +13,6 @@ from hookline.cli._terminal import (
     format_age,
     format_full_time,
     make_copyable,
-    make_one_line,
     parse_option,
     parse_span,
     print_list,
@@ -168,8 +167,8 @@ def rotate_master_key(
 def _columns() -> list[Column[EndpointSecret]]:
     return [
         Column("id", lambda each: each.id),
-        Column("url", lambda each: make_one_line(each.url), rank=1, cut=True),
-        Column("tenant", lambda each: make_copyable(each.tenant_id), rank=2),
+        Column("url", lambda each: each.url, rank=1, cut=True),
+        Column("tenant", lambda each: each.tenant_id, rank=2),
         Column("source", lambda each: each.source, rank=4),
         Column("ends", lambda each: "" if each.expires_at is None else format_full_time(each.expires_at), rank=3),
         Column("age", lambda each: format_age(each.created_at), rank=5, right=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -74,10 +75,7 @@ def list_hooks(
     check_point(point)
 
     async def look(registry: Registry) -> tuple[Sequence[HookDefinition], bool]:
-        return await read_pages(
-            lambda cursor, length: registry.list(tenant, cursor=cursor, limit=length, point=point, enabled=enabled),
-            limit,
-        )
+        return await read_pages(partial(registry.list, tenant, point=point, enabled=enabled), limit)
 
     found, more = operate(store, _with_registry(look, files, modules, scripts))
     print_list(found, _columns(), as_json=as_json, nothing="There are no hook definitions.", more=more)
@@ -301,14 +299,14 @@ def _target(definition: HookDefinition) -> str:
 
 def _columns() -> list[Column[HookDefinition]]:
     return [
-        Column("id", lambda each: make_copyable(each.id)),
+        Column("id", lambda each: each.id),
         Column("state", lambda each: format_status(_state(each))),
         Column("point", lambda each: each.point, rank=1),
-        Column("name", lambda each: make_one_line(each.name), rank=2, cut=True),
-        Column("tenant", lambda each: make_copyable(each.tenant_id), rank=3),
-        Column("runs", lambda each: make_one_line(_target(each)), rank=4, cut=True),
+        Column("name", lambda each: each.name, rank=2, cut=True),
+        Column("tenant", lambda each: each.tenant_id, rank=3),
+        Column("runs", _target, rank=4, cut=True),
         Column("prio", lambda each: str(each.priority), rank=5, right=True),
-        Column("source", lambda each: make_one_line(each.source.removeprefix("api")), rank=6, cut=True),
+        Column("source", lambda each: each.source.removeprefix("api"), rank=6, cut=True),
         Column("problem", lambda each: Text(make_one_line(each.problem), style="red"), rank=7, cut=True),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,6 @@ from hookline.cli._terminal import (
     format_age,
     format_status,
     make_copyable,
-    make_one_line,
     parse_option,
     parse_span,
     print_list,
@@ -104,8 +104,7 @@ def list_keys(
     async def look(store: SqlStore) -> Any:
         from hookline.server import KeyStore
 
-        keys = KeyStore(store)
-        return await read_pages(lambda cursor, length: keys.page(tenant, cursor=cursor, limit=length), limit)
+        return await read_pages(partial(KeyStore(store).page, tenant), limit)
 
     found, more = operate(store, look)
     print_list(found, _columns(), as_json=as_json, nothing="There are no keys.", more=more)
@@ -151,8 +150,8 @@ def _columns() -> list[Column[ApiKey]]:
     return [
         Column("id", lambda each: each.id),
         Column("state", lambda each: format_status(_state(each))),
-        Column("name", lambda each: make_one_line(each.name), rank=1, cut=True),
-        Column("tenant", lambda each: make_copyable(each.tenant_id), rank=2),
+        Column("name", lambda each: each.name, rank=1, cut=True),
+        Column("tenant", lambda each: each.tenant_id, rank=2),
         Column("used", _last_use, rank=3, right=True),
         Column("age", lambda each: format_age(each.created_at), rank=4, right=True),
         Column("scopes", lambda each: " ".join(each.scopes), rank=5, cut=True),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
@@ -24,7 +26,6 @@ from hookline.cli._terminal import (
 )
 from hookline.cli.operate._store import (
     DEFAULT_STORE,
-    LONGEST_PAGE,
     AsJson,
     Limit,
     ListGroup,
@@ -39,7 +40,7 @@ from hookline.cli.operate._store import (
 
 if TYPE_CHECKING:
     from hookline.registry import ExecutionLog, ExecutionRow, Grouping, Statistic
-    from hookline.store import SqlStore
+    from hookline.store import Page, SqlStore
 
 __all__ = ["logs_app"]
 
@@ -68,17 +69,19 @@ class LogFilter(NamedTuple):
     status: str | None
     operation: str | None
 
-    async def page(self, log: ExecutionLog, cursor: str | None, length: int, **times: float | None) -> Any:
-        """Return a part of the log."""
-        return await log.logs(
+    def page_of(
+        self, log: ExecutionLog, since: float | None = None, until: float | None = None
+    ) -> Callable[..., Awaitable[Page[ExecutionRow]]]:
+        """Return a function that reads a part of the log, called with `cursor` and `limit`."""
+        return partial(
+            log.logs,
             self.tenant,
             hook_id=self.hook,
             point=self.point,
             status=self.status,
             operation_id=self.operation,
-            cursor=cursor,
-            limit=length,
-            **times,
+            since=since,
+            until=until,
         )
 
 
@@ -103,8 +106,7 @@ def list_logs(
     async def look(store: SqlStore) -> Any:
         from hookline.registry import ExecutionLog
 
-        log = ExecutionLog(store)
-        return await read_pages(lambda cursor, length: which.page(log, cursor, length, since=begin, until=end), limit)
+        return await read_pages(which.page_of(ExecutionLog(store), since=begin, until=end), limit)
 
     found, more = operate(store, look)
     print_list(found, _columns(), as_json=as_json, nothing="There are no such rows in the log.", more=more)
@@ -189,11 +191,11 @@ class Tail:
 
     async def first(self, log: ExecutionLog, count: int) -> list[ExecutionRow]:
         """Return the latest rows, oldest first; all earlier ones count as shown."""
-        page = await self._which.page(log, None, 1)
+        page = await self._which.page_of(log)(cursor=None, limit=1)
         if not page.items:
             return []
         self._since = page.items[0].created_at
-        found = await read_pages(lambda cursor, length: self._which.page(log, cursor, length), max(count, 1))
+        found = await read_pages(self._which.page_of(log), max(count, 1))
         self._mark_shown(await self._recent_rows(log))
         return list(found[0])[:count][::-1]
 
@@ -203,15 +205,9 @@ class Tail:
         self._mark_shown(found)
         return found[::-1]
 
-    async def _recent_rows(self, log: ExecutionLog) -> list[ExecutionRow]:
-        found: list[ExecutionRow] = []
-        cursor: str | None = None
-        while True:
-            page = await self._which.page(log, cursor, LONGEST_PAGE, since=max(0.0, self._since - LATE_SECONDS))
-            found += page.items
-            cursor = page.cursor
-            if cursor is None:
-                return found
+    async def _recent_rows(self, log: ExecutionLog) -> Sequence[ExecutionRow]:
+        since = max(0.0, self._since - LATE_SECONDS)
+        return (await read_pages(self._which.page_of(log, since=since), sys.maxsize))[0]
 
     def _mark_shown(self, rows: Sequence[ExecutionRow]) -> None:
         if not rows:
@@ -243,10 +239,10 @@ def _columns() -> list[Column[ExecutionRow]]:
         Column("status", lambda each: format_status(each.status)),
         Column("point", lambda each: each.point, rank=1),
         Column("ms", lambda each: f"{each.duration_ms:.2f}", rank=2, right=True),
-        Column("hooks", lambda each: make_one_line(_hooks(each)), rank=3, cut=True),
-        Column("operation", lambda each: make_copyable(each.operation_id), rank=4),
-        Column("reason", lambda each: make_one_line(_reason(each)), rank=5, cut=True),
-        Column("tenant", lambda each: make_copyable(each.tenant_id), rank=6),
+        Column("hooks", _hooks, rank=3, cut=True),
+        Column("operation", lambda each: each.operation_id, rank=4),
+        Column("reason", _reason, rank=5, cut=True),
+        Column("tenant", lambda each: each.tenant_id, rank=6),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import msgspec
@@ -70,9 +71,7 @@ def list_operations(
     check_word("--status", only, STATUSES)
 
     async def look(store: SqlStore) -> Any:
-        return await read_pages(
-            lambda cursor, length: store.operations(tenant, only, cursor=cursor, limit=length), limit
-        )
+        return await read_pages(partial(store.operations, tenant, only), limit)
 
     found, more = operate(store, look)
     print_list(found, _columns(), as_json=as_json, nothing="There are no such operations.", more=more)
@@ -310,16 +309,16 @@ async def _check_events(store: SqlStore, id: str, tenant: str | None, found: lis
 
 def _columns() -> list[Column[StoredOperation]]:
     return [
-        Column("operation", lambda each: make_copyable(each.operation_id)),
+        Column("operation", lambda each: each.operation_id),
         Column("status", lambda each: format_status(each.status)),
-        Column("waiting for hooks", lambda each: make_one_line(", ".join(each.missing_hooks)), rank=1, cut=True),
+        Column("waiting for hooks", lambda each: ", ".join(each.missing_hooks), rank=1, cut=True),
         Column("age", lambda each: format_age(each.created_at), rank=1, right=True),
-        Column("agent", lambda each: make_one_line(each.agent_id), rank=2, cut=True),
-        Column("tenant", lambda each: make_copyable(each.tenant_id), rank=3),
+        Column("agent", lambda each: each.agent_id, rank=2, cut=True),
+        Column("tenant", lambda each: each.tenant_id, rank=3),
         Column("steps", lambda each: str(each.steps), rank=5, right=True),
         Column("calls", lambda each: str(each.tool_calls), rank=6, right=True),
         Column("USD", lambda each: f"{each.cost_usd:.4f}", rank=7, right=True),
-        Column("failed delivery", lambda each: make_one_line(each.failed_delivery or ""), rank=4, cut=True),
+        Column("failed delivery", lambda each: each.failed_delivery or "", rank=4, cut=True),
     ]
 
 
@@ -329,7 +328,7 @@ def _event_columns() -> list[Column[tuple[JournalEntry, dict[str, Any], str]]]:
         Column("time", lambda each: format_clock_time(each[0].time_unix_nano / 1e9), rank=1),
         Column("event", lambda each: str(each[0].type.value)),
         Column("step", lambda each: str(each[1].get("stepIndex", "")), rank=3, right=True),
-        Column("what", lambda each: make_one_line(_describe_event(each[1], each[2])), rank=2, cut=True),
+        Column("what", lambda each: _describe_event(each[1], each[2]), rank=2, cut=True),
     ]
 
 

@@ -170,17 +170,17 @@ async def _work_on(url: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
         return await work(store)
 
 
-async def read_pages(page: Callable[[str | None, int], Awaitable[Page[T]]], limit: int) -> tuple[Sequence[T], bool]:
+async def read_pages(page: Callable[..., Awaitable[Page[T]]], limit: int) -> tuple[Sequence[T], bool]:
     """Return the first entries of a long list, and whether there are more.
 
     Args:
-        page: Reads a part of the list, from a cursor on and of a length at most.
+        page: Reads a part of the list, called with `cursor` and `limit`.
         limit: How many entries at most.
     """
     found: list[T] = []
     cursor: str | None = None
     while True:
-        part = await page(cursor, min(limit - len(found), LONGEST_PAGE))
+        part = await page(cursor=cursor, limit=min(limit - len(found), LONGEST_PAGE))
         found += part.items
         cursor = part.cursor
         if cursor is None or len(found) >= limit:
