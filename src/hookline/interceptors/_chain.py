@@ -48,7 +48,7 @@ from hookline.calls import (
     ToolResult,
 )
 from hookline.errors import HookDefinitionError, HookDenied, HookTimeoutError, HookUsageError
-from hookline.execution import announce_chain, described, refuse_return, report_failure
+from hookline.execution import announce_chain, describe_failure, refuse_return, report_failure
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
 from hookline.interceptors._clock import Clock, ScopedClock, drive
 from hookline.interceptors._traverse import (
@@ -163,7 +163,7 @@ async def run_unwaited(passage: Traversal, hook: CompiledInterceptor, args: tupl
     if error is not None:
         status = "timeout" if isinstance(error, HookTimeoutError) else "error"
         report_failure(hook.id, f"{hook.kind} {hook.point}", passage.call.operation_id, error)
-    problem = described(error) if error is not None else None
+    problem = describe_failure(error) if error is not None else None
     passage.note(hook, status, problem, duration_ms=(perf_counter() - started) * 1e3)
 
 

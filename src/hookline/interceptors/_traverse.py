@@ -30,7 +30,7 @@ from hookline.errors import (
 from hookline.execution import (
     announce_execution,
     awaiting,
-    described,
+    describe_failure,
     is_async_handler,
     matcher,
     refuse_awaitable,
@@ -423,7 +423,7 @@ def after_error(passage: Traversal, hook: CompiledInterceptor, error: BaseExcept
 
 def failed(passage: Traversal, hook: CompiledInterceptor, error: Exception, status: ExecutionStatus | None) -> Any:
     """A hook has failed: the call is denied or goes on without it, as it was declared."""
-    problem = str(error) if isinstance(error, HookTimeoutError | HookReturnError) else described(error)
+    problem = str(error) if isinstance(error, HookTimeoutError | HookReturnError) else describe_failure(error)
     if status is not None:
         passage.note(hook, status, problem)
     report_failure(hook.id, f"{hook.kind} {hook.point}", passage.call.operation_id, error)
