@@ -20,8 +20,8 @@ from typing import Any, cast
 import anyio
 
 __all__ = [
-    "Alarm",
     "Bounded",
+    "CoroutineAlarm",
     "HandlerCancelledError",
     "HandlerTimeoutError",
     "bounded_for_this_backend",
@@ -107,7 +107,7 @@ async def bounded_asyncio(coroutine: Coroutine[Any, Any, Any], seconds: float, c
     except asyncio.CancelledError:
         raise_unless_cancelled()
         raise
-    alarm = Alarm()
+    alarm = CoroutineAlarm()
     try:
         return await finish_asyncio(coroutine, waits_for, seconds, context, alarm)
     finally:
@@ -136,7 +136,7 @@ def raise_unless_cancelled() -> None:
         raise HandlerCancelledError
 
 
-class Alarm:
+class CoroutineAlarm:
     """One clock for the present asyncio task, armed for one coroutine after the other.
 
     Arming it again only moves the deadline: the timer that is running looks at it when it rings. Whoever makes an alarm
@@ -200,7 +200,7 @@ class Alarm:
 
 @types.coroutine
 def finish_asyncio(
-    coroutine: Coroutine[Any, Any, Any], waits_for: Any, seconds: float, context: Context | None, alarm: Alarm
+    coroutine: Coroutine[Any, Any, Any], waits_for: Any, seconds: float, context: Context | None, alarm: CoroutineAlarm
 ) -> Generator[Any, Any, Any]:
     """Finish a coroutine on asyncio that has suspended on `waits_for`, within `seconds` from now."""
     run: Any = None if context is None else context.run

@@ -34,7 +34,7 @@ from contextvars import Context
 from math import inf as _NEVER  # noqa: N812  a global of its own is found faster than an attribute
 
 from hookline._checks import shown
-from hookline._deadlines import Alarm, Bounded, bounded_asyncio, finish_asyncio, own_cancellation
+from hookline._deadlines import Bounded, CoroutineAlarm, bounded_asyncio, finish_asyncio, own_cancellation
 from hookline.calls import DECISIONS, Deny, ToolResult
 from hookline.errors import HookUsageError
 from hookline.events import BeforeToolCall
@@ -344,7 +344,7 @@ async def finish_queued(
     waits_for: Any,
     context: Context,
     hook_timeout: float,
-    alarm: Alarm,
+    alarm: CoroutineAlarm,
 ) -> None:
     """Finish an async observer on asyncio, whose first step has suspended on `waits_for`."""
     timeout = hook_timeout if observer.timeout is None else observer.timeout
@@ -425,7 +425,7 @@ async def ask(
 
 
 async def _finish_asked(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: float) -> object:
-    alarm = Alarm()
+    alarm = CoroutineAlarm()
     try:
         return await finish_asyncio(coroutine, waits_for, timeout, None, alarm)
     finally:

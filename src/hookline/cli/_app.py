@@ -29,7 +29,7 @@ from hookline.cli.operate import (
     rotate_master_key,
     serve,
 )
-from hookline.cli.trace import Recording, Tracing, load_events, otlp_json, replay_events, show_spans
+from hookline.cli.trace import EventRecording, Tracing, load_events, otlp_json, replay_events, show_spans
 from hookline.evals.reports import check_writable, write_report
 
 __all__ = ["app"]
@@ -129,7 +129,7 @@ def trace(
         bool, typer.Option("--json", help="Print the spans as OTLP/JSON, and nothing else, on stdout.")
     ] = False,
 ) -> None:
-    """Show what happened in runs as a tree of spans: what was slow, what failed, what was denied, mocked or awaited.
+    """Show runs as a tree of spans: what was slow, what failed, what was denied, mocked or waited for.
 
     A recorded run is a file with one event per line, as --record writes it. No event tells of a model call or of a
     hook, so a recorded run shows neither.
@@ -140,7 +140,7 @@ def trace(
     with report_errors():
         record, otlp_file = resolve_output(record), resolve_output(otlp_file)
         tracing = Tracing(otlp_endpoint, content=content, hook_spans=hooks)
-        kept = Recording() if record is not None else None
+        kept = EventRecording() if record is not None else None
         suite = target.startswith("agentdojo:")
         if not suite and (task or hooks or kept):
             raise TraceTargetError(target, "--task, --hooks and --record are for runs, not for recorded ones")
@@ -182,7 +182,7 @@ def run(
     mocked: bool,
     concurrency: int,
     tracing: Tracing | None = None,
-    kept: Recording | None = None,
+    kept: EventRecording | None = None,
 ) -> Evaluation:
     """Load suites and run their tasks, with a progress bar on stderr where that is a terminal."""
     return evaluate(

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from hookline.cli._terminal import print_path
 from hookline.cli.errors import OutputFileError, without_password
-from hookline.cli.trace import PROJECT, Recording, Tracing, otlp_json, send
+from hookline.cli.trace import PROJECT, EventRecording, Tracing, otlp_json, send
 from hookline.evals import agentevals_messages, canonical, write_inspect_log
 from hookline.evals.errors import ReportError
 from hookline.evals.reports import check_writable, save_run, write_junit, write_report
@@ -21,11 +21,11 @@ from hookline.evals.trajectories import write_events
 if TYPE_CHECKING:
     from hookline.cli.eval import Evaluation
 
-__all__ = ["Files", "resolve_output", "send_spans", "write_otlp", "write_recording"]
+__all__ = ["OutputFiles", "resolve_output", "send_spans", "write_otlp", "write_recording"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Files:
+class OutputFiles:
     """The files that an evaluation was asked to write.
 
     Attributes:
@@ -43,7 +43,7 @@ class Files:
     messages: Path | None
 
     @classmethod
-    def resolve(cls, *, report: Path | None, **others: Path | None) -> Files:
+    def resolve(cls, *, report: Path | None, **others: Path | None) -> OutputFiles:
         """Return the files with absolute paths, if all of them can be written.
 
         Raises:
@@ -101,7 +101,7 @@ def resolve_output(path: Path | None) -> Path | None:
         raise OutputFileError(error.path, error.reason) from None
 
 
-def write_recording(console: Console, recording: Recording | None, path: Path | None) -> None:
+def write_recording(console: Console, recording: EventRecording | None, path: Path | None) -> None:
     """Write the events of a recording, if they are asked for.
 
     Raises:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hookline.cli._outputs import resolve_output
 from hookline.cli.errors import ChatArgumentError, TraceTargetError
-from hookline.cli.trace import Recording, Tracing, replay_events, show_spans
+from hookline.cli.trace import EventRecording, Tracing, replay_events, show_spans
 from hookline.evals.cassettes import Cassette, CassetteError
 from hookline.evals.trajectories import write_events
 from hookline.hooks import Hooks
@@ -32,7 +32,7 @@ class ChatFiles:
 
     def __init__(self, trace: Path | None, cassette: Path | None) -> None:
         self._path = resolve_output(trace)
-        self._recording = Recording()
+        self._recording = EventRecording()
         self._begun = 0
         self._cassette = None if cassette is None else _cassette(cassette)
 

@@ -40,7 +40,7 @@ MAX_RESULT = 200
 
 
 def shorten(text: object, limit: int = MAX_RESULT) -> str:
-    """The beginning of a text, make_harmless and in one line."""
+    """Return the beginning of a text, in one line that a terminal only shows."""
     whole = str(text)
     line = " ".join(make_harmless(whole[: 4 * limit]).split())
     return f"{line[: limit - 1]}…" if len(line) > limit or len(whole) > 4 * limit else line

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from hookline.cli._exit_codes import DONE, FAILED, NOT_JUDGED, exit_code_of
 from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
-from hookline.cli._outputs import Files, resolve_output, send_spans, write_recording
+from hookline.cli._outputs import OutputFiles, resolve_output, send_spans, write_recording
 from hookline.cli._terminal import report_errors
 from hookline.cli.eval._attacks import attack as attack_suites
 from hookline.cli.eval._diff import (
@@ -27,7 +27,7 @@ from hookline.cli.eval._diff import (
 )
 from hookline.cli.eval._evaluation import Evaluation, InterruptedEvaluation, evaluate, find_cases
 from hookline.cli.eval._tables import show_evaluation
-from hookline.cli.trace import Recording, Tracing
+from hookline.cli.trace import EventRecording, Tracing
 from hookline.evals.faults import load_faults
 from hookline.evals.reports import diff_runs, load_run
 from hookline.evals.running import Mode
@@ -112,7 +112,7 @@ def evaluate_suite(
     otlp_endpoint: Endpoint = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Run the tasks of a suite, check each as the suite says, and show what answered and what its hooks cost.
+    """Run the tasks of a suite, check their results, and show what answered their tool calls and what hooks cost.
 
     SUITE is one of AgentDojo's, or a file of your own: suite.yaml, suite.py. `hookline eval diff A B` compares two
     runs that --save wrote, `hookline eval attack SUITE` tries injections.
@@ -123,11 +123,11 @@ def evaluate_suite(
     """
     _check_options(mode, mocked=mocked, cassettes=cassettes)
     with report_errors():
-        files = Files.resolve(report=report, junit=junit, save=save, inspect=inspect, messages=messages)
+        files = OutputFiles.resolve(report=report, junit=junit, save=save, inspect=inspect, messages=messages)
         record = resolve_output(record)
         struck = load_faults(faults) if faults is not None else []
         tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
-        kept = Recording() if record is not None else None
+        kept = EventRecording() if record is not None else None
         console = Console(highlight=False, stderr=as_json)
         try:
             evaluation = evaluate(
@@ -155,7 +155,7 @@ def evaluate_suite(
     raise typer.Exit(exit_code_of(ok=evaluation.ok, judged=evaluation.judged, arrived=arrived))
 
 
-def _write_and_show(console: Console, evaluation: Evaluation, files: Files, *, as_json: bool) -> None:
+def _write_and_show(console: Console, evaluation: Evaluation, files: OutputFiles, *, as_json: bool) -> None:
     """Write the files that were asked for, and print the result."""
     files.write(evaluation)
     if as_json:
@@ -242,7 +242,7 @@ def _runner_mode(mode: EvalMode | None) -> Mode:
     return "real" if mode is None else mode.value
 
 
-def _write_interrupted(evaluation: Evaluation, files: Files) -> None:
+def _write_interrupted(evaluation: Evaluation, files: OutputFiles) -> None:
     """Write the files of an evaluation that was interrupted, with the tasks that were done."""
     if files.any:
         console = Console(stderr=True, highlight=False)

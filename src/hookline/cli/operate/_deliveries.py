@@ -44,7 +44,7 @@ __all__ = ["deliveries_app"]
 Settled = Literal["delivered", "dead"]
 Status = Literal["waiting", "pending", "delivered", "dead"]
 
-deliveries_app = typer.Typer(name="deliveries", cls=ListGroup, help="See what was sent to webhooks, and send it again.")
+deliveries_app = typer.Typer(name="deliveries", cls=ListGroup, help="Show deliveries to webhooks, and send them again.")
 
 Endpoint = Annotated[str | None, typer.Option(metavar="URL", help="Only to this address.")]
 Operation = Annotated[str | None, typer.Option(metavar="ID", help="Only of this operation.")]

@@ -30,7 +30,7 @@ __all__ = ["MasterKeyFile", "endpoints_app", "open_secrets", "rotate_master_key"
 T = TypeVar("T")
 
 endpoints_app = typer.Typer(
-    name="endpoints", cls=ListGroup, help="Look after the secrets that sign deliveries to webhooks."
+    name="endpoints", cls=ListGroup, help="Manage the secrets that sign deliveries to webhooks."
 )
 
 MasterKeyFile = Annotated[

@@ -50,7 +50,7 @@ __all__ = ["hooks_app"]
 
 T = TypeVar("T")
 
-hooks_app = typer.Typer(name="hooks", cls=ListGroup, help="Look after hooks that are stored as data.")
+hooks_app = typer.Typer(name="hooks", cls=ListGroup, help="Manage hooks that are stored as data.")
 
 HookId = Annotated[str, typer.Argument(metavar="ID", help="The definition, as `hookline hooks list` shows it.")]
 

@@ -40,7 +40,7 @@ __all__ = ["keys_app"]
 
 LONGEST_NAME = 200
 
-keys_app = typer.Typer(name="keys", cls=ListGroup, help="Look after the keys of the HTTP API.")
+keys_app = typer.Typer(name="keys", cls=ListGroup, help="Manage the keys of the HTTP API.")
 
 
 @keys_app.command("create")

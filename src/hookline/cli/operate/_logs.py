@@ -49,7 +49,7 @@ LATE_SECONDS = 10.0
 LOOK_SECONDS = 0.5
 """Between two looks for new rows."""
 
-logs_app = typer.Typer(name="logs", cls=ListGroup, help="See what hooks did.")
+logs_app = typer.Typer(name="logs", cls=ListGroup, help="List, follow and summarize what hooks did.")
 
 HookId = Annotated[str | None, typer.Option("--hook", metavar="ID", help="Only where this hook ran.")]
 Point = Annotated[str | None, typer.Option(metavar="POINT", help="Only at this point: ToolCall, afterStep.")]

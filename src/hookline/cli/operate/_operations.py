@@ -47,9 +47,7 @@ __all__ = ["approve", "operations_app", "reject"]
 
 STATUSES = ("running", *get_args(CompletionReason))
 
-operations_app = typer.Typer(
-    name="operations", cls=ListGroup, help="See which operations run or wait, and what happened in them."
-)
+operations_app = typer.Typer(name="operations", cls=ListGroup, help="Show operations and their events.")
 
 OperationId = Annotated[str, typer.Argument(metavar="OPERATION", help="The id of the operation.")]
 CallId = Annotated[

@@ -4,7 +4,7 @@ from hookline.cli.trace._otlp import PROJECT as PROJECT
 from hookline.cli.trace._otlp import Tracing as Tracing
 from hookline.cli.trace._otlp import otlp_json as otlp_json
 from hookline.cli.trace._otlp import send as send
-from hookline.cli.trace._recorded import Recording as Recording
+from hookline.cli.trace._recorded import EventRecording as EventRecording
 from hookline.cli.trace._recorded import load_events as load_events
 from hookline.cli.trace._recorded import replay_events as replay_events
 from hookline.cli.trace._span_tree import DENIED as DENIED

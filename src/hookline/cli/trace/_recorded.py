@@ -15,10 +15,10 @@ from hookline.events import EVENTS, BeforeToolCall, Event
 from hookline.hooks import Hooks
 from hookline.otel import TracingHooks
 
-__all__ = ["Recording", "load_events", "replay_events"]
+__all__ = ["EventRecording", "load_events", "replay_events"]
 
 
-class Recording:
+class EventRecording:
     """A bundle of observers that keeps all events of its runs, in order.
 
     Attributes:
