@@ -1,7 +1,9 @@
 """Keep the spans of a command in memory while it runs, then send them by OTLP/HTTP or write them as OTLP/JSON.
 
 Nothing is sent while operations run: that would be measured with them, and a queue that is full loses spans that nobody
-counts.
+counts. OpenTelemetry's exporter sends, and its encoder and protobuf's JSON write OTLP/JSON; only the ids are rewritten
+here, since the library that does that too, `opentelemetry-exporter-otlp-json-common` 0.66b1, is a beta that would bind
+everybody who installs the extra `otel` to an SDK from 1.45.1.
 """
 
 from __future__ import annotations
@@ -196,9 +198,7 @@ class ExporterLog(logging.Handler):
 def otlp_json(spans: Sequence[ReadableSpan]) -> str:
     """Return spans as one OTLP/JSON document, an `ExportTraceServiceRequest`.
 
-    OpenTelemetry's own encoder and protobuf's JSON make it. Only ids differ: OTLP writes them in hex, protobuf in
-    base64. `opentelemetry-exporter-otlp-json-common` 0.66b1 gives the same document, but is a beta that
-    would bind everybody who installs the extra `otel` to an SDK from 1.45.1.
+    Only the ids differ from protobuf's JSON: OTLP writes them in hex, protobuf in base64.
 
     Source:
         OpenTelemetry Protocol 1.9, "JSON Protobuf Encoding".
