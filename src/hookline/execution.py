@@ -1,4 +1,4 @@
-"""How one handler is run: sync or async, within its time, isolated, recorded. The only place that knows.
+"""Run one handler: sync or async, within its timeout, isolated from the agent, and recorded.
 
 Dispatcher and chain decide who is called and in which order; everything that a handler can do wrong ends here.
 """
@@ -35,8 +35,8 @@ from math import inf as _NEVER  # noqa: N812  a global of its own is found faste
 
 from hookline._checks import shown
 from hookline._deadlines import (
-    Alarm,
     Bounded,
+    CoroutineAlarm,
     bounded_asyncio,
     bounded_for_this_backend,
     finish_asyncio,
@@ -61,7 +61,7 @@ __all__ = [
 
 
 class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A hook as the mechanism runs it.
+    """A compiled observer hook, as the dispatcher runs it.
 
     Attributes:
         id: The hook's id.
@@ -81,7 +81,7 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True) -> Observer:
-    """Decide everything about a hook that can be decided before an event comes."""
+    """Compile an observer: decide everything that can be decided before an event comes."""
     handler = cast("Callable[[Any], Any]", hook.handler)
     is_async = is_async_handler(handler)
     return Observer(
@@ -95,7 +95,7 @@ def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True) 
 
 
 def is_async_handler(handler: Callable[..., object]) -> bool:
-    """Whether calling it gives something to await, seen through partials, decorators and callable objects."""
+    """Whether a handler is async, seen through partials, decorators and callable objects."""
     inner: Any = handler
     while not inspect.iscoroutinefunction(inner):
         if isinstance(inner, functools.partial):
@@ -108,7 +108,7 @@ def is_async_handler(handler: Callable[..., object]) -> bool:
 
 
 def awaiting(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """An async handler as a function that surely returns a coroutine."""
+    """Wrap an async handler in a function that always returns a coroutine."""
     if inspect.iscoroutinefunction(handler):
         return handler
 
@@ -120,7 +120,7 @@ def awaiting(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, A
 
 
 def matcher(tool: str | None, tenant_id: str) -> Callable[[Any], object] | None:
-    """A test on an event or a call: whether it is of that tenant, and its tool matches the glob."""
+    """Return a test on an event or a call: whether the tenant is that one, and the tool matches the glob."""
     wanted = tool_matcher(tool)
     if wanted is None and not tenant_id:
         return None
@@ -137,7 +137,7 @@ logger = logging.getLogger("hookline")
 
 
 def record_dropped(observers: Sequence[Observer], event: Event, sender: object, why: str) -> None:
-    """Log, and record for whoever listens, that observers never got an event."""
+    """Log and record that an event was dropped before observers got it."""
     logger.warning(
         "Operation %s: %s dropped for %s: %s",
         event.operation_id,
@@ -152,7 +152,7 @@ def record_dropped(observers: Sequence[Observer], event: Event, sender: object, 
 
 
 def report(observer: Observer, event: Event, error: Exception, timeout: float = math.inf) -> None:
-    """Log what a handler did wrong."""
+    """Log the failure of an observer."""
     if isinstance(error, HandlerTimeoutError):
         logger.error(
             "Hook %r on %s of operation %s was cancelled: it was still running after its timeout of %g s",
@@ -166,7 +166,7 @@ def report(observer: Observer, event: Event, error: Exception, timeout: float = 
 
 
 def report_failure(hook_id: str, point: str, operation_id: str, error: Exception) -> None:
-    """Log what an interceptor or a phase hook did wrong."""
+    """Log the failure of an interceptor or a phase hook."""
     log_error("Hook %r on %s of operation %s failed: %s", hook_id, point, operation_id, error=error)
 
 
@@ -178,7 +178,7 @@ def log_error(message: str, *args: object, error: Exception) -> None:
         args: What comes before that.
         error: What was raised.
     """
-    told, trace = described(error), _trace_of(error)
+    told, trace = describe_failure(error), _trace_of(error)
     shown = "" if trace is None else "".join(traceback.format_exception(trace)).rstrip()
     clean = redact(shown)
     if clean == shown:
@@ -201,12 +201,12 @@ def _redaction() -> Redacting:
 
 
 def _trace_of(error: Exception) -> Exception | None:
-    """What is logged with a traceback: a delivery that failed has nothing to show but our own code."""
+    """Return the exception whose traceback to log; `None` for a failed delivery, whose traceback is only our code."""
     return None if isinstance(error, DeliveryError) else error
 
 
 def announce_execution(execution: HookExecution, sender: object) -> None:
-    """Tell whoever listens how a hook's run has ended."""
+    """Announce the record of a hook's run to the receivers of `hook_executed`."""
     if hook_executed.receivers:
         announce(hook_executed, sender, execution=execution)
 
@@ -214,7 +214,7 @@ def announce_execution(execution: HookExecution, sender: object) -> None:
 def announce_chain(
     call: Any, executions: list[HookExecution], denied: Denial | None, began: float, sender: object
 ) -> None:
-    """Tell whoever listens how a call came through its interceptors.
+    """Announce the record of a call's way through its interceptors.
 
     Args:
         call: The call.
@@ -239,8 +239,8 @@ def announce_chain(
     announce(chain_ran, sender, ran=ran)
 
 
-def described(error: Exception) -> str:
-    """An exception in a line."""
+def describe_failure(error: Exception) -> str:
+    """Return the failure of a handler in one line."""
     if isinstance(error, HandlerTimeoutError):
         return "still running after its timeout"
     if isinstance(error, HandlerCancelledError):
@@ -258,7 +258,7 @@ def record(
     mocked: bool = False,
     denied: bool = False,
 ) -> None:
-    """Tell whoever listens how a handler run that began at `started` (`perf_counter_ns`) has ended."""
+    """Announce a handler run that began at `started` (`perf_counter_ns`) and ended now."""
     duration_ns = perf_counter_ns() - started
     status: ExecutionStatus = "mocked" if mocked else "ok"
     if denied:
@@ -269,7 +269,7 @@ def record(
         status = "error"
     elif not observer.is_async and observer.timeout is not None and duration_ns > observer.timeout * 1e9:
         status = "timeout"  # nobody could interrupt it; it is told apart from a quiet success
-    _announce(observer, event, sender, status, duration_ns, described(failure) if failure is not None else None)
+    _announce(observer, event, sender, status, duration_ns, describe_failure(failure) if failure is not None else None)
 
 
 def _announce(
@@ -303,7 +303,7 @@ Askable = tuple[Callable[[Any], Any], float | None, Observer]
 
 
 def compile_inline(observers: Sequence[Observer]) -> Inline:
-    """One callable that runs sync observers in order, each isolated from the agent and from the others."""
+    """Compile sync observers to one callable that runs them in order, each isolated from the agent and the others."""
     everyone = tuple(observers)
     handlers = tuple(observer.handler for observer in observers)
     owners = {id(observer.handler): observer for observer in observers}
@@ -390,9 +390,9 @@ async def finish_queued(
     waits_for: Any,
     context: Context,
     hook_timeout: float,
-    alarm: Alarm,
+    alarm: CoroutineAlarm,
 ) -> None:
-    """asyncio: the rest of an async observer whose first step has suspended on `waits_for`."""
+    """Finish an async observer on asyncio, whose first step has suspended on `waits_for`."""
     timeout = hook_timeout if observer.timeout is None else observer.timeout
     try:
         outcome = await finish_asyncio(coroutine, waits_for, timeout, context, alarm)
@@ -405,7 +405,7 @@ async def finish_queued(
 async def run_queued(
     observer: Observer, event: Event, context: Context, bounded: Bounded, hook_timeout: float, sender: object
 ) -> None:
-    """Any backend: run an async observer in a lane, in the context of its event's dispatch, and record it."""
+    """Run an async observer in a lane, in the context of its event's dispatch, and record it."""
     timeout = hook_timeout if observer.timeout is None else observer.timeout
     started = perf_counter_ns()
     failure = await run_timed(
@@ -418,7 +418,7 @@ async def run_queued(
 
 
 def compile_askable(observer: Observer) -> Askable:
-    """How `ask` runs an observer: its handler, and its timeout where nothing stands between the two."""
+    """Return an observer for `ask`: its handler, and its timeout if nothing has to be checked before it runs."""
     direct = observer.is_async and observer.matches is None
     return observer.handler, (observer.timeout or 0.0) if direct else None, observer
 
@@ -468,7 +468,7 @@ async def ask(
 
 
 async def _finish_asked(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: float) -> object:
-    alarm = Alarm()
+    alarm = CoroutineAlarm()
     try:
         return await finish_asyncio(coroutine, waits_for, timeout, None, alarm)
     finally:

@@ -1,4 +1,4 @@
-"""The legal life of an agent: `PhaseMachine` moves it from phase to phase and tells the phase hooks.
+"""Move an agent from phase to phase with `PhaseMachine`, which runs the phase hooks of each move.
 
 A move may begin inside of a hook of another one, or in another task while such a hook still runs. Its hooks then run at
 once, but it is announced in its turn: announcements come in the order in which the phases were entered.
@@ -38,7 +38,7 @@ __all__ = ["TRANSITIONS", "Phase", "PhaseHook", "PhaseMachine", "PhaseTransition
 
 
 class PhaseMachine:
-    """Where one agent is in its life, and the only way to another phase: `move`.
+    """The phase of one agent, which only `move` changes.
 
     It can be made outside of an event loop. Not thread-safe; the same hooks may serve any number of machines.
 
@@ -67,7 +67,7 @@ class PhaseMachine:
         self.tenant_id = tenant_id
         self.hook_timeout = hook_timeout
         self._phase = Phase.UNINITIALIZED
-        self._hooks = _compiled(hooks, tenant_id)
+        self._hooks = _compile_hooks(hooks, tenant_id)
         self._matching: dict[tuple[Phase, Phase], tuple[Observer, ...]] = {}
         self._moves: deque[_Move] = deque()
         self._announcing = False
@@ -77,7 +77,7 @@ class PhaseMachine:
 
     @property
     def phase(self) -> Phase:
-        """Where the agent is."""
+        """The present phase of the agent."""
         return self._phase
 
     async def move(self, target: Phase | str, *, reason: str = "") -> None:
@@ -122,12 +122,12 @@ class PhaseMachine:
 
     @contextlib.contextmanager
     def hooked(self, hooks: Iterable[AnyHook]) -> Iterator[None]:
-        """Run these hooks too, after those that are there already, for moves that begin inside of the `with` block.
+        """Add hooks for moves that begin inside of the `with` block; they run after the others.
 
         Raises:
             HookDefinitionError: That says which hook is wrong and how to fix it.
         """
-        added = _compiled(hooks, self.tenant_id)
+        added = _compile_hooks(hooks, self.tenant_id)
         self._set_hooks({**self._hooks, **added})
         try:
             yield
@@ -140,7 +140,7 @@ class PhaseMachine:
             self._matching.clear()
 
     def _hooks_of(self, source: Phase, target: Phase) -> tuple[Observer, ...]:
-        """The hooks of a move, looked for once."""
+        """Return the hooks of a move, found once."""
         matching = self._matching.get((source, target))
         if matching is None:
             matching = self._matching[source, target] = tuple(
@@ -171,7 +171,7 @@ class PhaseMachine:
                 _report(hook, transition, failure, timeout)
 
     def _announce(self) -> None:
-        """Announce the moves that are over, up to the first one whose hooks still run."""
+        """Announce finished moves, up to the first one whose hooks still run."""
         if self._announcing:
             return  # a receiver made a move: first the others hear of the one that it was told of
         self._announcing = True
@@ -189,8 +189,8 @@ class _Move(msgspec.Struct, eq=False):
     over: bool = False
 
 
-def _compiled(hooks: Iterable[AnyHook], tenant_id: str) -> dict[Observer, PhaseHandler]:
-    """The phase hooks of a batch as they are run, each with the pair of phases that it is for."""
+def _compile_hooks(hooks: Iterable[AnyHook], tenant_id: str) -> dict[Observer, PhaseHandler]:
+    """Compile the phase hooks of a batch, each with the pair of phases that it is for."""
     compiled: dict[Observer, PhaseHandler] = {}
     for entry in hook_batch(hooks):
         given: tuple[PhaseHandler, ...] = ()

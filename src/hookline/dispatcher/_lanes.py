@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from hookline._deadlines import Alarm, Bounded, bounded_anyio, bounded_asyncio, runs_on_asyncio
+from hookline._deadlines import Bounded, CoroutineAlarm, bounded_anyio, bounded_asyncio, runs_on_asyncio
 from hookline.events import Event
 from hookline.execution import (
     Observer,
@@ -92,7 +92,7 @@ class Lane:
                             self.unfinished = observers[-1 - length_hint(rest) :]
                             report(observer, event, own_failure(error))
                             continue
-                        alarm = alarm or Alarm()
+                        alarm = alarm or CoroutineAlarm()
                         self.unfinished = observers[-1 - length_hint(rest) :]
                         await finish_queued(observer, event, coroutine, waits_for, context, host.hook_timeout, alarm)
                         if self.cancelled:

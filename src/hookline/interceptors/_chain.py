@@ -42,7 +42,7 @@ from hookline.calls import (
     ToolResult,
 )
 from hookline.errors import HookDefinitionError, HookDenied, HookTimeoutError, HookUsageError
-from hookline.execution import announce_chain, described, refuse_return, report_failure, run_timed
+from hookline.execution import announce_chain, describe_failure, refuse_return, report_failure, run_timed
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
 from hookline.interceptors._clock import Clock, ScopedClock, drive, drive_through
 from hookline.interceptors._traverse import (
@@ -140,7 +140,7 @@ async def run_unwaited(traversal: Traversal, hook: CompiledInterceptor, args: tu
     if error is not None:
         status = "timeout" if isinstance(error, HookTimeoutError) else "error"
         report_failure(hook.id, f"{hook.kind} {hook.point}", traversal.call.operation_id, error)
-    problem = described(error) if error is not None else None
+    problem = describe_failure(error) if error is not None else None
     traversal.note(hook, status, problem, duration_ms=(perf_counter() - started) * 1e3)
 
 
