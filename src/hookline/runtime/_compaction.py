@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import anyio
 
@@ -11,15 +12,16 @@ from hookline._deadlines import own_cancellation
 from hookline.calls import CompactCall, CompactResult, Message
 from hookline.errors import message_of
 from hookline.events import AfterCompact, BeforeCompact, OnCompactError
-from hookline.runtime._agent import Compaction
 from hookline.runtime._run import Run
 from hookline.runtime._seams import instrumented, run_through_chain
 from hookline.runtime._state import Step
 
-__all__ = ["compact_if_needed"]
+__all__ = ["compact", "compact_if_needed", "tell_compacted"]
 
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb for English text, where a model reports no usage."""
+
+INTERRUPTED_SUMMARY = "The run was interrupted before the summary was written."
 
 SUMMARY_PREFIX = "Summary of the conversation so far:\n"
 
@@ -35,59 +37,82 @@ async def compact_if_needed(run: Run, step: Step) -> None:
     kept, removed = split(run.messages, policy.keep_last)
     if not removed:
         return
-    if run.hooked(BeforeCompact):
-        run.tell(BeforeCompact(**run.ids, step_index=step.index, message_count=len(run.messages), token_count=tokens))
     call = CompactCall(messages=removed, token_count=tokens, **run.call_ids)
-    try:
-        result = await compact(run, policy, call)
-    except Exception as error:
-        tell_failure(run, step, tokens, message_of(error))
+    summary = await compact(run, step, call, policy.summarize, message_count=len(run.messages))
+    if summary is None:
         return
-    except BaseException:
-        tell_failure(run, step, tokens, "The run was interrupted before the summary was written.")
-        raise
     before = len(run.messages)
-    run.messages = joined(kept, result.summary)
+    run.messages = joined(kept, summary)
     run.said_from = min(run.said_from, len(run.messages))
     run.history = min(run.history, len(run.messages))
     run.last_input_tokens = 0
+    tell_compacted(run, step, summary, messages_before=before, messages_after=len(run.messages))
+
+
+async def compact(
+    run: Run,
+    step: Step,
+    call: CompactCall,
+    summarize: Callable[[list[Message]], Awaitable[str]],
+    *,
+    message_count: int,
+) -> str | None:
+    """Lead a compaction through its interceptors, and tell that it begins and that it failed.
+
+    Args:
+        run: The run.
+        step: The step that needs it.
+        call: The messages that the summary will replace.
+        summarize: Writes the summary.
+        message_count: Messages of the whole conversation.
+
+    Returns:
+        The summary; `None` if it failed or a hook denied it. Who replaces the messages says `tell_compacted`.
+    """
+    ids: dict[str, Any] = {**run.ids, "step_index": step.index, "token_count": call.token_count}
+
+    async def terminal(final: CompactCall) -> CompactResult:
+        work = write_summary(summarize, final)
+        return await (instrumented(run, final, work) if CompactCall in run.enclosing else work)
+
+    if run.hooked(BeforeCompact):
+        run.tell(BeforeCompact(**ids, message_count=message_count))
+    try:
+        if CompactCall not in run.intercepted:
+            return (await terminal(call)).summary
+        passage = await run_through_chain(run, call, terminal)
+        if passage.refusal is not None:
+            raise passage.refusal
+        result: CompactResult = passage.result
+        return result.summary
+    except BaseException as error:
+        failed = isinstance(error, Exception)
+        if run.hooked(OnCompactError):
+            run.tell(OnCompactError(**ids, error=message_of(error) if failed else INTERRUPTED_SUMMARY))
+        if failed:
+            return None
+        raise
+
+
+def tell_compacted(run: Run, step: Step, summary: str, *, messages_before: int, messages_after: int) -> None:
+    """Tell that a summary has taken the place of messages."""
     if run.hooked(AfterCompact):
         run.tell(
             AfterCompact(
                 **run.ids,
                 step_index=step.index,
                 group_id=f"compact_{os.urandom(16).hex()}",
-                messages_before=before,
-                messages_after=len(run.messages),
-                summary=result.summary,
+                messages_before=messages_before,
+                messages_after=messages_after,
+                summary=summary,
             )
         )
 
 
-async def compact(run: Run, policy: Compaction, call: CompactCall) -> CompactResult:
-    """The seam around one compaction.
-
-    Raises:
-        HookDenied: If a hook refused it.
-    """
-
-    async def terminal(final: CompactCall) -> CompactResult:
-        work = summarized(policy, final)
-        return await (instrumented(run, final, work) if CompactCall in run.enclosing else work)
-
-    if CompactCall not in run.intercepted:
-        return await terminal(call)
-    passage = await run_through_chain(run, call, terminal)
-    if passage.refusal is not None:
-        raise passage.refusal
-    result: CompactResult = passage.result
-    return result
-
-
-async def summarized(policy: Compaction, call: CompactCall) -> CompactResult:
-    """The summary itself."""
+async def write_summary(summarize: Callable[[list[Message]], Awaitable[str]], call: CompactCall) -> CompactResult:
+    """Have the summary written, and check that it is text."""
     try:
-        summary: object = await policy.summarize(list(call.messages))
+        summary: object = await summarize(list(call.messages))
     except anyio.get_cancelled_exc_class() as error:
         if own_cancellation():
             raise RuntimeError("`summarize` ended as cancelled although nobody had cancelled it") from error
@@ -125,9 +150,3 @@ def joined(kept: Sequence[Message], summary: str) -> list[Message]:
     """The conversation with the summary in its place: behind the system messages, ahead of everything that was kept."""
     at = next((at for at, message in enumerate(kept) if message.role != "system"), len(kept))
     return [*kept[:at], Message(role="user", content=SUMMARY_PREFIX + summary), *kept[at:]]
-
-
-def tell_failure(run: Run, step: Step, tokens: int, error: str) -> None:
-    """The second event of the pair, for a compaction that failed."""
-    if run.hooked(OnCompactError):
-        run.tell(OnCompactError(**run.ids, step_index=step.index, token_count=tokens, error=error))

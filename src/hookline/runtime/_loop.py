@@ -6,7 +6,7 @@ their own. Each seam is one function, which leads its call through the run's int
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -36,7 +36,7 @@ from hookline.runtime._tool_calls import (
     tool_job,
 )
 
-__all__ = ["intercepted_step", "job_of", "limit_reached", "model_step", "run_jobs", "run_step"]
+__all__ = ["intercepted_step", "job_of", "lead_model_call", "limit_reached", "model_step", "run_jobs", "run_step"]
 
 LONGEST_CALL_ID = 256
 """Characters of a model's id of a call."""
@@ -166,19 +166,42 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
         if run.text is not None:
             await run.text.answered(response.content)
         return response
+
+    def ask(final: ModelCall) -> Awaitable[ModelResponse]:
+        own = final.metadata.get(RETRY)
+        return respond(model, partial(own_copy, final), own if isinstance(own, ModelRetry) else retry, run.text)
+
+    return await lead_model_call(run, step, msgspec.structs.replace(model_call(run, step, own_lists=True)), ask)
+
+
+async def lead_model_call(
+    run: Run, step: Step, call: ModelCall, ask: Callable[[ModelCall], Awaitable[ModelResponse]]
+) -> ModelResponse | None:
+    """Lead a model call through its interceptors, if it has any.
+
+    Args:
+        run: The run.
+        step: The step.
+        call: What the model is to be asked.
+        ask: Asks it.
+
+    Returns:
+        The response; `None` if a hook denied the call, which ends the run.
+    """
     spent = Usage()
 
     async def terminal(final: ModelCall) -> ModelResponse:
         nonlocal spent
         run.begin_model_call(step)
-        own = final.metadata.get(RETRY)
-        answer = respond(model, partial(own_copy, final), own if isinstance(own, ModelRetry) else retry, run.text)
-        response = await (instrumented(run, final, answer) if ModelCall in run.enclosing else answer)
+        work = ask(final)
+        response = await (instrumented(run, final, work) if ModelCall in run.enclosing else work)
         step.asking = False
         spent = response.usage
         return response
 
-    passage = await run_through_chain(run, msgspec.structs.replace(model_call(run, step, own_lists=True)), terminal)
+    if ModelCall not in run.intercepted:
+        return await terminal(call)
+    passage = await run_through_chain(run, call, terminal)
     if passage.denied is not None:
         run.denied = passage.denied
         run.usage += spent  # an answer that was withheld is paid for all the same

@@ -15,7 +15,7 @@ from hookline.events import CompletionReason, OnError
 from hookline.runtime._agent import jsonable, kept
 from hookline.runtime._journal import storable_text
 from hookline.runtime._run import Run, endings
-from hookline.runtime._state import DurableStore, OperationResult, OperationState, Steering
+from hookline.runtime._state import DurableStore, OperationState, Steering
 
 __all__ = [
     "LOST_HERE",
@@ -23,7 +23,7 @@ __all__ = [
     "checkpoint",
     "is_lost",
     "is_stored",
-    "leave_for_recovery",
+    "let_go",
     "let_go_when_cancelled",
     "look_up",
     "save",
@@ -158,19 +158,6 @@ def is_lost(run: Run | None) -> bool:
     return False
 
 
-async def leave_for_recovery(run: Run, reason: CompletionReason, error: Exception | None) -> OperationResult:
-    """The run cannot go on here. That is no end of the operation: whoever reaches the store goes on with it."""
-    if error is not None:
-        logger.error("Operation %s cannot go on here, and is left to others: %s", run.operation_id, error)
-    try:
-        await let_go(run)
-        for event in endings(run, reason, error):
-            run.dispatcher.dispatch(event)
-    finally:
-        await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
-    return run.result(reason, error)
-
-
 async def let_go(run: Run) -> None:
     """Whoever can is to go on from what the store knows."""
     if isinstance(run.store, DurableStore):
@@ -190,7 +177,7 @@ async def take_back(run: Run, version: int | None) -> None:
     if run.version == version:
         return
     run.attempted = None
-    if run.recovering or (version is not None and let_go_when_cancelled.get()):
+    if run.journal.durable and (run.recovering or (version is not None and let_go_when_cancelled.get())):
         await let_go(run)
     elif version is None:
         await save_end(run, "interrupted", None)

@@ -25,7 +25,7 @@ from hookline.runtime._persistence import save
 from hookline.runtime._run import Run, after_step
 from hookline.runtime._seams import RunControl
 from hookline.runtime._state import BegunCall, Decision, OpenStep, OperationResult, OperationState, Reject, Step
-from hookline.runtime._sub_agents import answer_of, failed, keep_answer, led, tell_completed
+from hookline.runtime._sub_agents import answer_of, failed_result, keep_answer, lead_to_result, tell_completed
 from hookline.runtime._tool_calls import Job, tell_result
 
 __all__ = ["run_segment"]
@@ -201,7 +201,7 @@ class RecoveredAgentJob(msgspec.Struct, eq=False):
             return await answer_of_child(run, final, self.begun)
 
         if SubAgentCall in run.intercepted:
-            result = await led(run, call, terminal, RunControl(run, pinned=True))
+            result = await lead_to_result(run, call, terminal, RunControl(run, pinned=True))
         else:
             result = await terminal(call)
         keep_answer(run, self.step, self.request, call.callee_id, result)
@@ -219,11 +219,11 @@ async def answer_of_child(run: Run, call: SubAgentCall, begun: BegunCall) -> Age
         error = outcome.error or RunFailedError("", "")
         if isinstance(error, StoreUnavailableError):
             raise error
-    told, name = begun.ended, begun.call.tool_call_id
+    announced, name = begun.ended, begun.call.tool_call_id
     run.journal.end_call(name)
     if outcome is None or outcome.reason == "error":
-        return failed(run, call, error, told=told)
-    if not told:
+        return failed_result(run, call, error, announced=announced)
+    if not announced:
         tell_completed(run, call, child_id, success=outcome.reason == "done")
     assert isinstance(agent, Agent)
     return AgentResult(output=answer_of(agent, outcome), reason=outcome.reason)

@@ -176,6 +176,7 @@ class Run(Conversation):
         "cancellations",
         "chain",
         "claimed",
+        "closed",
         "continues",
         "conversation_id",
         "critical",
@@ -280,7 +281,11 @@ class Run(Conversation):
         self.stopped = False
         """Whether somebody asked for its end; the scope may hear of it a moment later."""
         self.claimed = False
+        """Whether the store has taken note of this segment."""
         self.finishing = False
+        """Whether its work is over and its end is being stored and told."""
+        self.closed = False
+        """Whether its end was told."""
         self.failure: tuple[str, str] | None = None
         """Class and message of the exception with which it ends; not the exception, whose frames refer to the run."""
         on_asyncio = runs_on_asyncio()

@@ -18,7 +18,18 @@ from hookline.runtime._seams import RunControl, instrumented, run_through_chain
 from hookline.runtime._state import OperationResult, Step
 from hookline.runtime._tool_calls import parsed_args
 
-__all__ = ["SubAgentJob", "answer_of", "failed", "keep_answer", "led", "tell_completed"]
+__all__ = [
+    "SubAgentJob",
+    "answer_of",
+    "emit_unrun_pair",
+    "failed_result",
+    "keep_answer",
+    "lead_agent_call",
+    "lead_to_result",
+    "tell_called",
+    "tell_completed",
+    "tell_failed",
+]
 
 
 class SubAgentJob(msgspec.Struct, eq=False):
@@ -73,23 +84,26 @@ async def intercepted(run: Run, call: SubAgentCall, problem: str | None, calling
     async def terminal(final: SubAgentCall) -> AgentResult:
         return await call_sub_agent(run, final, problem if final.instruction == call.instruction else None, calling)
 
-    return await led(run, call, terminal, RunControl(run))
+    return await lead_to_result(run, call, terminal, RunControl(run))
 
 
-async def led(
+async def lead_to_result(
     run: Run, call: SubAgentCall, terminal: Callable[[SubAgentCall], Awaitable[AgentResult]], control: RunControl
 ) -> AgentResult:
-    """What comes of a call that is led through its hooks."""
+    """Lead a call of a sub-agent through its interceptors.
+
+    Returns:
+        What the model is told, also of a call that was denied or failed.
+    """
     try:
-        passage = await run_through_chain(run, call, terminal, control)
+        passage = await lead_agent_call(run, call, terminal, control)
     except StoreUnavailableError:
         raise
     except Exception as error:  # the terminal raises none: a hook has answered with it
-        return tell_failed(run, call, error)
-    if passage.denied is not None and passage.stop:
-        run.denied = passage.denied
+        tell_called(run, call)
+        return failed_result(run, call, error)
     if not passage.reached:
-        return tell_unrun(run, passage)
+        return emit_unrun_pair(run, passage)
     if passage.denied is not None:
         output = f"The agent ran, but hook {passage.denied.hook_id!r} withheld its answer: {passage.denied.reason}"
         return AgentResult(output=output, reason="interrupted")
@@ -97,44 +111,70 @@ async def led(
     return result
 
 
-def tell_unrun(run: Run, passage: Traversal) -> AgentResult:
-    """The pair of events of a call that a hook denied or answered."""
+async def lead_agent_call(
+    run: Run,
+    call: SubAgentCall,
+    terminal: Callable[[SubAgentCall], Awaitable[AgentResult]],
+    control: RunControl | None = None,
+) -> Traversal:
+    """Lead a call of a sub-agent through its interceptors, and note a denial that ends the run."""
+    passage = await run_through_chain(run, call, terminal, control)
+    if passage.denied is not None and passage.stop:
+        run.denied = passage.denied
+    return passage
+
+
+def emit_unrun_pair(run: Run, passage: Traversal) -> AgentResult:
+    """Emit the pair of events of a call that a hook denied or answered.
+
+    Returns:
+        What the model is told.
+    """
     call: SubAgentCall = passage.call
-    if run.hooked(BeforeCallAgent):
-        run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
+    tell_called(run, call)
     if passage.denied is not None:
-        if run.hooked(OnCallAgentError):
-            run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=passage.denied.reason))
+        tell_failed(run, call, passage.denied.reason)
         return AgentResult(output=passage.denied.reason, reason="interrupted")
     answer: AgentResult = passage.result
-    if answer.reason != "error":
+    if answer.reason == "error":
+        tell_failed(run, call, answer.output)
+    else:
         tell_completed(run, call, "", success=answer.reason == "done")
-    elif run.hooked(OnCallAgentError):
-        run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=answer.output))
     return answer
 
 
-def tell_failed(run: Run, call: SubAgentCall, error: Exception) -> AgentResult:
-    """The pair of events of a call that a hook answered with an exception."""
-    if run.hooked(BeforeCallAgent):
-        run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
-    return failed(run, call, error)
+def failed_result(run: Run, call: SubAgentCall, error: BaseException, *, announced: bool = False) -> AgentResult:
+    """Return what the model is told of a sub-agent that failed.
 
-
-def failed(run: Run, call: SubAgentCall, error: BaseException, *, told: bool = False) -> AgentResult:
-    """A sub-agent has failed: the model is told, and the hooks unless they were."""
-    if not told and run.hooked(OnCallAgentError):
-        run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=message_of(error)))
+    Args:
+        run: The run that called it.
+        call: The call.
+        error: What it failed with.
+        announced: Whether hooks were told of its end already.
+    """
+    if not announced:
+        tell_failed(run, call, message_of(error))
     output = f"The agent {call.callee_id!r} failed: {type(error).__name__}: {message_of(error)}"
     return AgentResult(output=output, reason="error")
+
+
+def tell_called(run: Run, call: SubAgentCall) -> None:
+    """Tell the first event of the pair."""
+    if run.hooked(BeforeCallAgent):
+        run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
+
+
+def tell_failed(run: Run, call: SubAgentCall, error: str) -> None:
+    """Tell the second event of the pair, of a sub-agent that failed or was refused."""
+    if run.hooked(OnCallAgentError):
+        run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=error))
 
 
 async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
     """One sub-agent call, innermost: `beforeCallAgent` → child → `afterCallAgent` or `onCallAgentError`."""
     child_id = new_operation_id()
     run.journal.begin_agent(call, calling.tool_call_id, child_id)
-    if run.hooked(BeforeCallAgent):
-        run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
+    tell_called(run, call)
     work = answer_of_call(run, call, problem, child_id)
     try:
         return await (instrumented(run, call, work) if SubAgentCall in run.enclosing else work)
@@ -147,7 +187,7 @@ async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, chil
     try:
         await checkpoint(run)
     except BaseException as error:
-        failed(run, call, error)
+        failed_result(run, call, error)
         raise
     try:
         if problem is not None:
@@ -161,7 +201,7 @@ async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, chil
         if result.reason == "error":
             raise result.error or RuntimeError("unknown error")
     except Exception as error:
-        answer = failed(run, call, error)
+        answer = failed_result(run, call, error)
         if run.journal.durable and isinstance(error, StoreUnavailableError):
             raise  # the parent cannot go on either, and both are gone on with elsewhere
         return answer
@@ -173,7 +213,7 @@ async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, chil
 
 
 def tell_completed(run: Run, call: SubAgentCall, child_id: str, *, success: bool) -> None:
-    """The second event of the pair, for a sub-agent that came to an end."""
+    """Tell the second event of the pair, of a sub-agent that came to an end."""
     if run.hooked(AfterCallAgent):
         run.tell(
             AfterCallAgent(
