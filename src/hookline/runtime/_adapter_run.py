@@ -1,4 +1,4 @@
-"""Tell the run of another framework, or of a loop of one's own, as an operation: `AdapterRun`."""
+"""`AdapterRun`: a run of another framework, or of a loop of your own, as an operation with hooks."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from hookline.events import (
 )
 from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime._agent import Agent
-from hookline.runtime._approvals import decided, rejection
+from hookline.runtime._approvals import decision_event, rejection_text
 from hookline.runtime._capabilities import Capabilities, check_driven
 from hookline.runtime._compaction import compact, tell_compacted
-from hookline.runtime._inputs import RunOptions, check_ids, checked_id, new_operation_id
+from hookline.runtime._inputs import RunOptions, check_ids, check_operation_id, new_operation_id
 from hookline.runtime._lifecycle import Lifecycle
 from hookline.runtime._loop import lead_model_call
 from hookline.runtime._missing_hooks import check_interceptors
@@ -59,9 +59,9 @@ from hookline.runtime._persistence import (
 from hookline.runtime._run import Run, after_step, before_step, live
 from hookline.runtime._seams import (
     RunControl,
-    failed_step,
-    instrumented,
+    instrument,
     run_through_chain,
+    tell_failed_step,
 )
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, default_store
 from hookline.runtime._sub_agents import (
@@ -71,7 +71,7 @@ from hookline.runtime._sub_agents import (
     tell_completed,
     tell_failed,
 )
-from hookline.runtime._tool_calls import call_of, tool_job
+from hookline.runtime._tool_calls import make_call, tool_job
 from hookline.runtime._tools import Tool, as_result
 
 __all__ = [
@@ -82,7 +82,7 @@ __all__ = [
 
 
 class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool call of another framework came to.
+    """The outcome of a tool call of another framework.
 
     Attributes:
         result: What the model is to be told.
@@ -102,7 +102,7 @@ class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentDone(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run, or a call of a sub-agent, of another framework came to.
+    """The outcome of a run, or of a call of a sub-agent, of another framework.
 
     Attributes:
         output: What was said last.
@@ -120,7 +120,7 @@ class AgentDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Named:
-    """Stands for the model of the framework, which nobody asks through it."""
+    """The name of a framework's model; the framework itself asks it."""
 
     def __init__(self, name: str, provider: str) -> None:
         self.name, self.provider = name, provider
@@ -131,12 +131,12 @@ class _Named:
 
 @lru_cache(maxsize=1000)
 def placeholder_agent(agent_id: str, model: str, provider: str) -> Agent:
-    """The framework's agent as the runtime knows it; a process has few, and runs each many times."""
+    """Return an `Agent` that stands for the framework's own; a process has few of them and runs each many times."""
     return Agent(id=agent_id, model=_Named(model, provider))
 
 
 class AdapterSegment(Run):
-    """A segment whose tools are the framework's, known by the call that is under way."""
+    """A segment of a run whose tools belong to another framework, and are known while they are called."""
 
     __slots__ = ("at_hand", "can_ask", "framework", "given_specs")
 
@@ -146,7 +146,7 @@ class AdapterSegment(Run):
     given_specs: list[ToolSpec]
 
     def hooked(self, event: type[Event]) -> bool:
-        """Whether anybody wants this event; when the run is over, nobody does, though a tool of it may still work."""
+        """Whether any hook wants this event. After the end none does, though a tool of the run may still be working."""
         return not self.closed and super().hooked(event)
 
     @property
@@ -154,14 +154,17 @@ class AdapterSegment(Run):
         return self.given_specs
 
     def nobody_cancelled(self) -> bool:
-        """A framework may cancel the task that a tool runs in, which may be the very task of its run."""
+        """Whether the cancellation that a tool raised is its own.
+
+        A framework may cancel the task that a tool runs in, which may be the very task of its run.
+        """
         if self.task is None or self.scope.cancel_called:
             return False
         present = asyncio.current_task()
         return present is not None and not present.cancelling()
 
     def close_step(self, unanswered: str) -> None:
-        """Forget the calls that waited; the framework says itself in its conversation what became of them."""
+        """Forget the calls that waited. What became of them is in the framework's own conversation."""
         self.open_calls, self.pending, self.waiting, self.waiting_since_unix_nano = [], [], {}, None
 
     def find(self, calling: ToolRequest | ToolCall) -> Tool | None:
@@ -233,7 +236,7 @@ class AdapterRun:
         self._hooks = [*inherited, *own]
         check_driven(self._hooks, capabilities, best_effort=best_effort)
         self.capabilities = capabilities
-        self.operation_id = checked_id(operation_id)
+        self.operation_id = check_operation_id(operation_id)
         self._fresh = operation_id is None
         self._agent = placeholder_agent(agent_id or "agent", model, provider)
         self._parent = parent
@@ -258,7 +261,7 @@ class AdapterRun:
 
     @property
     def run(self) -> Run:
-        """What the runtime knows of it, once it is open."""
+        """The run behind this object, once it is open."""
         return self._opened
 
     @property
@@ -269,28 +272,28 @@ class AdapterRun:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has begun and not ended: what was started in it may outlive it."""
+        """Whether the run has begun and not ended. What was started in it may outlive it."""
         return self._run is not None and live.get(self.operation_id) is self._run
 
     @property
     def inherited(self) -> list[AnyHook]:
-        """The hooks that go along into the runs of sub-agents."""
+        """The hooks that the runs of sub-agents inherit."""
         return [entry for entry in self._hooks if isinstance(entry, Hooks) and entry.inherit]
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody asked for its end."""
+        """Whether the run was interrupted."""
         return self._opened.interrupted
 
     @property
     def denied(self) -> Denial | None:
-        """The denial that ends it."""
+        """The denial that ends the run, if there is one."""
         return self._opened.denied
 
     async def open(
         self, prompt: Sequence[Message] = (), instructions: str = "", tools: Sequence[ToolSpec] = ()
     ) -> Self:
-        """Begin: register the hooks.
+        """Begin the run and register its hooks.
 
         Args:
             prompt: What it is to work on.
@@ -358,7 +361,7 @@ class AdapterRun:
         self._run, self._life = run, life
 
     def finish(self, reason: CompletionReason, output: str | None = None, error: Exception | None = None) -> None:
-        """Say what it came to, for the end that follows.
+        """Say how the run ended; `close`, or leaving the block, then announces it.
 
         Args:
             reason: Why it ends.
@@ -370,7 +373,7 @@ class AdapterRun:
         self._ended = reason, error
 
     async def close(self, error: BaseException | None = None) -> None:
-        """End: announce it, and forget the hooks. A second time does nothing.
+        """End the run: announce the end and unregister the hooks. A second call does nothing.
 
         Args:
             error: What the framework's run raised, if `finish` was not called.
@@ -397,13 +400,13 @@ class AdapterRun:
         if self._step is None:
             return
         if reason == "interrupted" and run.denied is None:
-            failed_step(run, self._step.index, asyncio.CancelledError())
+            tell_failed_step(run, self._step.index, asyncio.CancelledError())
         elif reason == "error" and failure is not None:
-            failed_step(run, self._step.index, failure)
+            tell_failed_step(run, self._step.index, failure)
         self.end_step(should_continue=False)
 
     def _undo_done(self) -> None:
-        """A run in which something is raised after its last words is not done."""
+        """Withdraw a `finish("done")`: a run in which something was raised afterwards is not done."""
         if self._ended is not None and self._ended[0] == "done":
             self._ended = None
 
@@ -431,7 +434,7 @@ class AdapterRun:
     # Steps and model calls.
 
     def begin_step(self) -> int:
-        """A step begins; one that is under way ends.
+        """Begin a step, and end the one that is under way.
 
         Returns:
             Its index, from 0.
@@ -448,7 +451,7 @@ class AdapterRun:
         return step.index
 
     def end_step(self, *, should_continue: bool) -> None:
-        """The step that is under way ends, if there is one."""
+        """End the step that is under way, if there is one."""
         step, self._step = self._step, None
         if step is not None:
             run = self._opened
@@ -459,14 +462,14 @@ class AdapterRun:
 
     @property
     def step(self) -> Step:
-        """The step that is under way; one begins where there is none."""
+        """The step that is under way; begins one if there is none."""
         if self._step is None:
             self.begin_step()
         assert self._step is not None
         return self._step
 
     def answered(self, response: ModelResponse) -> None:
-        """Take a model's answer into the step and the totals."""
+        """Count a model's answer in the step and the totals."""
         step = self.step
         self._opened.count(step, self._opened.journal.storable(response))
         if response.tool_calls:
@@ -477,7 +480,7 @@ class AdapterRun:
     # People.
 
     def pause(self, pending: Sequence[PendingTool] = ()) -> None:
-        """The run is about to wait for a person; `finish` is said as well.
+        """Pause the run until a person has decided; this also calls `finish`.
 
         Args:
             pending: The calls that wait; those about which hooks have asked come by themselves.
@@ -493,7 +496,7 @@ class AdapterRun:
         self.finish("waiting_for_human")
 
     def refused(self, calling: ToolRequest, decision: Reject) -> str:
-        """A call will not run, because a person has refused it.
+        """Note a call that will not run because a person rejected it.
 
         Args:
             calling: The call.
@@ -502,7 +505,7 @@ class AdapterRun:
         Returns:
             What the model is to be told.
         """
-        step, content = self.step, rejection(decision)
+        step, content = self.step, rejection_text(decision)
         step.type = "call_tool"
         step.calling.append(calling)
         step.outcomes[calling.tool_call_id] = ToolOutcome(
@@ -515,12 +518,12 @@ class AdapterRun:
         return content
 
     def decided(self, decisions: Iterable[Approve | Reject]) -> None:
-        """A person has decided; a plain `Reject` stops the run."""
+        """Tell the hooks what a person decided; a plain `Reject` stops the run."""
         run, stopped = self._opened, False
         for decision in decisions:
             reject = decision if isinstance(decision, Reject) else None
             if run.hooked(AfterHumanIntervention):
-                run.tell(decided(run, decision))
+                run.tell(decision_event(run, decision))
             if reject is not None and not reject.and_continue and not stopped:
                 stopped, self.step.type = True, "request_human_approve"
                 if run.hooked(OnStopByHumanIntervention):
@@ -533,7 +536,7 @@ class AdapterRun:
     # Calls.
 
     def leads(self, call: type[Call]) -> bool:
-        """Whether such calls must be led; else the framework may make them alone, and nothing be translated for them.
+        """Whether calls of a class must go through this run; otherwise the framework may make them alone.
 
         Args:
             call: The class of the calls.
@@ -542,14 +545,14 @@ class AdapterRun:
         return call in run.intercepted or call in run.enclosing
 
     def begin_model_call(self) -> None:
-        """Count a model call that the framework is about to make alone, which it may where such calls are not led.
+        """Count a model call that the framework is about to make alone; see `leads`.
 
         A call that fails counts too. One that is tried again in the same step counts once.
         """
         self._opened.begin_model_call(self.step)
 
     def asked_model(self, response: ModelResponse) -> None:
-        """Take the answer of a model that the framework has asked alone.
+        """Count the answer of a model that the framework asked alone.
 
         The call is counted here, unless `begin_model_call` has counted it.
 
@@ -567,7 +570,7 @@ class AdapterRun:
         tools: Sequence[ToolSpec] = (),
         settings: Mapping[str, Any] | None = None,
     ) -> ModelResponse | None:
-        """A model is asked, led through the hooks of `ModelCall`.
+        """Ask a model, through the hooks of `ModelCall`.
 
         Args:
             messages: The conversation.
@@ -597,7 +600,7 @@ class AdapterRun:
         return response
 
     def name_model(self, name: str) -> None:
-        """Name the model that is asked, where that was not known at the beginning."""
+        """Set the name of the model, if it was not known when the run began."""
         run = self._opened
         run.agent = placeholder_agent(run.agent.id, name, getattr(run.agent.model, "provider", ""))
 
@@ -610,7 +613,7 @@ class AdapterRun:
         *,
         approved: bool = False,
     ) -> ToolDone:
-        """A tool is called, led through the hooks of `ToolCall`, with its pair of events.
+        """Call a tool, through the hooks of `ToolCall` and between its pair of events.
 
         Args:
             calling: The call as the model asked for it; `toolset` is where the tool comes from.
@@ -633,7 +636,7 @@ class AdapterRun:
         calling = self._named(calling, step)
         run.at_hand[calling.tool_call_id] = tool
         try:
-            call, problem = call_of(run, step, calling, tool)
+            call, problem = make_call(run, step, calling, tool)
             waiting = run.waiting.get(calling.tool_call_id)
             asked_by = waiting.asked_by if waiting is not None and approved else None
             await tool_job(run, step, calling, call, tool, problem, approved=approved, asked_by=asked_by)()
@@ -645,7 +648,7 @@ class AdapterRun:
         return self._tool_done(step, calling, given, raised)
 
     def _named(self, calling: ToolRequest, step: Step) -> ToolRequest:
-        """The call with an id that no other call under way has, noted among those of the step."""
+        """Add a call to the step, with an id that no other call under way has."""
         name, at_hand = calling.tool_call_id or f"t{step.index}.{len(step.calling)}", self._opened.at_hand
         while name in at_hand or name in step.outcomes:
             name = f"{name}_again"
@@ -684,7 +687,7 @@ class AdapterRun:
     async def compact(
         self, messages: Sequence[Message], token_count: int, summarize: Callable[[list[Message]], Awaitable[str]]
     ) -> str | None:
-        """A conversation is compacted, led through the hooks of `CompactCall`, with its events.
+        """Compact a conversation, through the hooks of `CompactCall` and between its events.
 
         Args:
             messages: What the summary will replace.
@@ -704,7 +707,7 @@ class AdapterRun:
     async def call_agent(
         self, callee_id: str, instruction: str, work: Callable[[str, str], Awaitable[str]]
     ) -> AgentDone:
-        """A sub-agent is called, led through the hooks of `SubAgentCall`, with its events.
+        """Call a sub-agent, through the hooks of `SubAgentCall` and between its events.
 
         Args:
             callee_id: The sub-agent.
@@ -722,7 +725,7 @@ class AdapterRun:
             tell_called(run, final)
             inner = _agent_result(work, final.instruction, child)
             try:
-                result = await (instrumented(run, final, inner) if SubAgentCall in run.enclosing else inner)
+                result = await (instrument(run, final, inner) if SubAgentCall in run.enclosing else inner)
             except BaseException as error:
                 tell_failed(
                     run, final, message_of(error) if isinstance(error, Exception) else "The run was interrupted."
@@ -752,7 +755,7 @@ class AdapterRun:
         instructions: str = "",
         tools: Sequence[ToolSpec] = (),
     ) -> AgentDone:
-        """The whole run, led through the hooks of `AgentCall`.
+        """Run the framework's agent, through the hooks of `AgentCall`.
 
         Args:
             prompt: What it is to work on.

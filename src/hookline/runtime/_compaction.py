@@ -1,4 +1,4 @@
-"""Keeping a conversation short: which messages a summary may replace, and the pair of events around it."""
+"""Compact a conversation: choose the messages that a summary replaces, and tell the events around it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookline.calls import CompactCall, CompactResult, Message
 from hookline.errors import message_of
 from hookline.events import AfterCompact, BeforeCompact, OnCompactError
 from hookline.runtime._run import Run
-from hookline.runtime._seams import instrumented, run_through_chain
+from hookline.runtime._seams import instrument, run_through_chain
 from hookline.runtime._state import Step
 
 __all__ = ["compact", "compact_if_needed", "tell_compacted"]
@@ -27,14 +27,14 @@ SUMMARY_PREFIX = "Summary of the conversation so far:\n"
 
 
 async def compact_if_needed(run: Run, step: Step) -> None:
-    """Before a model call: replace old messages by a summary if the last input was too long. Never fatal."""
+    """Replace old messages by a summary, before a model call, if the last input was too long. Never fatal."""
     policy = run.agent.compaction
     if policy is None:
         return
-    tokens = run.last_input_tokens or estimated_tokens(run.messages)
+    tokens = run.last_input_tokens or estimate_tokens(run.messages)
     if tokens <= policy.max_tokens:
         return
-    kept, removed = split(run.messages, policy.keep_last)
+    kept, removed = split_messages(run.messages, policy.keep_last)
     if not removed:
         return
     call = CompactCall(messages=removed, token_count=tokens, **run.call_ids)
@@ -42,7 +42,7 @@ async def compact_if_needed(run: Run, step: Step) -> None:
     if summary is None:
         return
     before = len(run.messages)
-    run.messages = joined(kept, summary)
+    run.messages = insert_summary(kept, summary)
     run.said_from = min(run.said_from, len(run.messages))
     run.history = min(run.history, len(run.messages))
     run.last_input_tokens = 0
@@ -73,7 +73,7 @@ async def compact(
 
     async def terminal(final: CompactCall) -> CompactResult:
         work = write_summary(summarize, final)
-        return await (instrumented(run, final, work) if CompactCall in run.enclosing else work)
+        return await (instrument(run, final, work) if CompactCall in run.enclosing else work)
 
     if run.hooked(BeforeCompact):
         run.tell(BeforeCompact(**ids, message_count=message_count))
@@ -122,15 +122,15 @@ async def write_summary(summarize: Callable[[list[Message]], Awaitable[str]], ca
     return CompactResult(summary=summary)
 
 
-def estimated_tokens(messages: Sequence[Message]) -> int:
-    """Tokens of a conversation, estimated from its text."""
+def estimate_tokens(messages: Sequence[Message]) -> int:
+    """Estimate the tokens of a conversation from its text."""
     return (
         sum(len(message.content) + len(str(message.tool_calls or "")) for message in messages) // CHARACTERS_PER_TOKEN
     )
 
 
-def split(messages: Sequence[Message], keep_last: int) -> tuple[list[Message], list[Message]]:
-    """The messages that stay, and those that a summary replaces.
+def split_messages(messages: Sequence[Message], keep_last: int) -> tuple[list[Message], list[Message]]:
+    """Split a conversation into the messages that stay and those that a summary replaces.
 
     System messages stay, the newest user message stays, and the newest `keep_last` exchanges stay whole, so that no
     tool result is without its call.
@@ -146,7 +146,7 @@ def split(messages: Sequence[Message], keep_last: int) -> tuple[list[Message], l
     return kept, removed
 
 
-def joined(kept: Sequence[Message], summary: str) -> list[Message]:
-    """The conversation with the summary in its place: behind the system messages, ahead of everything that was kept."""
+def insert_summary(kept: Sequence[Message], summary: str) -> list[Message]:
+    """Return the conversation with the summary behind its system messages, ahead of everything that was kept."""
     at = next((at for at, message in enumerate(kept) if message.role != "system"), len(kept))
     return [*kept[:at], Message(role="user", content=SUMMARY_PREFIX + summary), *kept[at:]]

@@ -1,4 +1,4 @@
-"""Start a segment of a run and bring it to its end, on every path."""
+"""The life of a run: claim it in its store, register its hooks, run it, and tell its end exactly once."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from hookline.errors import (
 )
 from hookline.events import CompletionReason
 from hookline.instrumentation import Instrumentation
-from hookline.runtime._agent import keep_here
+from hookline.runtime._agent import remember_tools
 from hookline.runtime._loop import limit_reached
 from hookline.runtime._persistence import (
     LOST_HERE,
     await_required_deliveries,
-    is_lost,
-    is_stored,
-    let_go,
+    has_lost_store,
+    is_end_stored,
     let_go_when_cancelled,
+    release,
+    return_claim,
     save,
     save_end,
     save_minimal_end,
-    take_back,
 )
 from hookline.runtime._recovery import run_segment
-from hookline.runtime._run import Run, endings, live
+from hookline.runtime._run import Run, end_events, live
 from hookline.runtime._seams import RunControl, begin_instrumentation, end_instrumentation, run_through_chain
 from hookline.runtime._state import Decision, OperationResult
 from hookline.runtime._tool_calls import INTERRUPTED
-from hookline.runtime._tools import opened
+from hookline.runtime._tools import open_sources
 
 __all__ = ["Lifecycle", "exec_run", "run_agent"]
 
@@ -52,7 +52,7 @@ logger = logging.getLogger("hookline")
 
 
 async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionReason:
-    """Run a segment whose `AgentCall` has hooks, and go on with more input as long as they give it.
+    """Run a segment whose `AgentCall` has interceptors, and continue it as often as they ask for that.
 
     Args:
         run: The segment.
@@ -62,7 +62,7 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
         Why it ended.
     """
     resumed = bool(decisions) or run.recovering
-    given = resumed_input(run) if resumed else run.messages[run.first_input() :]
+    given = last_user_message(run) if resumed else run.messages[run.first_input() :]
     while True:
         call = AgentCall(
             input=given,
@@ -72,7 +72,7 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
             **run.call_ids,
         )
         run.metadata = call.metadata
-        reason, continues = await intercepted(run, call, decisions, resumed=resumed)
+        reason, continues = await run_through_agent_hooks(run, call, decisions, resumed=resumed)
         decisions, resumed = (), False
         if reason != "done" or not continues or run.interrupted:
             return reason
@@ -94,10 +94,14 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
         run.said_from = len(run.messages)
 
 
-async def intercepted(
+async def run_through_agent_hooks(
     run: Run, call: AgentCall, decisions: Sequence[Decision], *, resumed: bool
 ) -> tuple[CompletionReason, Sequence[str]]:
-    """One run of the chain; why the run ended, and what it is to be continued with."""
+    """Run a segment once through the interceptors of its `AgentCall`.
+
+    Returns:
+        Why it ended, and the inputs with which they continue it.
+    """
     control = RunControl(run, pinned=resumed)
     reason: CompletionReason = "done"
     earlier = run.last_content if resumed else ""
@@ -105,7 +109,7 @@ async def intercepted(
     async def terminal(final: AgentCall) -> AgentResult:
         nonlocal reason
         if not resumed:
-            begin(run, call, final)
+            apply_agent_call(run, call, final)
         reason = await run_segment(run, decisions)
         control.suspended = reason == "waiting_for_human"
         return AgentResult(output=run.last_content, reason=reason)
@@ -125,7 +129,7 @@ async def intercepted(
         if resumed:
             run.close_step("Not run, because a hook answered in place of the run.")
         else:
-            begin(run, call, passage.call)
+            apply_agent_call(run, call, passage.call)
         run.messages.append(Message(role="assistant", content=result.output))
         run.last_content = result.output
     elif result.output != run.last_content and not control.suspended:
@@ -137,8 +141,8 @@ async def intercepted(
     return reason, passage.continues
 
 
-def begin(run: Run, given: AgentCall, final: AgentCall) -> None:
-    """Take what hooks made of the input, the instructions and the tools into the conversation."""
+def apply_agent_call(run: Run, given: AgentCall, final: AgentCall) -> None:
+    """Take the input, the instructions and the tools into the run, as interceptors have left them."""
     if final.tools is not given.tools and final.tools != given.tools:
         run.offered, run.offer = list(final.tools), os.urandom(16).hex()
     before = run.messages[: run.first_input()]
@@ -152,8 +156,8 @@ def begin(run: Run, given: AgentCall, final: AgentCall) -> None:
     run.said_from = len(run.messages)
 
 
-def resumed_input(run: Run) -> list[Message]:
-    """What the user said last, for a run that goes on after a pause."""
+def last_user_message(run: Run) -> list[Message]:
+    """Return the newest user message, as the input of a run that goes on after a pause."""
     return [message for message in run.messages if message.role == "user"][-1:]
 
 
@@ -230,7 +234,7 @@ class Lifecycle(msgspec.Struct, eq=False):
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
                 with contextlib.suppress(Exception):
-                    await take_back(run, version)
+                    await return_claim(run, version)
                 if version is None:  # a new operation is cancelled before its first step: hooks are told of its end
                     run.finishing, run.ended = True, perf_counter_ns()
                     _register(run)
@@ -241,7 +245,7 @@ class Lifecycle(msgspec.Struct, eq=False):
         except Exception as error:
             if run.framework:
                 with contextlib.suppress(Exception):
-                    await take_back(run, version)
+                    await return_claim(run, version)
                 raise
             self.error = error
         else:
@@ -258,7 +262,7 @@ class Lifecycle(msgspec.Struct, eq=False):
         run.finishing, run.ended = True, perf_counter_ns()
         leaves = run.journal.durable and self._leaves(cancelled=cancelled)
         if not leaves and run.offered is not None:
-            keep_here(run.offer, run.offered, waiting=self.reason == "waiting_for_human")
+            remember_tools(run.offer, run.offered, waiting=self.reason == "waiting_for_human")
         if self.reason != "waiting_for_human":
             run.close_step(INTERRUPTED)
         try:
@@ -290,7 +294,7 @@ class Lifecycle(msgspec.Struct, eq=False):
         """Whether another process is to go on with the operation, which a durable store makes possible."""
         if self.run.framework:
             return False
-        given_up = cancelled and (let_go_when_cancelled.get() or is_lost(self.run.parent))
+        given_up = cancelled and (let_go_when_cancelled.get() or has_lost_store(self.run.parent))
         return given_up or isinstance(self.error, LOST_HERE)
 
     async def _leave(self) -> None:
@@ -300,7 +304,7 @@ class Lifecycle(msgspec.Struct, eq=False):
             logger.error(
                 "Operation %s cannot go on here, and is left to other processes: %s", self.run.operation_id, self.error
             )
-        await let_go(self.run)
+        await release(self.run)
 
     async def _store_end(self, *, again: bool = True) -> None:
         """Store how the segment ends; an end that cannot be stored is an error.
@@ -315,11 +319,11 @@ class Lifecycle(msgspec.Struct, eq=False):
         except anyio.get_cancelled_exc_class():
             if again:
                 with anyio.move_on_after(LAST_SAVE_SECONDS, shield=True):
-                    if not await is_stored(run, self.reason):
+                    if not await is_end_stored(run, self.reason):
                         await self._store_end(again=False)
             raise
         except Exception as unsaved:
-            if run.journal.durable and await is_stored(run, self.reason):
+            if run.journal.durable and await is_end_stored(run, self.reason):
                 return
             self.reason, self.error = "error", self.error or unsaved
             if run.journal.durable:
@@ -333,7 +337,7 @@ class Lifecycle(msgspec.Struct, eq=False):
         """Dispatch the last events, then unregister the hooks once their queues are empty."""
         run = self.run
         try:
-            for event in endings(run, self.reason, self.error):
+            for event in end_events(run, self.reason, self.error):
                 run.dispatcher.dispatch(event)
             if run.critical is not None:
                 self.reason, self.error = await await_required_deliveries(run, self.reason, self.error)
@@ -396,7 +400,7 @@ async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
 async def _run_with_sources(run: Run, work: Coroutine[Any, Any, CompletionReason]) -> CompletionReason:
     """Run a segment with the tools of the agent's sources."""
     try:
-        async with opened(run.agent.sources) as tools:
+        async with open_sources(run.agent.sources) as tools:
             run.equip(run.agent.equipped(tools))
             return await work
     finally:
@@ -406,7 +410,7 @@ async def _run_with_sources(run: Run, work: Coroutine[Any, Any, CompletionReason
 async def _remember(
     run: Run, reason: CompletionReason, error: Exception | None
 ) -> tuple[CompletionReason, Exception | None]:
-    """Let the session keep the conversation, once the operation has ended; that can be interrupted too."""
+    """Let the session keep the conversation of an operation that has ended; an interrupt can stop that too."""
     if run.remember is None or reason == "waiting_for_human" or not run.claimed:
         return reason, error
     run.close_step(INTERRUPTED)

@@ -64,7 +64,7 @@ Decision = Approve | Reject
 
 
 class WaitingCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is kept of a call that hooks have seen and that waits for a person.
+    """A call that hooks have seen and that waits for a person, as it is stored.
 
     Attributes:
         call_index: Its index, which nobody else gets.
@@ -91,7 +91,7 @@ class OfferedTool(ToolSpec, frozen=True, kw_only=True):
 
 
 class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What hooks have made of an operation.
+    """The changes that hooks made to an operation, as they are stored.
 
     Attributes:
         instructions: The system message, where hooks have changed it.
@@ -115,7 +115,7 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class InterceptorKey(NamedTuple):
-    """What an interceptor is known by in a stored operation.
+    """The identity of an interceptor in a stored operation.
 
     Attributes:
         id: Its id, which need not be unique.
@@ -129,7 +129,7 @@ class InterceptorKey(NamedTuple):
 
 
 class BegunCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A tool or a sub-agent of which hooks were told that it begins.
+    """A call of a tool or sub-agent that has begun, as it is stored.
 
     Attributes:
         call: The call as it runs; of a sub-agent with its id as `tool_name`.
@@ -145,7 +145,7 @@ class BegunCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OpenStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A step that has been told of and has not ended.
+    """A step that has begun and not ended, as it is stored.
 
     Attributes:
         index: The step.
@@ -240,7 +240,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OperationStore(Protocol):
-    """Where the states of operations are kept. Implementations must make `save` atomic."""
+    """A store for the states of operations. Implementations must make `save` atomic."""
 
     async def load(self, operation_id: str) -> OperationState | None:
         """The last state that was saved, or `None`."""
@@ -375,12 +375,12 @@ _default = InMemoryStore()
 
 
 def default_store() -> InMemoryStore:
-    """The store of this process, used where none is given."""
+    """Return the store of this process, which is used where none is given."""
     return _default
 
 
 class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
         operation_id: The run, to resume it with.
@@ -443,17 +443,17 @@ class Step:
         """Whether a model was asked, and has not answered yet: another attempt is the same call."""
 
     def results(self) -> list[ToolOutcome]:
-        """What the model was told, in the order in which it asked."""
+        """Return the outcomes that the model is told, in the order in which it asked."""
         return [self.outcomes[call.tool_call_id] for call in self.calling if call.tool_call_id in self.outcomes]
 
 
 def tool_message(outcome: ToolOutcome) -> Message:
-    """The message that tells a model what a tool call came to."""
+    """Return the message that tells a model the outcome of a tool call."""
     return Message(role="tool", content=outcome.content, tool_call_id=outcome.tool_call_id)
 
 
 class SessionMemory(Protocol):
-    """Where the conversation of a session is kept from one task to the next, and from one process to the next."""
+    """A store for the conversations of sessions, from one task and process to the next."""
 
     async def load(self, key: str) -> Sequence[Message] | None:
         """The conversation that was saved last under a session's id, or `None`."""

@@ -1,4 +1,4 @@
-"""Calls of sub-agents: each a full operation of its own, told with its pair of events on the parent."""
+"""Call sub-agents: each is an operation of its own, between a pair of events on its parent."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._inputs import new_operation_id
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run
-from hookline.runtime._seams import RunControl, instrumented, run_through_chain
+from hookline.runtime._seams import RunControl, instrument, run_through_chain
 from hookline.runtime._state import OperationResult, Step
-from hookline.runtime._tool_calls import parsed_args
+from hookline.runtime._tool_calls import parse_args
 
 __all__ = [
     "SubAgentJob",
-    "answer_of",
+    "describe_result",
     "emit_unrun_pair",
     "failed_result",
-    "keep_answer",
     "lead_agent_call",
     "lead_to_result",
+    "record_agent_result",
     "tell_called",
     "tell_completed",
     "tell_failed",
@@ -49,7 +49,7 @@ class SubAgentJob(msgspec.Struct, eq=False):
 
     async def __call__(self) -> None:
         run, request = self.run, self.request
-        args, problem = parsed_args(request)
+        args, problem = parse_args(request)
         instruction = args.get("instruction")
         if problem is None and not isinstance(instruction, str):
             problem = "`instruction` must be a string"
@@ -60,14 +60,14 @@ class SubAgentJob(msgspec.Struct, eq=False):
         )
         await run.executing(self.step)
         if SubAgentCall in run.intercepted:
-            result = await intercepted(run, call, problem, request)
+            result = await lead_sub_agent(run, call, problem, request)
         else:
             result = await call_sub_agent(run, call, problem, request)
-        keep_answer(run, self.step, request, self.agent.id, result)
+        record_agent_result(run, self.step, request, self.agent.id, result)
 
 
-def keep_answer(run: Run, step: Step, calling: ToolRequest, callee_id: str, result: AgentResult) -> None:
-    """Note what the model is to be told of a sub-agent."""
+def record_agent_result(run: Run, step: Step, calling: ToolRequest, callee_id: str, result: AgentResult) -> None:
+    """Record what the model is told of a sub-agent."""
     outcome = ToolOutcome(
         toolset=AGENT_IDENTIFIER,
         tool_name=callee_id,
@@ -78,8 +78,8 @@ def keep_answer(run: Run, step: Step, calling: ToolRequest, callee_id: str, resu
     run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = run.journal.close_call(outcome)
 
 
-async def intercepted(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
-    """The seam around one sub-agent call, where hooks stand in its way."""
+async def lead_sub_agent(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
+    """Run one sub-agent call through its interceptors."""
 
     async def terminal(final: SubAgentCall) -> AgentResult:
         return await call_sub_agent(run, final, problem if final.instruction == call.instruction else None, calling)
@@ -171,19 +171,19 @@ def tell_failed(run: Run, call: SubAgentCall, error: str) -> None:
 
 
 async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
-    """One sub-agent call, innermost: `beforeCallAgent` → child → `afterCallAgent` or `onCallAgentError`."""
+    """Call a sub-agent, inside of the interceptors: `beforeCallAgent` → child → its second event."""
     child_id = new_operation_id()
     run.journal.begin_agent(call, calling.tool_call_id, child_id)
     tell_called(run, call)
-    work = answer_of_call(run, call, problem, child_id)
+    work = run_sub_agent(run, call, problem, child_id)
     try:
-        return await (instrumented(run, call, work) if SubAgentCall in run.enclosing else work)
+        return await (instrument(run, call, work) if SubAgentCall in run.enclosing else work)
     finally:
         run.journal.end_call(calling.tool_call_id)  # however it ended, hooks were told
 
 
-async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, child_id: str) -> AgentResult:
-    """The sub-agent itself, and the second event of the pair."""
+async def run_sub_agent(run: Run, call: SubAgentCall, problem: str | None, child_id: str) -> AgentResult:
+    """Run the sub-agent itself, and tell the second event of the pair."""
     try:
         await checkpoint(run)
     except BaseException as error:
@@ -209,7 +209,7 @@ async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, chil
         tell_completed(run, call, child_id, success=False)
         raise
     tell_completed(run, call, child_id, success=result.reason == "done")
-    return AgentResult(output=answer_of(agent, result), reason=result.reason)
+    return AgentResult(output=describe_result(agent, result), reason=result.reason)
 
 
 def tell_completed(run: Run, call: SubAgentCall, child_id: str, *, success: bool) -> None:
@@ -222,8 +222,8 @@ def tell_completed(run: Run, call: SubAgentCall, child_id: str, *, success: bool
         )
 
 
-def answer_of(agent: Agent, result: OperationResult) -> str:
-    """What the calling model reads of a sub-agent that did not fail."""
+def describe_result(agent: Agent, result: OperationResult) -> str:
+    """Return what the calling model reads of a sub-agent that did not fail."""
     if result.reason == "done":
         return result.output
     if result.reason == "waiting_for_human":
