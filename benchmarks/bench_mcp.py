@@ -86,10 +86,10 @@ async def bench(rounds: int) -> list[Row]:
                 unroll=1,
             )
         samples = await interleave(cases, rounds)
-    return rows_of(samples, list(given))
+    return build_delivery_rows(samples, list(given))
 
 
-def rows_of(samples: Samples, given: list[str]) -> list[Row]:
+def build_delivery_rows(samples: Samples, given: list[str]) -> list[Row]:
     rows = [samples.row(BARE), samples.row(TOOL, BARE, at_most=TOOL_RATIO)]
     for name in given:
         samples.derive(f"{RUN} [{name}]", lambda run: run / CALLS, name)

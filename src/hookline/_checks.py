@@ -5,10 +5,13 @@ import functools
 import inspect
 import math
 import re
+import sys
 import types
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
 from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
 
 from hookline.calls import DECISIONS
 from hookline.errors import HookDefinitionError
@@ -21,16 +24,49 @@ __all__ = [
     "check_tenant",
     "check_timeout",
     "check_tool",
+    "format_record",
     "has_wildcard",
     "name_of",
+    "public_name",
     "shown",
     "tool_matcher",
     "tool_test",
 ]
 
 
+def public_name(kind: type) -> str:
+    """Return the name by which users import a class, such as `hookline.ToolCall`.
+
+    A class of hookline is looked up in the `__all__` of the public modules that are loaded; the root is named where it
+    has the class, else the shortest path. Any other class has the name of the module that defines it.
+    """
+    name = kind.__qualname__
+    if kind.__module__ == "builtins":
+        return name
+    if kind.__module__.partition(".")[0] != "hookline":
+        return f"{kind.__module__}.{name}"
+    homes = [
+        path
+        for path, module in list(sys.modules.items())
+        if path.startswith("hookline.")
+        and "._" not in path
+        and name in getattr(module, "__all__", ())
+        and vars(module).get(name) is kind
+    ]
+    root = sys.modules["hookline"]
+    # The root imports a name when it is first used: it is asked only where a module has the class already.
+    if homes and name in root.__all__ and getattr(root, name) is kind:
+        return f"hookline.{name}"
+    home = min(homes, key=lambda path: (path.count("."), path), default=kind.__module__.partition("._")[0])
+    return f"{home}.{name}"
+
+
 def shown(value: object) -> str:
-    """What somebody gave, for an error: never long, and never an error of its own."""
+    """Return a value as an error text shows it: cut if it is long, a class by its public name, never failing."""
+    if isinstance(value, type):
+        return f"the class {public_name(value)}"
+    if type(value).__repr__ is object.__repr__:
+        return f"<{public_name(type(value))} object>"
     try:
         text = repr(value)
     except Exception:
@@ -38,24 +74,33 @@ def shown(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:199]}…"
 
 
+def format_record(record: msgspec.Struct) -> str:
+    """Return the `repr` of a hook, with classes by their public names."""
+    values = {name: getattr(record, name) for name in record.__struct_fields__}
+    shown_values = {
+        name: public_name(value) if isinstance(value, type) else repr(value) for name, value in values.items()
+    }
+    return f"{type(record).__name__}({', '.join(f'{name}={text}' for name, text in shown_values.items())})"
+
+
 def check_id(id: object, where: str) -> None:  # noqa: A002
     """Refuse an id that is no text."""
     if not isinstance(id, str) or not id:
-        raise HookDefinitionError(where, f"`id` is a non-empty string; got {id!r}")
+        raise HookDefinitionError(where, f"`id` is a non-empty string; got {shown(id)}")
 
 
 def check_priority(priority: object, where: str) -> None:
     """Refuse a priority that is out of range."""
     if not isinstance(priority, int) or isinstance(priority, bool) or not 0 <= priority <= 1000:
         raise HookDefinitionError(
-            where, f"`priority` is a whole number from 0 (outermost) to 1000 (innermost); got {priority!r}"
+            where, f"`priority` is a whole number from 0 (outermost) to 1000 (innermost); got {shown(priority)}"
         )
 
 
 def check_tenant(tenant_id: object, where: str) -> None:
     """Refuse a tenant that is no text."""
     if not isinstance(tenant_id, str):
-        raise HookDefinitionError(where, f"`tenant_id` is a string; got {tenant_id!r}")
+        raise HookDefinitionError(where, f"`tenant_id` is a string; got {shown(tenant_id)}")
 
 
 def check_timeout(timeout: object, where: str) -> None:
@@ -72,7 +117,7 @@ def check_timeout(timeout: object, where: str) -> None:
         seconds = math.nan
     if not seconds > 0:
         raise HookDefinitionError(
-            where, f"`timeout` is a positive number of seconds, math.inf or None; got {timeout!r}"
+            where, f"`timeout` is a positive number of seconds, math.inf or None; got {shown(timeout)}"
         )
 
 
@@ -116,7 +161,9 @@ def check_tool(tool: object, name: str, *, has_tool: bool, where: str) -> None:
         where: How the error names the hook.
     """
     if not isinstance(tool, str) or not tool:
-        raise HookDefinitionError(where, f"`tool` is a glob over 'identifier/tool_name', or over a name; got {tool!r}")
+        raise HookDefinitionError(
+            where, f"`tool` is a glob over 'toolset/tool_name', or over a name; got {shown(tool)}"
+        )
     if not has_tool:
         raise HookDefinitionError(where, f"{name} has no tool, so `tool={tool!r}` could never match; leave it out")
 
@@ -130,7 +177,7 @@ def check_signature(handler: object, arguments: str, where: str) -> None:
         where: How the error names the hook.
     """
     if not callable(handler):
-        raise HookDefinitionError(where, f"`handler` must be callable; got {handler!r}")
+        raise HookDefinitionError(where, f"`handler` must be callable; got {shown(handler)}")
     inner = inspect.unwrap(handler)
     inner = getattr(inner, "func", inner)
     for body in (inner, type(inner).__call__):

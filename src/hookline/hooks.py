@@ -13,6 +13,7 @@ from hookline._checks import (
     check_tenant,
     check_timeout,
     check_tool,
+    format_record,
     module_of,
     name_of,
     shown,
@@ -81,6 +82,9 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         """The event's class."""
         return EVENTS[HookType(self.type)] if isinstance(self.type, str) else self.type
 
+    def __repr__(self) -> str:
+        return format_record(self)
+
     def data(self) -> HookData | None:
         """What of it can travel: everything but the handler; `None` without a webhook.
 
@@ -127,6 +131,9 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
     on_error: OnError = "closed"
     wait: bool = True
     tenant_id: str = ""
+
+    def __repr__(self) -> str:
+        return format_record(self)
 
 
 class ControlInterceptor(Interceptor, frozen=True, kw_only=True):
@@ -216,7 +223,7 @@ def check_phase_handler(hook: PhaseHandler, where: str) -> None:
     check_id(hook.id, where)
     for name, phase in (("source", hook.source), ("target", hook.target)):
         if phase is not None and not isinstance(phase, Phase):
-            raise HookDefinitionError(where, f"`{name}` is a Phase, or None for any; got {phase!r}")
+            raise HookDefinitionError(where, f"`{name}` is a Phase, or None for any; got {shown(phase)}")
     check_signature(hook.handler, "the transition", where)
     check_decides_nothing(hook.handler, "a phase hook", where)
     check_timeout(hook.timeout, where)
@@ -579,7 +586,7 @@ def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
         elif not isinstance(entry, Hooks):
             raise HookDefinitionError(
                 f"hooks[{position}]",
-                f"expected a `Hooks` bundle, a `Hook`, an `Interceptor` or a `PhaseHook`, got {entry!r}; functions go "
-                "into a bundle with a decorator, as @hooks.on(...)",
+                f"expected a `Hooks` bundle, a `Hook`, an `Interceptor` or a `PhaseHook`, got {shown(entry)}; "
+                "functions go into a bundle with a decorator, as @hooks.on(...)",
             )
     return batch

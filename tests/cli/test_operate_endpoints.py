@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hookline.delivery import EndpointSecrets, KeyRing, MasterKeys
-from hookline.delivery._master_keys import new_key
+from hookline.delivery._master_keys import generate_master_key
 from hookline.store import SqlStore
 from tests.cli.operated import database, lines, on, run
 
@@ -60,7 +60,7 @@ def test_the_master_key_of_a_file_is_replaced_and_the_secrets_stay(url: str, tmp
 
 
 def test_the_master_key_of_the_environment_is_replaced_by_the_one_before_it(url: str) -> None:
-    old, new = new_key(), new_key()
+    old, new = generate_master_key(), generate_master_key()
     [made] = lines(run("endpoints", "rotate", URL, "--json", url=url, HOOKLINE_MASTER_KEY=old))
 
     done = lines(run("keys", "rotate-master", "--json", url=url, HOOKLINE_MASTER_KEY=f"{new} {old}"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hookline import Chain, ToolCall, ToolResult
 from hookline.delivery import ControlAnswer, HookData, InProcess, KeyRing, Sender, Webhook, generate_key
-from hookline.delivery._control_answers import checked_answer, read_answer
+from hookline.delivery._control_answers import check_answer, read_answer
 from hookline.dispatcher._webhooks import interceptor_of
 from hookline.errors import DeliveryError
 from hookline.events import HookType
@@ -237,7 +237,7 @@ class TestReading:
         with contextlib.suppress(DeliveryError):
             answer = read_answer("judge", body)
 
-        assert answer is None or checked_answer("judge", answer) is answer
+        assert answer is None or check_answer("judge", answer) is answer
 
     @pytest.mark.parametrize(
         "given",
@@ -254,7 +254,7 @@ class TestReading:
     )
     def test_an_answer_of_a_function_is_checked_too(self, given: Any) -> None:
         with pytest.raises(DeliveryError, match="cannot be used"):
-            checked_answer("judge", given)
+            check_answer("judge", given)
 
 
 async def test_a_sender_does_not_ask_twice() -> None:

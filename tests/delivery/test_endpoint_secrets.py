@@ -30,11 +30,11 @@ from hookline.delivery import (
     generate_key,
     verify,
 )
-from hookline.delivery._endpoint_secrets import normal_endpoint
-from hookline.delivery._master_keys import keep_in_file, new_key, rotate_file
+from hookline.delivery._endpoint_secrets import normalize_endpoint
+from hookline.delivery._master_keys import generate_master_key, rotate_key_file, write_key_file
 from hookline.errors import DeliveryError, HookUsageError
 from hookline.store import SqlStore
-from hookline.store._deliveries import insert_deliveries, rows_of
+from hookline.store._deliveries import build_delivery_rows, insert_deliveries
 from hookline.store._migrate import SCRIPTS, VERSION_TABLE
 from hookline.store._tables import audit, deliveries, endpoint_secrets, master_keys
 from tests.delivery.envelopes import envelope_to
@@ -44,7 +44,7 @@ from tests.store.faulty import Faults
 pytestmark = pytest.mark.anyio
 
 ENVIRONMENT = generate_key()
-MASTER = new_key()
+MASTER = generate_master_key()
 LOOPBACK = ["127.0.0.0/8"]
 
 
@@ -170,7 +170,7 @@ async def test_processes_that_send_for_the_first_time_at_once_make_one_secret(
     assert len({ring.signatures(b"text") for ring, _ in rings}) == 1
 
 
-@pytest.mark.parametrize("wrong", [None, new_key()], ids=["missing", "wrong"])
+@pytest.mark.parametrize("wrong", [None, generate_master_key()], ids=["missing", "wrong"])
 async def test_without_the_master_key_deliveries_wait_and_are_sent_once_it_is_there(
     store: SqlStore, wrong: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -213,7 +213,7 @@ async def waiting(store: SqlStore, count: int) -> None:
 
 async def test_the_key_of_another_database_is_refused_and_changes_nothing(store: SqlStore) -> None:
     await secrets_of(store).open()
-    other = secrets_of(store, new_key())
+    other = secrets_of(store, generate_master_key())
 
     for refused in (other.open(), other.rotate("acme", "https://acme.example"), other.rewrap()):
         with pytest.raises(MasterKeyError, match="the database has the master key"):
@@ -232,7 +232,7 @@ async def test_a_secret_cannot_be_moved_to_another_endpoint_in_the_database(stor
 
 
 async def test_a_new_master_key_opens_what_was_encrypted_under_the_old_one(store: SqlStore) -> None:
-    new = new_key()
+    new = generate_master_key()
     made = await secrets_of(store).rotate("acme", "https://acme.example/in")
     async with store.reading() as connection:
         before = (await connection.execute(select(endpoint_secrets.c.sealed))).scalar_one()
@@ -253,10 +253,10 @@ async def test_a_process_that_reads_its_master_key_from_a_file_follows_a_rotatio
     file = tmp_path / "hookline.key"
     running = EndpointSecrets(store, MasterKeys.in_file(file), environment=KeyRing())
     await running.open()
-    master, new = rotate_file(file)
+    master, new = rotate_key_file(file)
     async with SqlStore(database_url) as elsewhere:
         await EndpointSecrets(elsewhere, master, environment=KeyRing()).rewrap()
-    keep_in_file(file, new)
+    write_key_file(file, new)
 
     await running.rotate("acme", "https://acme.example/in")
     await running.ring_of(envelope("acme", "https://acme.example/in").hook)
@@ -272,7 +272,7 @@ async def test_a_rotation_whose_commit_fails_changes_nothing(store: SqlStore) ->
     for change in (
         lambda: secrets.rotate("acme", "https://acme.example/in"),
         lambda: secrets.revoke(made.id),
-        lambda: secrets_of(store, new_key(), MASTER).rewrap(),
+        lambda: secrets_of(store, generate_master_key(), MASTER).rewrap(),
     ):
         faults.at(1)
         with pytest.raises(Exception, match="cannot be used now"):
@@ -341,16 +341,16 @@ async def test_what_makes_no_sense_is_refused(url: str, overlap: float) -> None:
 )
 @settings(max_examples=100, deadline=None)
 def test_the_normal_form_of_an_address_is_its_own_normal_form(url: str) -> None:
-    assert normal_endpoint(normal_endpoint(url)) == normal_endpoint(url)
-    assert normal_endpoint(url) == normal_endpoint(url.partition("#")[0])
+    assert normalize_endpoint(normalize_endpoint(url)) == normalize_endpoint(url)
+    assert normalize_endpoint(url) == normalize_endpoint(url.partition("#")[0])
 
 
 def test_addresses_that_are_the_same_are_one_endpoint_and_others_are_not() -> None:
     same = ["https://A.example", "HTTPS://a.example:443/", "https://a.example/#x"]
     others = ["http://a.example/", "https://a.example/x", "https://a.example/?x", "https://a.example:80/"]
 
-    assert {normal_endpoint(each) for each in same} == {"https://a.example/"}
-    assert len({normal_endpoint(each) for each in (*same, *others)}) == 1 + len(others)
+    assert {normalize_endpoint(each) for each in same} == {"https://a.example/"}
+    assert len({normalize_endpoint(each) for each in (*same, *others)}) == 1 + len(others)
 
 
 @pytest.mark.parametrize("bad", ["", "short", "x" * 44, f"{MASTER}AAAA"], ids=["empty", "short", "long", "two"])
@@ -378,7 +378,7 @@ async def test_what_was_queued_before_the_migration_is_signed_for_its_old_receiv
         queued = [envelope("acme", receiver.url, "msg_old"), envelope("", receiver.url_of("/system"), "msg_system")]
         async with SqlStore(url) as store, store.writing() as connection:
             await connection.run_sync(downgraded)
-            await insert_deliveries(connection, rows_of(queued), now=store.now_sql())
+            await insert_deliveries(connection, build_delivery_rows(queued), now=store.now_sql())
         async with SqlStore(url) as store:
             keys = KeyRing({"": [ENVIRONMENT]})
             [legacy] = await secrets_of(store).page(None)

@@ -356,9 +356,9 @@ async def test_a_store_that_is_gone_for_a_while_stops_deliveries_and_loses_none(
                 f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS false',
                 f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{name}'",
             )
-            await until(lambda: said(caplog, "Deliveries stop"))
+            await until(lambda: said(caplog, "Deliveries pause until the store"))
             administer(postgresql.uri, f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS true')
-            await until(lambda: said(caplog, "The store is back"), within=20)
+            await until(lambda: said(caplog, "The store can be reached again"), within=20)
             await until(lambda: nothing_left(store), within=20)
 
         assert set(receiver.ids) == {each.id for each in envelopes}
@@ -452,7 +452,7 @@ async def test_a_delivery_that_a_newer_version_wrote_is_left_to_others_and_holds
         left = await DeliveryLog(store).delivery(theirs[0].id)
         assert left is not None
         assert (left.status, left.attempts, left.claimed_by) == ("pending", 0, None)
-        assert f"Delivery {theirs[0].id} is left to others" in caplog.text
+        assert f"Delivery {theirs[0].id} is postponed for" in caplog.text
         hook = msgspec.json.encode(theirs[0].hook)
         soon = "UPDATE deliveries SET hook = :hook, next_attempt_at = 0 WHERE id = :id"
         await change(store, soon, hook=hook, id=theirs[0].id)

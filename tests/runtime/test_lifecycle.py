@@ -169,6 +169,23 @@ async def test_no_run_goes_without_interceptors_that_only_the_dispatcher_was_giv
     assert (ran.events, live) == ([], {})
 
 
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_run_whose_hooks_cannot_be_registered_is_not_left_running(way: str, store: str) -> None:
+    class Broken(Ledger):
+        def begin(self, segment: SegmentInfo) -> tuple[Any, bool]:
+            raise ZeroDivisionError
+
+    kept = STORES[store](Fault(0, "never"))
+
+    with pytest.raises(ZeroDivisionError):
+        await WAYS[way](hooks=[Broken()], store=kept)
+
+    state = await kept.load("op")
+    assert (live, interrupt("op")) == ({}, False)
+    assert state is None or state.status == "interrupted"
+
+
 @pytest.mark.parametrize("inner", WAYS)
 @pytest.mark.parametrize("outer", WAYS)
 async def test_a_live_operation_cannot_be_started_again_whoever_runs_it(outer: str, inner: str) -> None:

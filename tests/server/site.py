@@ -22,7 +22,7 @@ from hookline.interceptors import Chain
 from hookline.runtime import OperationState
 from hookline.server import SCOPES, KeyStore, Scope, Server
 from hookline.store import SqlStore
-from hookline.store._deliveries import insert_deliveries, rows_of
+from hookline.store._deliveries import build_delivery_rows, insert_deliveries
 from hookline.store._tables import deliveries, endpoints
 from hookline.webhooks import Envelope, HookData, Webhook
 from tests.store.records import entries
@@ -123,7 +123,7 @@ async def delivery(store: SqlStore, tenant_id: str = "acme", status: str = "dead
     hook = HookData(id="told", type=HookType.ON_COMPLETE, webhook=webhook, tenant_id=tenant_id)
     envelope = Envelope(id=id, hook=hook, operation_id=operation_id, tenant_id=tenant_id, payload=b'{"a":1}')
     async with store.writing() as connection:
-        await insert_deliveries(connection, rows_of([envelope]), now=store.now_sql())
+        await insert_deliveries(connection, build_delivery_rows([envelope]), now=store.now_sql())
         changed = {"status": status, "settled_at": store.now_sql(), "attempts": 1, "last_error": "http_error: 500"}
         if status == "pending":
             # Nobody is to try it while the test looks.

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from hookline.delivery import EndpointSecrets, KeyRing, MasterKeyError, MasterKeys
-from hookline.delivery._master_keys import MASTER_KEY, new_key
+from hookline.delivery._master_keys import MASTER_KEY, generate_master_key
 from hookline.server import Server
 from hookline.store import SqlStore
 from tests.server.site import MASTER, Site, key
@@ -92,7 +92,7 @@ async def test_a_server_makes_its_master_key_beside_an_sqlite_file_and_needs_it_
     with pytest.raises(MasterKeyError, match="is not there; put it back"):
         await Server(url, port=0, page=False).__aenter__()
     assert not file.exists()
-    monkeypatch.setenv(MASTER_KEY, new_key())
+    monkeypatch.setenv(MASTER_KEY, generate_master_key())
     with pytest.raises(MasterKeyError, match="the database has the master key") as refused:
         await Server(url, port=0, page=False).__aenter__()
     assert os.environ[MASTER_KEY] not in str(refused.value)

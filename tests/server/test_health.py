@@ -13,7 +13,7 @@ import pytest
 from hookline.errors import StoreUnavailableError
 from hookline.registry import Registry
 from hookline.store import SqlStore
-from hookline.store._database import waiting_at_most
+from hookline.store._database import limit_waiting
 from tests.databases import Server, administer
 from tests.server.site import Site, delivery, operation
 from tests.server.test_hooks import DENY, problem
@@ -120,7 +120,7 @@ async def test_runs_wait_for_a_file_when_requests_have_given_up(new_database_url
     async with SqlStore(url) as store:
         with closing(sqlite3.connect(path_of(url), isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with waiting_at_most(0.01), pytest.raises(StoreUnavailableError):
+            with limit_waiting(0.01), pytest.raises(StoreUnavailableError):
                 await store.check()
             loop.call_later(0.1, other.execute, "ROLLBACK")
 

@@ -7,7 +7,7 @@ import pytest
 from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, exec_agent, tool
 from hookline.events import HookType
 from hookline.store import EventLog, SqlStore, Worker
-from hookline.store._deliveries import insert_deliveries, rows_of
+from hookline.store._deliveries import build_delivery_rows, insert_deliveries
 from hookline.webhooks import Envelope, HookData, Webhook
 from tests.server.site import Site, delivery, endpoint, key, operation
 from tests.server.test_hooks import problem
@@ -201,7 +201,7 @@ async def test_many_deliveries_are_made_again(site: Site, store: SqlStore) -> No
         envelopes = [
             Envelope(id=f"m{n}", hook=hook, operation_id=f"o{n}", tenant_id="acme", payload=b"{}") for n in range(20)
         ]
-        await insert_deliveries(connection, rows_of(envelopes), now=store.now_sql())
+        await insert_deliveries(connection, build_delivery_rows(envelopes), now=store.now_sql())
         await connection.exec_driver_sql("UPDATE deliveries SET status = 'dead', settled_at = 1.0")
 
     async with site.client(await key(store)) as client:
@@ -233,7 +233,7 @@ async def test_where_a_hook_of_the_system_delivers_is_no_business_of_a_tenant(si
     hook = HookData(id="ops", type=HookType.ON_COMPLETE, webhook=webhook)
     envelope = Envelope(id="m1", hook=hook, operation_id="o1", tenant_id="acme", payload=b"{}")
     async with store.writing() as connection:
-        await insert_deliveries(connection, rows_of([envelope]), now=store.now_sql())
+        await insert_deliveries(connection, build_delivery_rows([envelope]), now=store.now_sql())
     async with site.client(await key(store)) as client:
         assert (await client.get("/v1/deliveries")).json()["items"] == []
         assert (await client.get("/v1/deliveries/m1")).status_code == 404

@@ -25,7 +25,7 @@ from hookline.runtime import Agent, Approve, ScriptedModel, exec_agent
 from hookline.server import SCOPES, Caller, KeyStore, Scope
 from hookline.server.page._frame import own_place
 from hookline.server.page._sessions import Sessions
-from hookline.store._decisions import seen_of
+from hookline.store._decisions import make_seen_token
 from tests.server.site import PLAIN, Site, delivery, endpoint, execution, key, operation
 
 T = TypeVar("T")
@@ -242,7 +242,7 @@ def test_a_tenant_sees_and_touches_nothing_of_others(paged: Site, owner: str) ->
     pending = [PendingTool(toolset="bank", tool_name="pay", tool_call_id=each, args={}) for each in ("call", "decided")]
     its = done(paged, operation(store, owner, pending=pending))
     known = done(paged, store.decide(its, Approve("decided"), by="cli:ann"))
-    seen = seen_of(known, known.pending[0])
+    seen = make_seen_token(known, known.pending[0])
     sent = done(paged, delivery(store, owner))
     url = done(paged, endpoint(store, owner))
     ran = done(paged, execution(paged, owner))

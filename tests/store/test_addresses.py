@@ -9,7 +9,7 @@ import pytest
 
 from hookline.errors import HooklineError, HookUsageError, StoreUnavailableError
 from hookline.store import SqlStore
-from hookline.store._database import address_of
+from hookline.store._database import parse_address
 
 from .records import state
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
     ],
 )
 def test_an_address_is_turned_into_that_of_the_async_driver(given: str, driver: str, name: str) -> None:
-    address = address_of(given)
+    address = parse_address(given)
 
     assert address.url.render_as_string(hide_password=False) == driver
     assert address.name == name
@@ -41,12 +41,12 @@ def test_an_address_is_turned_into_that_of_the_async_driver(given: str, driver: 
 
 @pytest.mark.parametrize("given", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
 def test_memory_has_a_name_of_its_own_in_each_store(given: str) -> None:
-    assert address_of(given).name == "sqlite:///:memory:"
-    assert address_of(given).url != address_of(given).url
+    assert parse_address(given).name == "sqlite:///:memory:"
+    assert parse_address(given).url != parse_address(given).url
 
 
 def test_options_of_libpq_are_handed_to_the_driver() -> None:
-    address = address_of("postgresql://u:p@h/d?sslmode=require&application_name=hookline")
+    address = parse_address("postgresql://u:p@h/d?sslmode=require&application_name=hookline")
 
     assert address.arguments == {"ssl": "require", "server_settings": {"application_name": "hookline"}}
     assert not address.url.query

@@ -16,7 +16,7 @@ from hookline.errors import DecisionError
 from hookline.events import AfterHumanIntervention, PendingTool, decode
 from hookline.runtime import OperationState, resume_agent
 from hookline.store import SqlStore, Worker
-from hookline.store._decisions import seen_of
+from hookline.store._decisions import make_seen_token
 from hookline.store._migrate import VERSION_TABLE
 from tests.store.test_worker import status_of
 
@@ -117,7 +117,7 @@ async def test_each_of_several_people_is_named_for_their_own_call(store: SqlStor
 @pytest.mark.anyio
 async def test_a_decision_about_what_has_changed_is_refused_and_nothing_is_kept(store: SqlStore) -> None:
     state = await pending(store, 5)
-    seen = seen_of(state, state.pending[0])
+    seen = make_seen_token(state, state.pending[0])
     changed = msgspec.structs.replace(state.pending[0], args={"amount": 5000})
     await store.commit(
         msgspec.structs.replace(state, version=state.version + 1, pending=[changed]),
@@ -129,7 +129,7 @@ async def test_a_decision_about_what_has_changed_is_refused_and_nothing_is_kept(
         await store.decide("op", Approve("t0"), by="key:ann", seen=seen)
 
     assert await store.decisions_of("op") == []
-    await store.decide("op", Approve("t0"), by="key:ann", seen=seen_of(state, changed))
+    await store.decide("op", Approve("t0"), by="key:ann", seen=make_seen_token(state, changed))
 
 
 @pytest.mark.anyio
@@ -164,7 +164,7 @@ def test_two_calls_have_one_name_exactly_if_a_person_sees_the_same(
     def name(args: dict[str, object], prompt: str, pause: int) -> str:
         call = PendingTool(toolset="bank", tool_name="pay", tool_call_id="t0", args=args, prompt=prompt)
         state = OperationState(operation_id="op", agent_id="a", pending=[call], waiting_since_unix_nano=pause)
-        return seen_of(state, call)
+        return make_seen_token(state, call)
 
     first, second = name(one, prompt, pause), name(other, other_prompt, other_pause)
 

@@ -15,8 +15,22 @@ from sqlalchemy import select
 
 from hookline.events import HookType
 from hookline.store import Breaker, SqlStore
-from hookline.store._deliveries import Outcome, disable_endpoint, enable_endpoint, insert_deliveries, rows_of, settle
-from hookline.store._delivery_claims import Claimed, claim, correct_times, due, extend, release
+from hookline.store._deliveries import (
+    DeliveryOutcome,
+    build_delivery_rows,
+    disable_endpoint,
+    enable_endpoint,
+    insert_deliveries,
+    settle_deliveries,
+)
+from hookline.store._delivery_claims import (
+    ClaimedDelivery,
+    claim_deliveries,
+    correct_due_times,
+    extend_claims,
+    has_due_deliveries,
+    release_claims,
+)
 from hookline.store._tables import deliveries, endpoints, operations
 from hookline.webhooks import Envelope, HookData, Webhook, delivery_id
 from tests.store.records import state
@@ -48,22 +62,24 @@ class Table:
 
     async def put(self, *envelopes: Envelope) -> None:
         async with self.store.writing() as connection:
-            await insert_deliveries(connection, rows_of(envelopes), now=self.now)
+            await insert_deliveries(connection, build_delivery_rows(envelopes), now=self.now)
 
-    async def claim(self, worker: str = "w", **options: Any) -> list[list[Claimed]]:
+    async def claim(self, worker: str = "w", **options: Any) -> list[list[ClaimedDelivery]]:
         options = {"lease_seconds": 60.0, "limit": 100, "each": 100} | options
         async with self.store.writing() as connection:
-            return await claim(connection, now=self.now, worker=worker, **options)
+            return await claim_deliveries(connection, now=self.now, worker=worker, **options)
 
     async def numbers(self, worker: str = "w", **options: Any) -> list[tuple[str, int | None]]:
         """What is claimed: operations and numbers."""
         runs = await self.claim(worker, **options)
         return [(each.envelope.operation_id, each.envelope.number) for run in runs for each in run]
 
-    async def settle(self, *claimed: Claimed, status: str = "delivered", worker: str = "w", **fields: Any) -> None:
-        outcomes = [Outcome(claimed=each, status=status, **fields) for each in claimed]  # type: ignore[arg-type]
+    async def settle(
+        self, *claimed: ClaimedDelivery, status: str = "delivered", worker: str = "w", **fields: Any
+    ) -> None:
+        outcomes = [DeliveryOutcome(claimed=each, status=status, **fields) for each in claimed]  # type: ignore[arg-type]
         async with self.store.writing() as connection:
-            await settle(connection, outcomes, now=self.now, worker=worker, breaker=Breaker())
+            await settle_deliveries(connection, outcomes, now=self.now, worker=worker, breaker=Breaker())
 
     async def column(self, name: str) -> list[Any]:
         async with self.store.reading() as connection:
@@ -144,13 +160,15 @@ async def test_a_claim_that_is_prolonged_stays_and_one_given_back_is_free_at_onc
         [[held]] = await table.claim()
         table.now += 50
         async with table.store.writing() as connection:
-            assert await extend(connection, [held.seq], now=table.now, worker="w", lease_seconds=60) == {held.seq}
-            assert await extend(connection, [held.seq], now=table.now, worker="x", lease_seconds=60) == set()
+            assert await extend_claims(connection, [held.seq], now=table.now, worker="w", lease_seconds=60) == {
+                held.seq
+            }
+            assert await extend_claims(connection, [held.seq], now=table.now, worker="x", lease_seconds=60) == set()
         table.now += 50
 
         assert await table.claim("next") == []
         async with table.store.writing() as connection:
-            await release(connection, [held.seq], now=table.now, worker="w")
+            await release_claims(connection, [held.seq], now=table.now, worker="w")
         assert await table.numbers("next") == [("one", 1)]
 
 
@@ -222,8 +240,8 @@ async def test_an_endpoint_that_fails_is_left_alone_for_longer_and_longer_until_
         await table.put(*(envelope(f"op{nth}", 1) for nth in range(20)))
         runs = await table.claim()
         async with table.store.writing() as connection:
-            outcomes = [Outcome(claimed=run[0], status="pending", failed=True) for run in runs]
-            await settle(connection, outcomes, now=table.now, worker="w", breaker=Breaker())
+            outcomes = [DeliveryOutcome(claimed=run[0], status="pending", failed=True) for run in runs]
+            await settle_deliveries(connection, outcomes, now=table.now, worker="w", breaker=Breaker())
 
         assert await table.claim() == []
         table.now += 5.1
@@ -257,8 +275,8 @@ async def test_local_deliveries_wait_for_a_process_that_serves_their_name(databa
     async with opened(database_url) as table:
         await table.put(envelope("one", 1, "local://jobs/of/mine"), envelope("two", 1, "local://jobs_"))
         async with table.store.reading() as connection:
-            assert not await due(connection, now=table.now, served=["job"])
-            assert await due(connection, now=table.now, served=["jobs"])
+            assert not await has_due_deliveries(connection, now=table.now, served=["job"])
+            assert await has_due_deliveries(connection, now=table.now, served=["jobs"])
 
         assert await table.numbers(served=["job"]) == []
         assert await table.numbers(served=["jobs"]) == [("one", 1)]
@@ -274,7 +292,7 @@ async def test_a_clock_that_was_wrong_for_a_while_holds_nothing_up(database_url:
         assert await table.claim() == []
 
         async with table.store.writing() as connection:
-            assert await correct_times(connection, now=table.now, longest_delay=90_000.0) == 2
+            assert await correct_due_times(connection, now=table.now, longest_delay=90_000.0) == 2
 
         assert len(await table.claim()) == 2
 
@@ -309,7 +327,7 @@ async def test_what_is_put_in_while_the_one_before_is_settled_is_not_forgotten(p
 
             async def put(nth: int = nth, put_in: asyncio.Event = put_in, may_end: asyncio.Event = may_end) -> None:
                 async with table.store.writing() as connection:
-                    await insert_deliveries(connection, rows_of([envelope(f"op{nth}", 2)]), now=table.now)
+                    await insert_deliveries(connection, build_delivery_rows([envelope(f"op{nth}", 2)]), now=table.now)
                     put_in.set()
                     await may_end.wait()
 
@@ -361,7 +379,7 @@ async def test_workers_that_claim_at_the_same_time_share_without_overlap(postgre
 async def test_whatever_happens_each_stream_ends_in_order_and_nothing_is_stuck(worker: str, steps: list[Any]) -> None:
     """Runs are claimed, partly done, lost; the first settlement of each delivery comes in the order of its stream."""
     async with opened("sqlite:///:memory:") as table:
-        held: list[list[Claimed]] = []
+        held: list[list[ClaimedDelivery]] = []
         put: dict[str, int] = defaultdict(int)
         settled: dict[str, list[int]] = defaultdict(list)
 
@@ -377,12 +395,13 @@ async def test_whatever_happens_each_stream_ends_in_order_and_nothing_is_stuck(w
             elif held:
                 run = held.pop(second % len(held))
                 outcomes = [
-                    Outcome(claimed=one, status="delivered" if first == "pending" else first) for one in run[:-1]
-                ] + [Outcome(claimed=run[-1], status=first)]
+                    DeliveryOutcome(claimed=one, status="delivered" if first == "pending" else first)
+                    for one in run[:-1]
+                ] + [DeliveryOutcome(claimed=run[-1], status=first)]
                 if first == "lost":
                     return
                 async with table.store.writing() as connection:
-                    await settle(connection, outcomes, now=table.now, worker="w", breaker=Breaker())
+                    await settle_deliveries(connection, outcomes, now=table.now, worker="w", breaker=Breaker())
                 for outcome in outcomes:
                     number = outcome.claimed.envelope.number
                     assert number is not None

@@ -111,7 +111,7 @@ async def test_what_does_not_fit_is_counted_and_told_of(
 
     assert await steps(store, "op") == list(range(1, 11))
     assert (log.written, log.dropped, refused) == (10, 20, 20 if overflow == "refuse" else 0)
-    told = [record.getMessage() for record in caplog.records if "has not kept" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "has dropped" in record.getMessage()]
     assert len(told) == 5
     assert "16 events so far: 10 wait to be written already" in told[-1]
     hear(log, step("op", 11))

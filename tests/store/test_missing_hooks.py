@@ -115,13 +115,13 @@ async def looks(worker: Worker, times: int = 3) -> None:
     """Let a worker look for work that often."""
     await until_all_are_tried(worker)
     for _ in range(times):
-        await worker._take()
+        await worker._start_available()
         await until_all_are_tried(worker)
 
 
 async def until_all_are_tried(worker: Worker) -> None:
     with anyio.fail_after(20):
-        while worker._taken:
+        while worker._running:
             await anyio.sleep(0.01)
 
 
@@ -252,7 +252,7 @@ async def test_a_worker_compares_what_the_agent_and_the_run_were_given(store: Sq
 async def test_what_waits_for_hooks_hides_nothing_that_can_go_on(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hookline.store._decisions.TOGETHER", 2)
+    monkeypatch.setattr("hookline.store._decisions.BATCH_SIZE", 2)
     names = [f"a{nth}" for nth in range(5)]
     for name in names:
         await paused(store, rules(), operation_id=name)

@@ -218,7 +218,7 @@ async def test_an_operation_that_nobody_can_go_on_with_is_logged_and_harms_no_ot
     await store.decide("good", Approve("t0"))
     with caplog.at_level(logging.INFO, logger="hookline"):
         async with Worker(store, [till.agent(1)], poll_seconds=0.02) as worker:
-            worker._begin(till.agent(1), "no such operation", [Approve("t0")])
+            worker._start(till.agent(1), "no such operation", [Approve("t0")])
             await status_of(store, "good", "done")
     assert "no such operation" in caplog.text
 
@@ -273,7 +273,7 @@ async def test_a_worker_without_agents_is_refused(store: SqlStore) -> None:
 async def test_operations_that_wait_for_further_decisions_hide_none_that_can_go_on(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hookline.store._decisions.TOGETHER", 2)
+    monkeypatch.setattr("hookline.store._decisions.BATCH_SIZE", 2)
     till = Till()
     for name, amounts in [("a", (1, 2)), ("b", (1, 2)), ("c", (1, 2)), ("d", (3,)), ("e", (4,))]:
         await exec_agent(till.agent(*amounts), "pay", store=store, operation_id=name)

@@ -1,4 +1,4 @@
-"""Events leave the process: webhooks, signed, within limits, and received once.
+"""Send webhooks that are signed, retried and limited, and receive each of them once.
 
 `hookline.delivery.Sender` and `Outbox` need the extra `server`; signatures, `WebhookGuard` and `InProcess` with
 functions of the process do not.
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from hookline.delivery._in_process import InProcess
 from hookline.delivery._master_keys import MASTER_KEY as MASTER_KEY
 from hookline.delivery._master_keys import MasterKeyError, MasterKeys
-from hookline.delivery._master_keys import keep_in_file as keep_in_file
-from hookline.delivery._master_keys import rotate_file as rotate_file
+from hookline.delivery._master_keys import rotate_key_file as rotate_key_file
+from hookline.delivery._master_keys import write_key_file as write_key_file
 from hookline.delivery._receiving import WebhookGuard
 from hookline.delivery._signing import ENVIRONMENT_KEY as ENVIRONMENT_KEY
 from hookline.delivery._signing import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hookline.delivery._endpoint_secrets import DAY as DAY
     from hookline.delivery._endpoint_secrets import LONGEST_OVERLAP as LONGEST_OVERLAP
     from hookline.delivery._endpoint_secrets import EndpointSecret, EndpointSecrets, NewEndpointSecret
-    from hookline.delivery._endpoint_secrets import normal_endpoint as normal_endpoint
+    from hookline.delivery._endpoint_secrets import normalize_endpoint as normalize_endpoint
     from hookline.delivery._outbox import Outbox
     from hookline.delivery._sender import Sender, Sent
 
@@ -71,19 +71,19 @@ _HOMES = {
     "EndpointSecret": "_endpoint_secrets",
     "EndpointSecrets": "_endpoint_secrets",
     "NewEndpointSecret": "_endpoint_secrets",
-    "normal_endpoint": "_endpoint_secrets",
+    "normalize_endpoint": "_endpoint_secrets",
     "Outbox": "_outbox",
     "Sender": "_sender",
     "Sent": "_sender",
 }
-"""What needs an extra, and is imported when it is asked for."""
+"""Names that need the extra `server`, and the modules from which they are imported at their first use."""
 
 
 def default_delivery() -> InProcess:
-    """The delivery of a run that was given none, as the environment says.
+    """Return the delivery of a run that was given none, configured by environment variables.
 
-    `HOOKLINE_WEBHOOK_KEY` holds what signs, newest first, separated by spaces; `HOOKLINE_WEBHOOK_ALLOW_PRIVATE` the
-    networks that may be reached although they are not public, separated by commas.
+    `HOOKLINE_WEBHOOK_KEY` holds the signing keys, newest first, separated by spaces. `HOOKLINE_WEBHOOK_ALLOW_PRIVATE`
+    holds the private networks that may be reached, separated by commas.
 
     Raises:
         WebhookKeyError: If a key cannot be read.

@@ -1,4 +1,4 @@
-"""Which addresses deliveries may go to: a check on the address that is really connected to."""
+"""Block deliveries to private addresses (SSRF protection), checked on the address that is really connected to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 NAT64 = IPv6Network("64:ff9b::/96")
 PUBLIC_IPV6 = IPv6Network("2000::/3")
-"""All that is given out for the public internet. What is outside of it is local, or a way around."""
+"""Addresses allocated for the public internet. All others are local, or tunnel to other networks."""
 NEVER_PUBLIC: tuple[Network, ...] = tuple(
     map(
         ip_network,
@@ -39,18 +39,18 @@ NEVER_PUBLIC: tuple[Network, ...] = tuple(
         ),
     )
 )
-"""What `is_global` of this or an older Python takes for public, and is not, or leads elsewhere."""
+"""Networks that `is_global` of some Python version calls public, although they are private or tunnel elsewhere."""
 
 
 class BlockedAddressError(OSError):
-    """A connection to an address that is not public, and that was not allowed."""
+    """A connection was refused because its address is not public and not in `allow_private`."""
 
 
 class AddressGuard:
-    """Makes the sockets of a client, and refuses addresses that are not public.
+    """Creates the sockets of an HTTP client, and refuses addresses that are not public.
 
-    It judges the address of each connect, after names have been resolved, so that no spelling of an address and no name
-    that changes its mind gets around it.
+    The address of each connection is checked after names are resolved, so that neither an unusual spelling of an
+    address nor a name that resolves differently the second time (DNS rebinding) gets around the check.
 
     Args:
         allow_private: Networks (`"10.0.0.0/8"`) that may be reached although they are not public.
@@ -63,41 +63,41 @@ class AddressGuard:
     def __init__(self, allow_private: Iterable[str] = (), ports: Collection[int] | None = None) -> None:
         if isinstance(allow_private, str):
             raise HookDefinitionError("allow_private", "it is a list of networks, such as ['10.0.0.0/8']; got a string")
-        self._allowed = tuple(_network(text) for text in allow_private)
+        self._allowed = tuple(_parse_network(text) for text in allow_private)
         if ports is not None and not all(isinstance(port, int) and 0 < port < 65_536 for port in ports):
             raise HookDefinitionError("ports", f"ports are whole numbers from 1 to 65535; got {ports!r:.200}")
         self._ports = None if ports is None else frozenset(ports)
 
     def socket(self, found: tuple[Any, ...]) -> socket.socket:
-        """The socket for an address as `getaddrinfo` gives it: the `socket_factory` of a client.
+        """Create the socket for an address as `getaddrinfo` returns it; serves as the client's `socket_factory`.
 
         Raises:
-            BlockedAddressError: If it may not be reached.
+            BlockedAddressError: If the address may not be reached.
         """
         family, kind, protocol, _, (host, port, *_rest) = found
         self.check(host, port)
         return socket.socket(family=family, type=kind, proto=protocol)
 
     def check(self, host: str, port: int) -> None:
-        """Refuse an address.
+        """Raise if an address may not be reached.
 
         Args:
             host: The address, in the one form that the operating system gives it.
             port: The port.
 
         Raises:
-            BlockedAddressError: If it may not be reached.
+            BlockedAddressError: If the address may not be reached.
         """
         # The texts are the same for every address, so that a client that tries several still raises this very class.
         if self._ports is not None and port not in self._ports:
             raise BlockedAddressError("its port is not among the allowed ports")
-        address = _inner(ip_address(host))
+        address = _embedded_ipv4(ip_address(host))
         if not is_public(address) and not any(address in network for network in self._allowed):
             raise BlockedAddressError("its address is not public; `allow_private` names networks that may be reached")
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address belongs to the public internet, and to one receiver in it."""
+    """Return whether an address belongs to one receiver on the public internet (multicast does not)."""
     if isinstance(address, IPv6Address) and address not in PUBLIC_IPV6:
         return False
     if address.is_multicast or not address.is_global:
@@ -105,8 +105,8 @@ def is_public(address: Address) -> bool:
     return not any(address in network for network in NEVER_PUBLIC)
 
 
-def _inner(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, where it does."""
+def _embedded_ipv4(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 address embeds (IPv4-mapped or NAT64), else the address itself."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -115,7 +115,7 @@ def _inner(address: Address) -> Address:
     return address
 
 
-def _network(text: object) -> Network:
+def _parse_network(text: object) -> Network:
     try:
         if isinstance(text, str):
             return ip_network(text.strip())

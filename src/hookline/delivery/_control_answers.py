@@ -1,4 +1,4 @@
-"""What the receivers of controls answer: read strictly, lest a typing error allow a call."""
+"""Parse the answers of control webhooks. The parser is strict, so that a misspelled key never allows a call."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from hookline.calls import as_tool_result
 from hookline.errors import DeliveryError, HookUsageError
 from hookline.webhooks import ControlAnswer
 
-__all__ = ["checked_answer", "read_answer"]
+__all__ = ["check_answer", "read_answer"]
 
 SPECIFIC = {"permissionDecision", "permissionDecisionReason", "updatedInput", "additionalContext", "hookEventName"}
-"""What LobeHub's longer form of an answer may hold."""
+"""Keys that LobeHub's `hookSpecificOutput` may have."""
 
 
 def read_answer(hook_id: str, body: bytes) -> ControlAnswer:
-    """The answer of a control, as JSON. What is not understood to the last key is no answer.
+    """Parse the JSON answer of a control. An unknown key anywhere makes the answer invalid.
 
-    Besides `ControlAnswer`, both forms of LobeHub are understood: `{"decision", "reason"}` and `{"hookSpecificOutput":
+    Besides `ControlAnswer`, both forms of LobeHub are accepted: `{"decision", "reason"}` and `{"hookSpecificOutput":
     {"permissionDecision", "permissionDecisionReason", "updatedInput"}}`.
 
     Args:
-        hook_id: The control, for the error.
-        body: What came.
+        hook_id: The control's hook id, for the error.
+        body: The body of the response.
 
     Raises:
-        DeliveryError: `"invalid_response"`, if it is no proper answer.
+        DeliveryError: `"invalid_response"`, if the body is not a valid answer.
     """
     try:
-        msgspec.json.decode(body)  # which is stricter about JSON than the standard library
-        given = json.loads(body, object_pairs_hook=_once)
+        msgspec.json.decode(body)  # stricter about JSON than the standard library
+        given = json.loads(body, object_pairs_hook=_reject_duplicate_keys)
         if not isinstance(given, dict):
             raise ValueError(f"it is no JSON object but {type(given).__name__}")
         if "hookSpecificOutput" in given:
-            given = _unfolded(given)
+            given = _flatten_hook_specific_output(given)
         unknown = sorted(set(given) - set(ControlAnswer.__struct_encode_fields__))
         if unknown:
             raise ValueError(f"it has the unknown key {unknown[0]!r:.100}")
@@ -45,57 +45,63 @@ def read_answer(hook_id: str, body: bytes) -> ControlAnswer:
             raise ValueError("it has a `reason` and no `decision`")
         answer = msgspec.convert(given, ControlAnswer)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise _invalid(hook_id, str(error) or type(error).__name__) from None
-    return checked_answer(hook_id, answer)
+        raise _invalid_answer_error(hook_id, str(error) or type(error).__name__) from None
+    return check_answer(hook_id, answer)
 
 
-def checked_answer(hook_id: str, answer: object) -> ControlAnswer:
-    """An answer of which every part fits its decision.
+def check_answer(hook_id: str, answer: object) -> ControlAnswer:
+    """Check that each field of an answer goes with its decision, and return the answer.
 
     Args:
-        hook_id: The control, for the error.
-        answer: What came. `None`, from a function in this process, has nothing against the call.
+        hook_id: The control's hook id, for the error.
+        answer: The answer. `None`, from a function of this process, allows the call.
 
     Raises:
-        DeliveryError: `"invalid_response"`, if it does not.
+        DeliveryError: `"invalid_response"`, if a field does not go with the decision.
     """
     if answer is None:
         return ControlAnswer()
     if not isinstance(answer, ControlAnswer):
-        raise _invalid(hook_id, f"it is no ControlAnswer but {type(answer).__name__}")
+        raise _invalid_answer_error(hook_id, f"it is no ControlAnswer but {type(answer).__name__}")
     if answer.decision not in ("allow", "deny", "answer", "ask"):
-        raise _invalid(hook_id, f"`decision` is 'allow', 'deny', 'answer' or 'ask'; got {answer.decision!r:.100}")
+        raise _invalid_answer_error(
+            hook_id, f"`decision` is 'allow', 'deny', 'answer' or 'ask'; got {answer.decision!r:.100}"
+        )
     if not isinstance(answer.reason, str) or not isinstance(answer.stop, bool):
-        raise _invalid(hook_id, "`reason` is text, and `stop` true or false")
+        raise _invalid_answer_error(hook_id, "`reason` is text, and `stop` true or false")
     for name, given, wanted in (
         ("args", answer.args is not None, "allow"),
         ("result", answer.result is not None, "answer"),
         ("stop", answer.stop, "deny"),
     ):
         if given and answer.decision != wanted:
-            raise _invalid(hook_id, f"`{name}` goes with {wanted!r}, not with {answer.decision!r}")
+            raise _invalid_answer_error(hook_id, f"`{name}` goes with {wanted!r}, not with {answer.decision!r}")
     if answer.decision == "answer":
         try:
             as_tool_result(answer.result)
         except HookUsageError as error:
-            raise _invalid(hook_id, f"`result`: {error}") from None
+            raise _invalid_answer_error(hook_id, f"`result`: {error}") from None
     if answer.args is not None and not isinstance(answer.args, dict):
-        raise _invalid(hook_id, f"`args` is an object; got {type(answer.args).__name__}")
+        raise _invalid_answer_error(hook_id, f"`args` is an object; got {type(answer.args).__name__}")
     return answer
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys each stand there once, since of two answers neither counts."""
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object, refusing duplicate keys: of two contradicting answers neither may count.
+
+    Raises:
+        ValueError: If a key stands there twice.
+    """
     if len({key for key, _ in pairs}) < len(pairs):
         raise ValueError("it has a key twice")
     return dict(pairs)
 
 
-def _unfolded(given: Mapping[str, Any]) -> dict[str, Any]:
-    """LobeHub's longer form, as ours.
+def _flatten_hook_specific_output(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert LobeHub's `hookSpecificOutput` form into the keys of `ControlAnswer`.
 
     Raises:
-        ValueError: If it is not in order.
+        ValueError: If a key or a value is not one that LobeHub defines.
     """
     specific = given["hookSpecificOutput"]
     if len(given) > 1 or not isinstance(specific, dict) or set(specific) - SPECIFIC:
@@ -111,5 +117,5 @@ def _unfolded(given: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _invalid(hook_id: str, problem: str) -> DeliveryError:
+def _invalid_answer_error(hook_id: str, problem: str) -> DeliveryError:
     return DeliveryError(hook_id, "invalid_response", f"the answer cannot be used: {problem}")

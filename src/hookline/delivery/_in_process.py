@@ -1,4 +1,4 @@
-"""`InProcess`: deliveries without a store. What cannot be delivered within a few quick tries is reported, and lost."""
+"""`InProcess`: deliver webhooks without a store. A delivery that fails a few quick tries is reported and lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from hookline._checks import shown
 from hookline._deadlines import runs_on_asyncio
 from hookline.delivery._addresses import AddressGuard
-from hookline.delivery._control_answers import checked_answer
+from hookline.delivery._control_answers import check_answer
 from hookline.delivery._signing import KeyRing
 from hookline.errors import DeliveryError, HookDefinitionError, HookUsageError, MissingExtraError
 from hookline.webhooks import ControlAnswer, Envelope, HookData, ServedBy
@@ -22,31 +22,30 @@ from hookline.webhooks import ControlAnswer, Envelope, HookData, ServedBy
 if TYPE_CHECKING:
     from hookline.delivery._sender import Sender
 
-__all__ = ["InProcess", "LocalFunctions", "is_local", "require_asyncio", "worth_another_try"]
+__all__ = ["InProcess", "LocalFunctions", "is_local", "is_retryable", "require_asyncio"]
 
 logger = logging.getLogger("hookline")
 
 T = TypeVar("T")
 
 FIRST_PAUSE = 0.1
-"""Seconds before the second try, give or take; each further pause is twice as long."""
+"""Seconds before the second try, with ±50 % jitter; each further pause is twice as long."""
 
 
 class InProcess:
-    """Delivers from this process, at once: the delivery that is there when nothing else is.
+    """Delivers webhooks at once, from this process. It is the default delivery of a run.
 
-    Deliveries to one URL go out one after another, those to different URLs side by side. A try that fails at once is
-    repeated, as long as the webhook's timeout has not passed since the first.
+    Deliveries to one URL go out one after another, those to different URLs in parallel. A failed try is repeated until
+    the webhook's timeout, counted from the first try, has passed.
 
     Args:
-        sender: What sends over HTTP; it is closed with this. Unless given, one is made of the other arguments when it
-            is first needed.
-        keys: What signs.
+        sender: The HTTP sender; `aclose` closes it. By default, one is made from the other arguments at its first use.
+        keys: The keys that sign.
         allow_private: Networks (`"10.0.0.0/8"`) that may be reached although they are not public.
-        tries: How often a delivery is tried.
+        tries: How often a delivery is tried at most.
 
     Raises:
-        HookDefinitionError: If an argument cannot work.
+        HookDefinitionError: If an argument is invalid.
     """
 
     def __init__(
@@ -71,8 +70,9 @@ class InProcess:
         """Deliver envelopes, in order for each URL.
 
         Raises:
-            DeliveryError: If one was not delivered: the first; the others were tried all the same, and are logged.
-            HookUsageError: If this does not run on asyncio.
+            DeliveryError: The first failure, if any. The other envelopes are tried all the same, and their failures
+                are logged.
+            HookUsageError: If the event loop is not asyncio's.
         """
         require_asyncio()
         by_url: dict[str, list[Envelope]] = {}
@@ -83,7 +83,7 @@ class InProcess:
         async def deliver(queue: list[Envelope]) -> None:
             for envelope in queue:
                 try:
-                    await self._tried(envelope.hook, lambda left, sent=envelope: self._deliver(sent))  # type: ignore[misc]
+                    await self._retry(envelope.hook, lambda left, sent=envelope: self._deliver(sent))  # type: ignore[misc]
                 except DeliveryError as error:
                     failed[envelope.id] = error
 
@@ -98,34 +98,34 @@ class InProcess:
             raise errors[0]
 
     async def request(self, envelope: Envelope, *, timeout: float) -> ControlAnswer:
-        """Ask the receiver of a control, again if it fails at once and there is time.
+        """Ask the receiver of a control for its decision; failed tries are repeated while there is time.
 
         Raises:
             DeliveryError: If no valid answer came in time.
-            HookUsageError: If this does not run on asyncio.
+            HookUsageError: If the event loop is not asyncio's.
         """
         require_asyncio()
         hook = envelope.hook
         if is_local(hook):
             return await self._functions.call(envelope, timeout)
-        return await self._tried(hook, lambda left: self._http(hook).ask(envelope, left), timeout)
+        return await self._retry(hook, lambda left: self._http_sender(hook).ask(envelope, left), timeout)
 
     @contextlib.asynccontextmanager
     async def serve(self, name: str, handler: ServedBy) -> AsyncIterator[None]:
-        """Take what is delivered to `local://name`, while the context is open.
+        """Call a function with each delivery to `local://name`, while the context is open.
 
         Args:
-            name: The name.
-            handler: `async (envelope) -> ControlAnswer | None`; what it returns answers a control.
+            name: The name in the URL.
+            handler: `async (envelope) -> ControlAnswer | None`; its return value answers a control.
 
         Raises:
-            HookUsageError: If the name is taken, or is none.
+            HookUsageError: If the name is invalid, or is served already.
         """
-        with self._functions.serving(name, handler):
+        with self._functions.serve_name(name, handler):
             yield
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         if self._sender is not None:
             await self._sender.aclose()
 
@@ -137,13 +137,13 @@ class InProcess:
         if is_local(hook):
             await self._functions.call(envelope, hook.webhook.timeout)
         else:
-            await self._http(hook).send(envelope)
+            await self._http_sender(hook).send(envelope)
 
-    def _http(self, hook: HookData) -> Sender:
-        """What sends over HTTP.
+    def _http_sender(self, hook: HookData) -> Sender:
+        """Return the HTTP sender, which is made at its first use.
 
         Raises:
-            DeliveryError: If what it needs is not installed.
+            DeliveryError: If the extra `server` is not installed.
         """
         if self._sender is None:
             try:
@@ -153,16 +153,16 @@ class InProcess:
             self._sender = Sender(self._keys, allow_private=self._allow_private)
         return self._sender
 
-    async def _tried(self, hook: HookData, attempt: Callable[[float], Awaitable[T]], timeout: float | None = None) -> T:
-        """What one of a few tries gives.
+    async def _retry(self, hook: HookData, attempt: Callable[[float], Awaitable[T]], timeout: float | None = None) -> T:
+        """Try a delivery until it succeeds, and return the result of the successful try.
 
         Args:
-            hook: The hook.
-            attempt: One try, which is told how many seconds are left.
-            timeout: Seconds in which a try may begin; those of the webhook unless given.
+            hook: The hook whose delivery is tried.
+            attempt: Makes one try; its argument is the number of seconds left.
+            timeout: Seconds within which a try may begin; the webhook's timeout by default.
 
         Raises:
-            DeliveryError: What the last one raised.
+            DeliveryError: The error of the last try.
         """
         ends = perf_counter() + (hook.webhook.timeout if timeout is None else timeout)
         nth = 1
@@ -171,24 +171,24 @@ class InProcess:
                 return await attempt(max(0.001, ends - perf_counter()))
             except DeliveryError as error:
                 pause = max(FIRST_PAUSE * 2 ** (nth - 1) * random.uniform(0.5, 1.5), error.retry_after or 0.0)
-                if nth == self._tries or not worth_another_try(error) or perf_counter() + pause >= ends:
+                if nth == self._tries or not is_retryable(error) or perf_counter() + pause >= ends:
                     raise
             await asyncio.sleep(pause)
             nth += 1
 
 
 class LocalFunctions:
-    """The functions of this process that take what is delivered to `local://name`."""
+    """The functions of this process that receive deliveries to `local://name`."""
 
     def __init__(self) -> None:
         self._served: dict[str, ServedBy] = {}
 
     @contextlib.contextmanager
-    def serving(self, name: str, handler: ServedBy) -> Iterator[None]:
-        """Call a function with what is delivered to a name, while the context is open.
+    def serve_name(self, name: str, handler: ServedBy) -> Iterator[None]:
+        """Call a function with each delivery to a name, while the context is open.
 
         Raises:
-            HookUsageError: If the name is taken, or is none.
+            HookUsageError: If the name is invalid, or is served already.
         """
         printable = isinstance(name, str) and name.isascii() and name.isprintable() and " " not in name
         if not printable or not name or urlsplit(f"local://{name}").netloc != name:
@@ -204,10 +204,10 @@ class LocalFunctions:
             del self._served[name]
 
     async def call(self, envelope: Envelope, timeout: float) -> ControlAnswer:
-        """Deliver an envelope to its function.
+        """Deliver an envelope to the function that serves its name.
 
         Raises:
-            DeliveryError: If there is none, or it fails, or takes too long.
+            DeliveryError: If no function serves the name, or the function fails or takes too long.
         """
         hook = envelope.hook
         name = urlsplit(hook.webhook.url).netloc
@@ -226,16 +226,16 @@ class LocalFunctions:
                 raise DeliveryError(hook.id, "timeout", problem) from None
             problem = f"the function that serves local://{name} raised {type(error).__name__}"
             raise DeliveryError(hook.id, "http_error", problem) from error
-        return checked_answer(hook.id, answer) if hook.webhook.control else ControlAnswer()
+        return check_answer(hook.id, answer) if hook.webhook.control else ControlAnswer()
 
 
 def is_local(hook: HookData) -> bool:
-    """Whether a function of a process takes its deliveries."""
+    """Return whether a hook delivers to a function of a process (`local://`)."""
     return urlsplit(hook.webhook.url).scheme == "local"
 
 
-def worth_another_try(error: DeliveryError) -> bool:
-    """Whether the same delivery may succeed later, although nobody changes anything."""
+def is_retryable(error: DeliveryError) -> bool:
+    """Return whether the same delivery may succeed later without anybody changing anything."""
     if error.code == "http_error":
         status = error.status_code
         return status is None or status in (408, 425, 429) or status >= 500
@@ -243,10 +243,10 @@ def worth_another_try(error: DeliveryError) -> bool:
 
 
 def require_asyncio() -> None:
-    """Refuse another event loop.
+    """Raise unless the running event loop is asyncio's.
 
     Raises:
-        HookUsageError: If this does not run on asyncio.
+        HookUsageError: If another event loop, such as trio's, is running.
     """
     if not runs_on_asyncio():
         raise HookUsageError(

@@ -1,4 +1,4 @@
-"""Master keys: what encrypts the signing secrets that a database keeps."""
+"""Master keys, which encrypt the endpoints' signing secrets in the database (AES-256-GCM)."""
 
 from __future__ import annotations
 
@@ -11,62 +11,58 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from hookline.errors import HooklineError, MissingExtraError
+from hookline.errors import HooklineError, MissingExtraError, define_error
 
 __all__ = ["MASTER_KEY", "MasterKeyError", "MasterKeys"]
 
 MASTER_KEY = "HOOKLINE_MASTER_KEY"
-"""Names the variable that has the master keys."""
+"""Environment variable that holds the master keys."""
 KEY_BYTES, NONCE_BYTES = 32, 12
 URL_SAFE = str.maketrans("-_", "+/")
-HOW = "a master key is 32 random bytes in base64, as `openssl rand -base64 32` gives them"
+FORMAT_HINT = "a master key is 32 random bytes in base64, as `openssl rand -base64 32` gives them"
 
 
+@define_error("The signing secrets of endpoints cannot be used: {problem}.")
 class MasterKeyError(HooklineError):
-    """The secrets of endpoints cannot be decrypted or encrypted here. Nothing is lost, and nothing is sent unsigned.
+    """This process cannot encrypt or decrypt the secrets of endpoints. Deliveries wait; nothing is sent unsigned.
 
     Attributes:
         problem: What is wrong, and how to fix it; never a key.
     """
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return f"The signing secrets of endpoints cannot be used: {self.problem}."
+    problem: str
 
 
 class MasterKeys:
-    """The keys under which the signing secrets of endpoints are encrypted, with AES-256-GCM.
+    """The keys that encrypt the signing secrets of endpoints, with AES-256-GCM.
 
-    Several are given while one takes the place of another: each of them decrypts.
+    During a rotation there are several: the newest encrypts, each of them decrypts.
 
     Args:
         keys: 32 bytes each, in base64, newest first.
-        file: Where they stand, if they stand in a file, which is read again when one is missing.
+        file: The file that holds the keys, if there is one; it is read again when a key is missing.
 
     Attributes:
-        ids: What the keys are called in the database, newest first; a key cannot be found out from its id.
+        ids: The ids of the keys in the database, newest first. A key cannot be derived from its id.
 
     Raises:
-        MasterKeyError: If there is none, or one cannot be read.
+        MasterKeyError: If there is no key, or one cannot be parsed.
         MissingExtraError: If `cryptography` is not installed.
     """
 
     def __init__(self, keys: Iterable[str], *, file: Path | None = None) -> None:
         self.file = file
-        self._keys = _read(list(keys), str(file) if file is not None else "`keys`")
+        self._keys = _parse_keys(list(keys), str(file) if file is not None else "`keys`")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> MasterKeys | None:
-        """The keys that `HOOKLINE_MASTER_KEY` holds, separated by spaces, newest first; `None` if it is not set.
+        """Read the keys from `HOOKLINE_MASTER_KEY` (newest first, separated by spaces); `None` if it is not set.
 
         Args:
-            environment: The variables; `os.environ` unless given.
+            environment: The environment variables; `os.environ` by default.
 
         Raises:
-            MasterKeyError: If one cannot be read.
+            MasterKeyError: If a key cannot be parsed.
         """
         given = (os.environ if environment is None else environment).get(MASTER_KEY, "").split()
         try:
@@ -76,47 +72,47 @@ class MasterKeys:
 
     @classmethod
     def from_file(cls, path: Path) -> MasterKeys:
-        """The keys that a file holds, one in a line, newest first.
+        """Read the keys from a file: one per line, newest first.
 
         Raises:
-            MasterKeyError: If it cannot be read, or one of them cannot.
+            MasterKeyError: If the file cannot be read, or a key in it cannot be parsed.
         """
-        return cls(_lines(path), file=path)
+        return cls(_read_file(path), file=path)
 
     @classmethod
     def generate(cls) -> MasterKeys:
-        """A new key, which nobody else has."""
-        return cls([new_key()])
+        """Generate one new random key."""
+        return cls([generate_master_key()])
 
     @classmethod
     def in_file(cls, path: Path) -> MasterKeys:
-        """The keys of a file, which is made if it is not there, and which only its owner may read.
+        """Read the keys from a file; a missing file is created with a new key, readable by its owner only.
 
-        Of several processes that make it at the same time, one does, and the others read what that wrote.
+        If several processes create the file at the same time, one succeeds and the others read what it wrote.
 
         Raises:
-            MasterKeyError: If it can neither be read nor made.
+            MasterKeyError: If the file can neither be read nor created.
         """
         if not path.exists():
             with suppress(FileExistsError):
-                _put(path, [new_key()], replace=False)
+                _replace_file(path, [generate_master_key()], replace=False)
         return cls.from_file(path)
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """What the keys are called in the database, newest first."""
+        """The ids of the keys in the database, newest first."""
         return tuple(self._keys)
 
     def seal(self, key_id: str, plain: bytes, about: bytes) -> bytes:
         """Encrypt a secret.
 
         Args:
-            key_id: Which key encrypts.
+            key_id: The id of the key that encrypts.
             plain: The secret.
-            about: What it belongs to; it is decrypted only for the same.
+            about: The owner of the secret (AES-GCM's associated data); decryption fails for any other owner.
 
         Raises:
-            MasterKeyError: If there is no such key.
+            MasterKeyError: If there is no key of that id.
         """
         nonce = os.urandom(NONCE_BYTES)
         sealed: bytes = self._cipher(key_id).encrypt(nonce, plain, about)
@@ -126,7 +122,7 @@ class MasterKeys:
         """Decrypt a secret.
 
         Raises:
-            MasterKeyError: If there is no such key, or the secret was changed, or belongs to something else.
+            MasterKeyError: If there is no key of that id, or the secret was changed or belongs to another owner.
         """
         from cryptography.exceptions import InvalidTag
 
@@ -139,10 +135,10 @@ class MasterKeys:
         return plain
 
     def knows(self, key_id: str) -> bool:
-        """Whether a key is here; a file is read once more if it is not."""
+        """Return whether a key of that id is here; the key file is read again if it is not."""
         if key_id not in self._keys and self.file is not None:
             with suppress(MasterKeyError):
-                self._keys = _read(_lines(self.file), str(self.file))
+                self._keys = _parse_keys(_read_file(self.file), str(self.file))
         return key_id in self._keys
 
     def _cipher(self, key_id: str) -> Any:
@@ -158,44 +154,44 @@ class MasterKeys:
         return f"MasterKeys({', '.join(self.ids)})"
 
 
-def new_key() -> str:
-    """A new key as a file or the environment holds it."""
+def generate_master_key() -> str:
+    """Generate the text of a new key, as a key file or the environment variable holds it."""
     return b64encode(os.urandom(KEY_BYTES)).decode()
 
 
-def rotate_file(path: Path) -> tuple[MasterKeys, str]:
-    """Put a new key into a file, before those that are there.
+def rotate_key_file(path: Path) -> tuple[MasterKeys, str]:
+    """Add a new key to a file, in front of the keys that are there.
 
     Returns:
-        All keys of the file, and the text of the new one.
+        All keys of the file, and the text of the new key.
 
     Raises:
         MasterKeyError: If the file cannot be read or written.
     """
-    new = new_key()
-    _put(path, [new, *_lines(path)], replace=True)
+    new = generate_master_key()
+    _replace_file(path, [new, *_read_file(path)], replace=True)
     return MasterKeys.from_file(path), new
 
 
-def keep_in_file(path: Path, key: str) -> None:
-    """Leave one key in a file.
+def write_key_file(path: Path, key: str) -> None:
+    """Replace all keys of a file by one.
 
     Raises:
         MasterKeyError: If the file cannot be written.
     """
-    _put(path, [key], replace=True)
+    _replace_file(path, [key], replace=True)
 
 
-def _lines(path: Path) -> list[str]:
+def _read_file(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="ascii").split()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise MasterKeyError(f"{path} cannot be read ({why}); {HOW}") from None
+        raise MasterKeyError(f"{path} cannot be read ({why}); {FORMAT_HINT}") from None
 
 
-def _put(path: Path, keys: list[str], *, replace: bool) -> None:
-    """Write a file as a whole: who reads it finds all keys, or none."""
+def _replace_file(path: Path, keys: list[str], *, replace: bool) -> None:
+    """Write a key file atomically: a reader finds all keys or none."""
     beside = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
     try:
         opened = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -216,18 +212,18 @@ def _put(path: Path, keys: list[str], *, replace: bool) -> None:
             beside.unlink()
 
 
-def _read(keys: list[str], where: str) -> dict[str, Any]:
-    """The ciphers of keys by their ids.
+def _parse_keys(keys: list[str], where: str) -> dict[str, Any]:
+    """Parse keys into ciphers, by the ids of the keys.
 
     Raises:
-        MasterKeyError: Without any key in it.
+        MasterKeyError: If there is no key, or one cannot be parsed. The error never contains a key.
     """
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
         raise MissingExtraError("server", "Secrets of endpoints") from None
     if not keys:
-        raise MasterKeyError(f"{where} holds no master key; {HOW}")
+        raise MasterKeyError(f"{where} holds no master key; {FORMAT_HINT}")
     found: dict[str, Any] = {}
     for key in keys:
         try:
@@ -235,6 +231,6 @@ def _read(keys: list[str], where: str) -> dict[str, Any]:
         except (binascii.Error, ValueError, TypeError):
             raw = b""
         if len(raw) != KEY_BYTES:
-            raise MasterKeyError(f"{where} holds something else than a master key; {HOW}")
+            raise MasterKeyError(f"{where} holds something else than a master key; {FORMAT_HINT}")
         found[sha256(b"hookline master key\0" + raw).hexdigest()[:16]] = AESGCM(raw)
     return found

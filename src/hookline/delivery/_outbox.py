@@ -1,4 +1,4 @@
-"""`Outbox`: deliveries that are written into a store first, and handed over from there by workers."""
+"""`Outbox`: write deliveries into a store first, and send them from there, with retries, in background workers."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ from hookline.errors import DeliveryError, HookUsageError, StoreUnavailableError
 from hookline.store import (
     LONGEST_LEASE,
     Breaker,
-    Claimed,
-    Outcome,
-    Run,
+    ClaimedDelivery,
+    DeliveryOutcome,
+    DeliveryRun,
     SqlStore,
-    claim,
-    correct_times,
-    due,
-    extend,
+    build_delivery_rows,
+    claim_deliveries,
+    correct_due_times,
+    extend_claims,
+    has_due_deliveries,
     insert_deliveries,
-    lock,
-    release,
-    release_unknown,
-    rows_of,
-    settle,
-    storable,
+    lock_deliveries,
+    release_claims,
+    release_uncertain_claims,
+    replace_unstorable,
+    settle_deliveries,
 )
 from hookline.webhooks import ControlAnswer, Envelope, ServedBy
 
 __all__ = [
     "LONGEST_WAIT",
-    "STANDARD",
-    "Held",
-    "Lanes",
+    "STANDARD_SCHEDULE",
+    "ClaimedBatch",
+    "DeliveryWorker",
+    "DeliveryWorkerOptions",
+    "EndpointQueues",
     "Outbox",
-    "Worker",
-    "WorkerOptions",
-    "checked_schedule",
-    "delay_after",
-    "is_number",
+    "check_schedule",
+    "delay_before_retry",
+    "is_finite_number",
 ]
 
-STANDARD: tuple[float, ...] = (0.0, 5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 50400.0, 72000.0, 86400.0)
-"""Seconds before each attempt, since the one before: ten of them over three days.
+STANDARD_SCHEDULE: tuple[float, ...] = (0.0, 5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 50400.0, 72000.0, 86400.0)
+"""Seconds to wait before each attempt, counted from the attempt before: ten attempts over three days.
 
 Source:
     Standard Webhooks 1.0.0, "Deliverability and reliability".
@@ -68,17 +68,17 @@ LONGEST_WAIT = 86400.0
 """Seconds that a receiver may ask for in `Retry-After`."""
 
 
-def checked_schedule(schedule: Sequence[float], jitter: float) -> tuple[float, ...]:
-    """A schedule that can be kept.
+def check_schedule(schedule: Sequence[float], jitter: float) -> tuple[float, ...]:
+    """Validate a retry schedule, and return it as floats.
 
     Args:
-        schedule: Seconds before each attempt, since the one before; the first is 0.
-        jitter: By which part of itself a delay may get longer or shorter.
+        schedule: Seconds to wait before each attempt, counted from the attempt before; the first is 0.
+        jitter: Fraction by which a delay is randomly lengthened or shortened.
 
     Raises:
-        HookUsageError: If it cannot be.
+        HookUsageError: If the schedule or the jitter is invalid.
     """
-    if not isinstance(schedule, Sequence) or not all(is_number(delay) for delay in schedule):
+    if not isinstance(schedule, Sequence) or not all(is_finite_number(delay) for delay in schedule):
         raise HookUsageError(f"The schedule of an Outbox is a sequence of seconds; got {schedule!r:.200}.")
     seconds = tuple(map(float, schedule))
     if not seconds or seconds[0] != 0 or any(delay < 0 for delay in seconds):
@@ -86,21 +86,21 @@ def checked_schedule(schedule: Sequence[float], jitter: float) -> tuple[float, .
             f"The schedule of an Outbox says before each attempt how many seconds to wait. It begins with 0, since the "
             f"first attempt is made at once, and none is negative; got {seconds!r}."
         )
-    if not is_number(jitter) or not 0 <= jitter < 1:
+    if not is_finite_number(jitter) or not 0 <= jitter < 1:
         raise HookUsageError(f"The jitter of an Outbox is a part of each delay, from 0 to below 1; got {jitter!r}.")
     return seconds
 
 
-def delay_after(
+def delay_before_retry(
     schedule: Sequence[float], attempts: int, *, jitter: float = 0.0, retry_after: float | None = None
 ) -> float | None:
-    """Seconds from a failed attempt to the next; `None` if that was the last.
+    """Return the seconds from a failed attempt to the next one; `None` if it was the last.
 
     Args:
-        schedule: Seconds before each attempt.
-        attempts: How many were made, with the one that failed.
-        jitter: By which part of itself the delay may get longer or shorter.
-        retry_after: What the receiver asked for; it is never asked sooner than that, but for a wait of more than a day.
+        schedule: Seconds to wait before each attempt.
+        attempts: Number of attempts made so far, the failed one included.
+        jitter: Fraction by which the delay is randomly lengthened or shortened.
+        retry_after: Seconds that the receiver asked for. The next attempt is never earlier, up to `LONGEST_WAIT`.
     """
     if attempts >= len(schedule):
         return None
@@ -108,137 +108,140 @@ def delay_after(
     return max(delay, min(retry_after or 0.0, LONGEST_WAIT))
 
 
-def is_number(given: object) -> TypeGuard[float]:
-    """Whether it is a number that one can count with."""
+def is_finite_number(given: object) -> TypeGuard[float]:
+    """Return whether a value is a finite `int` or `float` (and no `bool`)."""
     return isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
 
 
-class Held:
-    """A run that this worker has claimed.
+class ClaimedBatch:
+    """Consecutive deliveries of one stream that this worker has claimed together.
 
     Args:
-        run: Deliveries of one stream, in order.
-        until: When the claim ends, by the clock of the event loop.
+        deliveries: The deliveries, in the order of their stream.
+        until: The end of the claim, by the clock of the event loop.
     """
 
-    def __init__(self, run: Run, until: float) -> None:
-        self.run = run
+    def __init__(self, deliveries: DeliveryRun, until: float) -> None:
+        self.deliveries = deliveries
         self.until = until
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[DeliveryOutcome] = []
 
     @property
     def seq(self) -> int:
-        """The row that carries the claim."""
-        return self.run[0].seq
+        """Sequence number of the row that carries the claim."""
+        return self.deliveries[0].seq
 
 
-class Lane:
-    """What is held for one endpoint."""
+class EndpointQueue:
+    """Claimed batches for one endpoint: those that wait, and the number of those under way."""
 
     def __init__(self) -> None:
-        self.queue: deque[Held] = deque()
+        self.waiting: deque[ClaimedBatch] = deque()
         self.under_way = 0
         self.failures = 0
 
 
-class Lanes:
-    """What is held for all endpoints, so that none takes more than its share.
+class EndpointQueues:
+    """Claimed batches of all endpoints, with a limit of parallel deliveries for each endpoint and for all together.
 
     Args:
-        per_endpoint: How many deliveries are under way at one endpoint at most.
-        concurrency: How many are under way at all.
-        enough: After how many failures an endpoint gets one at a time.
+        per_endpoint: Deliveries under way at one endpoint at most.
+        concurrency: Deliveries under way at all endpoints together at most.
+        enough: Consecutive failures after which an endpoint gets one delivery at a time.
     """
 
     def __init__(self, *, per_endpoint: int, concurrency: int, enough: int) -> None:
         self._per_endpoint, self._concurrency, self._enough = per_endpoint, concurrency, enough
-        self._lanes: dict[str, Lane] = {}
+        self._queues: dict[str, EndpointQueue] = {}
         self.under_way = 0
 
     @property
-    def room(self) -> int:
-        """How many more could be under way."""
+    def free_slots(self) -> int:
+        """Number of further batches that may start now."""
         return self._concurrency - self.under_way
 
-    def busy(self) -> list[str]:
-        """Endpoints for which enough is held already."""
-        return [url for url, lane in self._lanes.items() if len(lane.queue) >= self._share(lane)]
+    def saturated_endpoints(self) -> list[str]:
+        """Return the endpoints for which no further batches should be claimed."""
+        return [url for url, queue in self._queues.items() if len(queue.waiting) >= self._parallel_limit(queue)]
 
-    def add(self, held: Sequence[Held]) -> None:
-        """Hold what was claimed."""
-        for each in held:
-            lane = self._lanes.setdefault(each.run[0].endpoint, Lane())
-            lane.failures = each.run[0].failures if not lane.under_way else max(lane.failures, each.run[0].failures)
-            lane.queue.append(each)
+    def add(self, batches: Sequence[ClaimedBatch]) -> None:
+        """Add claimed batches to the queues of their endpoints."""
+        for batch in batches:
+            first = batch.deliveries[0]
+            queue = self._queues.setdefault(first.endpoint, EndpointQueue())
+            queue.failures = first.failures if not queue.under_way else max(queue.failures, first.failures)
+            queue.waiting.append(batch)
 
-    def startable(self) -> Iterator[Held]:
-        """Take out what can be begun now; `ended` has to be called of each."""
-        for lane in self._lanes.values():
-            while lane.queue and lane.under_way < self._share(lane) and self.under_way < self._concurrency:
-                lane.under_way += 1
+    def take_startable(self) -> Iterator[ClaimedBatch]:
+        """Remove and yield the batches that may start now. Call `finish` for each when it ends."""
+        for queue in self._queues.values():
+            while (
+                queue.waiting and queue.under_way < self._parallel_limit(queue) and self.under_way < self._concurrency
+            ):
+                queue.under_way += 1
                 self.under_way += 1
-                yield lane.queue.popleft()
+                yield queue.waiting.popleft()
 
-    def ended(self, held: Held) -> list[Held]:
-        """One that was begun is over.
+    def finish(self, batch: ClaimedBatch) -> list[ClaimedBatch]:
+        """Record the outcomes of a batch that was started.
 
         Returns:
-            What is to be given back, since the endpoint is left alone from now on.
+            The endpoint's waiting batches if its circuit breaker has opened; their claims have to be released.
         """
-        url = held.run[0].endpoint
-        lane = self._lanes[url]
-        lane.under_way -= 1
+        url = batch.deliveries[0].endpoint
+        queue = self._queues[url]
+        queue.under_way -= 1
         self.under_way -= 1
-        for outcome in held.outcomes:
+        for outcome in batch.outcomes:
             if outcome.status == "delivered":
-                lane.failures = 0
+                queue.failures = 0
             elif outcome.failed:
-                lane.failures += 1
+                queue.failures += 1
         back = []
-        gone = any(outcome.gone for outcome in held.outcomes)
-        if gone or (held.outcomes and lane.failures >= self._enough):
-            back, lane.queue = list(lane.queue), deque()
-        if not lane.under_way and not lane.queue:
-            del self._lanes[url]
+        gone = any(outcome.gone for outcome in batch.outcomes)
+        if gone or (batch.outcomes and queue.failures >= self._enough):
+            back, queue.waiting = list(queue.waiting), deque()
+        if not queue.under_way and not queue.waiting:
+            del self._queues[url]
         return back
 
-    def take_all(self) -> list[Held]:
-        """Take out of the queues what was not begun."""
-        taken = [held for lane in self._lanes.values() for held in lane.queue]
-        for lane in self._lanes.values():
-            lane.queue.clear()
+    def take_waiting(self) -> list[ClaimedBatch]:
+        """Remove and return all batches that have not started."""
+        taken = [batch for queue in self._queues.values() for batch in queue.waiting]
+        for queue in self._queues.values():
+            queue.waiting.clear()
         return taken
 
-    def _share(self, lane: Lane) -> int:
-        return 1 if lane.failures >= self._enough else self._per_endpoint
+    def _parallel_limit(self, queue: EndpointQueue) -> int:
+        return 1 if queue.failures >= self._enough else self._per_endpoint
 
 
 logger = logging.getLogger("hookline")
 
 SOONEST, LATEST = 0.05, 1.0
-"""Seconds between two looks at the tables while nothing is due."""
+"""Shortest and longest pause, in seconds, between two queries for due deliveries while there are none."""
 LONGEST_OUTAGE_PAUSE = 5.0
-"""Seconds between two tries to reach a store that is down."""
+"""Longest pause, in seconds, between two tries to reach a store that is down."""
 GRACE = 5.0
-"""Seconds that deliveries under way get when the worker is told to stop."""
+"""Seconds that deliveries under way may still take after the worker is told to stop."""
 LONGEST_RUN = 1.0
-"""Seconds after which a run of deliveries is settled, although more could follow: what is not settled is repeated after
-a crash."""
+"""Seconds after which a batch is written back, although it has deliveries left: after a crash, everything that was not
+written back is delivered again."""
 RUN = 16
-"""Deliveries of one stream that are claimed together."""
+"""Deliveries of one stream that are claimed together at most."""
 AHEAD = 4
-"""Streams claimed for one endpoint, for each that may be under way there: the next are at hand when these end."""
+"""Batches claimed for one endpoint per delivery that may be under way there, so that the next ones are at hand."""
 
 
-class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker works.
+class DeliveryWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits and timing of a delivery worker.
 
     Attributes:
         per_endpoint: Deliveries under way at one endpoint at most.
         concurrency: Deliveries under way at all.
-        lease_seconds: For how long a claim counts.
-        longest_delay: Seconds that a delivery may be told to wait.
-        breaker: When endpoints are left alone.
+        lease_seconds: Seconds until a claim ends unless it is renewed.
+        longest_delay: Longest time, in seconds, that a delivery may have to wait for its next attempt.
+        breaker: When deliveries to a failing endpoint pause.
     """
 
     per_endpoint: int = 8
@@ -248,142 +251,150 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     breaker: Breaker = Breaker()
 
 
-class Worker:
-    """Claims what is due, hands it over, and writes what became of it.
+class DeliveryWorker:
+    """Claims due deliveries from a store, attempts them, and writes their outcomes.
 
     Args:
-        store: Where deliveries are kept.
+        store: The store that holds the deliveries.
         attempt: Makes one attempt.
-        served: Which `local://` names this process takes.
-        options: How it works.
+        served: Returns the `local://` names that this process serves.
+        options: Limits and timing.
     """
 
     def __init__(
         self,
         store: SqlStore,
-        attempt: Callable[[Claimed], Awaitable[Outcome]],
+        attempt: Callable[[ClaimedDelivery], Awaitable[DeliveryOutcome]],
         *,
         served: Callable[[], Collection[str]],
-        options: WorkerOptions,
+        options: DeliveryWorkerOptions,
     ) -> None:
         self._store, self._attempt, self._served, self._options = store, attempt, served, options
-        self._lanes = Lanes(
+        self._queues = EndpointQueues(
             per_endpoint=options.per_endpoint, concurrency=options.concurrency, enough=options.breaker.failures
         )
-        self._held: dict[int, Held] = {}
-        self._ended: list[Held] = []
+        self._batches: dict[int, ClaimedBatch] = {}
+        self._finished: list[ClaimedBatch] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
-        self._look = True
+        self._should_claim = True
         self._claiming = False
         self._stopping = False
         self._pause = SOONEST
         self._outage: float | None = None
-        self._tended = 0.0
-        self._doubtful: list[float] = []
-        """When claims end of which nobody knows whether they were committed."""
+        self._renewed_at = 0.0
+        self._uncertain_ends: list[float] = []
+        """Ends of claims whose commit failed in such a way that they may have been written all the same."""
 
     def wake(self) -> None:
-        """Look at the tables now: there may be something new."""
-        self._look = True
+        """Query for due deliveries now, since new ones may have been written."""
+        self._should_claim = True
         self._wake.set()
 
     def stop(self) -> None:
-        """Claim no more; `run` returns when what is under way is over, or given back."""
+        """Stop claiming. `deliveries` returns once the deliveries under way have ended and the rest is released."""
         self._stopping = True
         self._wake.set()
 
     @property
     def idle(self) -> bool:
-        """Whether it holds nothing, and is not about to."""
-        return not (self._held or self._claiming or self._doubtful)
+        """Whether the worker holds no claim, and is not claiming."""
+        return not (self._batches or self._claiming or self._uncertain_ends)
 
     async def run(self) -> None:
-        """Work until stopped or cancelled."""
+        """Deliver until stopped or cancelled."""
         try:
             while not self._stopping:
                 self._wake.clear()
                 await self._cycle()
-                self._begin()
-                await self._rest()
+                self._start_batches()
+                await self._wait_for_work()
         finally:
             with anyio.CancelScope(shield=True):
                 await self._finish()
 
     async def _cycle(self) -> None:
-        """Write what has ended, and claim what comes next, in one transaction."""
-        ended, look = self._ended, self._look and self._lanes.room > 0 and not self._stopping
-        tend = asyncio.get_running_loop().time() - self._tended > self._options.lease_seconds / 3
-        if not (ended or look or tend):
+        """Write the outcomes of finished batches and claim new ones, in one transaction."""
+        ended, should_claim = self._finished, self._should_claim and self._queues.free_slots > 0 and not self._stopping
+        renew = asyncio.get_running_loop().time() - self._renewed_at > self._options.lease_seconds / 3
+        if not (ended or should_claim or renew):
             return
-        self._ended, self._look = [], self._look and not look
+        self._finished, self._should_claim = [], self._should_claim and not should_claim
         self._claiming = True
-        doubtful = self._doubtful.copy()
+        uncertain_ends = self._uncertain_ends.copy()
         try:
-            claimed = await self._write(ended, look=look, tend=tend, doubtful=doubtful)
+            claimed = await self._settle_and_claim(
+                ended, should_claim=should_claim, renew=renew, uncertain_ends=uncertain_ends
+            )
         except (StoreUnavailableError, SQLAlchemyError) as error:
-            self._ended = [*ended, *self._ended]
-            self._look, self._claiming, self._doubtful = True, False, doubtful
-            self._is_down(error)
+            self._finished = [*ended, *self._finished]
+            self._should_claim, self._claiming, self._uncertain_ends = True, False, uncertain_ends
+            self._note_outage(error)
             return
         except BaseException:
-            self._ended, self._claiming, self._doubtful = [*ended, *self._ended], False, doubtful
+            self._finished, self._claiming, self._uncertain_ends = [*ended, *self._finished], False, uncertain_ends
             raise
-        self._doubtful = []
-        self._is_up()
-        for held in ended:
-            self._held.pop(held.seq, None)
-            tell(held)
-        self._hold(claimed)
+        self._uncertain_ends = []
+        self._note_recovery()
+        for batch in ended:
+            self._batches.pop(batch.seq, None)
+            log_dead_deliveries(batch)
+        self._enqueue(claimed)
         self._claiming = False
-        if claimed or any(outcome.status != "pending" for held in ended for outcome in held.outcomes):
-            self._look, self._pause = True, SOONEST
+        if claimed or any(outcome.status != "pending" for batch in ended for outcome in batch.outcomes):
+            self._should_claim, self._pause = True, SOONEST
 
-    def _hold(self, claimed: list[Held]) -> None:
+    def _enqueue(self, claimed: list[ClaimedBatch]) -> None:
         new = []
-        for held in claimed:
-            if held.seq in self._held:
-                # Its claim had run out while the store was down, and nobody else took it.
-                self._held[held.seq].until = held.until
+        for batch in claimed:
+            if batch.seq in self._batches:
+                # The claim had run out while the store was down, and no other worker took it.
+                self._batches[batch.seq].until = batch.until
             else:
-                self._held[held.seq] = held
-                new.append(held)
-        self._lanes.add(new)
+                self._batches[batch.seq] = batch
+                new.append(batch)
+        self._queues.add(new)
 
-    async def _write(self, ended: list[Held], *, look: bool, tend: bool, doubtful: list[float]) -> list[Held]:
-        """Write what has ended, and claim.
+    async def _settle_and_claim(
+        self, ended: list[ClaimedBatch], *, should_claim: bool, renew: bool, uncertain_ends: list[float]
+    ) -> list[ClaimedBatch]:
+        """Write outcomes, renew claims, and claim new batches, in one transaction.
 
         Args:
-            ended: What has ended.
-            look: Whether to claim.
-            tend: Whether to prolong what is held.
-            doubtful: When earlier claims end of which nobody knows whether they were committed. The end of this one is
-                added, for the case that its commit fails.
+            ended: Batches that have ended.
+            should_claim: Whether to claim new batches.
+            renew: Whether to renew the claims that are held.
+            uncertain_ends: Ends of earlier claims that may or may not have been committed. The end of the new claim is
+                added, for the case that this commit fails.
         """
         options, worker = self._options, self._store.worker_id
         loop = asyncio.get_running_loop()
         async with self._store.writing() as connection:
             began = loop.time()
             now = (await connection.execute(select(self._store.now_sql()))).scalar_one()
-            outcomes = [outcome for held in ended for outcome in held.outcomes]
-            settled = {outcome.claimed.seq for outcome in outcomes} | {held.seq for held in ended}
-            await lock(connection, settled | (self._held.keys() if tend else set()))
-            if doubtful:
-                await release_unknown(connection, doubtful, kept=self._held.keys(), now=now, worker=worker)
-            await settle(connection, outcomes, now=now, worker=worker, breaker=options.breaker)
-            untried = [held.seq for held in ended if not held.outcomes]
+            outcomes = [outcome for batch in ended for outcome in batch.outcomes]
+            settled = {outcome.claimed.seq for outcome in outcomes} | {batch.seq for batch in ended}
+            await lock_deliveries(connection, settled | (self._batches.keys() if renew else set()))
+            if uncertain_ends:
+                await release_uncertain_claims(
+                    connection, uncertain_ends, kept=self._batches.keys(), now=now, worker=worker
+                )
+            await settle_deliveries(connection, outcomes, now=now, worker=worker, breaker=options.breaker)
+            untried = [batch.seq for batch in ended if not batch.outcomes]
             if untried:
-                await release(connection, untried, now=now, worker=worker)
+                await release_claims(connection, untried, now=now, worker=worker)
             lost: set[int] = set()
-            if tend:
-                seqs = self._held.keys() - {held.seq for held in ended}
-                kept = await extend(connection, seqs, now=now, worker=worker, lease_seconds=options.lease_seconds)
+            if renew:
+                seqs = self._batches.keys() - {batch.seq for batch in ended}
+                kept = await extend_claims(
+                    connection, seqs, now=now, worker=worker, lease_seconds=options.lease_seconds
+                )
                 lost = seqs - kept
-                await correct_times(connection, now=now, longest_delay=options.longest_delay)
+                await correct_due_times(connection, now=now, longest_delay=options.longest_delay)
             runs = []
-            if look:
-                doubtful.append(now + options.lease_seconds)
-                runs = await claim(
+            if should_claim:
+                uncertain_ends.append(now + options.lease_seconds)
+                runs = await claim_deliveries(
                     connection,
                     now=now,
                     worker=worker,
@@ -391,89 +402,89 @@ class Worker:
                     limit=options.concurrency,
                     each=options.per_endpoint * AHEAD,
                     longest=RUN,
-                    busy=self._lanes.busy(),
+                    busy=self._queues.saturated_endpoints(),
                     served=self._served(),
                 )
-        if tend:
-            self._tended = began
-            for seq, held in self._held.items():
-                held.until = began if seq in lost else began + options.lease_seconds
-        return [Held(run, began + options.lease_seconds) for run in runs]
+        if renew:
+            self._renewed_at = began
+            for seq, batch in self._batches.items():
+                batch.until = began if seq in lost else began + options.lease_seconds
+        return [ClaimedBatch(run, began + options.lease_seconds) for run in runs]
 
-    def _begin(self) -> None:
-        """Begin what there is room for. The tables may be slow: what is at hand does not wait for them."""
+    def _start_batches(self) -> None:
+        """Start the batches that the limits allow. They never wait for the database, which may be slow."""
         if self._stopping:
             return
-        for held in self._lanes.startable():
-            task = asyncio.create_task(self._deliver(held))
+        for batch in self._queues.take_startable():
+            task = asyncio.create_task(self._deliver(batch))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _deliver(self, held: Held) -> None:
-        """Hand over the deliveries of a run one after another, until one is not taken."""
+    async def _deliver(self, batch: ClaimedBatch) -> None:
+        """Attempt the deliveries of a batch one after another, until one fails."""
         clock = asyncio.get_running_loop().time
         enough = clock() + LONGEST_RUN
         try:
-            for claimed in held.run:
-                if clock() >= held.until or (held.outcomes and (self._stopping or clock() > enough)):
+            for claimed in batch.deliveries:
+                if clock() >= batch.until or (batch.outcomes and (self._stopping or clock() > enough)):
                     break
                 outcome = await self._attempt(claimed)
-                held.outcomes.append(outcome)
+                batch.outcomes.append(outcome)
                 if outcome.status == "pending" or outcome.gone:
                     break
         finally:
-            self._ended += [held, *self._lanes.ended(held)]
+            self._finished += [batch, *self._queues.finish(batch)]
             self._wake.set()
-            self._begin()
+            self._start_batches()
 
-    async def _rest(self) -> None:
-        """Wait until something has ended or is new, or it is time to look again."""
+    async def _wait_for_work(self) -> None:
+        """Wait until a batch has ended, a delivery was written, or it is time to query again."""
         if self._outage is not None:
             await asyncio.sleep(self._outage)
             return
-        if self._look and self._lanes.room > 0:
+        if self._should_claim and self._queues.free_slots > 0:
             await asyncio.sleep(0)
             return
         try:
             async with asyncio.timeout(min(self._pause, self._options.lease_seconds / 3)):
                 await self._wake.wait()
         except TimeoutError:
-            self._look, self._pause = True, min(self._pause * 2, LATEST)
+            self._should_claim, self._pause = True, min(self._pause * 2, LATEST)
 
     async def _finish(self) -> None:
-        """Let what is under way end, and give back what is not."""
+        """Wait for the deliveries under way, and release the claims on all others."""
         self._stopping = True
-        self._ended += self._lanes.take_all()
+        self._finished += self._queues.take_waiting()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=GRACE)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for _ in range(3):
-            if not self._ended:
+            if not self._finished:
                 break
             await self._cycle()
             if self._outage is not None:
                 await asyncio.sleep(SOONEST)
-        if self._ended:
-            logger.warning("%d claims could not be given back; they end by themselves", len(self._ended))
-        self._ended, self._held = [], {}
+        if self._finished:
+            logger.warning("%d claims could not be released; they expire by themselves", len(self._finished))
+        self._finished, self._batches = [], {}
         self._stopping = False
 
-    def _is_down(self, error: Exception) -> None:
+    def _note_outage(self, error: Exception) -> None:
         if self._outage is None:
-            logger.warning("Deliveries stop until the store is back: %s", message_of(error))
+            logger.warning("Deliveries pause until the store can be reached again: %s", message_of(error))
         self._outage = min((self._outage or SOONEST / 2) * 2, LONGEST_OUTAGE_PAUSE)
 
-    def _is_up(self) -> None:
+    def _note_recovery(self) -> None:
         if self._outage is not None:
-            logger.warning("The store is back; deliveries go on")
+            logger.warning("The store can be reached again; deliveries go on")
         self._outage = None
 
 
-def tell(held: Held) -> None:
-    """Log what was given up."""
-    for outcome in held.outcomes:
+def log_dead_deliveries(batch: ClaimedBatch) -> None:
+    """Log each delivery of a batch that was given up."""
+    for outcome in batch.outcomes:
         if outcome.status == "dead":
             envelope = outcome.claimed.envelope
             logger.log(
@@ -489,33 +500,33 @@ def tell(held: Held) -> None:
 
 COMPLAINTS_EVERY = 60.0
 WITHOUT_KEY, WITHOUT_STORE = 5.0, 1.0
-"""Seconds until a delivery is looked at again whose signing secret cannot be opened here, or could not be read."""
+"""Seconds until the next try of a delivery whose signing secret cannot be decrypted, or could not be read."""
 
 
 class Outbox:
     """Delivers webhooks from a store, so that none is lost: at least once, signed, in order per operation and address.
 
-    What is published is handed over once it is written. `async with outbox:` works on what is due in the background;
-    `await outbox.run()` does so in the foreground. As many processes as there are may work on one store. A delivery
-    that is not taken is tried again by the schedule, always with the same id; then it is given up, and kept.
+    A published delivery is sent once it is written. `async with outbox:` delivers in the background; `await
+    outbox.run()` delivers in the foreground. Any number of processes may work on one store. A delivery that fails is
+    tried again by the schedule, always with the same id; after the last attempt it is given up, and kept.
 
     Args:
-        store: Where deliveries are kept.
-        keys: Keys that hooks may name, and the unnamed one; those of the environment unless given.
-        master_key: Opens the secrets of endpoints in the store, which sign for hooks of tenants; that of
-            `HOOKLINE_MASTER_KEY` unless given. Without one, `keys` sign for all endpoints; but if a server works on the
+        store: The store that holds the deliveries.
+        keys: Keys that hooks may name, and the unnamed key; the keys of the environment by default.
+        master_key: Decrypts the secrets of endpoints in the store, which sign for hooks of tenants; the key in
+            `HOOKLINE_MASTER_KEY` by default. Without one, `keys` sign for all endpoints; but if a server works on the
             store, deliveries of tenants' hooks wait for a process that has its master key.
         allow_private: Networks (`"10.0.0.0/8"`) that may be reached although they are not public.
-        schedule: Seconds before each attempt, since the one before.
-        jitter: By which part of itself each of these gets longer or shorter.
+        schedule: Seconds to wait before each attempt, counted from the attempt before.
+        jitter: Fraction by which each of these delays is randomly lengthened or shortened.
         per_endpoint: Deliveries under way at one address at most, so that one that hangs does not slow the others.
-        concurrency: Deliveries under way at all.
-        lease_seconds: For how long a worker holds what it has claimed without a sign of life.
-        breaker: When an endpoint that fails is left alone.
-        sender: Sends in place of one made from `keys` and `allow_private`; it is closed by whoever made it.
+        concurrency: Deliveries under way at all addresses together at most.
+        lease_seconds: Seconds after which the deliveries of a worker that has died are taken over by others.
+        breaker: When deliveries to a failing endpoint pause.
+        sender: Sends in place of one made from `keys` and `allow_private`; the outbox does not close it.
 
     Raises:
-        HookUsageError: If an argument cannot work.
+        HookUsageError: If an argument is invalid.
     """
 
     def __init__(
@@ -524,7 +535,7 @@ class Outbox:
         *,
         keys: KeyRing | None = None,
         allow_private: Iterable[str] = (),
-        schedule: Sequence[float] = STANDARD,
+        schedule: Sequence[float] = STANDARD_SCHEDULE,
         jitter: float = 0.1,
         per_endpoint: int = 8,
         concurrency: int = 256,
@@ -538,7 +549,7 @@ class Outbox:
         for name, count in (("per_endpoint", per_endpoint), ("concurrency", concurrency)):
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
                 raise HookUsageError(f"`{name}` of an Outbox is a whole number above 0; got {count!r}.")
-        if not is_number(lease_seconds) or not 0 < lease_seconds <= LONGEST_LEASE:
+        if not is_finite_number(lease_seconds) or not 0 < lease_seconds <= LONGEST_LEASE:
             raise HookUsageError(
                 f"`lease_seconds` of an Outbox is above 0, and at most {LONGEST_LEASE:g}; got {lease_seconds!r}."
             )
@@ -547,7 +558,7 @@ class Outbox:
         if sender is not None and not (keys is None and master_key is None):
             raise HookUsageError("Give the keys to the Sender of an Outbox, since there is one.")
         self.store = store
-        self._schedule, self._jitter = checked_schedule(schedule, jitter), jitter
+        self._schedule, self._jitter = check_schedule(schedule, jitter), jitter
         self._own_sender = sender is None
         if sender is None:
             ring = KeyRing.from_environment() if keys is None else keys
@@ -561,11 +572,11 @@ class Outbox:
         self._direct = InProcess(sender)
         self._names: set[str] = set()
         breaker = Breaker() if breaker is None else breaker
-        self._worker = Worker(
+        self._worker = DeliveryWorker(
             store,
             self._attempt,
             served=lambda: self._names,
-            options=WorkerOptions(
+            options=DeliveryWorkerOptions(
                 per_endpoint=per_endpoint,
                 concurrency=concurrency,
                 lease_seconds=lease_seconds,
@@ -577,13 +588,13 @@ class Outbox:
         self._waits_since: float | None = None
 
     async def publish(self, envelopes: Sequence[Envelope]) -> None:
-        """Take envelopes for delivery, in order. Once it returns they are written; an id that is known is left alone.
+        """Write envelopes into the store for delivery, in order; an envelope whose id is stored already is skipped.
 
         Raises:
-            StoreUnavailableError: If the store could not be reached; none was taken then, or all were.
-            HookUsageError: If the database does not take them, such as text that is too long for it; none was taken.
+            StoreUnavailableError: If the store cannot be reached. Either all envelopes were written or none.
+            HookUsageError: If the database refuses them, for example a text that is too long. None was written.
         """
-        rows = rows_of(envelopes)
+        rows = build_delivery_rows(envelopes)
         try:
             async with self.store.writing() as connection:
                 await insert_deliveries(connection, rows, now=self.store.now_sql())
@@ -594,11 +605,11 @@ class Outbox:
         self.wake()
 
     async def request(self, envelope: Envelope, *, timeout: float) -> ControlAnswer:
-        """Ask the receiver of a control now, again if it fails at once and there is time.
+        """Ask the receiver of a control for its decision; failed tries are repeated while there is time.
 
         Args:
-            envelope: What is asked.
-            timeout: Seconds until the answer is too late.
+            envelope: The question.
+            timeout: Seconds within which the answer has to come.
 
         Raises:
             DeliveryError: If no valid answer came in time.
@@ -609,14 +620,14 @@ class Outbox:
 
     @asynccontextmanager
     async def serve(self, name: str, handler: ServedBy) -> AsyncIterator[None]:
-        """Take what is delivered to `local://name`, while the context is open.
+        """Call a function with each delivery to `local://name`, while the context is open.
 
-        What is delivered there waits in the store for a process that does.
+        Deliveries to a name that no process serves wait in the store.
 
         Raises:
-            HookUsageError: If the name is taken in this process, or is none.
+            HookUsageError: If the name is invalid, or is served already in this process.
         """
-        with self._functions.serving(name, handler):
+        with self._functions.serve_name(name, handler):
             self._names.add(name)
             self.wake()
             try:
@@ -625,11 +636,11 @@ class Outbox:
                 self._names.discard(name)
 
     def wake(self) -> None:
-        """Look for what is due now, not a moment later: something was written."""
+        """Query for due deliveries at once, since new ones were written."""
         self._worker.wake()
 
     async def run(self) -> None:
-        """Work until cancelled. What is under way then gets a few seconds; the rest is given back."""
+        """Deliver until cancelled. Deliveries under way then get a few seconds; the claims on others are released."""
         ignore = self.store.when_deliveries(self.wake)
         try:
             await self._worker.run()
@@ -637,18 +648,18 @@ class Outbox:
             ignore()
 
     async def idle(self) -> None:
-        """Wait until nothing is due that this process could deliver. What waits for its next attempt is not due."""
+        """Wait until this process has no due delivery left. A delivery that waits for its next attempt is not due."""
         while True:
             if self._worker.idle:
                 async with self.store.reading() as connection:
                     now = (await connection.execute(select(self.store.now_sql()))).scalar_one()
-                    if not await due(connection, now=now, served=self._names) and self._worker.idle:
+                    if not await has_due_deliveries(connection, now=now, served=self._names) and self._worker.idle:
                         return
                 self.wake()
             await asyncio.sleep(SOONEST / 5)
 
     async def aclose(self) -> None:
-        """Stop working, and let go of connections. What is not delivered stays in the store."""
+        """Stop delivering and close the connections. Undelivered envelopes stay in the store."""
         task, self._task = self._task, None
         try:
             if task is not None:
@@ -669,10 +680,10 @@ class Outbox:
     ) -> None:
         await self.aclose()
 
-    async def _attempt(self, claimed: Claimed) -> Outcome:
-        """Make one attempt; whatever goes wrong becomes its outcome."""
+    async def _attempt(self, claimed: ClaimedDelivery) -> DeliveryOutcome:
+        """Make one attempt, and return its outcome; errors become outcomes too."""
         if claimed.refused is not None:
-            return Outcome(claimed=claimed, status="dead", attempted=False, error=claimed.refused)
+            return DeliveryOutcome(claimed=claimed, status="dead", attempted=False, error=claimed.refused)
         began, code = monotonic(), None
         try:
             if is_local(claimed.envelope.hook):
@@ -681,35 +692,36 @@ class Outbox:
                 code = (await self._sender.send(claimed.envelope)).status_code
         except DeliveryError as error:
             if isinstance(error.__cause__, MasterKeyError | StoreUnavailableError | TimeoutError):
-                # Whose secret cannot be had now is not to blame, and nothing goes out without it.
+                # The receiver is not to blame for a missing secret, so this is not counted as a failed attempt.
                 if self._waits_since is None or monotonic() - self._waits_since > COMPLAINTS_EVERY:
                     self._waits_since = monotonic()
                     logger.error("Deliveries wait for their signing secrets: %s", error.problem)
-                why = storable(f"waits for its signing secret: {error.problem}")
+                why = replace_unstorable(f"waits for its signing secret: {error.problem}")
                 delay = WITHOUT_KEY if isinstance(error.__cause__, MasterKeyError) else WITHOUT_STORE
-                return Outcome(claimed=claimed, status="pending", attempted=False, delay=delay, error=why)
-            return self._failed(claimed, error, began)
+                return DeliveryOutcome(claimed=claimed, status="pending", attempted=False, delay=delay, error=why)
+            return self._failed_outcome(claimed, error, began)
         except Exception as error:
             logger.exception("Delivery %s failed in an unexpected way", claimed.envelope.id)
             problem = DeliveryError(claimed.envelope.hook.id, "network_error", type(error).__name__)
-            return self._failed(claimed, problem, began)
+            return self._failed_outcome(claimed, problem, began)
         took = (monotonic() - began) * 1e3
-        return Outcome(claimed=claimed, status="delivered", began=began, duration_ms=took, status_code=code)
+        return DeliveryOutcome(claimed=claimed, status="delivered", began=began, duration_ms=took, status_code=code)
 
-    def _failed(self, claimed: Claimed, error: DeliveryError, began: float) -> Outcome:
-        # Functions of the process raise what they like; one odd value would keep all outcomes from being written.
-        wait = min(error.retry_after, LONGEST_WAIT) if is_number(error.retry_after) else None
+    def _failed_outcome(self, claimed: ClaimedDelivery, error: DeliveryError, began: float) -> DeliveryOutcome:
+        # Functions of the process may raise errors with any values; one odd value would keep the whole group of
+        # outcomes from being written.
+        wait = min(error.retry_after, LONGEST_WAIT) if is_finite_number(error.retry_after) else None
         code = error.status_code if isinstance(error.status_code, int) and 0 <= error.status_code < 1000 else None
         gone = error.code == "gone"
-        delay = delay_after(self._schedule, claimed.attempts + 1, jitter=self._jitter, retry_after=wait)
-        return Outcome(
+        delay = delay_before_retry(self._schedule, claimed.attempts + 1, jitter=self._jitter, retry_after=wait)
+        return DeliveryOutcome(
             claimed=claimed,
             status="dead" if gone or delay is None else "pending",
             delay=delay or 0.0,
             began=began,
             duration_ms=(monotonic() - began) * 1e3,
             status_code=code,
-            error=storable(f"{error.code}: {error.problem}"),
+            error=replace_unstorable(f"{error.code}: {error.problem}"),
             failed=error.code not in ("configuration", "blocked"),
             pause=wait,
             gone=gone,

@@ -1,4 +1,4 @@
-"""`WebhookGuard`: stands in front of an application that receives deliveries, and lets in what is signed, once."""
+"""`WebhookGuard`: ASGI middleware that verifies webhook signatures and passes each delivery on once."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 LONGEST_REMEMBERED = 4096
-"""Bytes of an answer that are kept for a delivery that comes again: more than the answer of a control needs."""
+"""Longest answer, in bytes, that is remembered for a repeated delivery; a control's answer is shorter."""
 
 
-class _Answer(msgspec.Struct, frozen=True):
-    """What the application said about a delivery, for when it comes again."""
+class _RememberedAnswer(msgspec.Struct, frozen=True):
+    """The application's answer to a delivery, which is sent again if the delivery comes again."""
 
     status: int
     content_type: bytes
@@ -42,27 +42,27 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class WebhookGuard:
-    """Let in deliveries that are signed with our keys, each of them once; answer all else in the application's place.
+    """ASGI middleware that passes on deliveries with a valid signature, each of them once.
 
-    What has no valid signature is answered with 401, what is too long with 413. A delivery that comes again after the
-    application has taken it (2xx) is answered as it was then, without the application; one that comes while the
-    application is busy with it, with 409. After a failure it is let in again. The application finds a `Verified` in
-    `scope["state"]["webhook"]`. Websockets are refused; lifespans pass.
+    A request without a valid signature is answered with 401, one that is too long with 413. A delivery that comes again
+    after the application accepted it (2xx) gets the same answer again, without the application being called; one that
+    comes while the application is still handling it gets 409. After a failure it is passed on again. The application
+    finds a `Verified` in `scope["state"]["webhook"]`. Websockets are refused; lifespan events pass.
 
-    What was taken is remembered in this process only, and in its memory: an application behind several processes makes
-    its own work idempotent by the id.
+    Accepted deliveries are remembered in the memory of this process only: an application that runs in several
+    processes has to make its own work idempotent by the delivery's id.
 
     Args:
         app: The application.
-        keys: A ring, of which every key is accepted, or secrets; public keys (`whpk_`) will do.
-        tolerance: How many seconds old, or ahead of our clock, a signature may be.
-        max_body: Bytes that a delivery may have.
-        remember: How many deliveries are remembered; of each, up to 4 KiB of the answer.
+        keys: A key ring, of which every key is accepted, or secrets; public keys (`whpk_`) suffice.
+        tolerance: Seconds that a signature may be old, or ahead of this machine's clock.
+        max_body: Longest delivery, in bytes.
+        remember: Number of deliveries that are remembered, each with up to 4 KiB of its answer.
         signed_answers: Whether answers are signed too, with the key `""`, for `Sender(signed_answers=True)`.
 
     Raises:
-        WebhookKeyError: If a key cannot be read.
-        HookDefinitionError: If another argument cannot work.
+        WebhookKeyError: If a key cannot be parsed.
+        HookDefinitionError: If another argument is invalid.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class WebhookGuard:
         self._tolerance, self._max_body = tolerance, max_body
         self._remember, self._signed_answers = remember, signed_answers
         self._busy: set[str] = set()
-        self._taken: OrderedDict[str, _Answer] = OrderedDict()
+        self._taken: OrderedDict[str, _RememberedAnswer] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request.
+        """Handle an ASGI connection.
 
         Raises:
-            BaseException: What the application raises, unchanged.
+            BaseException: Any error of the application, unchanged.
         """
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
@@ -101,7 +101,7 @@ class WebhookGuard:
             await send({"type": "websocket.close", "code": 1008, "reason": "only signed deliveries are taken"})
             return
         try:
-            body = await self._body(scope, receive)
+            body = await self._read_body(scope, receive)
             if body is None:
                 return
             verified = verify(scope["headers"], body, self.keys, tolerance=self._tolerance)
@@ -112,13 +112,13 @@ class WebhookGuard:
         except _TooLongError:
             await _refuse(send, 413, "Too long", f"A delivery may have {self._max_body} bytes.")
         else:
-            await self._take(scope, receive, send, verified, body)
+            await self._pass_on(scope, receive, send, verified, body)
 
-    async def _take(self, scope: Scope, receive: Receive, send: Send, verified: Verified, body: bytes) -> None:
-        """Lead a delivery to the application, unless it was there already."""
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, verified: Verified, body: bytes) -> None:
+        """Pass a verified delivery on to the application, unless it was accepted before or is being handled."""
         taken = self._taken.get(verified.id)
         if taken is not None:
-            await self._again(send, verified.id, taken)
+            await self._repeat_answer(send, verified.id, taken)
             return
         if verified.id in self._busy:
             await _refuse(send, 409, "Busy", "This very delivery is being handled.", [(b"retry-after", b"1")])
@@ -131,15 +131,15 @@ class WebhookGuard:
         self._busy.add(verified.id)
         try:
             inner = {**scope, "state": {**scope.get("state", {}), "webhook": verified}}
-            await self.app(inner, replay, _Watch(self, verified.id, send).send)
+            await self.app(inner, replay, _AnswerRecorder(self, verified.id, send).send)
         finally:
             self._busy.discard(verified.id)
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
-        """All of the body; `None` if the client is gone.
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """Read the whole body; `None` if the client has disconnected.
 
         Raises:
-            _TooLongError: If it is longer than it may be.
+            _TooLongError: If the body is longer than `max_body`.
         """
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if announced.isdigit() and (len(announced) > 18 or int(announced) > self._max_body):
@@ -157,7 +157,7 @@ class WebhookGuard:
             if not message.get("more_body", False):
                 return b"".join(parts)
 
-    async def _again(self, send: Send, id: str, taken: _Answer) -> None:  # noqa: A002
+    async def _repeat_answer(self, send: Send, id: str, taken: _RememberedAnswer) -> None:  # noqa: A002
         headers: Headers = [(b"content-length", str(len(taken.body)).encode())]
         if taken.content_type:
             headers.append((b"content-type", taken.content_type))
@@ -171,18 +171,18 @@ class WebhookGuard:
         signed = sign(ANSWER_PREFIX + id, int(time.time()), body, self.keys)
         return [(name.encode(), value.encode()) for name, value in signed.items()]
 
-    def _took(self, id: str, answer: _Answer) -> None:  # noqa: A002
+    def _remember_answer(self, id: str, answer: _RememberedAnswer) -> None:  # noqa: A002
         self._taken[id] = answer
         while len(self._taken) > self._remember:
             self._taken.popitem(last=False)
 
 
 class _TooLongError(Exception):
-    """A body that is longer than it may be."""
+    """A request's body is longer than `max_body`."""
 
 
-class _Watch:
-    """What the application answers, on its way out: remembered, and, if that is wanted, held back to be signed."""
+class _AnswerRecorder:
+    """Forwards the application's answer and remembers it; an answer to be signed is held back until it is complete."""
 
     def __init__(self, guard: WebhookGuard, id: str, send: Send) -> None:  # noqa: A002
         self._guard, self._id, self._send = guard, id, send
@@ -191,7 +191,7 @@ class _Watch:
         self._length = 0
 
     async def send(self, message: Message) -> None:
-        """Pass on a message of the application."""
+        """Handle one ASGI message of the application's answer."""
         signed = self._guard._signed_answers
         if message["type"] == "http.response.start":
             self._start = message
@@ -204,21 +204,21 @@ class _Watch:
                 self._kept.append(part)
             more = message.get("more_body", False)
             if not more:
-                self._end()
+                self._remember()
             if signed:
                 if more:
                     return
-                message = await self._begin_signed()
+                message = await self._sign_whole_answer()
         await self._send(message)
 
-    def _end(self) -> None:
+    def _remember(self) -> None:
         if 200 <= self._start.get("status", 0) < 300:
             body = b"".join(self._kept) if self._length <= LONGEST_REMEMBERED else b""
             content_type = dict(self._start.get("headers", ())).get(b"content-type", b"")
-            self._guard._took(self._id, _Answer(self._start["status"], content_type, body))
+            self._guard._remember_answer(self._id, _RememberedAnswer(self._start["status"], content_type, body))
 
-    async def _begin_signed(self) -> Message:
-        """Send what the answer begins with, signed; gives the rest, in one piece."""
+    async def _sign_whole_answer(self) -> Message:
+        """Send the start of the complete answer, with its signature; return the body as one message."""
         body = b"".join(self._kept)
         headers = [pair for pair in self._start.get("headers", ()) if pair[0].lower() != b"content-length"]
         headers += [(b"content-length", str(len(body)).encode()), *self._guard._signature(self._id, body)]
@@ -227,7 +227,7 @@ class _Watch:
 
 
 async def _refuse(send: Send, status: int, title: str, detail: str, headers: Headers | None = None) -> None:
-    """Answer with problem details (RFC 9457)."""
+    """Send an error response with problem details (RFC 9457)."""
     body = msgspec.json.encode({"type": "about:blank", "title": title, "status": status, "detail": detail})
     length = (b"content-length", str(len(body)).encode())
     given = [(b"content-type", b"application/problem+json"), length, *(headers or ())]

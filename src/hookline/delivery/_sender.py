@@ -1,15 +1,18 @@
-"""`Sender`: one attempt at one delivery over HTTP, signed, and kept from where it may not go."""
+"""`Sender`: send one delivery over HTTP once, signed, and only to addresses that may be reached."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from functools import partial
 from importlib.metadata import version
 from time import perf_counter
 from types import TracebackType
@@ -49,9 +52,8 @@ from hookline.webhooks import (
 
 try:
     import aiohttp
+    from aiohttp.abc import AbstractResolver, ResolveResult
     from multidict import CIMultiDict
-
-    from hookline.delivery._lookups import Lookups
 except ImportError:
     raise MissingExtraError("server", "Sending webhooks over HTTP") from None
 
@@ -61,15 +63,17 @@ if TYPE_CHECKING:
 __all__ = ["Sender", "Sent"]
 
 LONGEST_WAIT = 86_400.0
-"""Seconds that a receiver may ask for with `Retry-After`; who asks for more is asked again after a day."""
+"""Longest wait, in seconds, that a receiver may ask for with `Retry-After`; longer ones are cut to a day."""
+LOOKUP_THREADS = 64
+"""Host names that can be looked up at a time. A lookup whose name server is silent holds its thread for about 10 s."""
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivery was taken.
+    """A delivery that the receiver accepted.
 
     Attributes:
-        status_code: What the receiver answered: 2xx.
-        duration_ms: From the start of the attempt until that answer began.
+        status_code: The status of the receiver's answer: 2xx.
+        duration_ms: Milliseconds from the start of the attempt until the answer began.
     """
 
     status_code: int
@@ -79,23 +83,23 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
 class Sender:
     """Sends deliveries over HTTP, one attempt at a time.
 
-    Every request is signed. Redirects are not followed, the proxies of the environment are not used, answers are not
-    decompressed, and no more of them is read than `max_response`. Only public addresses are connected to.
+    Every request is signed. Redirects are not followed, the environment's proxy settings are ignored, answers are not
+    decompressed, and at most `max_response` bytes of an answer are read. Connections go to public addresses only.
 
-    Its connections belong to the event loop in which it is first used, and end with `aclose`.
+    The connections belong to the event loop in which the sender is first used; `aclose` closes them.
 
     Args:
-        keys: What signs.
+        keys: The keys that sign.
         allow_private: Networks (`"10.0.0.0/8"`) that may be reached although they are not public.
         ports: The ports that may be reached; all unless given.
-        max_response: Bytes of an answer that are read.
-        connections: How many there may be at a time; one receiver gets a fifth of them at most.
+        max_response: Bytes of an answer that are read at most.
+        connections: Open connections at a time at most; one receiver gets a fifth of them at most.
         signed_answers: Whether the answers of controls must be signed, as `WebhookGuard(signed_answers=True)` does.
         secrets: Secrets of endpoints in a store, which sign in place of `keys`.
-        tls: How certificates are verified, for receivers with an authority of their own.
+        tls: TLS settings, for receivers whose certificates come from a private authority.
 
     Raises:
-        HookDefinitionError: If an argument cannot work.
+        HookDefinitionError: If an argument is invalid.
     """
 
     def __init__(
@@ -124,29 +128,29 @@ class Sender:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def send(self, envelope: Envelope) -> Sent:
-        """Attempt a delivery, within the timeout of its webhook.
+        """Attempt a delivery once, within the timeout of its webhook.
 
         Args:
-            envelope: What is delivered.
+            envelope: The delivery.
 
         Raises:
-            DeliveryError: If it was not taken.
+            DeliveryError: If the receiver did not accept it.
         """
         started = perf_counter()
-        # Nobody waits for it: the time of the receiver begins once the secret that signs is known.
-        headers = await self._headers(envelope, {})
-        async with self._posted(envelope, envelope.hook.webhook.timeout, headers) as response:
+        # No agent waits for this delivery, so the receiver's timeout starts after the signing secret is read.
+        headers = await self._build_headers(envelope, {})
+        async with self._post(envelope, envelope.hook.webhook.timeout, headers) as response:
             duration_ms = (perf_counter() - started) * 1e3
-            await self._finish(response)
+            await self._drain(response)
             return Sent(status_code=response.status, duration_ms=duration_ms)
 
     async def ask(self, envelope: Envelope, timeout: float) -> ControlAnswer:
         """Ask a control once.
 
         Args:
-            envelope: What is asked.
-            timeout: Seconds until the answer is too late; the receiver finds that moment in `hookline-deadline`, in
-                unix milliseconds.
+            envelope: The question.
+            timeout: Seconds within which the answer has to come; the header `hookline-deadline` tells the receiver
+                that moment in unix milliseconds.
 
         Raises:
             DeliveryError: If no valid answer came in time.
@@ -154,11 +158,11 @@ class Sender:
         hook_id = envelope.hook.id
         deadline = {"hookline-deadline": str(int((time.time() + timeout) * 1e3))}
         began = perf_counter()
-        headers = await self._headers(envelope, deadline, timeout)
-        async with self._posted(envelope, timeout, headers, spent=perf_counter() - began) as response:
+        headers = await self._build_headers(envelope, deadline, timeout)
+        async with self._post(envelope, timeout, headers, spent=perf_counter() - began) as response:
             if response.headers.get("content-encoding", "identity").lower() != "identity":
                 raise DeliveryError(hook_id, "invalid_response", "the answer is compressed, which was not asked for")
-            body = await self._read(response)
+            body = await self._read_body(response)
             if body is None:
                 problem = f"the answer is longer than {self._max_response} bytes"
                 raise DeliveryError(hook_id, "response_too_large", problem, status_code=response.status)
@@ -167,7 +171,7 @@ class Sender:
         return read_answer(hook_id, body)
 
     async def aclose(self) -> None:
-        """Close the connections; what is still under way fails."""
+        """Close the connections; requests still under way fail."""
         session, self._session, self._loop = self._session, None, None
         if session is not None:
             await session.close()
@@ -184,17 +188,17 @@ class Sender:
         return f"Sender({self.keys!r})"
 
     @asynccontextmanager
-    async def _posted(
+    async def _post(
         self, envelope: Envelope, timeout: float, headers: CIMultiDict[str], *, spent: float = 0.0
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Post a delivery, and keep the answer open, if it is a good one.
+        """Post a delivery, and yield the response if its status is 2xx.
 
         Raises:
-            DeliveryError: If it is not, or none comes.
+            DeliveryError: If the status is another one, or no response comes.
         """
         hook = envelope.hook
-        receiver = _receiver(hook)
-        session = await self._opened()
+        receiver = _receiver_origin(hook)
+        session = await self._open_session()
         try:
             async with session.post(
                 hook.webhook.url,
@@ -205,22 +209,22 @@ class Sender:
             ) as response:
                 if not 200 <= response.status < 300:
                     response.close()
-                    raise _refused(hook.id, receiver, response)
+                    raise _status_error(hook.id, receiver, response)
                 yield response
         except TimeoutError:
             raise DeliveryError(hook.id, "timeout", f"{receiver} did not answer within {timeout:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _unreachable(hook.id, receiver, error) from None
+            raise _connection_error(hook.id, receiver, error) from None
 
-    async def _headers(
+    async def _build_headers(
         self, envelope: Envelope, more: dict[str, str], timeout: float | None = None
     ) -> CIMultiDict[str]:
         hook = envelope.hook
-        _receiver(hook)  # what goes nowhere needs no secret
+        _receiver_origin(hook)  # refuse an unusable URL before a secret is read for it
         headers = CIMultiDict({"user-agent": self._agent})
         for name, template in hook.webhook.headers.items():
-            headers[name] = _header(hook, name, template)
-        ring, key = await self._ring_of(hook, timeout)
+            headers[name] = _fill_header(hook, name, template)
+        ring, key = await self._find_signing_key(hook, timeout)
         try:
             signed = sign(envelope.id, int(time.time()), envelope.payload, ring, name=key)
         except WebhookKeyError as error:
@@ -230,11 +234,12 @@ class Sender:
         headers.update({"content-type": "application/json", "accept-encoding": "identity", **more, **signed})
         return headers
 
-    async def _ring_of(self, hook: HookData, timeout: float | None = None) -> tuple[KeyRing, str]:
-        """What signs for a hook, and by which name.
+    async def _find_signing_key(self, hook: HookData, timeout: float | None = None) -> tuple[KeyRing, str]:
+        """Return the key ring that signs for a hook, and the name of the key in it.
 
         Raises:
-            DeliveryError: If nobody can say in time. Its cause tells a key that is not here from one that is wrong.
+            DeliveryError: If the secret cannot be read in time. `__cause__` says whether the master key or the
+                database was missing.
         """
         if self.secrets is None:
             return self.keys, hook.webhook.key
@@ -246,7 +251,7 @@ class Sender:
         except (MasterKeyError, StoreUnavailableError) as error:
             raise DeliveryError(hook.id, "configuration", str(error)) from error
 
-    async def _opened(self) -> aiohttp.ClientSession:
+    async def _open_session(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
         if self._session is not None and self._loop is loop:
             return self._session
@@ -255,7 +260,7 @@ class Sender:
         connector = aiohttp.TCPConnector(
             limit=self._connections,
             limit_per_host=max(1, self._connections // 5),
-            resolver=Lookups(),
+            resolver=_NameResolver(),
             socket_factory=self._guard.socket,
             ssl=True if self._tls is None else self._tls,
         )
@@ -267,8 +272,8 @@ class Sender:
             await left.close()
         return session
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes | None:
-        """The body of an answer; `None`, and the connection is gone, if it is too long."""
+    async def _read_body(self, response: aiohttp.ClientResponse) -> bytes | None:
+        """Read the body of a response; if it is too long, close the connection and return `None`."""
         parts, length = [], 0
         async for part in response.content.iter_any():
             parts.append(part)
@@ -278,16 +283,16 @@ class Sender:
                 return None
         return b"".join(parts)
 
-    async def _finish(self, response: aiohttp.ClientResponse) -> None:
-        """Read what else there is, so that the connection can be used again. The delivery was taken all the same."""
+    async def _drain(self, response: aiohttp.ClientResponse) -> None:
+        """Read the rest of a response so that the connection can be reused; errors no longer matter."""
         try:
-            await self._read(response)
-        except (aiohttp.ClientError, OSError):  # the status has come; a body that never ends, or lies, changes nothing
+            await self._read_body(response)
+        except (aiohttp.ClientError, OSError):  # the status 2xx has come, and the body does not change it
             response.close()
 
     async def _check_signature(self, envelope: Envelope, response: aiohttp.ClientResponse, body: bytes) -> None:
         given = [(name, value) for name, value in response.headers.items() if name.lower() in SIGNATURE_HEADERS]
-        ring, _ = await self._ring_of(envelope.hook, envelope.hook.webhook.timeout)
+        ring, _ = await self._find_signing_key(envelope.hook, envelope.hook.webhook.timeout)
         try:
             verified = verify(given, body, ring)
             if verified.id != ANSWER_PREFIX + envelope.id:
@@ -297,11 +302,48 @@ class Sender:
             raise DeliveryError(envelope.hook.id, "invalid_response", problem) from None
 
 
-def _receiver(hook: HookData) -> str:
-    """Where a delivery goes, for errors: paths and queries may hold secrets.
+class _NameResolver(AbstractResolver):
+    """Look up host names with the operating system's resolver, in threads that only this sender uses.
+
+    aiohttp's own `ThreadedResolver` uses the default threads of the event loop. Those are few and belong to the
+    application: names whose lookup hangs would take all of them.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(LOOKUP_THREADS, thread_name_prefix="hookline-lookup")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """Return the addresses of a host name.
+
+        Raises:
+            OSError: If the name has no address.
+        """
+        look_up = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(address[0]),
+                port=int(address[1]),
+                family=kind,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for kind, _, protocol, _, address in found
+        ]
+
+    async def close(self) -> None:
+        """Release the threads without waiting for them; a thread whose lookup hangs ends with the lookup."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _receiver_origin(hook: HookData) -> str:
+    """Return the scheme and host of a hook's URL for error messages, since path and query may hold secrets.
 
     Raises:
-        DeliveryError: If it is nowhere that can be reached over HTTP.
+        DeliveryError: If the URL is no usable HTTP URL.
     """
     try:
         parts = urlsplit(hook.webhook.url)
@@ -312,11 +354,11 @@ def _receiver(hook: HookData) -> str:
     raise DeliveryError(hook.id, "configuration", "its `url` is no http:// or https:// address without a user")
 
 
-def _header(hook: HookData, name: str, template: str) -> str:
-    """A header's value, with the variables of this process in their places.
+def _fill_header(hook: HookData, name: str, template: str) -> str:
+    """Fill the environment variables into a header's template.
 
     Raises:
-        DeliveryError: If one is missing, or the header may not be sent. It never shows a value.
+        DeliveryError: If a variable is missing, or the header may not be sent. The error never shows a value.
     """
 
     def problem(text: str) -> DeliveryError:
@@ -335,19 +377,19 @@ def _header(hook: HookData, name: str, template: str) -> str:
     return value
 
 
-def _refused(hook_id: str, receiver: str, response: aiohttp.ClientResponse) -> DeliveryError:
+def _status_error(hook_id: str, receiver: str, response: aiohttp.ClientResponse) -> DeliveryError:
     status = response.status
     return DeliveryError(
         hook_id,
         "gone" if status == 410 else "http_error",
         f"{receiver} answered {status}" + (", and redirects are not followed" if 300 <= status < 400 else ""),
         status_code=status,
-        retry_after=_retry_after(response.headers.get("retry-after")),
+        retry_after=_parse_retry_after(response.headers.get("retry-after")),
     )
 
 
-def _retry_after(given: str | None) -> float | None:
-    """Seconds from now, whichever of its two forms the header has; `None` if it has neither."""
+def _parse_retry_after(given: str | None) -> float | None:
+    """Parse `Retry-After` (seconds or a date) into seconds from now; `None` if it is neither."""
     if given is None:
         return None
     text = given.strip()
@@ -361,7 +403,7 @@ def _retry_after(given: str | None) -> float | None:
     return min(max(0.0, seconds), LONGEST_WAIT)
 
 
-def _unreachable(hook_id: str, receiver: str, error: Exception) -> DeliveryError:
+def _connection_error(hook_id: str, receiver: str, error: Exception) -> DeliveryError:
     cause: Any = getattr(error, "os_error", error)
     if isinstance(cause, BlockedAddressError):
         return DeliveryError(hook_id, "blocked", f"{receiver} may not be reached: {cause}")

@@ -1,4 +1,4 @@
-"""Sign deliveries and verify their signatures, with keys that are known by name."""
+"""Sign webhooks and verify their signatures (Standard Webhooks), with named keys: HMAC-SHA256 or Ed25519."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from hookline.errors import HooklineError, HookUsageError, MissingExtraError
+from hookline.errors import HooklineError, HookUsageError, MissingExtraError, define_error
 
 __all__ = [
     "ANSWER_PREFIX",
@@ -36,6 +36,7 @@ logger = logging.getLogger("hookline")
 ENVIRONMENT_KEY = "HOOKLINE_WEBHOOK_KEY"
 
 
+@define_error("{where}: {problem}")
 class WebhookKeyError(HooklineError, ValueError):
     """A signing key cannot be used.
 
@@ -44,12 +45,8 @@ class WebhookKeyError(HooklineError, ValueError):
         problem: What is wrong, and how to fix it.
     """
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(where, problem)
-        self.where, self.problem = where, problem
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.problem}"
+    where: str
+    problem: str
 
 
 class _Key(Protocol):
@@ -58,8 +55,8 @@ class _Key(Protocol):
     def accepts(self, text: bytes, signature: bytes) -> bool: ...
 
 
-class _Shared:
-    """A `whsec_` key: both sides know it."""
+class _SharedKey:
+    """A `whsec_` key (HMAC), which sender and receiver share."""
 
     version = "v1"
 
@@ -73,8 +70,8 @@ class _Shared:
         return hmac.compare_digest(self.signature(text), signature)
 
 
-class _Public:
-    """A `whpk_` key: it verifies only."""
+class _PublicKey:
+    """A `whpk_` key (Ed25519), which verifies only."""
 
     version = "v1a"
 
@@ -92,8 +89,8 @@ class _Public:
         return True
 
 
-class _Private(_Public):
-    """A `whsk_` key: it signs, and its public half verifies."""
+class _PrivateKey(_PublicKey):
+    """A `whsk_` key (Ed25519), which signs; its public half verifies."""
 
     def __init__(self, seed: bytes) -> None:
         self._signer = _ed25519().Ed25519PrivateKey.from_private_bytes(seed)
@@ -105,17 +102,17 @@ class _Private(_Public):
 
 
 class KeyRing:
-    """Named keys, each a list of secrets of which every one signs, so that receivers can change over in their own time.
+    """Named keys. Each is a list of secrets that all sign, so that receivers can rotate in their own time.
 
-    A process that sends holds `whsec_` keys, which receivers share, or `whsk_` keys, of which receivers know only the
-    public half, `whpk_`. A process that receives may hold any of the three.
+    A sending process holds `whsec_` keys, which it shares with receivers, or `whsk_` keys, of which receivers know only
+    the public half, `whpk_`. A receiving process may hold any of the three.
 
     Args:
-        keys: By name, newest first; `""` is the one that webhooks use unless they name another.
+        keys: The secrets by name, newest first; `""` is the key of webhooks that name none.
 
     Raises:
-        WebhookKeyError: If one cannot be read.
-        MissingExtraError: If one is asymmetric, and `cryptography` is not installed.
+        WebhookKeyError: If a secret cannot be parsed.
+        MissingExtraError: If a secret is asymmetric, and `cryptography` is not installed.
     """
 
     def __init__(self, keys: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -123,19 +120,19 @@ class KeyRing:
         for name, secrets in (keys or {}).items():
             if isinstance(secrets, str):
                 raise WebhookKeyError(f"Key {name!r}", "a key is a list of secrets, newest first; got one string")
-            self._keys[name] = tuple(_read(secret, f"Key {name!r}") for secret in secrets)
+            self._keys[name] = tuple(_parse_key(secret, f"Key {name!r}") for secret in secrets)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> KeyRing:
-        """The keys that `HOOKLINE_WEBHOOK_KEY` holds, separated by spaces, newest first.
+        """Read keys from environment variables, each with secrets separated by spaces, newest first.
 
-        `HOOKLINE_WEBHOOK_KEY_BILLING` holds those of the name `"billing"`.
+        `HOOKLINE_WEBHOOK_KEY` holds the unnamed key, `HOOKLINE_WEBHOOK_KEY_BILLING` the key `"billing"`.
 
         Args:
-            environment: The variables; `os.environ` unless given.
+            environment: The environment variables; `os.environ` by default.
 
         Raises:
-            WebhookKeyError: If one cannot be read.
+            WebhookKeyError: If a secret cannot be parsed.
         """
         ring = cls()
         for variable, value in (os.environ if environment is None else environment).items():
@@ -145,41 +142,41 @@ class KeyRing:
             elif not variable.startswith(f"{ENVIRONMENT_KEY}_") or not name:
                 continue
             if secrets := value.split():
-                ring._keys[name] = tuple(_read(secret, variable) for secret in secrets)
+                ring._keys[name] = tuple(_parse_key(secret, variable) for secret in secrets)
         return ring
 
     def rotate(self, name: str, new: str, keep: int = 1) -> None:
-        """Sign with a new secret from now on, and with some of the old ones too.
+        """Add a new secret to a key, and keep some of the old ones.
 
-        Drop the old ones (`keep=0` with the next rotation) once every receiver knows the new one.
+        Drop the old secrets (`keep=0` with the next rotation) once every receiver knows the new one.
 
         Args:
-            name: Of the key; one that is not there yet is made.
+            name: The name of the key; a key of a new name is created.
             new: The new secret.
-            keep: How many of the old secrets go on signing.
+            keep: Number of old secrets that go on signing.
 
         Raises:
-            WebhookKeyError: If the new secret cannot be read.
+            WebhookKeyError: If the new secret cannot be parsed.
         """
         kept = self._keys.get(name, ())[: max(0, keep)]
-        self._keys[name] = (_read(new, f"Key {name!r}"), *kept)
+        self._keys[name] = (_parse_key(new, f"Key {name!r}"), *kept)
         logger.info("Webhook key %r was rotated; %d older secrets still sign", name, len(kept))
 
     def add(self, name: str, other: KeyRing) -> None:
-        """Sign with the secrets of another ring of that name too."""
+        """Append the secrets that another ring has under that name."""
         self._keys[name] = (*self._keys.get(name, ()), *other._keys.get(name, ()))
 
     def signs(self, name: str = "") -> bool:
-        """Whether there is a secret of that name that can sign."""
-        return any(isinstance(key, _Shared | _Private) for key in self._keys.get(name, ()))
+        """Return whether the key of that name has a secret that can sign."""
+        return any(isinstance(key, _SharedKey | _PrivateKey) for key in self._keys.get(name, ()))
 
     def signatures(self, text: bytes, name: str = "") -> str:
-        """The signatures of a text by every secret of a name, as `webhook-signature` has them.
+        """Sign a text with every secret of a key, and return the value of `webhook-signature`.
 
         Raises:
-            WebhookKeyError: If there is none.
+            WebhookKeyError: If the key has no secret that can sign.
         """
-        signing = [key for key in self._keys.get(name, ()) if isinstance(key, _Shared | _Private)]
+        signing = [key for key in self._keys.get(name, ()) if isinstance(key, _SharedKey | _PrivateKey)]
         if not signing:
             raise WebhookKeyError(
                 f"Key {name!r}",
@@ -189,8 +186,8 @@ class KeyRing:
         return " ".join(f"{key.version},{b64encode(key.signature(text)).decode()}" for key in signing)
 
     def accepts(self, text: bytes, signatures: str) -> bool:
-        """Whether one of the signatures is by one of the secrets, of whatever name."""
-        given = list(_signatures(signatures))
+        """Return whether at least one of the signatures is by one of the secrets, of any key."""
+        given = list(_parse_signatures(signatures))
         keys = [key for secrets in self._keys.values() for key in secrets]
         return any(version == key.version and key.accepts(text, decoded) for version, decoded in given for key in keys)
 
@@ -202,43 +199,43 @@ Keys: TypeAlias = KeyRing | Sequence[str] | str
 
 
 def generate_key(kind: Literal["hmac", "ed25519"] = "hmac") -> str:
-    """A new secret: `whsec_...`, to be shared with the receiver, or `whsk_...`, of which `public_key` is shared."""
+    """Generate a secret: `whsec_...`, shared with the receiver, or `whsk_...`, whose `public_key` is shared."""
     if kind == "hmac":
         return f"whsec_{b64encode(os.urandom(32)).decode()}"
     if kind != "ed25519":
         raise HookUsageError(f"A key is of the kind 'hmac' or 'ed25519'; got {kind!r}.")
     seed = os.urandom(32)
-    return f"whsk_{b64encode(seed + _Private(seed).public).decode()}"
+    return f"whsk_{b64encode(seed + _PrivateKey(seed).public).decode()}"
 
 
 def public_key(secret: str) -> str:
-    """The public half, `whpk_...`, of a `whsk_` key, for receivers.
+    """Return the public half (`whpk_...`) of a `whsk_` key, for receivers.
 
     Raises:
-        WebhookKeyError: If it is no such key.
+        WebhookKeyError: If the key is not a `whsk_` or `whpk_` key.
     """
-    key = _read(secret, "public_key")
-    if not isinstance(key, _Public):
+    key = _parse_key(secret, "public_key")
+    if not isinstance(key, _PublicKey):
         raise WebhookKeyError("public_key", "only an asymmetric key (whsk_) has a public half")
     return f"whpk_{b64encode(key.public).decode()}"
 
 
 def as_key_ring(keys: Keys) -> KeyRing:
-    """Keys as a ring, however they are given.
+    """Convert a secret or a list of secrets into a `KeyRing`.
 
     Raises:
-        WebhookKeyError: If one cannot be read.
+        WebhookKeyError: If a secret cannot be parsed.
     """
     if isinstance(keys, KeyRing):
         return keys
     return KeyRing({"": [keys] if isinstance(keys, str) else list(keys)})
 
 
-def _read(secret: object, where: str) -> _Key:
-    """A key from its text.
+def _parse_key(secret: object, where: str) -> _Key:
+    """Parse the text of a key.
 
     Raises:
-        WebhookKeyError: Without the text, which is secret.
+        WebhookKeyError: If it cannot be parsed. The error never contains the text, which is secret.
     """
     prefix, _, text = secret.partition("_") if isinstance(secret, str) else ("", "", "")
     if prefix not in ("whsec", "whsk", "whpk"):
@@ -250,21 +247,21 @@ def _read(secret: object, where: str) -> _Key:
     if prefix == "whsec":
         if not 24 <= len(raw) <= 64:
             raise WebhookKeyError(where, f"a whsec_ key has 24 to 64 bytes; got {len(raw)}")
-        return _Shared(raw)
+        return _SharedKey(raw)
     if prefix == "whpk":
         if len(raw) != 32:
             raise WebhookKeyError(where, f"a whpk_ key has 32 bytes; got {len(raw)}")
-        return _Public(raw)
+        return _PublicKey(raw)
     if len(raw) not in (32, 64):
         raise WebhookKeyError(where, f"a whsk_ key has 32 bytes, or 64 with its public half; got {len(raw)}")
-    key = _Private(raw[:32])
+    key = _PrivateKey(raw[:32])
     if raw[32:] not in (b"", key.public):
         raise WebhookKeyError(where, "the public half in the whsk_ key belongs to another key")
     return key
 
 
-def _signatures(header: str) -> Iterator[tuple[str, bytes]]:
-    """The signatures that can be read; what is of another version, or no base64, is passed over."""
+def _parse_signatures(header: str) -> Iterator[tuple[str, bytes]]:
+    """Yield version and bytes of each signature in a header; entries that are not base64 are skipped."""
     for each in header.split(" "):
         version, comma, text = each.partition(",")
         if comma:
@@ -283,36 +280,32 @@ def _ed25519() -> Any:
 
 
 ANSWER_PREFIX = "answer_"
-"""Begins the id with which an answer is signed. Without it, a question sent back would be a signed answer to itself."""
+"""Prefix of the id under which an answer is signed. Without it, a question sent back would pass as its own answer."""
 SIGNATURE_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
 ID = re.compile(r"[!-\-/-~]{1,256}")
-"""Printable, and no `.`, which would make the signed text ambiguous."""
+"""Printable ASCII without `.`, which would make the signed text ambiguous."""
 TIMESTAMP = re.compile(r"[0-9]{1,15}")
 LONGEST_SIGNATURES = 4096
-"""Characters of `webhook-signature`: some forty signatures, each of which costs work to refuse."""
+"""Longest `webhook-signature`, in characters: about forty signatures. Each costs work to check."""
 
 
+@define_error("Not a delivery that was signed for us: {reason}.")
 class WebhookVerificationError(HooklineError, ValueError):
-    """A request was not signed with one of the keys, or not just now.
+    """A request has no valid, recent signature by one of the keys.
 
     Attributes:
-        reason: What is wrong with it; it may be told to whoever sent it.
+        reason: What is wrong with the request; safe to show to its sender.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"Not a delivery that was signed for us: {self.reason}."
+    reason: str
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """A delivery whose signature was verified.
 
     Attributes:
-        id: Of the delivery; the same in every attempt.
-        timestamp: When this attempt was signed, in unix seconds.
+        id: The id of the delivery; the same in every attempt.
+        timestamp: The time of this attempt, in unix seconds.
     """
 
     id: str
@@ -320,18 +313,18 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sign(id: str, timestamp: int, body: bytes, keys: Keys, *, name: str = "") -> dict[str, str]:  # noqa: A002
-    """The three headers that sign a delivery.
+    """Sign a delivery, and return the three signature headers.
 
     Args:
-        id: Of the delivery; the same in every attempt.
-        timestamp: Of this attempt, in unix seconds.
-        body: What is sent, byte by byte.
-        keys: A ring, or secrets, newest first; every one of the name signs.
-        name: Which key of the ring.
+        id: The id of the delivery; the same in every attempt.
+        timestamp: The time of this attempt, in unix seconds.
+        body: The exact bytes that are sent.
+        keys: A key ring, or secrets, newest first; each secret of the key signs.
+        name: The name of the key in the ring.
 
     Raises:
-        HookUsageError: If the id cannot be signed, or the body is no bytes.
-        WebhookKeyError: If there is no secret of that name, or one cannot be read.
+        HookUsageError: If the id has characters that cannot be signed, or the body is not `bytes`.
+        WebhookKeyError: If there is no secret of that name, or one cannot be parsed.
     """
     if not isinstance(id, str) or not ID.fullmatch(id):
         raise HookUsageError("The id of a delivery is 1 to 256 printable ASCII characters without '.' or spaces.")
@@ -350,27 +343,27 @@ def verify(
     tolerance: float = 300.0,
     now: float | None = None,
 ) -> Verified:
-    """Make sure that a request was signed with one of the keys, and just now.
+    """Verify that a request has a recent signature by one of the keys.
 
-    It is the receiver's duty to remember ids: a request may come again, unchanged, within the tolerance. `WebhookGuard`
-    does both.
+    The receiver has to remember ids, since a request may be repeated unchanged within the tolerance. `WebhookGuard`
+    verifies and remembers.
 
     Args:
-        headers: Of the request: a mapping, or pairs of names and values, as ASGI has them.
-        body: Of the request, as it came: what was parsed and written again has other bytes.
-        keys: A ring, of which every key is accepted, or secrets; public keys (`whpk_`) will do.
-        tolerance: How many seconds old, or ahead of our clock, the signature may be.
-        now: Unix seconds; the clock's unless given.
+        headers: The request's headers: a mapping, or pairs of names and values as in ASGI.
+        body: The request's body as it came; a body that was parsed and serialized again has other bytes.
+        keys: A key ring, of which every key is accepted, or secrets; public keys (`whpk_`) suffice.
+        tolerance: Seconds that the signature may be old, or ahead of this machine's clock.
+        now: The present time in unix seconds; the clock's by default.
 
     Raises:
-        WebhookVerificationError: If anything about the request is wrong.
-        HookUsageError: If the body is no bytes.
-        WebhookKeyError: If a key cannot be read.
+        WebhookVerificationError: If the signature is missing, wrong or not recent.
+        HookUsageError: If the body is not `bytes`.
+        WebhookKeyError: If a key cannot be parsed.
     """
     if not isinstance(body, bytes):
         raise HookUsageError(f"What is verified is the body as it came, as bytes; got {type(body).__name__}.")
     ring = as_key_ring(keys)
-    id, timestamp, signatures = _signed_headers(headers)  # noqa: A001
+    id, timestamp, signatures = _extract_signature_headers(headers)  # noqa: A001
     if not ID.fullmatch(id):
         raise WebhookVerificationError("`webhook-id` is not 1 to 256 printable characters without '.'")
     if not TIMESTAMP.fullmatch(timestamp):
@@ -387,14 +380,14 @@ def verify(
     return Verified(id=id, timestamp=int(timestamp))
 
 
-def _signed_headers(headers: object) -> list[str]:
-    """The values of the three headers, each of which is there exactly once.
+def _extract_signature_headers(headers: object) -> list[str]:
+    """Return the values of the three signature headers.
 
     Raises:
-        WebhookVerificationError: If that is not so.
+        WebhookVerificationError: If one of them is missing or repeated.
     """
     found: dict[str, str] = {}
-    for name, value in _pairs(headers):
+    for name, value in _iterate_headers(headers):
         lower = name.lower()
         if lower in found and lower in SIGNATURE_HEADERS:
             raise WebhookVerificationError(f"`{lower}` is there more than once")
@@ -405,15 +398,15 @@ def _signed_headers(headers: object) -> list[str]:
     return [found[name] for name in SIGNATURE_HEADERS]
 
 
-def _pairs(headers: object) -> Iterator[tuple[str, str]]:
+def _iterate_headers(headers: object) -> Iterator[tuple[str, str]]:
     given = headers.items() if isinstance(headers, Mapping) else headers
     try:
         for name, value in given:  # type: ignore[attr-defined]
             if isinstance(name, str | bytes) and isinstance(value, str | bytes):
-                yield _text(name), _text(value)
+                yield _decode_header(name), _decode_header(value)
     except (TypeError, ValueError):
         raise WebhookVerificationError("its headers cannot be read") from None
 
 
-def _text(value: str | bytes) -> str:
+def _decode_header(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value

@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 from hookline._checks import shown
-from hookline.errors import HooklineError, HookUsageError, ToolCallError
+from hookline.errors import HooklineError, HookUsageError, ToolCallError, define_error
 
 __all__ = [
     "AnswerError",
@@ -64,6 +64,7 @@ __all__ = [
 ]
 
 
+@define_error()
 class UnknownSuiteError(HooklineError, LookupError):
     """There is no suite of that name.
 
@@ -72,14 +73,14 @@ class UnknownSuiteError(HooklineError, LookupError):
         known: The suites that there are.
     """
 
-    def __init__(self, name: str, known: list[str]) -> None:
-        super().__init__(name, known)
-        self.name, self.known = name, known
+    name: str
+    known: list[str]
 
     def __str__(self) -> str:
         return f"There is no suite {self.name!r}. Suites: {', '.join(self.known)}."
 
 
+@define_error()
 class UnknownTaskError(HooklineError, LookupError):
     """A suite has no task of that name.
 
@@ -89,14 +90,15 @@ class UnknownTaskError(HooklineError, LookupError):
         known: The tasks that the suite has.
     """
 
-    def __init__(self, suite: str, name: str, known: list[str]) -> None:
-        super().__init__(suite, name, known)
-        self.suite, self.name, self.known = suite, name, known
+    suite: str
+    name: str
+    known: list[str]
 
     def __str__(self) -> str:
         return f"Suite {self.suite!r} has no task {self.name!r}. Tasks: {', '.join(self.known)}."
 
 
+@define_error("The real tool {tool!r} is forbidden in this run: no hook had answered the call.")
 class ForbiddenToolError(ToolCallError):
     """A tool would really have run although the run was to be answered by a recording alone.
 
@@ -104,14 +106,12 @@ class ForbiddenToolError(ToolCallError):
         tool: The tool, as `toolset/name`.
     """
 
-    def __init__(self, tool: str) -> None:
-        super().__init__(tool)
-        self.tool = tool
-
-    def __str__(self) -> str:
-        return f"The real tool {self.tool!r} is forbidden in this run: no hook had answered the call."
+    tool: str
 
 
+@define_error(
+    "The report cannot be written to {path}: {reason}. Name a file in a folder that exists and that you may write to."
+)
 class ReportError(HooklineError, OSError):
     """A report cannot be written where it was asked for.
 
@@ -120,17 +120,11 @@ class ReportError(HooklineError, OSError):
         reason: Why not.
     """
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return (
-            f"The report cannot be written to {self.path}: {self.reason}. "
-            "Name a file in a folder that exists and that you may write to."
-        )
+    path: str
+    reason: str
 
 
+@define_error()
 class EventFileError(HooklineError, ValueError):
     """A file of events cannot be read or written.
 
@@ -141,9 +135,10 @@ class EventFileError(HooklineError, ValueError):
         line: The line that it is about, from 1; `None` where it is about the file as a whole.
     """
 
-    def __init__(self, path: str, what: str, reason: str, line: int | None = None) -> None:
-        super().__init__(path, what, reason, line)
-        self.path, self.what, self.reason, self.line = path, what, reason, line
+    path: str
+    what: str
+    reason: str
+    line: int | None = None
 
     def __str__(self) -> str:
         if self.line is None:
@@ -152,6 +147,7 @@ class EventFileError(HooklineError, ValueError):
         return f"Line {self.line} of {self.path} cannot be {self.what}: {self.reason}.{hint}"
 
 
+@define_error("{reason}")
 class AnswerError(HooklineError):
     """A rule is for a call and has no answer to it; the model is told so, and the real tool does not run.
 
@@ -159,12 +155,7 @@ class AnswerError(HooklineError):
         reason: Why it has none.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
+    reason: str
 
 
 class NeverMatchingRuleWarning(UserWarning):
@@ -192,6 +183,7 @@ class CassetteError(HooklineError):
     path: str
 
 
+@define_error()
 class CassetteFileError(CassetteError, ValueError):
     """A file cannot be used as a cassette.
 
@@ -201,9 +193,9 @@ class CassetteFileError(CassetteError, ValueError):
         line: The line that it is about, from 1; `None` where it is about the file as a whole.
     """
 
-    def __init__(self, path: str, problem: str, line: int | None = None) -> None:
-        super().__init__(path, problem, line)
-        self.path, self.problem, self.line = path, problem, line
+    path: str
+    problem: str
+    line: int | None = None
 
     def __str__(self) -> str:
         where = self.path if self.line is None else f"{self.path}, line {self.line}"
@@ -229,6 +221,10 @@ class CassetteVersionError(CassetteFileError):
         self.version, self.known = version, known
 
 
+@define_error(
+    "The cassette {name!r} was not saved: {path} has changed since it was read, so another test or process has "
+    "written it. Name one file a case; if it was a passing collision, run this one again."
+)
 class CassetteConflictError(CassetteError):
     """Somebody else has written a cassette's file since it was read, so that saving would lose recordings.
 
@@ -237,17 +233,11 @@ class CassetteConflictError(CassetteError):
         name: Name of the cassette that was not saved; what it recorded is still in memory.
     """
 
-    def __init__(self, path: str, name: str) -> None:
-        super().__init__(path, name)
-        self.path, self.name = path, name
-
-    def __str__(self) -> str:
-        return (
-            f"The cassette {self.name!r} was not saved: {self.path} has changed since it was read, so another test or "
-            "process has written it. Name one file a case; if it was a passing collision, run this one again."
-        )
+    path: str
+    name: str
 
 
+@define_error("The cassette {path} cannot be written: {reason}. Name a file that you may write to.")
 class CassetteWriteError(CassetteError, OSError):
     """A cassette's file cannot be written where it is to be.
 
@@ -256,14 +246,11 @@ class CassetteWriteError(CassetteError, OSError):
         reason: Why not.
     """
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"The cassette {self.path} cannot be written: {self.reason}. Name a file that you may write to."
+    path: str
+    reason: str
 
 
+@define_error()
 class UnrecordedOperationError(HooklineError, KeyError):
     """A recorder has seen nothing of an operation.
 
@@ -272,14 +259,14 @@ class UnrecordedOperationError(HooklineError, KeyError):
         known: The operations that it has.
     """
 
-    def __init__(self, operation_id: str, known: list[str]) -> None:
-        super().__init__(operation_id, known)
-        self.operation_id, self.known = operation_id, known
+    operation_id: str
+    known: list[str]
 
     def __str__(self) -> str:
         return f"No operation {self.operation_id!r} was recorded. {_recorded(self.known)}"
 
 
+@define_error()
 class NotOneOperationError(HooklineError, LookupError):
     """The only operation was asked for, and there is none, or more than one.
 
@@ -287,9 +274,7 @@ class NotOneOperationError(HooklineError, LookupError):
         known: The operations that were recorded, sub-agents' left out.
     """
 
-    def __init__(self, known: list[str]) -> None:
-        super().__init__(known)
-        self.known = known
+    known: list[str]
 
     def __str__(self) -> str:
         if not self.known:
@@ -299,6 +284,7 @@ class NotOneOperationError(HooklineError, LookupError):
         )
 
 
+@define_error()
 class UnseenEventError(HooklineError, LookupError):
     """An operation has no event of the kind that was asked for.
 
@@ -307,14 +293,14 @@ class UnseenEventError(HooklineError, LookupError):
         seen: What the operation has, a line per event.
     """
 
-    def __init__(self, wanted: str, seen: list[str]) -> None:
-        super().__init__(wanted, seen)
-        self.wanted, self.seen = wanted, seen
+    wanted: str
+    seen: list[str]
 
     def __str__(self) -> str:
         return f"There is no {self.wanted}.{_told(self.seen)}"
 
 
+@define_error()
 class EventWaitError(HooklineError, TimeoutError):
     """An event that was waited for did not happen in time.
 
@@ -326,9 +312,11 @@ class EventWaitError(HooklineError, TimeoutError):
         seen: What was seen, a line per event.
     """
 
-    def __init__(self, wanted: str, timeout: float, count: int, met: int, seen: list[str]) -> None:
-        super().__init__(wanted, timeout, count, met, seen)
-        self.wanted, self.timeout, self.count, self.met, self.seen = wanted, timeout, count, met, seen
+    wanted: str
+    timeout: float
+    count: int
+    met: int
+    seen: list[str]
 
     def __str__(self) -> str:
         wanted = f"no {self.wanted}" if self.count == 1 else f"only {self.met} of {self.count} {self.wanted}"
@@ -352,6 +340,7 @@ MAX_SECONDS = 1e9
 """About thirty years: far beyond any run, and sums of it stay exact enough to compare."""
 
 
+@define_error("{fault}: `{field}` {problem}.")
 class FaultDefinitionError(HooklineError, ValueError):
     """A fault cannot strike as it was given.
 
@@ -361,14 +350,12 @@ class FaultDefinitionError(HooklineError, ValueError):
         problem: What is wrong, and what is expected.
     """
 
-    def __init__(self, fault: str, field: str, problem: str) -> None:
-        super().__init__(fault, field, problem)
-        self.fault, self.field, self.problem = fault, field, problem
-
-    def __str__(self) -> str:
-        return f"{self.fault}: `{self.field}` {self.problem}."
+    fault: str
+    field: str
+    problem: str
 
 
+@define_error()
 class FaultFileError(HooklineError, ValueError):
     """A file of faults cannot be read; nothing of it is used.
 
@@ -378,9 +365,9 @@ class FaultFileError(HooklineError, ValueError):
         line: Where, from 1; `None` if no line is to blame.
     """
 
-    def __init__(self, path: str, problem: str, line: int | None = None) -> None:
-        super().__init__(path, problem, line)
-        self.path, self.problem, self.line = path, problem, line
+    path: str
+    problem: str
+    line: int | None = None
 
     def __str__(self) -> str:
         where = self.path if self.line is None else f"{self.path}, line {self.line}"
@@ -439,6 +426,7 @@ def _number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+@define_error()
 class SuiteFileError(HooklineError, ValueError):
     """A suite's file cannot be used.
 
@@ -448,15 +436,16 @@ class SuiteFileError(HooklineError, ValueError):
         line: The line that it is about, from 1; `None` where it is about the file as a whole.
     """
 
-    def __init__(self, path: str, problem: str, line: int | None = None) -> None:
-        super().__init__(path, problem, line)
-        self.path, self.problem, self.line = path, problem, line
+    path: str
+    problem: str
+    line: int | None = None
 
     def __str__(self) -> str:
         where = self.path if self.line is None else f"{self.path}, line {self.line}"
         return f"{where}: {self.problem}{'' if self.problem.endswith('?') else '.'}"
 
 
+@define_error()
 class ToolNameError(HookUsageError):
     """A check, an expectation or a mock is about a tool that the agent does not have, so that it would never match.
 
@@ -467,14 +456,16 @@ class ToolNameError(HookUsageError):
         problem: What is wrong with it, and which tool may be meant.
     """
 
-    def __init__(self, task: str, what: str, pattern: str, problem: str) -> None:
-        super().__init__(task, what, pattern, problem)
-        self.task, self.what, self.pattern, self.problem = task, what, pattern, problem
+    task: str
+    what: str
+    pattern: str
+    problem: str
 
     def __str__(self) -> str:
         return f"Task {self.task!r}, {self.what}: {self.problem}{'' if self.problem.endswith('?') else '.'}"
 
 
+@define_error("{path} is no saved run: {reason}. `hookline eval SUITE --save FILE` writes one.")
 class RunFileError(HooklineError, ValueError):
     """A saved run cannot be read.
 
@@ -483,14 +474,14 @@ class RunFileError(HooklineError, ValueError):
         reason: Why not.
     """
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"{self.path} is no saved run: {self.reason}. `hookline eval SUITE --save FILE` writes one."
+    path: str
+    reason: str
 
 
+@define_error(
+    "Mode {mode!r} needs a folder of cassettes: {problem}. Name one with `--cassettes DIR`, or `cassettes=` in "
+    "Python; `--mode record` writes it."
+)
 class CassetteFolderError(HooklineError, ValueError):
     """A run records or replays, and does not know where its cassettes are.
 
@@ -499,17 +490,11 @@ class CassetteFolderError(HooklineError, ValueError):
         problem: What it lacks.
     """
 
-    def __init__(self, mode: str, problem: str) -> None:
-        super().__init__(mode, problem)
-        self.mode, self.problem = mode, problem
-
-    def __str__(self) -> str:
-        return (
-            f"Mode {self.mode!r} needs a folder of cassettes: {self.problem}. Name one with `--cassettes DIR`, or "
-            "`cassettes=` in Python; `--mode record` writes it."
-        )
+    mode: str
+    problem: str
 
 
+@define_error()
 class UnknownAttackChoiceError(HooklineError, LookupError):
     """There is no such policy or wording of an attack.
 
@@ -519,9 +504,9 @@ class UnknownAttackChoiceError(HooklineError, LookupError):
         known: What there is.
     """
 
-    def __init__(self, choice: str, given: str, known: Sequence[str]) -> None:
-        super().__init__(choice, given, known)
-        self.choice, self.given, self.known = choice, given, known
+    choice: str
+    given: str
+    known: Sequence[str]
 
     def __str__(self) -> str:
         return f"{self.given!r} is no {self.choice} of an attack; there are: {', '.join(map(repr, self.known))}."

@@ -699,7 +699,7 @@ def _tool_test(pattern: object) -> tuple[int, Callable[[str], object]]:
         return PREDICATE, pattern
     if not isinstance(pattern, str) or not pattern:
         raise HookUsageError(
-            "A tool is matched by 'identifier/tool_name', a name, a glob, a compiled regular expression or a plain "
+            "A tool is matched by 'toolset/tool_name', a name, a glob, a compiled regular expression or a plain "
             f"function of the path; got {pattern!r:.100}."
         )
     if pattern == "*":

@@ -32,7 +32,6 @@ from hookline.errors import (
     OperationBusyError,
     OperationExistsError,
     OperationMismatchError,
-    StaleStateError,
     message_of,
 )
 from hookline.events import (
@@ -137,6 +136,8 @@ def placeholder_agent(agent_id: str, model: str, provider: str) -> Agent:
 
 class AdapterSegment(Run):
     """A segment of a run whose tools belong to another framework, and are known while they are called."""
+
+    has_foreign_scope = True
 
     __slots__ = ("at_hand", "can_ask", "framework", "given_specs")
 
@@ -640,7 +641,7 @@ class AdapterRun:
             waiting = run.waiting.get(calling.tool_call_id)
             asked_by = waiting.asked_by if waiting is not None and approved else None
             await tool_job(run, step, calling, call, tool, problem, approved=approved, asked_by=asked_by)()
-        except (*LOST_HERE, StaleStateError) as error:
+        except LOST_HERE as error:
             self._lost = error
             raise
         finally:
@@ -775,7 +776,7 @@ class AdapterRun:
             control.suspended = reason == "waiting_for_human"
             return AgentResult(output=said[0], reason=reason)
 
-        control = RunControl(run, pinned=self._resumed)
+        control = RunControl(run, run.watch, pinned=self._resumed)
         if AgentCall not in run.intercepted:
             await terminal(call)
             return AgentDone(output=said[0], ran=True)

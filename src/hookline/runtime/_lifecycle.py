@@ -102,7 +102,7 @@ async def run_through_agent_hooks(
     Returns:
         Why it ended, and the inputs with which they continue it.
     """
-    control = RunControl(run, pinned=resumed)
+    control = RunControl(run, run.watch, pinned=resumed)
     reason: CompletionReason = "done"
     earlier = run.last_content if resumed else ""
 
@@ -202,15 +202,20 @@ class Lifecycle(msgspec.Struct, eq=False):
                 f"The interceptors {', '.join(left_out)} of operation {operation_id!r} were given to the dispatcher, "
                 "which calls observers only. Give their bundle to the run, in `hooks=[...]`."
             )
-        live[operation_id] = None
+        live[operation_id], version = None, run.version
         try:
             if self.claims:
                 await self._claim()
             _register(run)
         except BaseException:
+            if run.claimed:  # a hook could not be registered: nothing runs
+                with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
+                    await return_claim(run, version)
             self._forget()
             raise
         live[operation_id] = run
+        if run.parent is not None:
+            run.join_parent()
         return self
 
     async def __aexit__(
@@ -346,9 +351,12 @@ class Lifecycle(msgspec.Struct, eq=False):
             await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
 
     def _forget(self) -> None:
-        if self.run.begun:
-            end_instrumentation(self.run)
-        del live[self.run.operation_id]
+        run = self.run
+        if run.parent is not None:
+            run.leave_parent()
+        if run.begun:
+            end_instrumentation(run)
+        del live[run.operation_id]
 
 
 def _taken_error(run: Run, version: int | None) -> OperationError:

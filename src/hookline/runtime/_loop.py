@@ -94,7 +94,7 @@ async def lead_step(
         return StepResult(should_continue=reason is None, content=step.content)
 
     call = StepCall(step_index=step.index, **run.call_ids)
-    passage = await run_through_chain(run, call, terminal, RunControl(run, pinned=pinned))
+    passage = await run_through_chain(run, call, terminal, RunControl(run, run.watch, pinned=pinned))
     if passage.denied is not None:
         run.denied = passage.denied
         run.close_step(f"Not run, because a hook denied the step: {passage.denied.reason}")

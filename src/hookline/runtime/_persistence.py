@@ -15,7 +15,7 @@ from hookline.events import CompletionReason, OnError
 from hookline.runtime._agent import jsonable, storable_tools
 from hookline.runtime._journal import storable_text
 from hookline.runtime._run import Run, end_events
-from hookline.runtime._state import DurableStore, OperationState, Steering
+from hookline.runtime._state import DurableStore, InMemoryStore, OperationState, Steering
 
 __all__ = [
     "LOST_HERE",
@@ -34,7 +34,7 @@ __all__ = [
 
 logger = logging.getLogger("hookline")
 
-LOST_HERE = (StoreUnavailableError, StateFormatError, OperationBusyError)
+LOST_HERE = (StoreUnavailableError, StateFormatError, OperationBusyError, StaleStateError)
 """What keeps a run from going on in this process, and is no failure of the operation."""
 
 let_go_when_cancelled: ContextVar[bool] = ContextVar("let_go_when_cancelled", default=False)
@@ -43,9 +43,32 @@ let_go_when_cancelled: ContextVar[bool] = ContextVar("let_go_when_cancelled", de
 
 async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
     """Store the state between two steps."""
+    store = run.store
+    if status == "running" and store.__class__ is InMemoryStore:
+        run.version = store._keep_live(
+            run.operation_id, partial(state_of, run, "running"), expected_version=run.version
+        )
+        return
     if run.attempted is not None:
         await confirm_write(run, run.attempted)
     expected, journal = run.version, run.journal
+    state = run.attempted = state_of(run, status, (expected or 0) + 1)
+    try:
+        if journal.durable:
+            durable = cast(DurableStore, store)
+            await durable.commit(state, expected_version=expected, entries=tuple(journal.entries))
+            journal.drop_written(state.events)
+        else:
+            await store.save(state, expected_version=expected)
+    except StaleStateError:
+        run.attempted = None
+        raise
+    run.attempted = None
+    run.version = state.version
+
+
+def state_of(run: Run, status: CompletionReason | Literal["running"], version: int) -> OperationState:
+    """Return what a store keeps of a run."""
     state = OperationState(
         operation_id=run.operation_id,
         agent_id=run.agent.id,
@@ -75,23 +98,9 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         hooks=run.data,
         interceptors=run.interceptors,
         framework=run.framework,
-        version=(expected or 0) + 1,
+        version=version,
     )
-    if journal.durable:
-        state = journal.complete(state, run.step)
-    run.attempted = state
-    try:
-        if journal.durable:
-            durable = cast(DurableStore, run.store)
-            await durable.commit(state, expected_version=expected, entries=tuple(journal.entries))
-            journal.drop_written(state.events)
-        else:
-            await run.store.save(state, expected_version=expected)
-    except StaleStateError:
-        run.attempted = None
-        raise
-    run.attempted = None
-    run.version = state.version
+    return run.journal.complete(state, run.step) if run.journal.durable else state
 
 
 async def checkpoint(run: Run) -> None:

@@ -211,7 +211,7 @@ class RecoveredAgentJob(msgspec.Struct, eq=False):
             return await continue_agent(run, final, self.begun)
 
         if SubAgentCall in run.intercepted:
-            result = await lead_to_result(run, call, terminal, RunControl(run, pinned=True))
+            result = await lead_to_result(run, call, terminal, RunControl(run, run.watch, pinned=True))
         else:
             result = await terminal(call)
         record_agent_result(run, self.step, self.request, call.callee_id, result)

@@ -29,7 +29,7 @@ from hookline.events import (
 )
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook
 from hookline.instrumentation import Instrumentation
-from hookline.interceptors import Chain
+from hookline.interceptors import Chain, Interruptible
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent, find_offered, restore_tools
 from hookline.runtime._inputs import RunOptions, system_message
@@ -172,6 +172,7 @@ class Run(Conversation):
 
     can_ask = True  # a person, about a tool call
     framework = ""  # that runs it, if it is another one
+    has_foreign_scope = False  # whether somebody else may cancel its scope, of which it is not told
 
     # Slots, because a run has more attributes than Python shares the keys of.
     __slots__ = (
@@ -184,6 +185,7 @@ class Run(Conversation):
         "call_indices",
         "cancellations",
         "chain",
+        "children",
         "claimed",
         "closed",
         "continues",
@@ -199,6 +201,7 @@ class Run(Conversation):
         "exec_child",
         "failure",
         "finishing",
+        "halted",
         "hooks",
         "ids",
         "intercepted",
@@ -212,6 +215,7 @@ class Run(Conversation):
         "operation_id",
         "parent",
         "phases",
+        "polls",
         "refused_from",
         "remember",
         "scope",
@@ -287,6 +291,12 @@ class Run(Conversation):
         self.exec_child = exec_child
         self.store = store
         self.drain_timeout = options.drain_timeout
+        self.halted = False
+        """Whether somebody has stopped it, or a run that called it, so that nothing further of it may start."""
+        self.polls: bool = self.has_foreign_scope or (parent is not None and parent.polls)
+        """Whether it may be stopped without being told, so that `halted` does not say it."""
+        self.children: Sequence[Run] = ()
+        """The runs that it has called and that have not ended."""
         self.stopped = False
         """Whether somebody asked for its end; the scope may hear of it a moment later."""
         self.claimed = False
@@ -440,9 +450,32 @@ class Run(Conversation):
         """Whether somebody has stopped this run, or one that called it."""
         return self.stopped or self.scope.cancel_called or (self.parent is not None and self.parent.interrupted)
 
+    @property
+    def watch(self) -> Interruptible:
+        """Says in `halted` whether nothing further may start. Not kept, as a run must die without the collector."""
+        return _PolledRun(self) if self.polls else self
+
+    def halt(self) -> None:
+        """Let nothing further start, of this run and of those that it has called."""
+        self.halted = True
+        for child in self.children:
+            child.halt()
+
+    def join_parent(self) -> None:
+        """Be halted from now on when the run that called this one is."""
+        if self.parent is not None:
+            self.parent.children = [*self.parent.children, self]
+            self.halted = self.halted or self.parent.halted
+
+    def leave_parent(self) -> None:
+        """Undo `join_parent`, once the run has ended."""
+        if self.parent is not None:
+            self.parent.children = [child for child in self.parent.children if child is not self]
+
     def interrupt(self) -> None:
         """Cancel the segment's scope, from whatever thread, without waiting for that."""
         self.stopped = True
+        self.halt()
         if threading.get_ident() == self.thread:
             self.cancel()
         elif self.task is not None:
@@ -510,6 +543,19 @@ class Run(Conversation):
             error=error,
             denied=self.denied,
         )
+
+
+class _PolledRun:
+    """A run whose scope, or that of a run which called it, somebody else may cancel."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def halted(self) -> bool:
+        return self._run.interrupted
 
 
 live: dict[str, Run | None] = {}

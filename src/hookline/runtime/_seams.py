@@ -13,7 +13,7 @@ from hookline.calls import Ask, Call, StepCall
 from hookline.execution import Observer, refuse_return
 from hookline.hooks import AnyHook
 from hookline.instrumentation import Instrumentation, SegmentInfo
-from hookline.interceptors import CompiledInterceptor, Terminal, Traversal
+from hookline.interceptors import CompiledInterceptor, Interruptible, Terminal, Traversal
 from hookline.runtime._run import Run
 
 __all__ = [
@@ -30,72 +30,68 @@ __all__ = [
 async def run_through_chain(run: Run, call: Call, terminal: Terminal, control: RunControl | None = None) -> Traversal:
     """Run a call through the interceptors of a run; callers ask `run.intercepted` first."""
     assert run.chain is not None
-    passage = await run.chain._lead(call, terminal, control or RunControl(run))
-    if passage.denied is not None:
-        cause = passage.refusal.__cause__ if passage.refusal is not None else None
+    traversal = await run.chain._traverse(call, terminal, control or RunControl(run, run.watch))
+    if run.begun:
+        _tell_bundles(run, traversal)
+    return traversal
+
+
+def _tell_bundles(run: Run, traversal: Traversal) -> None:
+    """Tell the bundles that instrument a run about a call that was denied or answered."""
+    if traversal.denied is not None:
+        cause = traversal.refusal.__cause__ if traversal.refusal is not None else None
         for hooks, _ in run.begun:
-            hooks.refused(passage.call, passage.denied, cause=cause, ran=passage.reached, stop=passage.stop)
-    elif passage.answered_by is not None and not passage.reached:
+            hooks.refused(traversal.call, traversal.denied, cause=cause, ran=traversal.reached, stop=traversal.stop)
+    elif traversal.answered_by is not None and not traversal.reached:
         for hooks, _ in run.begun:
-            hooks.answered(passage.call, passage.answered_by)
-    return passage
+            hooks.answered(traversal.call, traversal.answered_by)
 
 
-class RunControl:
-    """The run's side of a chain.
+class RunControl(msgspec.Struct, eq=False):
+    """The `RunPolicy` of one call of a run.
 
-    Args:
+    Attributes:
         run: The run.
-        pinned: Whether the call was on its way before: it waited for a person, so nothing rewrites it.
-        approved: Whether a person has let it through, so that no `Ask` is asked again.
-        asked_by: Who had the person asked before hooks further inside were heard; see `WaitingCall`.
-        asks: Whether a person must be asked about the final call, although no hook said so.
-        at_end: Whether the call comes after the run, so that an interrupt of the run is none of its business.
+        watch: The run, which says whether it was interrupted; `NEVER_INTERRUPTED` for a call that comes after it.
+        pinned: Whether nothing may rewrite the call: it began before, and waited for a person.
+        decided: Whether a person has approved the call.
+        approved: Whether the approval holds, so that no `Ask` is asked again.
+        asked_by: The hook that had the person asked before hooks further inside judged the call; see `WaitingCall`.
+        ask: Whether a person must be asked about the final call although no hook said so; see `RunPolicy`.
+        suspended: Whether the call goes on in another segment, so that no `after` runs yet.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        *,
-        pinned: bool = False,
-        approved: bool = False,
-        asked_by: tuple[str, int] | None = None,
-        asks: Callable[[Any], Awaitable[Ask | None]] | None = None,
-        at_end: bool = False,
-    ) -> None:
-        self.run = run
-        self.pinned = pinned
-        self.decided = approved
-        self.approved = approved
-        self._changed_by: str | None = None
-        self.asked_by = asked_by
-        self.sender = run.dispatcher
-        self.resumed = pinned and not approved
-        """Whether the call has begun in an earlier segment."""
-        self.suspended = False
-        """Whether the call goes on in another segment: no `after` runs yet."""
-        self._asks = asks
-        self._at_end = at_end
+    run: Run
+    watch: Interruptible
+    pinned: bool = False
+    decided: bool = False
+    approved: bool = False
+    asked_by: tuple[str, int] | None = None
+    ask: Callable[[Any], Awaitable[Ask | None] | None] | None = None
+    suspended: bool = False
 
     @property
-    def interrupted(self) -> bool:
-        """Whether no further hook may start."""
-        return not self._at_end and self.run.interrupted
+    def resumed(self) -> bool:
+        """Whether the call began in an earlier segment."""
+        return self.pinned and not self.decided
+
+    @property
+    def sender(self) -> object:
+        """The dispatcher of the run, which sends the records."""
+        return self.run.dispatcher
 
     async def stop(self) -> None:
         """Raise the cancellation of a run that was interrupted."""
         self.run.cancel()
         await anyio.lowlevel.checkpoint()
 
-    async def asks(self, call: Any) -> Ask | None:
-        """Whether a person must be asked about the final call."""
-        if self._changed_by is not None:
-            return Ask(f"Hook {self._changed_by!r} has changed the arguments that were approved. May the call run so?")
-        return None if self._asks is None else await self._asks(call)
-
     def change(self, hook_id: str) -> None:
         """Note that a control has changed a call which a person has approved, so that the person is asked again."""
-        self.approved, self._changed_by = False, hook_id
+
+        async def ask_again(call: object) -> Ask:
+            return Ask(f"Hook {hook_id!r} has changed the arguments that were approved. May the call run so?")
+
+        self.approved, self.ask = False, ask_again
 
     def background(self, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
         """Queue a hook that is not waited for in the lane of its bundle."""

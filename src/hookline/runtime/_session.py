@@ -16,6 +16,7 @@ from hookline.calls import MemoryCall, MemoryResult, Message, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError, OperationFinishedError, OperationNotFoundError
 from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.interceptors import NEVER_INTERRUPTED
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent
 from hookline.runtime._exec import exec_child, waiting_state
@@ -89,7 +90,7 @@ class AgentSession:
         drain_timeout: float = 5.0,
     ) -> None:
         if not isinstance(agent, Agent):
-            raise HookUsageError(f"AgentSession runs an Agent; got {agent!r}.")
+            raise HookUsageError(f"AgentSession runs an Agent; got {shown(agent)}.")
         check_ids(user_id=user_id, tenant_id=tenant_id)
         self.agent = agent
         self._equipped = agent
@@ -370,7 +371,7 @@ class AgentSession:
         if MemoryCall not in run.intercepted:
             await write(call)
         else:
-            passage = await run_through_chain(run, call, write, RunControl(run, at_end=True))
+            passage = await run_through_chain(run, call, write, RunControl(run, NEVER_INTERRUPTED))
             if passage.denied is not None or not passage.result.stored:
                 return
             kept = passage.call

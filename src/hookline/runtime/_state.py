@@ -1,7 +1,7 @@
 """The state of an operation as one serialisable struct, where it is kept, and what a person decides about it."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -330,6 +330,27 @@ class DurableStore(abc.ABC):
         """The operations that it called as sub-agents and that have not ended."""
 
 
+class LiveState:
+    """The state of a run of this process, which is put together when somebody asks for it.
+
+    A run saves its state at every step, and hardly anybody reads it: to copy the conversation each time would make a
+    run quadratic in its steps.
+
+    Attributes:
+        version: Of the state.
+    """
+
+    __slots__ = ("_make", "version")
+
+    def __init__(self, make: Callable[[int], OperationState], version: int) -> None:
+        self._make = make
+        self.version = version
+
+    def read(self) -> OperationState:
+        """Return the state of the run as it is now."""
+        return self._make(self.version)
+
+
 class InMemoryStore:
     """Keeps the states of this process's operations while they run or wait for a person.
 
@@ -340,13 +361,46 @@ class InMemoryStore:
     """
 
     def __init__(self, *, remember: int = 1000) -> None:
-        self._states: dict[str, OperationState] = {}
+        self._states: dict[str, OperationState | LiveState] = {}
         self._finished: dict[str, OperationState] = {}
         self._remember = remember
 
     async def load(self, operation_id: str) -> OperationState | None:
-        """The last state that was saved; of a finished operation only its identity, status and version."""
-        return self._states.get(operation_id) or self._finished.get(operation_id)
+        """Return the state of an operation: while it runs in this process, as it is now.
+
+        Of a finished operation there is only its identity, status and version.
+        """
+        found = self._states.get(operation_id)
+        if found is None:
+            return self._finished.get(operation_id)
+        return found.read() if isinstance(found, LiveState) else found
+
+    def _keep_live(
+        self, operation_id: str, make: Callable[[int], OperationState], *, expected_version: int | None
+    ) -> int:
+        """Keep a run of this process as its own state, instead of a copy of it.
+
+        Args:
+            operation_id: The run.
+            make: Makes the state, of the given version.
+            expected_version: As of `save`.
+
+        Returns:
+            The new version.
+
+        Raises:
+            StaleStateError: If the stored version is another one; nothing has changed.
+        """
+        found = self._states.get(operation_id)
+        version = found.version if found else None
+        if version != expected_version:
+            raise StaleStateError(operation_id, expected_version, version)
+        if isinstance(found, LiveState):
+            found.version += 1
+            return found.version
+        self._finished.pop(operation_id, None)
+        found = self._states[operation_id] = LiveState(make, (expected_version or 0) + 1)
+        return found.version
 
     async def save(self, state: OperationState, *, expected_version: int | None) -> None:
         """Write a state if the stored one is of the expected version; a new one may replace a finished one.

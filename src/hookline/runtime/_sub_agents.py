@@ -84,7 +84,7 @@ async def lead_sub_agent(run: Run, call: SubAgentCall, problem: str | None, call
     async def terminal(final: SubAgentCall) -> AgentResult:
         return await call_sub_agent(run, final, problem if final.instruction == call.instruction else None, calling)
 
-    return await lead_to_result(run, call, terminal, RunControl(run))
+    return await lead_to_result(run, call, terminal, RunControl(run, run.watch))
 
 
 async def lead_to_result(

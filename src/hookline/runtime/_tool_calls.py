@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -23,7 +23,7 @@ from hookline.events import (
     ToolOutcome,
 )
 from hookline.interceptors import Traversal
-from hookline.runtime._agent import jsonable
+from hookline.runtime._agent import Agent, jsonable
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run
 from hookline.runtime._seams import RunControl, instrument, run_through_chain
@@ -151,11 +151,14 @@ class ToolJob(msgspec.Struct, eq=False):
 class InterceptedToolJob(msgspec.Struct, eq=False):
     """One tool call of a step that goes through interceptors; calling the job runs it.
 
+    The interceptors may let it run, change it, answer it, deny it, or have a person asked.
+
     Attributes:
         run: The run.
         step: The step.
         request: The call as the model asked for it.
         call: The call as it is before its interceptors.
+        tool: The tool, if there is one.
         problem: What is wrong with its arguments.
         approved: Whether a person has approved it.
         asked_by: The hook that had the person asked, where hooks further inside were not asked.
@@ -165,20 +168,65 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
     step: Step
     request: ToolRequest
     call: ToolCall
+    tool: Tool | None
     problem: str | None
     approved: bool = False
     asked_by: tuple[str, int] | None = None
 
-    def __call__(self) -> Coroutine[Any, Any, None]:
-        return answer_intercepted(
-            self.run,
-            self.step,
-            self.request,
-            self.call,
-            self.problem,
-            approved=self.approved,
-            asked_by=self.asked_by,
+    async def __call__(self) -> None:
+        run, step, approved = self.run, self.step, self.approved
+        control = RunControl(run, run.watch, approved, approved, approved, self.asked_by, self._ask)
+        traversal = await run_through_chain(run, self.call, self._reach_tool, control)
+        final: ToolCall = traversal.call if traversal.reached else counted(run, traversal.call, self.call)
+        if traversal.asked is not None and not run.can_ask:
+            hook_id = traversal.asked_by.id if traversal.asked_by is not None else ""
+            traversal.denied = Denial(hook_id=hook_id, reason=f"Nobody can be asked here: {traversal.asked.prompt}")
+        elif traversal.asked is not None:
+            self._wait_for_person(final, traversal, traversal.asked)
+            return
+        if traversal.denied is not None and traversal.stop:
+            run.denied = traversal.denied
+        if traversal.reached:
+            result = traversal.result if traversal.denied is None else withheld(traversal.denied)
+        else:
+            run.tool_calls += 1
+            result = await emit_unrun_pair(run, step, final, traversal)
+        record_outcome(run, step, self.request, final, result)
+
+    def _reach_tool(self, final: ToolCall) -> Awaitable[ToolResult]:
+        """Run the tool of the call as its interceptors have left it."""
+        run = self.run
+        run.tool_calls += 1
+        if final is self.call:
+            return call_tool(run, self.step, final, self.tool, self.problem)
+        tool, problem = self._target_of(final)
+        return call_tool(run, self.step, counted(run, final, self.call), tool, problem)
+
+    def _target_of(self, final: ToolCall) -> tuple[Tool | None, str | None]:
+        """Return the tool of a call that interceptors have changed, and what is wrong with its arguments."""
+        call = self.call
+        tool: Tool | Agent | None = self.tool
+        if (final.toolset, final.tool_name) != (call.toolset, call.tool_name):
+            tool = self.run.find(final)
+        return tool if isinstance(tool, Tool) else None, self.problem if final.args is call.args else None
+
+    def _ask(self, final: ToolCall) -> Awaitable[Ask | None] | None:
+        """Return whether a person must approve the call because its tool says so; see `RunPolicy.ask`."""
+        tool, problem = (self.tool, self.problem) if final is self.call else self._target_of(final)
+        if tool is None or problem is not None or tool.needs_approval is False:
+            return None
+        return _ask_if_needed(tool, final)
+
+    def _wait_for_person(self, final: ToolCall, traversal: Traversal, asked: Ask) -> None:
+        """Note that the call waits for a person, and who had the person asked."""
+        asker = traversal.asked_by
+        early = asker is not None and asker.kind in ("before", "around")
+        self.run.waiting[self.request.tool_call_id] = WaitingCall(
+            call_index=final.call_index,
+            metadata=jsonable(final.metadata),
+            asked_by=(asker.id, traversal.asked_nth) if asker is not None and early else None,
         )
+        self.step.asked[self.request.tool_call_id] = to_pending(final, asked.prompt)
 
 
 def tool_job(
@@ -206,79 +254,23 @@ def tool_job(
     """
     run.reserve_index(call)
     if ToolCall in run.intercepted:
-        return InterceptedToolJob(run, step, request, call, problem, approved, asked_by)
+        return InterceptedToolJob(run, step, request, call, tool, problem, approved, asked_by)
     return ToolJob(run, step, request, call, tool, problem)
-
-
-async def answer_intercepted(
-    run: Run,
-    step: Step,
-    calling: ToolRequest,
-    call: ToolCall,
-    problem: str | None,
-    *,
-    approved: bool,
-    asked_by: tuple[str, int] | None,
-) -> None:
-    """A tool call with hooks in its way: it is run, changed, answered, denied, or shown to a person."""
-
-    async def terminal(final: ToolCall) -> ToolResult:
-        run.tool_calls += 1
-        found = run.find(final)
-        tool = found if isinstance(found, Tool) else None
-        return await call_tool(run, step, counted(run, final, call), tool, still(problem, final))
-
-    async def asks(final: ToolCall) -> Ask | None:
-        return Ask("") if await must_ask(run, final, still(problem, final)) else None
-
-    def still(problem: str | None, final: ToolCall) -> str | None:
-        return problem if final.args is call.args else None  # a hook may have mended the arguments
-
-    control = RunControl(run, pinned=approved, approved=approved, asked_by=asked_by, asks=asks)
-    passage = await run_through_chain(run, call, terminal, control)
-    final: ToolCall = passage.call if passage.reached else counted(run, passage.call, call)
-    if passage.asked is not None and not run.can_ask:
-        hook_id = passage.asked_by.id if passage.asked_by is not None else ""
-        passage.denied = Denial(hook_id=hook_id, reason=f"Nobody can be asked here: {passage.asked.prompt}")
-    elif passage.asked is not None:
-        asker = passage.asked_by
-        early = asker is not None and asker.kind in ("before", "around")
-        run.waiting[calling.tool_call_id] = WaitingCall(
-            call_index=final.call_index,
-            metadata=jsonable(final.metadata),
-            asked_by=(asker.id, passage.asked_nth) if asker is not None and early else None,
-        )
-        step.asked[calling.tool_call_id] = to_pending(final, passage.asked.prompt)
-        return
-    if passage.denied is not None and passage.stop:
-        run.denied = passage.denied
-    if passage.reached:
-        result = passage.result if passage.denied is None else withheld(passage.denied)
-    else:
-        run.tool_calls += 1
-        result = await emit_unrun_pair(run, step, final, passage)
-    record_outcome(run, step, calling, final, result)
 
 
 def counted(run: Run, final: ToolCall, call: ToolCall) -> ToolCall:
     """The final call; one that hooks have turned into a call of another tool counts as such."""
-    path = f"{final.toolset}/{final.tool_name}"
-    if path == f"{call.toolset}/{call.tool_name}":
+    if final is call or (final.toolset, final.tool_name) == (call.toolset, call.tool_name):
         return final
+    path = f"{final.toolset}/{final.tool_name}"
     final = msgspec.structs.replace(final, call_index=run.call_indices.get(path, 0) + 1)
     run.reserve_index(final)
     return final
 
 
-async def must_ask(run: Run, call: ToolCall, problem: str | None) -> bool:
-    """Whether a person must approve the call because its tool says so."""
-    found = run.find(call)
-    return (
-        isinstance(found, Tool)
-        and problem is None
-        and found.needs_approval is not False
-        and await found.asks_first(call)
-    )
+async def _ask_if_needed(tool: Tool, call: ToolCall) -> Ask | None:
+    """Ask a person if the tool says that this call needs approval."""
+    return Ask("") if await tool.asks_first(call) else None
 
 
 def to_pending(call: ToolCall, prompt: str = "") -> PendingTool:

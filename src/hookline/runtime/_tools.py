@@ -155,7 +155,7 @@ def tool(
     if isinstance(fn, Tool):
         raise AgentDefinitionError(f"Tool {fn.name!r}", "is a tool already")
     if not callable(fn):
-        raise AgentDefinitionError("tool", f"expected a function, got {fn!r}")
+        raise AgentDefinitionError("tool", f"expected a function, got {shown(fn)}")
     title = name or getattr(fn, "__name__", "")
     if not title or title == "<lambda>":
         raise AgentDefinitionError("tool", f"{fn!r} has no name; give it one with tool(fn, name=...)")

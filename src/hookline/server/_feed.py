@@ -11,7 +11,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
-from hookline.store import SqlStore, StoredOperation, operations, shown
+from hookline.store import SqlStore, StoredOperation, operation_from_row, operations
 
 __all__ = ["Change", "Feed"]
 
@@ -156,7 +156,7 @@ class Feed:
         async with self._store.reading() as connection:
             now = await self._now(connection)
             rows = await connection.execute(query.order_by(operations.c.updated_at.desc()).limit(MOST_WAITING))
-            return now, [shown(row) for row in rows][::-1]
+            return now, [operation_from_row(row) for row in rows][::-1]
 
     async def _now(self, connection: AsyncConnection) -> float:
         return float((await connection.execute(select(self._store.now_sql()))).scalar_one())
@@ -166,5 +166,5 @@ async def _read(connection: AsyncConnection, ids: Sequence[str]) -> list[StoredO
     found: list[StoredOperation] = []
     for start in range(0, len(ids), TOGETHER):
         query = select(*_columns).where(operations.c.operation_id.in_(ids[start : start + TOGETHER]))
-        found += [shown(row) for row in await connection.execute(query)]
+        found += [operation_from_row(row) for row in await connection.execute(query)]
     return sorted(found, key=lambda each: each.updated_at)

@@ -17,10 +17,10 @@ from hookline.registry import request_id
 from hookline.server._callers import Caller
 from hookline.server._parts import Parts
 from hookline.server._problems import MEDIA_TYPE, ApiError, as_api_error, note_code, unexpected
-from hookline.server._rates import Allowance, RateLimits, address_of, check_allowance
+from hookline.server._rates import Allowance, RateLimits, check_allowance, client_address
 from hookline.server._refusals import AUDITED, Attempt
 from hookline.server._text import check_text, normal_path
-from hookline.store import waiting_at_most
+from hookline.store import limit_waiting
 
 __all__ = ["Gate"]
 
@@ -168,7 +168,7 @@ class _Passage:
             check_text(self.given)
             scope["path"] = normal_path(scope["path"])
             scope["raw_path"] = quote(scope["path"]).encode()
-            with waiting_at_most(STORE_SECONDS if scope["method"] in READING else WRITE_SECONDS):
+            with limit_waiting(STORE_SECONDS if scope["method"] in READING else WRITE_SECONDS):
                 await gate.admit({**scope, "headers": self.given["headers"]}, self)
                 await gate._app(scope, self.limited(receive), self.send)
         except Exception as error:
@@ -190,7 +190,7 @@ class _Passage:
         if code not in AUDITED:
             return
         caller: Caller | None = scope["state"].get("hookline_caller")
-        address = address_of(scope)
+        address = client_address(scope)
         attempt = Attempt(
             tenant_id="" if caller is None else caller.tenant_id,
             actor=f"address:{address}" if caller is None else caller.actor,

@@ -15,7 +15,7 @@ from hookline.server._keys import KeyStore
 from hookline.server._metrics import Metrics, OpenStreams
 from hookline.server._problems import ApiError
 from hookline.server._refusals import Refusals
-from hookline.store import DeliveryLog, SqlStore, waiting_at_most
+from hookline.store import DeliveryLog, SqlStore, limit_waiting
 
 __all__ = ["Parts", "StoreCheck", "parts_of"]
 
@@ -48,7 +48,7 @@ class StoreCheck:
 
     async def _look(self) -> dict[str, list[str]] | None:
         try:
-            with waiting_at_most(LONGEST_WAIT):
+            with limit_waiting(LONGEST_WAIT):
                 async with asyncio.timeout(LONGEST_LOOK):
                     await self._store.check()
                     return await self._store.missing_hooks()

@@ -14,7 +14,7 @@ from hookline.errors import HookUsageError
 from hookline.server._callers import Caller
 from hookline.server._problems import ApiError
 
-__all__ = ["Allowance", "RateLimit", "RateLimiter", "RateLimits", "address_of", "check_allowance"]
+__all__ = ["Allowance", "RateLimit", "RateLimiter", "RateLimits", "check_allowance", "client_address"]
 
 REMEMBERED = 10_000
 Whose: TypeAlias = Literal["key", "tenant", "address"]
@@ -137,7 +137,7 @@ class RateLimits:
 
     def take_address(self, scope: Scope) -> Allowance | None:
         """Count a request without a valid key, by the address that it comes from."""
-        return None if self._addresses is None else self._addresses.take(network_of(address_of(scope)))
+        return None if self._addresses is None else self._addresses.take(network_of(client_address(scope)))
 
 
 def check_allowance(allowance: Allowance | None) -> None:
@@ -152,7 +152,7 @@ def check_allowance(allowance: Allowance | None) -> None:
         raise ApiError(429, "rate", detail, headers={"Retry-After": str(wait)})
 
 
-def address_of(scope: Scope) -> str:
+def client_address(scope: Scope) -> str:
     """Return the address that a request comes from; `""` if the server does not know it."""
     client = scope.get("client")
     return str(client[0])[:100] if client else ""

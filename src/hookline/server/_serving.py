@@ -27,7 +27,7 @@ from hookline.server._keys import NewApiKey
 from hookline.server._limits import BODY_SECONDS, HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADERS, Limits, check_proxies
 from hookline.server._parts import Parts
 from hookline.server._rates import RateLimit, RateLimits
-from hookline.store import SqlStore, address_of
+from hookline.store import SqlStore, parse_address
 
 __all__ = ["Server", "serve"]
 
@@ -268,7 +268,7 @@ def default_key_file(url: str) -> Path | None:
     Raises:
         MasterKeyError: If it is PostgreSQL, which may have several servers, each on a machine of its own.
     """
-    address = address_of(url)
+    address = parse_address(url)
     if address.dialect == "postgresql":
         raise MasterKeyError(
             "a server on PostgreSQL needs a master key, the same for each that works on that database; set "

@@ -1,4 +1,4 @@
-"""Keeping operations, their events and their deliveries in a database: SQLite, or PostgreSQL for several machines."""
+"""Store operations, their events and their deliveries in a database: SQLite, or PostgreSQL for several machines."""
 
 from importlib import import_module
 
@@ -11,36 +11,36 @@ except ImportError as error:
     raise MissingExtraError("server", "A store in a database") from error
 
 from hookline.store._database import StoreVersionError
-from hookline.store._database import address_of as address_of
 from hookline.store._database import after_commit as after_commit
-from hookline.store._database import waiting_at_most as waiting_at_most
+from hookline.store._database import limit_waiting as limit_waiting
+from hookline.store._database import parse_address as parse_address
 from hookline.store._decisions import StoredDecision
-from hookline.store._decisions import seen_of as seen_of
+from hookline.store._decisions import make_seen_token as make_seen_token
 from hookline.store._deliveries import Breaker
-from hookline.store._deliveries import Outcome as Outcome
+from hookline.store._deliveries import DeliveryOutcome as DeliveryOutcome
+from hookline.store._deliveries import build_delivery_rows as build_delivery_rows
 from hookline.store._deliveries import insert_deliveries as insert_deliveries
-from hookline.store._deliveries import rows_of as rows_of
-from hookline.store._deliveries import settle as settle
+from hookline.store._deliveries import settle_deliveries as settle_deliveries
 from hookline.store._delivery_claims import LONGEST_LEASE as LONGEST_LEASE
-from hookline.store._delivery_claims import Claimed as Claimed
-from hookline.store._delivery_claims import Run as Run
-from hookline.store._delivery_claims import claim as claim
-from hookline.store._delivery_claims import correct_times as correct_times
-from hookline.store._delivery_claims import due as due
-from hookline.store._delivery_claims import extend as extend
-from hookline.store._delivery_claims import lock as lock
-from hookline.store._delivery_claims import release as release
-from hookline.store._delivery_claims import release_unknown as release_unknown
+from hookline.store._delivery_claims import ClaimedDelivery as ClaimedDelivery
+from hookline.store._delivery_claims import DeliveryRun as DeliveryRun
+from hookline.store._delivery_claims import claim_deliveries as claim_deliveries
+from hookline.store._delivery_claims import correct_due_times as correct_due_times
+from hookline.store._delivery_claims import extend_claims as extend_claims
+from hookline.store._delivery_claims import has_due_deliveries as has_due_deliveries
+from hookline.store._delivery_claims import lock_deliveries as lock_deliveries
+from hookline.store._delivery_claims import release_claims as release_claims
+from hookline.store._delivery_claims import release_uncertain_claims as release_uncertain_claims
 from hookline.store._delivery_log import DeliveryFilter, DeliveryLog, StoredAttempt, StoredDelivery, StoredEndpoint
 from hookline.store._delivery_log import DeliveryStatus as DeliveryStatus
 from hookline.store._event_log import EventLog
 from hookline.store._reading import Page, StoredOperation
 from hookline.store._reading import check_limit as check_limit
-from hookline.store._reading import cursor_at as cursor_at
-from hookline.store._reading import shown as shown
+from hookline.store._reading import cursor_after as cursor_after
+from hookline.store._reading import operation_from_row as operation_from_row
+from hookline.store._rows import decode_state as decode_state
 from hookline.store._rows import is_storable as is_storable
-from hookline.store._rows import state_of as state_of
-from hookline.store._rows import storable as storable
+from hookline.store._rows import replace_unstorable as replace_unstorable
 from hookline.store._store import SqlStore
 from hookline.store._tables import api_keys as api_keys
 from hookline.store._tables import audit as audit

@@ -1,4 +1,4 @@
-"""Commits of many operations, written together: each waits its turn, and fails alone."""
+"""Group commit: write the states of many operations in one transaction, in which each fails only by itself."""
 
 import asyncio
 import logging
@@ -20,28 +20,28 @@ from hookline.errors import (
     message_of,
 )
 from hookline.runtime import FORMAT
-from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, passes
+from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, is_transient
 from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries
-from hookline.store._rows import is_storable, storable
+from hookline.store._rows import is_storable, replace_unstorable
 from hookline.store._tables import events, operations
 
-__all__ = ["Commit", "CommitQueue", "Overflow", "note_missing_hooks", "release", "write_group"]
+__all__ = ["Commit", "CommitQueue", "Overflow", "note_missing_hooks", "release_operation", "write_group"]
 
 logger = logging.getLogger("hookline")
 Overflow: TypeAlias = Literal["wait", "refuse"]
 Row: TypeAlias = dict[str, Any]
 
-TOGETHER = 500
-"""Commits that one transaction takes at most."""
+BATCH_SIZE = 500
+"""Commits that are written in one transaction at most."""
 
 
 class Commit:
-    """A state and its events, ready to be written.
+    """A new state of an operation with its events and deliveries, ready to be written.
 
     Args:
-        operation: The row of the operation; its `write_id` is this commit's own.
-        expected_version: The version on which it follows; `None` for a new operation.
+        operation: The row of the operation; its `write_id` identifies this commit.
+        expected_version: The stored version that this commit follows; `None` for a new operation.
         events: The rows of its events.
         deliveries: The rows of its deliveries.
     """
@@ -58,21 +58,23 @@ class Commit:
         self.deadline = 0.0
 
 
-Write: TypeAlias = Callable[[Sequence[Commit]], Awaitable[list[Exception | None]]]
+GroupWriter: TypeAlias = Callable[[Sequence[Commit]], Awaitable[list[Exception | None]]]
 
 
 class CommitQueue:
-    """Writes commits in groups: those that arrive while one group is written make up the next.
+    """Writes commits in groups: those that arrive while one group is written form the next group.
 
     Args:
-        write: Writes a group in one transaction and says which commits it refused.
-        store: How messages call the store.
-        retry_seconds: How long a commit is tried again while the database cannot be reached.
-        max_pending: How many may wait.
-        overflow: Whether one more waits for a place, or is refused.
+        write: Writes a group in one transaction, and returns the error of each refused commit.
+        store: The name of the store in messages.
+        retry_seconds: Seconds for which a commit is retried while the database cannot be reached.
+        max_pending: Number of commits that may wait.
+        overflow: Whether a further commit waits for a place, or is refused.
     """
 
-    def __init__(self, write: Write, *, store: str, retry_seconds: float, max_pending: int, overflow: Overflow) -> None:
+    def __init__(
+        self, write: GroupWriter, *, store: str, retry_seconds: float, max_pending: int, overflow: Overflow
+    ) -> None:
         self._write = write
         self._store = store
         self._retry_seconds = retry_seconds
@@ -86,12 +88,12 @@ class CommitQueue:
         self._closed = False
 
     async def submit(self, commit: Commit) -> None:
-        """Have a commit written. If the caller is cancelled, it is left out, unless it is being written already.
+        """Queue a commit and wait until it is written. Cancelling removes it, unless it is being written already.
 
         Raises:
-            StaleStateError: If it does not follow on the stored version.
-            StoreOverloadedError: If too many wait, and the store refuses then.
-            StoreUnavailableError: If the database could not be reached, or the store is closed.
+            StaleStateError: If the commit does not follow the stored version.
+            StoreOverloadedError: If too many commits wait, and `overflow` is "refuse".
+            StoreUnavailableError: If the database cannot be reached, or the store is closed.
         """
         if self._overflow == "refuse" and self._places.locked():
             raise StoreOverloadedError(self._store, f"{self._max_pending} commits wait to be written already")
@@ -104,18 +106,18 @@ class CommitQueue:
             await commit.done
 
     def is_writing(self, operation_id: str) -> bool:
-        """Whether a commit of an operation is being written now, or waits to be, and somebody waits for it."""
-        # Not by their futures alone: that of a cancelled caller is done while the database still writes.
+        """Return whether a commit of an operation is being written, or waits with a caller that still wants it."""
+        # The futures alone do not tell: the future of a cancelled caller is done while the database still writes.
         waiting = (commit for commit in self._waiting if not commit.done.done())
         return any(commit.operation_id == operation_id for commit in (*self._writing, *waiting))
 
-    async def settled(self, operation_id: str) -> None:
-        """Wait until what was being written of an operation is written or refused."""
+    async def wait_until_written(self, operation_id: str) -> None:
+        """Wait until the commit of an operation that is being written is written or refused."""
         while any(commit.operation_id == operation_id for commit in self._writing):
             await self._written.wait()
 
     async def run(self) -> None:
-        """Write until closed and empty."""
+        """Write commits until the queue is closed and empty."""
         pause = FIRST_PAUSE
         try:
             while True:
@@ -128,7 +130,7 @@ class CommitQueue:
                     continue
                 self._written.clear()
                 error = await self._write_group(self._writing)
-                again = self._set_aside(self._writing, error, pause) if error else ()
+                again = self._select_retries(self._writing, error, pause) if error else ()
                 self._writing = []
                 self._written.set()
                 if again:
@@ -138,20 +140,23 @@ class CommitQueue:
         finally:
             self._closed = True
             for commit in (*self._writing, *self._waiting):
-                settle(commit, self._is_closed())
+                finish_commit(commit, self._is_closed())
             self._writing = []
             self._written.set()
 
     def close(self) -> None:
-        """Take no more; `run` returns once what waits is written."""
+        """Accept no further commits; `run` returns once the waiting ones are written."""
         self._closed = True
         self._wake.set()
 
     def _next_group(self) -> list[Commit]:
-        """The next commits, at most one of each operation: a row tells only of its last write whether it was done."""
+        """Take the next commits from the queue, at most one of each operation.
+
+        A row has one `write_id`, so that only the last commit of an operation can be recognized as written already.
+        """
         group: dict[str, Commit] = {}
         later: list[Commit] = []
-        while self._waiting and len(group) < TOGETHER:
+        while self._waiting and len(group) < BATCH_SIZE:
             commit = self._waiting.popleft()
             if commit.done.done():
                 continue
@@ -162,13 +167,13 @@ class CommitQueue:
         self._waiting.extendleft(reversed(later))
         return list(group.values())
 
-    async def _outcomes(self, group: Sequence[Commit]) -> list[Exception | None]:
-        """Write a group; if the database refuses it, each commit by itself, so that one bad one harms no other."""
+    async def _write_or_split(self, group: Sequence[Commit]) -> list[Exception | None]:
+        """Write a group; if the database refuses it, write each commit by itself, so that only the bad one fails."""
         problem: Exception
         try:
             return await self._write(group)
         except IntegrityError:
-            # Another process made one of these operations a moment ago; the next try sees it.
+            # Another process created one of these operations a moment ago; the second try sees it.
             try:
                 return await self._write(group)
             except StoreUnavailableError:
@@ -180,37 +185,37 @@ class CommitQueue:
         except Exception as error:
             problem = error
         if len(group) > 1:
-            return [(await self._outcomes([commit]))[0] for commit in group]
-        return [refusal(group[0].operation_id, problem)]
+            return [(await self._write_or_split([commit]))[0] for commit in group]
+        return [unstorable_commit_error(group[0].operation_id, problem)]
 
     async def _write_group(self, group: Sequence[Commit]) -> StoreUnavailableError | None:
         try:
-            outcomes = await self._outcomes(group)
+            outcomes = await self._write_or_split(group)
         except StoreUnavailableError as error:
             return error
         for commit, outcome in zip(group, outcomes, strict=True):
-            settle(commit, outcome)
+            finish_commit(commit, outcome)
         return None
 
-    def _set_aside(self, group: Sequence[Commit], error: StoreUnavailableError, pause: float) -> list[Commit]:
-        """What of a group that could not be written may be tried again after a pause; the rest fails."""
+    def _select_retries(self, group: Sequence[Commit], error: StoreUnavailableError, pause: float) -> list[Commit]:
+        """Return the commits of a failed group that may be retried after a pause; all others fail with the error."""
         late = asyncio.get_running_loop().time() + pause
         again: list[Commit] = []
         for commit in group:
-            if passes(error) and commit.deadline > late:
+            if is_transient(error) and commit.deadline > late:
                 again.append(commit)
             else:
-                settle(commit, alike(error))
+                finish_commit(commit, copy_error(error))
         if again:
-            logger.warning("%s. %d commits are tried again.", error, len(again))
+            logger.warning("%s. %d commits will be retried.", error, len(again))
         return again
 
     def _is_closed(self) -> StoreUnavailableError:
         return StoreUnavailableError(self._store, "it is closed")
 
 
-def settle(commit: Commit, outcome: Exception | None) -> None:
-    """Tell the caller, if it still waits, what has become of its commit."""
+def finish_commit(commit: Commit, outcome: Exception | None) -> None:
+    """Report the outcome of a commit to its caller, if the caller still waits."""
     if commit.done.done():
         return
     if outcome is None:
@@ -219,23 +224,23 @@ def settle(commit: Commit, outcome: Exception | None) -> None:
         commit.done.set_exception(outcome)
 
 
-def alike(error: StoreUnavailableError) -> StoreUnavailableError:
-    """The same error for another caller, since each caller adds its own traceback."""
+def copy_error(error: StoreUnavailableError) -> StoreUnavailableError:
+    """Copy an error for another caller, since each caller adds its own traceback."""
     twin = StoreUnavailableError(error.store, error.problem)
     twin.__cause__ = error.__cause__
     return twin
 
 
-def refusal(operation_id: str, problem: Exception) -> HookUsageError:
-    """What is raised for a commit that the database does not take."""
+def unstorable_commit_error(operation_id: str, problem: Exception) -> HookUsageError:
+    """Build the error for a commit that the database refuses."""
     told = message_of(problem.orig) if isinstance(problem, SQLAlchemyError) and hasattr(problem, "orig") else problem
     error = HookUsageError(f"Operation {operation_id!r} cannot be stored: {told}. Nothing of this commit was written.")
     error.__cause__ = problem
     return error
 
 
-class Found(NamedTuple):
-    """What decides whether a commit may be written."""
+class StoredVersion(NamedTuple):
+    """The columns of a stored operation that decide whether a commit may follow it."""
 
     operation_id: str
     version: int
@@ -244,50 +249,52 @@ class Found(NamedTuple):
     events: int
 
 
-_found = select(*(operations.c[name] for name in Found._fields))
-_kept = frozenset(("operation_id", "created_at", "failed_delivery", "updated_at"))
-_changed = update(operations).where(operations.c.operation_id == bindparam("its_id"))
+_select_versions = select(*(operations.c[name] for name in StoredVersion._fields))
+_immutable_columns = frozenset(("operation_id", "created_at", "failed_delivery", "updated_at"))
+_update_operation = update(operations).where(operations.c.operation_id == bindparam("its_id"))
 
 
 async def write_group(database: Database, commits: Sequence[Commit]) -> list[Exception | None]:
-    """Write the commits that follow on what is stored, in one transaction, and say why the others do not.
+    """Write those commits that follow the stored versions, in one transaction, and return the errors of the others.
 
     Args:
-        database: Where to.
-        commits: Of different operations.
+        database: The database.
+        commits: Commits of different operations.
 
     Returns:
-        For each commit `None` if it is written, now or by an earlier try, or else the error of its caller.
+        For each commit, `None` if it was written, now or by an earlier try, else the error for its caller.
 
     Raises:
-        StoreUnavailableError: If the database cannot be reached; what was written is then unknown.
-        SQLAlchemyError: If it refuses them; none was written.
+        StoreUnavailableError: If the database cannot be reached; it is unknown then whether they were written.
+        SQLAlchemyError: If the database refuses them; none was written.
     """
     async with database.writing() as connection:
-        found = await stored(database, connection, commits)
-        outcomes = [verdict(commit, found.get(commit.operation_id)) for commit in commits]
+        found = await read_stored_versions(database, connection, commits)
+        outcomes = [check_commit(commit, found.get(commit.operation_id)) for commit in commits]
         winners = [
             commit
             for commit, outcome in zip(commits, outcomes, strict=True)
-            if outcome is None and not written(commit, found.get(commit.operation_id))
+            if outcome is None and not is_written(commit, found.get(commit.operation_id))
         ]
-        await write(database, connection, winners)
+        await write_commits(database, connection, winners)
     return outcomes
 
 
-async def stored(database: Database, connection: AsyncConnection, commits: Sequence[Commit]) -> dict[str, Found]:
-    """What is stored of operations; nobody else changes it until the transaction ends."""
+async def read_stored_versions(
+    database: Database, connection: AsyncConnection, commits: Sequence[Commit]
+) -> dict[str, StoredVersion]:
+    """Read the stored versions of operations, and lock their rows until the transaction ends."""
     ids = [commit.operation_id for commit in commits]
-    query = _found.where(operations.c.operation_id.in_(ids))
+    query = _select_versions.where(operations.c.operation_id.in_(ids))
     if database.dialect == "postgresql":
-        # In one order, so that two processes never wait for each other.
+        # Always in the same order, so that two processes never deadlock.
         query = query.order_by(operations.c.operation_id).with_for_update()
-    return {row.operation_id: Found(*row) for row in await connection.execute(query)}
+    return {row.operation_id: StoredVersion(*row) for row in await connection.execute(query)}
 
 
-def verdict(commit: Commit, found: Found | None) -> Exception | None:
-    """Why a commit may not be written; `None` if it may, or is written already."""
-    if written(commit, found):
+def check_commit(commit: Commit, found: StoredVersion | None) -> Exception | None:
+    """Return the error of a commit that may not be written; `None` if it may, or is written already."""
+    if is_written(commit, found):
         return None
     if found is not None and found.format > FORMAT:
         return StateFormatError(commit.operation_id, found.format, FORMAT)
@@ -302,23 +309,23 @@ def verdict(commit: Commit, found: Found | None) -> Exception | None:
     return None
 
 
-def written(commit: Commit, found: Found | None) -> bool:
-    """Whether an earlier try has written the commit, although its answer was lost."""
+def is_written(commit: Commit, found: StoredVersion | None) -> bool:
+    """Return whether an earlier try has written the commit, although its answer was lost."""
     return found is not None and found.write_id == commit.operation["write_id"]
 
 
-async def write(database: Database, connection: AsyncConnection, commits: Sequence[Commit]) -> None:
-    """Write commits that may be written."""
+async def write_commits(database: Database, connection: AsyncConnection, commits: Sequence[Commit]) -> None:
+    """Write commits that passed `check_commit`."""
     now = database.now_sql()
     new = sorted((c.operation for c in commits if c.expected_version is None), key=lambda row: str(row["operation_id"]))
-    changed = [changes(commit.operation) for commit in commits if commit.expected_version is not None]
+    changed = [updated_columns(commit.operation) for commit in commits if commit.expected_version is not None]
     if new:
-        # An `EventLog` may have heard of them before; from now on they tell of themselves.
+        # An `EventLog` may have stored events of these operations; from now on they store their own.
         ids = [row["operation_id"] for row in new]
         await connection.execute(delete(events).where(events.c.operation_id.in_(ids)))
         await connection.execute(insert(operations).values(created_at=now, updated_at=now), new)
     if changed:
-        await connection.execute(_changed.values(updated_at=now), changed)
+        await connection.execute(_update_operation.values(updated_at=now), changed)
     rows = [row for commit in commits for row in commit.events]
     if rows:
         await connection.execute(insert(events), rows)
@@ -326,23 +333,26 @@ async def write(database: Database, connection: AsyncConnection, commits: Sequen
     await insert_deliveries(connection, [row for commit in commits for row in commit.deliveries], now=now)
 
 
-def changes(row: dict[str, Any]) -> dict[str, Any]:
-    """What a later commit changes of the row of an operation."""
-    return {"its_id": row["operation_id"], **{name: value for name, value in row.items() if name not in _kept}}
+def updated_columns(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters with which a later commit updates the row of its operation."""
+    return {
+        "its_id": row["operation_id"],
+        **{name: value for name, value in row.items() if name not in _immutable_columns},
+    }
 
 
 async def note_missing_hooks(database: Database, operation_id: str, hook_ids: Sequence[str], *, version: int) -> None:
-    """Note what an operation of this version waits for; the next commit of it forgets that."""
+    """Record the hooks that an operation waits for, if its version is still this one; its next commit clears them."""
     its = (operations.c.operation_id == operation_id) & (operations.c.version == version)
-    noted = msgspec.json.encode([storable(hook_id) for hook_id in hook_ids]).decode()
+    noted = msgspec.json.encode([replace_unstorable(hook_id) for hook_id in hook_ids]).decode()
     async with database.writing() as connection:
         await connection.execute(
             update(operations).where(its).values(missing_hooks=noted, updated_at=database.now_sql())
         )
 
 
-async def release(database: Database, operation_id: str, worker_id: str) -> None:
-    """Take a running operation from a process, if it is that one's."""
+async def release_operation(database: Database, operation_id: str, worker_id: str) -> None:
+    """Clear the owner of a running operation, if the owner is this process."""
     if not is_storable(operation_id):
         return
     its = (operations.c.operation_id == operation_id) & (operations.c.owner == worker_id)

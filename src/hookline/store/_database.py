@@ -1,4 +1,4 @@
-"""Connect to a database: its address, its connections, and what its errors mean."""
+"""Connect to a database: parse its address, open transactions, and translate its errors."""
 
 import asyncio
 import logging
@@ -37,33 +37,33 @@ __all__ = [
     "Dialect",
     "Durability",
     "StoreVersionError",
-    "address_of",
     "after_commit",
-    "passes",
-    "quiet_driver",
-    "translating",
-    "unavailable",
-    "waiting_at_most",
+    "is_transient",
+    "limit_waiting",
+    "parse_address",
+    "silence_driver_debug",
+    "translate_errors",
+    "unavailable_error",
 ]
 
 Dialect: TypeAlias = Literal["sqlite", "postgresql"]
 
-HOW = "give 'sqlite:///path/of/a/file.db' or 'postgresql://user:password@host/database'"
+ADDRESS_FORMS = "give 'sqlite:///path/of/a/file.db' or 'postgresql://user:password@host/database'"
 POSTGRESQL = frozenset(("postgresql", "postgres", "postgresql+asyncpg"))
 SQLITE = frozenset(("sqlite", "sqlite+aiosqlite"))
 OPTIONS = frozenset(("application_name", "host", "port", "sslmode"))
-"""What may stand behind the `?` of a PostgreSQL address, as libpq names it."""
+"""Query parameters of a PostgreSQL address, named as in libpq."""
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a database is.
+    """The parsed address of a database.
 
     Attributes:
-        name: How messages call it: without its password.
-        dialect: Which of the two kinds it is.
-        in_memory: Whether it is gone with its last connection.
-        url: For the driver. Its representation hides the password.
-        arguments: What else the driver is given.
+        name: The address without its password, for messages.
+        dialect: The kind of database.
+        in_memory: Whether the database is lost with its last connection.
+        url: The URL for the driver; its repr hides the password.
+        arguments: Further arguments for the driver.
     """
 
     name: str
@@ -73,35 +73,35 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any] = {}
 
 
-def address_of(given: str) -> Address:
-    """Read the address of a database.
+def parse_address(given: str) -> Address:
+    """Parse the address of a database.
 
     Args:
         given: `sqlite:///path`, `sqlite:///:memory:`, or `postgresql://user:password@host:port/database`.
 
     Raises:
-        HookUsageError: If it is none of these. The message shows nothing of it, since it may hold a password.
+        HookUsageError: If it is none of these. The message never shows the address, which may hold a password.
     """
     if not isinstance(given, str):
-        raise HookUsageError(f"The address of a store is a string, not a {type(given).__name__}; {HOW}.")
+        raise HookUsageError(f"The address of a store is a string, not a {type(given).__name__}; {ADDRESS_FORMS}.")
     if "\0" in given:
-        raise HookUsageError(f"The address of a store may not contain a zero character; {HOW}.")
+        raise HookUsageError(f"The address of a store may not contain a zero character; {ADDRESS_FORMS}.")
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):
-        raise HookUsageError(f"The address of a store cannot be read; {HOW}.") from None
+        raise HookUsageError(f"The address of a store cannot be read; {ADDRESS_FORMS}.") from None
     if url.drivername in SQLITE:
-        return _sqlite(url)
+        return _parse_sqlite(url)
     if url.drivername in POSTGRESQL:
-        return _postgresql(url)
-    raise HookUsageError(f"The address of a store begins with {url.drivername!r}, which is no store; {HOW}.")
+        return _parse_postgresql(url)
+    raise HookUsageError(f"The address of a store begins with {url.drivername!r}, which is no store; {ADDRESS_FORMS}.")
 
 
-def _sqlite(url: URL) -> Address:
+def _parse_sqlite(url: URL) -> Address:
     if url.query or url.host:
         raise HookUsageError("The address of an SQLite store is a path alone, with three slashes: 'sqlite:///path'.")
     if url.database in (None, "", ":memory:"):
-        # The memory of one connection is lost when that is cut short; this one is shared by those of the process.
+        # SQLite's own `:memory:` is lost with its one connection; `memdb` is shared by all connections of the process.
         shared = URL.create(
             "sqlite+aiosqlite", database=f"file:/hookline-{uuid4().hex}", query={"vfs": "memdb", "uri": "true"}
         )
@@ -111,7 +111,7 @@ def _sqlite(url: URL) -> Address:
     )
 
 
-def _postgresql(url: URL) -> Address:
+def _parse_postgresql(url: URL) -> Address:
     unknown = sorted(set(url.query) - OPTIONS)
     if unknown:
         raise HookUsageError(
@@ -140,16 +140,16 @@ SQLITE_PROBLEMS = {
     sqlite3.SQLITE_PERM: "its file may not be opened",
 }
 UNAVAILABLE_STATES = ("08", "25006", "28", "3D000", "40001", "40P01", "53", "55P03", "57", "58")
-"""SQLSTATEs that do not speak about the statement: connection, login, resources, locks, shutdown, disk."""
+"""SQLSTATEs (prefixes) that are not about the statement: connection, login, resources, locks, shutdown, disk."""
 PASSING_STATES = ("08", "25006", "40001", "40P01", "53300", "55000", "57P")
-"""Those among them that another try may not meet."""
+"""SQLSTATEs (prefixes) of errors that a retry may not meet again."""
 
 
 class StoreVersionError(StoreUnavailableError):
-    """A newer version of hookline has changed the tables of the database, so this one leaves it alone.
+    """A newer version of hookline has migrated the database, so this version cannot use it.
 
     Attributes:
-        found: The revision of its tables.
+        found: The revision of the tables.
     """
 
     def __init__(self, store: str, found: str) -> None:
@@ -164,21 +164,21 @@ class StoreVersionError(StoreUnavailableError):
 
 
 @contextmanager
-def translating(store: str) -> Iterator[None]:
-    """Raise `StoreUnavailableError` where a database cannot be reached; leave other errors as they are."""
+def translate_errors(store: str) -> Iterator[None]:
+    """Raise `StoreUnavailableError` in place of errors that mean that a database cannot be reached."""
     try:
         yield
     except StoreUnavailableError:
         raise
     except Exception as error:
-        translated = unavailable(store, error)
+        translated = unavailable_error(store, error)
         if translated is None:
             raise
         raise translated from error
 
 
-def unavailable(store: str, error: Exception) -> StoreUnavailableError | None:
-    """The error to raise if a database cannot be reached, is locked or is full; `None` for any other error."""
+def unavailable_error(store: str, error: Exception) -> StoreUnavailableError | None:
+    """Build the error to raise if a database cannot be reached, is locked or is full; `None` for any other error."""
     if isinstance(error, PoolTimeoutError):
         return StoreUnavailableError(store, "all its connections are taken")
     code = _sqlite_code(error)
@@ -186,48 +186,48 @@ def unavailable(store: str, error: Exception) -> StoreUnavailableError | None:
         problem = SQLITE_PROBLEMS.get(code)
         return StoreUnavailableError(store, f"{problem} ({getattr(error, 'orig', error)})") if problem else None
     if not isinstance(error, DBAPIError):
-        # What a driver says that found nobody to talk to.
+        # The errors of a driver that could not connect.
         return StoreUnavailableError(store, message_of(error)) if isinstance(error, OSError | TimeoutError) else None
-    # Where there is no statement, it was about to connect, or to begin or end a transaction.
-    if error.statement is None or _closed(error) or _state(error).startswith(UNAVAILABLE_STATES):
-        return StoreUnavailableError(store, _said(error))
+    # An error without a statement happened while connecting, or at the begin or end of a transaction.
+    if error.statement is None or _is_closed(error) or _sqlstate(error).startswith(UNAVAILABLE_STATES):
+        return StoreUnavailableError(store, _driver_message(error))
     return None
 
 
-def passes(error: StoreUnavailableError) -> bool:
-    """Whether what a store said may be over after a moment. A lock has been waited for already."""
+def is_transient(error: StoreUnavailableError) -> bool:
+    """Return whether a retry may succeed. For a lock it may not, since the driver has waited for it already."""
     cause = error.__cause__
     if isinstance(cause, DBAPIError) and _sqlite_code(cause) is None:
-        return _closed(cause) or _state(cause).startswith(PASSING_STATES)
+        return _is_closed(cause) or _sqlstate(cause).startswith(PASSING_STATES)
     return isinstance(cause, OSError | TimeoutError) or (
         cause is not None and _sqlite_code(cause) == sqlite3.SQLITE_LOCKED
     )
 
 
 def _sqlite_code(error: BaseException) -> int | None:
-    """The kind of an error of SQLite, without what its upper bits add to that."""
+    """Return the primary error code of an SQLite error, without the bits of its extended code."""
     code: int | None = getattr(getattr(error, "orig", error), "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
 
-def _state(error: DBAPIError) -> str:
+def _sqlstate(error: DBAPIError) -> str:
     return getattr(error.orig, "sqlstate", None) or ""
 
 
-def _closed(error: DBAPIError) -> bool:
-    # asyncpg tells of a connection that it has found closed by an error without an SQLSTATE.
+def _is_closed(error: DBAPIError) -> bool:
+    # asyncpg reports a connection that it finds closed with an error without SQLSTATE.
     return error.connection_invalidated or (isinstance(error, InterfaceError) and "clos" in str(error.orig))
 
 
-def _said(error: DBAPIError) -> str:
-    # SQLAlchemy puts its own class before the words of the driver.
+def _driver_message(error: DBAPIError) -> str:
+    # SQLAlchemy puts the name of its own class before the driver's message.
     return message_of(getattr(error.orig, "__cause__", None) or error.orig or error)
 
 
-def quiet_driver() -> None:
-    """Leave the debug lines of aiosqlite out unless its logger was given a level of its own.
+def silence_driver_debug() -> None:
+    """Switch off aiosqlite's DEBUG log, unless its logger has a level of its own.
 
-    It writes every statement with all values at DEBUG: conversations, arguments and payloads.
+    At DEBUG, it logs every statement with all values: conversations, arguments and payloads.
     """
     driver = logging.getLogger("aiosqlite")
     if driver.level == logging.NOTSET:
@@ -238,22 +238,22 @@ T = TypeVar("T")
 Durability: TypeAlias = Literal["machine", "process"]
 
 READERS = 4
-"""Connections that read an SQLite file at the same time."""
+"""Number of connections that read an SQLite file."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-"""Seconds between two tries to reach a database."""
+"""Shortest and longest pause, in seconds, between two tries to reach a database."""
 
 EFFECTS = "hookline_after_commit"
-"""Under this name a connection keeps what is done once its transaction is committed."""
+"""Key in a connection's `info` of the functions to call once its transaction is committed."""
 
 _longest_wait: ContextVar[float | None] = ContextVar("hookline_store_longest_wait", default=None)
 
 
 @contextmanager
-def waiting_at_most(seconds: float) -> Iterator[None]:
-    """Wait less for databases than `retry_seconds`: who asks has somebody waiting too.
+def limit_waiting(seconds: float) -> Iterator[None]:
+    """Wait for databases for less than `retry_seconds` inside of the context, since a client waits for the answer.
 
     Args:
-        seconds: How long for a connection, or the turn to write, and once more for a lock of another process.
+        seconds: Seconds to wait for a connection or the turn to write, and once more for a lock of another process.
     """
     token = _longest_wait.set(seconds)
     try:
@@ -263,14 +263,15 @@ def waiting_at_most(seconds: float) -> Iterator[None]:
 
 
 def after_commit(connection: AsyncConnection, effect: Callable[[], object]) -> None:
-    """Call a function once the transaction of a connection is committed, and never if it is not.
+    """Call a function once the transaction of a connection is committed; never if it is rolled back.
 
-    This is the only way to change what a process remembers from inside of `writing()`: a commit may fail as late as its
-    last statement, on a full disk for one, and what was forgotten by then would be remembered by nobody.
+    This is the only safe way to change state in memory from inside of `writing()`: a commit may still fail, on a full
+    disk for example, and memory and database would then differ.
 
     Args:
-        connection: What `writing()` gave.
-        effect: Must be quick, and may not raise. It is called before anybody else may write to an SQLite database.
+        connection: The connection that `writing()` gave.
+        effect: The function; it must be quick and must not raise. It is called before the next writer of an SQLite
+            database gets its turn.
     """
     effects: list[Callable[[], object]] = connection.sync_connection.info[EFFECTS]  # type: ignore[union-attr]
     effects.append(effect)
@@ -280,10 +281,10 @@ class Database:
     """The connections to one database.
 
     Args:
-        address: Where it is.
-        durability: What written data survives; of SQLite only.
-        retry_seconds: How long a locked SQLite file is waited for, and a lost PostgreSQL server tried again.
-        pool_size: Connections to PostgreSQL.
+        address: The address of the database.
+        durability: What commits survive; for SQLite only.
+        retry_seconds: Seconds for which a locked SQLite file is waited for, and a lost PostgreSQL server retried.
+        pool_size: Number of connections to PostgreSQL.
     """
 
     def __init__(self, address: Address, *, durability: Durability, retry_seconds: float, pool_size: int) -> None:
@@ -291,43 +292,46 @@ class Database:
         self.name = address.name
         self.dialect = address.dialect
         self.retry_seconds = retry_seconds
-        self._turn = asyncio.Lock()
-        # What is kept in memory is gone with its last connection, and one that is cut short is closed.
-        self._making: set[asyncio.Task[None]] = set()
+        self._write_turn = asyncio.Lock()
+        self._closed = False
+        # A database in memory is lost with its last connection, and a cancelled connection is closed: `_keeper` stays.
+        self._connecting: set[asyncio.Task[None]] = set()
         self._keeper = sqlite3.connect(f"{address.url.database}?vfs=memdb", uri=True) if address.in_memory else None
         if address.dialect == "postgresql":
-            self._writer = self._postgresql(pool_size)
+            self._writer = self._create_postgresql_engine(pool_size)
             self._reader = self._writer.execution_options(postgresql_readonly=True)
             return
-        self._writer = self._sqlite(1, "IMMEDIATE", writing_pragmas(address, durability))
-        self._reader = self._writer if address.in_memory else self._sqlite(READERS, "DEFERRED", ["query_only = ON"])
+        self._writer = self._create_sqlite_engine(1, "IMMEDIATE", writing_pragmas(address, durability))
+        self._reader = (
+            self._writer if address.in_memory else self._create_sqlite_engine(READERS, "DEFERRED", ["query_only = ON"])
+        )
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
-        """A connection in a transaction that may write; on SQLite there is one at a time.
+        """Open a transaction that may write; on SQLite there is one at a time.
 
         Raises:
             StoreUnavailableError: If the database is locked, full, or cannot be reached.
         """
-        with translating(self.name):
+        with translate_errors(self.name):
             async with AsyncExitStack() as stack:
                 if self.dialect == "sqlite":
-                    await self._entered(stack, self._turn)
+                    await self._enter_with_limit(stack, self._write_turn)
                 effects: list[Callable[[], object]] = []
-                # It is called in the reverse order: after the transaction, and before the turn is given up.
-                stack.push(partial(_carry_out, effects))
-                connection = await self._begun(stack, self._writer)
+                # The stack unwinds in reverse order: effects run after the commit, and before the turn ends.
+                stack.push(partial(_run_effects, effects))
+                connection = await self._begin(stack, self._writer)
                 assert connection.sync_connection is not None
                 info = connection.sync_connection.info
                 info[EFFECTS] = effects
                 try:
                     yield connection
                 finally:
-                    info.pop(EFFECTS, None)  # the connection goes back to those that only read, too
+                    info.pop(EFFECTS, None)  # the pooled connection is reused by transactions without effects
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """A connection in a transaction that only reads.
+        """Open a read-only transaction.
 
         Raises:
             StoreUnavailableError: If the database cannot be reached.
@@ -336,126 +340,134 @@ class Database:
             async with self.writing() as connection:
                 yield connection
             return
-        with translating(self.name):
+        with translate_errors(self.name):
             async with AsyncExitStack() as stack:
-                yield await self._begun(stack, self._reader)
+                yield await self._begin(stack, self._reader)
 
     async def check(self) -> None:
-        """Find out whether it can be read and, on SQLite, written; nothing is.
+        """Check that the database can be read and, on SQLite, written, without writing anything.
 
         Raises:
             StoreUnavailableError: If it cannot.
         """
         async with self.reading() as connection:
             if self.dialect == "sqlite":
-                # Else what was read before would be found, whatever has become of the file.
+                # Without this, cached pages would be found even if the file is gone.
                 await connection.exec_driver_sql("PRAGMA shrink_memory")
             await connection.execute(select(operations.c.operation_id).limit(1))
         if self.dialect == "sqlite":
-            async with self.writing():  # which begins by taking the write lock
+            async with self.writing():  # takes the write lock
                 pass
 
-    def look(self) -> None:
-        """Find out whether an SQLite file can be opened at all, or made.
+    def check_file(self) -> None:
+        """Check that an SQLite file can be opened or created.
 
         Raises:
             StoreUnavailableError: If it cannot.
         """
         if self.dialect == "sqlite" and not self.address.in_memory:
-            # Where the async driver cannot open a file, it leaves behind a thread that outlives the event loop.
+            # If the async driver cannot open a file, it leaves behind a thread that outlives the event loop.
             file = self.address.url.database or ""
-            with translating(self.name):
-                make_private(file)
+            with translate_errors(self.name):
+                create_private_file(file)
                 with closing(sqlite3.connect(file)):
                     pass
 
-    async def trying(self, action: Callable[[], Awaitable[T]]) -> T:
-        """Do what can be done twice, again and again while the database cannot be reached.
+    async def retry(self, action: Callable[[], Awaitable[T]]) -> T:
+        """Run an idempotent action, and repeat it while the database cannot be reached.
 
         Raises:
-            StoreUnavailableError: If it could not be reached for `retry_seconds`, or as long as the caller waits.
+            StoreUnavailableError: If it stays unreachable for `retry_seconds`, or as long as the caller waits.
         """
-        deadline = asyncio.get_running_loop().time() + self._patience
+        deadline = asyncio.get_running_loop().time() + self._max_wait
         pause = FIRST_PAUSE
         while True:
             try:
                 return await action()
             except StoreUnavailableError as error:
-                if not passes(error) or asyncio.get_running_loop().time() + pause > deadline:
+                if not is_transient(error) or asyncio.get_running_loop().time() + pause > deadline:
                     raise
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def now_sql(self) -> ColumnElement[float]:
-        """The clock of the database in SQL: seconds since 1970."""
+        """Return the SQL expression for the database's present time, in unix seconds."""
         if self.dialect == "postgresql":
             return cast(func.extract("epoch", func.statement_timestamp()), Double)
         return literal_column("((julianday('now') - 2440587.5) * 86400.0)", Double)
 
     async def now(self) -> float:
-        """The clock of the database: seconds since 1970."""
+        """Read the database's clock, in unix seconds."""
 
-        async def asked() -> float:
+        async def read_clock() -> float:
             async with self.reading() as connection:
                 return float((await connection.execute(select(self.now_sql()))).scalar_one())
 
-        return await self.trying(asked)
+        return await self.retry(read_clock)
 
     async def aclose(self) -> None:
         """Close the connections."""
-        if self._making:
-            await asyncio.wait(self._making)
+        if self._connecting:
+            await asyncio.wait(self._connecting)
+        self._closed = True
         await self._writer.dispose()
         await self._reader.dispose()
         if self._keeper is not None:
             self._keeper.close()
 
     @property
-    def _patience(self) -> float:
-        """Seconds that whoever asks waits."""
+    def _max_wait(self) -> float:
+        """Seconds that the present caller waits for the database at most."""
         return min(self.retry_seconds, _longest_wait.get() or self.retry_seconds)
 
-    async def _entered(self, stack: AsyncExitStack, held: AbstractAsyncContextManager[T], *, spare: float = 0.0) -> T:
-        """Enter what others may hold.
+    async def _enter_with_limit(
+        self, stack: AsyncExitStack, held: AbstractAsyncContextManager[T], *, spare: float = 0.0
+    ) -> T:
+        """Enter a context manager that others may hold, such as a lock, within the time that the caller waits.
 
         Args:
-            stack: Leaves it.
-            held: What they may hold.
-            spare: Seconds that it may take beside those that the caller waits.
+            stack: The exit stack that leaves it.
+            held: The context manager.
+            spare: Seconds allowed beyond the time that the caller waits.
 
         Raises:
-            StoreUnavailableError: If they hold it for longer.
+            StoreUnavailableError: If the time is over.
         """
         if _longest_wait.get() is None:
             return await stack.enter_async_context(held)
-        seconds = self._patience + spare
+        seconds = self._max_wait + spare
         try:
             async with asyncio.timeout(seconds) as waiting:
                 return await stack.enter_async_context(held)
         except TimeoutError as error:
             if not waiting.expired():
                 raise
-            raise StoreUnavailableError(self.name, f"it has had no turn for this within {seconds:g} s") from error
+            raise StoreUnavailableError(self.name, f"it was too busy to begin within {seconds:g} s") from error
 
-    async def _begun(self, stack: AsyncExitStack, engine: AsyncEngine) -> AsyncConnection:
-        # A thread that waits for a lock of SQLite cannot be cancelled; it ends by itself, before this does.
-        spare = self._patience if self.dialect == "sqlite" else 0.0
-        return await self._entered(stack, self._transaction(engine), spare=spare)
+    async def _begin(self, stack: AsyncExitStack, engine: AsyncEngine) -> AsyncConnection:
+        # A thread that waits for a lock of SQLite cannot be cancelled; it has its own timeout, which ends first.
+        spare = self._max_wait if self.dialect == "sqlite" else 0.0
+        return await self._enter_with_limit(stack, self._transaction(engine), spare=spare)
 
     @asynccontextmanager
     async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         pool = engine.pool
         assert isinstance(pool, AsyncAdaptedQueuePool)
         if self.dialect == "sqlite" and not pool.checkedin() and pool.checkedout() < pool.size():
-            # SQLAlchemy would lose a connection that is cancelled while it is made: it is made beside whoever needs it.
-            making = asyncio.create_task(_made(engine))
-            self._making.add(making)
-            making.add_done_callback(self._making.discard)
-            await asyncio.shield(making)
-        async with engine.begin() as connection:
-            yield connection
+            # SQLAlchemy loses a connection whose caller is cancelled while it connects, so a task of its own connects.
+            connecting = asyncio.create_task(_create_connection(engine))
+            self._connecting.add(connecting)
+            connecting.add_done_callback(self._connecting.discard)
+            await asyncio.shield(connecting)
+        async with engine.connect() as connection:
+            try:
+                async with connection.begin():
+                    yield connection
+            finally:
+                if self._closed:  # the pool was given up meanwhile, and would not close what comes back to it
+                    await connection.invalidate()
 
-    def _postgresql(self, pool_size: int) -> AsyncEngine:
+    def _create_postgresql_engine(self, pool_size: int) -> AsyncEngine:
         engine = create_async_engine(
             self.address.url,
             connect_args={"timeout": self.retry_seconds, **self.address.arguments},
@@ -466,9 +478,9 @@ class Database:
         )
 
         @event.listens_for(engine.sync_engine, "checkout")
-        def checked_out(connection: Any, *_: object) -> None:
-            # A server that was restarted leaves closed connections in the pool. The driver has noticed; to ask the
-            # server each time, as the pool can do too, would cost a commit a quarter of its time.
+        def refuse_closed_connection(connection: Any, *_: object) -> None:
+            # A restarted server leaves closed connections in the pool, which the driver has noticed. Asking the server
+            # at each checkout (`pool_pre_ping`) would cost a commit a quarter of its time.
             if connection.driver_connection.is_closed():
                 raise DisconnectionError("the server has closed the connection")
 
@@ -476,15 +488,15 @@ class Database:
         def connected(connection: Any, _: object) -> None:
             transport = getattr(connection.driver_connection, "_transport", None)
             if transport is not None:
-                end_when_silent(transport.get_extra_info("socket"), self.retry_seconds / 2)
+                enable_keepalive(transport.get_extra_info("socket"), self.retry_seconds / 2)
 
         return engine
 
-    def _sqlite(self, size: int, begin: str, pragmas: list[str]) -> AsyncEngine:
-        quiet_driver()
+    def _create_sqlite_engine(self, size: int, begin: str, pragmas: list[str]) -> AsyncEngine:
+        silence_driver_debug()
         engine = create_async_engine(
             self.address.url,
-            # Without it the driver would begin transactions as it thinks best.
+            # `isolation_level=None`: otherwise the driver begins transactions by itself.
             connect_args={"isolation_level": None, "timeout": self.retry_seconds},
             hide_parameters=True,
             poolclass=AsyncAdaptedQueuePool,
@@ -500,45 +512,45 @@ class Database:
                 for pragma in pragmas:
                     cursor.execute(f"PRAGMA {pragma}")
             except BaseException:
-                # The pool has not heard of it yet, so nobody else would close it.
+                # The pool does not know the connection yet, so nobody else would close it.
                 connection.close()
                 raise
             cursor.close()
 
         @event.listens_for(engine.sync_engine, "begin")
-        def begun(connection: Any) -> None:
-            patience = self._patience
-            if connection.info.setdefault("patience", self.retry_seconds) != patience:
-                connection.exec_driver_sql(f"PRAGMA busy_timeout = {patience * 1000:.0f}").close()
-                connection.info["patience"] = patience
+        def begin_transaction(connection: Any) -> None:
+            max_wait = self._max_wait
+            if connection.info.setdefault("patience", self.retry_seconds) != max_wait:
+                connection.exec_driver_sql(f"PRAGMA busy_timeout = {max_wait * 1000:.0f}").close()
+                connection.info["patience"] = max_wait
             connection.exec_driver_sql(f"BEGIN {begin}")
 
         return engine
 
 
-def make_private(file: str) -> None:
-    """Make an SQLite file, if it is not there, that only its owner may read: it holds what agents were told.
+def create_private_file(file: str) -> None:
+    """Create a missing SQLite file so that only its owner may read it, since it holds conversations.
 
-    SQLite gives the files beside it (`-wal`, `-shm`) the same mode. A file that is there keeps its own.
+    SQLite gives the files beside it (`-wal`, `-shm`) the same mode. An existing file keeps its mode.
     """
-    with suppress(OSError):  # where it cannot be made, SQLite says why
+    with suppress(OSError):  # if it cannot be created, SQLite reports why
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def writing_pragmas(address: Address, durability: Durability) -> list[str]:
-    """What is set on the connection that writes an SQLite database."""
+    """Return the pragmas of the connection that writes an SQLite database."""
     if address.in_memory:
         return []
-    # In WAL mode, NORMAL loses the last transactions when the machine loses power, never when a process dies.
+    # In WAL mode, NORMAL may lose the last transactions if the machine loses power, but not if a process dies.
     return ["journal_mode = WAL", f"synchronous = {'FULL' if durability == 'machine' else 'NORMAL'}"]
 
 
-def end_when_silent(connection: socket.socket | None, seconds: float) -> None:
-    """Have a connection end by itself if nothing of the other side is heard any more; the driver would wait for ever.
+def enable_keepalive(connection: socket.socket | None, seconds: float) -> None:
+    """Enable TCP keepalive, so that a connection to a silent server ends; the driver would wait forever.
 
     Args:
-        connection: To the server; one that stays on this machine is left as it is.
-        seconds: How long that takes, about.
+        connection: The connection to the server; a Unix socket is left as it is.
+        seconds: About how long the server may be silent.
     """
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -551,14 +563,14 @@ def end_when_silent(connection: socket.socket | None, seconds: float) -> None:
                 same.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _carry_out(effects: list[Callable[[], object]], kind: type[BaseException] | None, *_: object) -> None:
+def _run_effects(effects: list[Callable[[], object]], kind: type[BaseException] | None, *_: object) -> None:
     if kind is None:
         for effect in effects:
             effect()
 
 
-async def _made(engine: AsyncEngine) -> None:
-    """Have a connection in the pool, unless there can be none: who needs it is told when it is needed."""
+async def _create_connection(engine: AsyncEngine) -> None:
+    """Add a connection to the pool, ignoring errors: the caller that needs it meets them itself."""
     with suppress(Exception):
         async with engine.connect():
             pass

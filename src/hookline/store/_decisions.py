@@ -1,4 +1,4 @@
-"""What people have decided about tool calls, who it was, and which event told of it."""
+"""Store and list people's decisions (approve, reject) about pending tool calls, and link them to events."""
 
 import contextlib
 from collections.abc import Container, Iterable, Sequence
@@ -19,38 +19,47 @@ from hookline.errors import (
 from hookline.events import AfterHumanIntervention, BeforeHumanIntervention, HookType, PendingTool, decode
 from hookline.runtime import DECIDED, FORMAT, Action, Approve, OperationState, Reject, action_of, decision_of
 from hookline.store._database import Database
-from hookline.store._rows import check_text, is_storable, state_of
+from hookline.store._rows import check_text, decode_state, is_storable
 from hookline.store._tables import decisions, events, operations
 
-__all__ = ["StoredDecision", "decide", "decided", "decisions_of", "forget", "link_events", "ready", "seen_of"]
+__all__ = [
+    "StoredDecision",
+    "delete_void_decisions",
+    "find_decided_operations",
+    "link_events",
+    "list_decisions",
+    "make_seen_token",
+    "select_decisions",
+    "store_decision",
+]
 
-TOGETHER = 200
-"""Operations that are read together: any number may wait for further decisions, before one that can go on."""
+BATCH_SIZE = 200
+"""Operations that are read at a time: any number that wait for more decisions may precede one that can be resumed."""
 ASKING = (HookType.BEFORE_HUMAN_INTERVENTION, HookType.AFTER_HUMAN_INTERVENTION)
 
 _decode = msgspec.json.Decoder(Approve | Reject).decode
 _decode_call = msgspec.json.Decoder(PendingTool).decode
-_its = (operations.c.operation_id, operations.c.format, operations.c.state)
+_state_columns = (operations.c.operation_id, operations.c.format, operations.c.state)
 
 
 class StoredDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A person's decision about one tool call of an operation, and who made it.
 
     Attributes:
-        operation_id: The run.
-        tenant_id: For whom it runs.
-        pause: Which pause of the operation it is about: when that began, in nanoseconds since 1970, as text. `""` if
-            only an event tells of the decision.
-        tool_call_id: The call.
-        toolset: Where the tool comes from; `""` if that is not known any more.
-        tool_name: The tool's name there; `""` if that is not known any more.
-        args: The arguments that were decided about.
+        operation_id: The id of the operation.
+        tenant_id: The tenant for whom the operation runs.
+        pause: The pause that the decision is about: when it began, in nanoseconds since 1970, as text. `""` if the
+            decision is known from an event only.
+        tool_call_id: The id of the tool call.
+        toolset: The toolset of the tool; `""` if it is no longer known.
+        tool_name: The name of the tool in its toolset; `""` if it is no longer known.
+        args: The arguments of the call when the decision was made.
         decision: `"approve"`, `"reject"` (reject and stop) or `"rejectAndContinue"` (reject and continue).
-        reason: Why it was rejected.
-        decided_by: Who decided: `"key:<id>"` with that API key, `"cli:<account>"` on the command line, or what
-            `SqlStore.decide` was given as `by`. `""` where nobody was named, as in `resume_agent`.
-        decided_at: When, in unix seconds.
-        event_number: The number of the `afterHumanIntervention` that told of it; `None` until the operation goes on.
+        reason: Why the call was rejected.
+        decided_by: Who decided: `"key:<id>"` for an API key, `"cli:<account>"` on the command line, or the argument
+            `by` of `SqlStore.decide`. `""` if nobody was named, as in `resume_agent`.
+        decided_at: When the decision was made, in unix seconds.
+        event_number: The number of the `afterHumanIntervention` event; `None` until the operation is resumed.
     """
 
     operation_id: str
@@ -67,11 +76,13 @@ class StoredDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     event_number: int | None
 
 
-def seen_of(state: OperationState, call: PendingTool) -> str:
-    """Name a call as it waits now: another tool, other arguments, another prompt or a later pause give another name.
+def make_seen_token(state: OperationState, call: PendingTool) -> str:
+    """Return a token of a pending call as a person sees it now.
+
+    Another tool, other arguments, another prompt or a later pause give another token.
 
     Args:
-        state: The operation that waits.
+        state: The state of the operation that waits.
         call: One of its pending calls.
     """
     shown = [call.tool_call_id, call.toolset, call.tool_name, call.args, call.prompt]
@@ -79,7 +90,7 @@ def seen_of(state: OperationState, call: PendingTool) -> str:
     return f"{state.waiting_since_unix_nano or 0}.{digest}"
 
 
-async def decide(
+async def store_decision(
     database: Database,
     operation_id: str,
     decision: Approve | Reject,
@@ -88,18 +99,18 @@ async def decide(
     tenant_id: str | None,
     seen: str | None,
 ) -> OperationState:
-    """Keep a decision with the very pause that it is about.
+    """Store a person's decision about a pending call, for the present pause of its operation.
 
     Raises:
         OperationNotFoundError: If there is no such operation, or it is another tenant's.
-        OperationFinishedError: If it does not wait for a person.
-        DecisionError: If it has no such call pending, or that was decided, or it is not as it was seen.
+        OperationFinishedError: If the operation does not wait for a person.
+        DecisionError: If the call is not pending, is decided already, or has changed since the person saw it.
     """
     if not is_storable(operation_id):
         raise OperationNotFoundError(operation_id)
     check_text(operation_id, "`by`", by)
     async with database.writing() as connection:
-        query = select(*_its).where(operations.c.operation_id == operation_id)
+        query = select(*_state_columns).where(operations.c.operation_id == operation_id)
         if tenant_id is not None:
             query = query.where(operations.c.tenant_id == tenant_id)
         if database.dialect == "postgresql":
@@ -107,10 +118,10 @@ async def decide(
         row = (await connection.execute(query)).first()
         if row is None:
             raise OperationNotFoundError(operation_id)
-        state = state_of(*row)
+        state = decode_state(*row)
         if state.status != "waiting_for_human":
             raise OperationFinishedError(operation_id, state.status)
-        known = await _of(connection, state)
+        known = await _read_pause_decisions(connection, state)
         pending = {
             each.tool_call_id: each
             for each in state.pending
@@ -118,9 +129,9 @@ async def decide(
         }
         call = pending.get(decision.tool_call_id)
         if call is None:
-            problem = _why_not_pending(state, decision.tool_call_id, known)
+            problem = _explain_not_pending(state, decision.tool_call_id, known)
             raise DecisionError(operation_id, f"the call {decision.tool_call_id!r} {problem}", list(pending))
-        if seen is not None and seen != seen_of(state, call):
+        if seen is not None and seen != make_seen_token(state, call):
             problem = f"the call {decision.tool_call_id!r} is not the one that was looked at: it has changed since"
             raise DecisionError(operation_id, problem, list(pending))
         await connection.execute(
@@ -138,8 +149,10 @@ async def decide(
         return state
 
 
-def _why_not_pending(state: OperationState, tool_call_id: str, known: dict[str, tuple[Approve | Reject, str]]) -> str:
-    """Say what became of a call that does not wait, and who has decided about it."""
+def _explain_not_pending(
+    state: OperationState, tool_call_id: str, known: dict[str, tuple[Approve | Reject, str]]
+) -> str:
+    """Explain why a call is not pending: who has decided about it, or that there is no such call."""
     if tool_call_id in known:
         decision, by = known[tool_call_id]
         return f"is decided already: {DECIDED[action_of(decision)]}{f' by {by}' if by else ''}"
@@ -148,17 +161,17 @@ def _why_not_pending(state: OperationState, tool_call_id: str, known: dict[str, 
     return "is not pending"
 
 
-async def decided(
+async def find_decided_operations(
     connection: AsyncConnection, *, agent_ids: Sequence[str], limit: int, exclude: Container[str] = ()
 ) -> list[tuple[OperationState, list[Approve | Reject]]]:
-    """Operations of some agents that can go on, with what was decided about them."""
+    """Find operations of some agents that can be resumed, with the decisions about them."""
     untold = select(decisions.c.operation_id).where(decisions.c.event_number.is_(None))
     query = (
-        select(*_its)
+        select(*_state_columns)
         .where(operations.c.status == "waiting_for_human", operations.c.agent_id.in_(agent_ids))
         .where(operations.c.operation_id.in_(untold), operations.c.format <= FORMAT)
         .order_by(operations.c.operation_id)
-        .limit(TOGETHER)
+        .limit(BATCH_SIZE)
     )
     found: list[tuple[OperationState, list[Approve | Reject]]] = []
     last = ""
@@ -167,46 +180,48 @@ async def decided(
         for row in rows:
             if row.operation_id in exclude:
                 continue
-            with contextlib.suppress(StateFormatError):  # it waits for who can read it
-                state = state_of(*row)
-                if known := await ready(connection, state):
+            with contextlib.suppress(StateFormatError):  # a newer version wrote it, and will resume it
+                state = decode_state(*row)
+                if known := await select_decisions(connection, state):
                     found.append((state, known))
-        if len(rows) < TOGETHER:
+        if len(rows) < BATCH_SIZE:
             break
         last = rows[-1].operation_id
     return found[:limit]
 
 
-async def ready(connection: AsyncConnection, state: OperationState) -> list[Approve | Reject]:
-    """The decisions with which an operation goes on: all that it waits for, or one that stops it; else none."""
+async def select_decisions(connection: AsyncConnection, state: OperationState) -> list[Approve | Reject]:
+    """Return the stored decisions if they suffice to resume: one for each pending call, or one that stops the run."""
     open_ids = {each.tool_call_id for each in state.pending} - set(state.decisions)
-    known = {name: each for name, (each, _) in (await _of(connection, state)).items() if name in open_ids}
+    known = {
+        name: each for name, (each, _) in (await _read_pause_decisions(connection, state)).items() if name in open_ids
+    }
     found = list(known.values())
     if any(isinstance(each, Reject) and not each.and_continue for each in found):
         return found
     return found if open_ids and open_ids <= set(known) else []
 
 
-async def forget(database: Database, operation_id: str) -> None:
-    """Drop decisions that never took effect; those that an event told of stay, and those about a pause that lasts."""
+async def delete_void_decisions(database: Database, operation_id: str) -> None:
+    """Delete decisions that never took effect, except those about a pause that still lasts."""
     async with database.writing() as connection:
-        query = select(*_its).where(operations.c.operation_id == operation_id)
+        query = select(*_state_columns).where(operations.c.operation_id == operation_id)
         if database.dialect == "postgresql":
             query = query.with_for_update()
         row = (await connection.execute(query)).first()
         void = delete(decisions).where(decisions.c.operation_id == operation_id, decisions.c.event_number.is_(None))
         if row is not None:
-            with contextlib.suppress(StateFormatError):  # one of a newer version has gone on
-                state = state_of(*row)
+            with contextlib.suppress(StateFormatError):  # a process of a newer version has resumed it
+                state = decode_state(*row)
                 if state.status == "waiting_for_human":
                     void = void.where(decisions.c.pause != (state.waiting_since_unix_nano or 0))
         await connection.execute(void)
 
 
 async def link_events(connection: AsyncConnection, rows: Iterable[dict[str, Any]]) -> None:
-    """Note with each kept decision which event told of it, in the transaction that writes the events.
+    """Record in each stored decision the number of its event, in the transaction that writes the events.
 
-    A decision that `resume_agent` was given is linked only if somebody had kept the very same one about this pause.
+    A decision passed to `resume_agent` is linked only if the same decision about this pause is stored.
 
     Args:
         connection: The transaction.
@@ -230,21 +245,21 @@ async def link_events(connection: AsyncConnection, rows: Iterable[dict[str, Any]
         await connection.execute(told.values(event_number=row["number"]))
 
 
-async def decisions_of(connection: AsyncConnection, operation_id: str) -> list[StoredDecision]:
-    """List the decisions about an operation, the oldest first: who made them, if that is known.
+async def list_decisions(connection: AsyncConnection, operation_id: str) -> list[StoredDecision]:
+    """List the decisions about an operation, oldest first, with who made them if that is known.
 
-    Those that were given to `resume_agent` are known by their events, which name nobody. One that never took effect,
-    as somebody else went on with the operation, is left out.
+    Decisions passed to `resume_agent` are known from their events, which name nobody. A decision that never took
+    effect, because the operation was resumed in another way, is left out.
     """
     if not is_storable(operation_id):
         return []
-    row = (await connection.execute(select(*_its).where(operations.c.operation_id == operation_id))).first()
-    pause = _pause_of(row) if row is not None else None
+    row = (await connection.execute(select(*_state_columns).where(operations.c.operation_id == operation_id))).first()
+    pause = _present_pause(row) if row is not None else None
     kept = select(decisions).where(
         decisions.c.operation_id == operation_id,
         or_(decisions.c.event_number.is_not(None), decisions.c.pause == pause),
     )
-    found = [_stored(each) for each in await connection.execute(kept)]
+    found = [_decision_from_row(each) for each in await connection.execute(kept)]
     linked = {each.event_number for each in found}
     asked: dict[str, PendingTool] = {}
     query = (
@@ -260,19 +275,19 @@ async def decisions_of(connection: AsyncConnection, operation_id: str) -> list[S
         if isinstance(event, BeforeHumanIntervention):
             asked |= {call.tool_call_id: call for call in event.pending_tools}
         elif isinstance(event, AfterHumanIntervention) and number not in linked:
-            found.append(_told(event, number, asked.get(event.tool_call_id or "")))
+            found.append(_decision_from_event(event, number, asked.get(event.tool_call_id or "")))
     return sorted(found, key=lambda each: each.decided_at)
 
 
-def _pause_of(row: Row[*tuple[Any, ...]]) -> int | None:
-    """Return which pause an operation is in, if its state can be read."""
+def _present_pause(row: Row[*tuple[Any, ...]]) -> int | None:
+    """Return the start of the pause that an operation is in; `None` if its state cannot be read."""
     with contextlib.suppress(StateFormatError):
-        return state_of(row.operation_id, row.format, row.state).waiting_since_unix_nano or 0
+        return decode_state(row.operation_id, row.format, row.state).waiting_since_unix_nano or 0
     return None
 
 
-def _stored(row: Row[*tuple[Any, ...]]) -> StoredDecision:
-    """Return what a row of the table says."""
+def _decision_from_row(row: Row[*tuple[Any, ...]]) -> StoredDecision:
+    """Build a decision from its row."""
     decision = _decode(row.decision)
     call = None if row.call is None else _decode_call(row.call)
     return StoredDecision(
@@ -291,8 +306,8 @@ def _stored(row: Row[*tuple[Any, ...]]) -> StoredDecision:
     )
 
 
-def _told(event: AfterHumanIntervention, number: int, call: PendingTool | None) -> StoredDecision:
-    """Return what an event alone says, which names nobody."""
+def _decision_from_event(event: AfterHumanIntervention, number: int, call: PendingTool | None) -> StoredDecision:
+    """Build a decision from its event, which does not say who made it."""
     return StoredDecision(
         operation_id=event.operation_id,
         tenant_id=event.tenant_id,
@@ -309,8 +324,10 @@ def _told(event: AfterHumanIntervention, number: int, call: PendingTool | None) 
     )
 
 
-async def _of(connection: AsyncConnection, state: OperationState) -> dict[str, tuple[Approve | Reject, str]]:
-    """Return the decisions about the present pause by their calls, each with who made it."""
+async def _read_pause_decisions(
+    connection: AsyncConnection, state: OperationState
+) -> dict[str, tuple[Approve | Reject, str]]:
+    """Read the decisions about the present pause by tool call id, each with who made it."""
     query = select(decisions.c.tool_call_id, decisions.c.decision, decisions.c.decided_by).where(
         decisions.c.operation_id == state.operation_id, decisions.c.pause == (state.waiting_since_unix_nano or 0)
     )

@@ -1,16 +1,16 @@
-"""Deliveries in the tables: put in, and settled in batches with what became of them.
+"""Insert deliveries into the tables, write the outcomes of attempts, and track failing endpoints (circuit breaker).
 
-A stream is what one operation has for one endpoint. The first of its deliveries that is not settled is `pending`, which
-may be claimed; those behind it are `waiting`, however many they are, and cost the search for work nothing. Who settles
-the first makes the next one pending. A claim is a `next_attempt_at` that lies one lease ahead, so that one whose worker
-is gone falls due again by itself.
+A stream is the sequence of deliveries from one operation to one endpoint. Its first unsettled delivery is `pending` and
+may be claimed; those behind it are `waiting`, and cost nothing when a worker looks for work, however many they are. The
+transaction that settles the first makes the next one pending. A claim moves `next_attempt_at` one lease ahead, so that
+a delivery whose worker has died falls due again by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -18,30 +18,30 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, insert, select, u
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from hookline.store._delivery_claims import Claimed
-from hookline.store._rows import stream_of
+from hookline.store._delivery_claims import ClaimedDelivery
+from hookline.store._rows import stream_name
 from hookline.store._tables import attempts, deliveries, endpoints, operations
 from hookline.webhooks import Envelope
 
 __all__ = [
     "Breaker",
-    "Outcome",
+    "DeliveryOutcome",
+    "build_delivery_rows",
     "disable_endpoint",
     "enable_endpoint",
     "insert_deliveries",
-    "line_up",
-    "note_endpoints",
+    "promote_waiting",
     "reopen_endpoints",
-    "rows_of",
-    "settle",
+    "settle_deliveries",
+    "update_endpoints",
 ]
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
 
-TOGETHER = 1000
-"""Streams that one statement names at most; databases count the parameters."""
+BATCH_SIZE = 1000
+"""Streams that one statement names at most, since databases limit the number of parameters."""
 
-# No `IN`, which cannot be part of a statement that is executed for many.
+# Not `IN`: SQLAlchemy cannot expand it in a statement that is executed with many sets of parameters.
 _unsettled = (deliveries.c.status == "pending") | (deliveries.c.status == "waiting")
 _inserts: dict[str, postgresql.Insert | sqlite.Insert] = {
     "sqlite": sqlite.insert(deliveries).on_conflict_do_nothing(index_elements=["id"]),
@@ -50,24 +50,24 @@ _inserts: dict[str, postgresql.Insert | sqlite.Insert] = {
 _free: dict[str, None] = {"claimed_by": None, "claimed_until": None}
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one attempt, or of a delivery that gets none.
+class DeliveryOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of one attempt, or of a claimed delivery that was not attempted.
 
     Attributes:
         claimed: The delivery.
         status: `"delivered"`; `"pending"`, to be tried again; `"dead"`, given up.
-        delay: Seconds until it is tried again.
-        attempted: Whether there was an attempt.
-        began: When it began, by `time.monotonic`.
-        duration_ms: How long it took.
-        status_code: What the receiver answered.
-        error: What went wrong, without secrets.
-        failed: Whether the endpoint is to blame.
-        pause: Seconds for which the endpoint asks to be left alone.
-        gone: Whether the endpoint wants nothing more, ever.
+        delay: Seconds until the next attempt.
+        attempted: Whether an attempt was made.
+        began: When the attempt began, by `time.monotonic`.
+        duration_ms: How long the attempt took.
+        status_code: The HTTP status of the receiver's answer.
+        error: The error, without secrets.
+        failed: Whether the attempt counts as a failure of the endpoint.
+        pause: Seconds for which the endpoint asked for no deliveries (`Retry-After`).
+        gone: Whether the endpoint answered that it is gone for good (410).
     """
 
-    claimed: Claimed
+    claimed: ClaimedDelivery
     status: Literal["delivered", "pending", "dead"]
     delay: float = 0.0
     attempted: bool = True
@@ -80,8 +80,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     gone: bool = False
 
 
-def rows_of(envelopes: Iterable[Envelope]) -> list[dict[str, Any]]:
-    """The rows of deliveries, but for their times."""
+def build_delivery_rows(envelopes: Iterable[Envelope]) -> list[dict[str, Any]]:
+    """Build the rows of deliveries, without their times."""
     return [
         {
             "id": envelope.id,
@@ -93,7 +93,7 @@ def rows_of(envelopes: Iterable[Envelope]) -> list[dict[str, Any]]:
             "type": str(envelope.hook.type),
             "hook": msgspec.json.encode(envelope.hook),
             "endpoint": (endpoint := endpoint_of(envelope.hook.webhook.url)),
-            "stream": stream_of(envelope.operation_id, endpoint),
+            "stream": stream_name(envelope.operation_id, endpoint),
             "payload": envelope.payload,
             "attempts": 0,
         }
@@ -102,42 +102,44 @@ def rows_of(envelopes: Iterable[Envelope]) -> list[dict[str, Any]]:
 
 
 def endpoint_of(url: str) -> str:
-    """Where deliveries to an address go: there, or to the function of a process that is named in it."""
+    """Return the endpoint of a URL: the URL itself, or `local://name` without what follows the name."""
     parts = urlsplit(url)
     return f"local://{parts.netloc}" if parts.scheme == "local" else url
 
 
 async def insert_deliveries(connection: AsyncConnection, rows: Rows, *, now: float | ColumnElement[float]) -> None:
-    """Put deliveries in, in order. Those whose id is there already are left as they are.
+    """Insert deliveries, in order. Those whose id is stored already are left as they are.
 
     Args:
         connection: In a transaction that may write.
-        rows: What `rows_of` gives.
-        now: The clock of the database.
+        rows: Rows from `build_delivery_rows`.
+        now: The time of the database.
     """
     if not rows:
         return
     statement = _inserts[connection.dialect.name].values(status="waiting", next_attempt_at=now, created_at=now)
     await connection.execute(statement, rows)
-    await line_up(connection, {row["stream"] for row in rows}, now=now)
+    await promote_waiting(connection, {row["stream"] for row in rows}, now=now)
 
 
-async def line_up(connection: AsyncConnection, streams: Iterable[str], *, now: float | ColumnElement[float]) -> None:
-    """Make the first unsettled delivery of each stream pending, after others were put in.
+async def promote_waiting(
+    connection: AsyncConnection, streams: Iterable[str], *, now: float | ColumnElement[float]
+) -> None:
+    """Make the first unsettled delivery of each stream pending, after deliveries were inserted.
 
-    On PostgreSQL, the pending one of a stream is locked against being settled until this transaction ends; else its
-    worker would not see what was put in behind it, and nobody would ever make that pending.
+    On PostgreSQL, the pending delivery of a stream is locked until this transaction ends. Otherwise the worker that
+    settles it meanwhile would not see the inserted ones, and nobody would ever make them pending.
 
     Args:
         connection: In a transaction that may write.
-        streams: Where something was put in.
-        now: The clock of the database.
+        streams: The streams into which deliveries were inserted.
+        now: The time of the database.
     """
-    for names in _portions(sorted(streams)):
+    for names in _split_into_batches(sorted(streams)):
         left = names
         while left:
             if connection.dialect.name == "postgresql":
-                # In the order of rows, as `settle` does, so that two never wait for each other.
+                # Locked in the order of keys, as in `settle_deliveries`, so that two transactions never deadlock.
                 first = select(deliveries.c.stream).where(
                     deliveries.c.stream.in_(left), deliveries.c.status == "pending"
                 )
@@ -146,7 +148,7 @@ async def line_up(connection: AsyncConnection, streams: Iterable[str], *, now: f
             promoted = await _promote(connection, left, now)
             if connection.dialect.name == "sqlite":
                 break
-            # Where neither happened, all is settled already, or another worker went one further just now.
+            # A stream that was neither locked nor promoted is settled, or its worker has just moved to the next one.
             rest = set(left) - promoted
             found = await connection.execute(
                 select(deliveries.c.stream).distinct().where(deliveries.c.stream.in_(rest), _unsettled)
@@ -181,7 +183,7 @@ _delivered = (
 )
 _not_delivered = (
     update(deliveries)
-    # The count of attempts tells whether another worker has gone on with it after this one's claim had run out.
+    # The number of attempts tells whether another worker has attempted it after this worker's claim had run out.
     .where(deliveries.c.seq == bindparam("its_seq"), deliveries.c.attempts == bindparam("so_far"), _unsettled)
     .values(
         status=bindparam("becomes"),
@@ -195,24 +197,24 @@ _not_delivered = (
 )
 
 
-async def settle(
+async def settle_deliveries(
     connection: AsyncConnection,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[DeliveryOutcome],
     *,
     now: float,
     worker: str,
     breaker: Breaker,
 ) -> None:
-    """Write what became of deliveries, and let those behind them go.
+    """Write the outcomes of deliveries, and make the next deliveries of their streams pending.
 
-    What was delivered is delivered, whoever holds it by now. A failure counts only if nobody has tried since.
+    A success counts whoever holds the delivery by now. A failure counts only if nobody has attempted it since.
 
     Args:
         connection: In a transaction that may write.
-        outcomes: In the order in which they came about.
-        now: The clock of the database.
-        worker: Who made the attempts.
-        breaker: When endpoints are left alone.
+        outcomes: The outcomes, in the order in which they happened.
+        now: The time of the database.
+        worker: The id of the worker that made the attempts.
+        breaker: When deliveries to failing endpoints pause.
     """
     if not outcomes:
         return
@@ -221,7 +223,7 @@ async def settle(
         seqs = [outcome.claimed.seq for outcome in outcomes]
         rows = select(deliveries.c.seq).where(deliveries.c.seq.in_(seqs)).order_by(deliveries.c.seq)
         await connection.execute(rows.with_for_update())
-    made = [_attempt(outcome, now, worker) for outcome in outcomes if outcome.attempted]
+    made = [_attempt_row(outcome, now, worker) for outcome in outcomes if outcome.attempted]
     if made:
         await connection.execute(insert(attempts), made)
     delivered = [
@@ -231,28 +233,28 @@ async def settle(
     ]
     if delivered:
         await connection.execute(_delivered, delivered)
-    others = [_change(outcome, now) for outcome in outcomes if outcome.status != "delivered"]
+    others = [_failure_values(outcome, now) for outcome in outcomes if outcome.status != "delivered"]
     if others:
         await connection.execute(_not_delivered, others)
-    for streams in _portions(sorted({o.claimed.stream for o in outcomes if o.status != "pending"})):
+    for streams in _split_into_batches(sorted({o.claimed.stream for o in outcomes if o.status != "pending"})):
         await _promote(connection, streams, now)
-    await note_endpoints(connection, outcomes, now=now, breaker=breaker)
+    await update_endpoints(connection, outcomes, now=now, breaker=breaker)
 
 
-async def _fail_operations(connection: AsyncConnection, outcomes: Sequence[Outcome]) -> None:
-    """Mark the operations that were for the sake of a delivery that was given up."""
+async def _fail_operations(connection: AsyncConnection, outcomes: Sequence[DeliveryOutcome]) -> None:
+    """Record in an operation that a delivery was given up whose webhook has `fallback="none"`."""
     failed = {
         outcome.claimed.envelope.operation_id: f"Hook {outcome.claimed.envelope.hook.id!r}: {outcome.error}"
         for outcome in outcomes
         if outcome.status == "dead" and outcome.claimed.envelope.hook.webhook.fallback == "none"
     }
-    # Before the deliveries, and in order: a commit takes its locks like this too.
+    # Operations are locked before deliveries, and in order, as commits do it, to avoid deadlocks.
     for operation_id in sorted(failed):
         first = (operations.c.operation_id == operation_id) & operations.c.failed_delivery.is_(None)
         await connection.execute(update(operations).where(first).values(failed_delivery=failed[operation_id]))
 
 
-def _attempt(outcome: Outcome, now: float, worker: str) -> dict[str, Any]:
+def _attempt_row(outcome: DeliveryOutcome, now: float, worker: str) -> dict[str, Any]:
     return {
         "delivery_id": outcome.claimed.envelope.id,
         "nth": outcome.claimed.attempts + 1,
@@ -264,7 +266,7 @@ def _attempt(outcome: Outcome, now: float, worker: str) -> dict[str, Any]:
     }
 
 
-def _change(outcome: Outcome, now: float) -> dict[str, Any]:
+def _failure_values(outcome: DeliveryOutcome, now: float) -> dict[str, Any]:
     return {
         "its_seq": outcome.claimed.seq,
         "so_far": outcome.claimed.attempts,
@@ -277,29 +279,25 @@ def _change(outcome: Outcome, now: float) -> dict[str, Any]:
     }
 
 
-def _portions(names: Sequence[str]) -> Iterator[list[str]]:
-    for start in range(0, len(names), TOGETHER):
-        yield list(names[start : start + TOGETHER])
+def _split_into_batches(names: Sequence[str]) -> Iterator[list[str]]:
+    for start in range(0, len(names), BATCH_SIZE):
+        yield list(names[start : start + BATCH_SIZE])
 
 
-if TYPE_CHECKING:
-    pass
-
-
-def _inserting(connection: AsyncConnection) -> postgresql.Insert | sqlite.Insert:
+def _insert_endpoint(connection: AsyncConnection) -> postgresql.Insert | sqlite.Insert:
     return postgresql.insert(endpoints) if connection.dialect.name == "postgresql" else sqlite.insert(endpoints)
 
 
 class Breaker(msgspec.Struct, frozen=True, kw_only=True):
-    """When an endpoint that fails is left alone.
+    """Settings of the circuit breaker, which pauses deliveries to an endpoint that fails.
 
-    After that many failures one after another it gets nothing for a while, then one delivery to see how it is. As long
-    as that fails, the while gets twice as long.
+    After a number of consecutive failures, deliveries to the endpoint pause; then a single one is attempted. As long as
+    that fails, each pause is twice as long as the one before.
 
     Attributes:
-        failures: One after another.
-        pause: Seconds for which it is left alone at first.
-        longest_pause: Seconds for which it is left alone at most.
+        failures: Consecutive failures after which deliveries pause.
+        pause: Seconds of the first pause.
+        longest_pause: Seconds of the longest pause.
     """
 
     failures: int = 5
@@ -307,47 +305,47 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
     longest_pause: float = 1800.0
 
     def pause_after(self, failures: int) -> float:
-        """Seconds for which an endpoint is left alone after that many failures; 0 if it is not."""
+        """Return the seconds of the pause after a number of consecutive failures; 0 if there is none."""
         if failures < self.failures:
             return 0.0
         return min(self.pause * 2.0 ** min(failures - self.failures, 60), self.longest_pause)
 
 
-async def note_endpoints(
-    connection: AsyncConnection, outcomes: Sequence[Outcome], *, now: float, breaker: Breaker
+async def update_endpoints(
+    connection: AsyncConnection, outcomes: Sequence[DeliveryOutcome], *, now: float, breaker: Breaker
 ) -> None:
-    """Count what endpoints did: a success ends a row of failures, whatever came before it.
+    """Count successes and failures of endpoints, and pause or disable them.
 
     Args:
         connection: In a transaction that may write.
-        outcomes: In the order in which they came about.
-        now: The clock of the database.
-        breaker: When endpoints are left alone.
+        outcomes: The outcomes, in the order in which they happened.
+        now: The time of the database.
+        breaker: When deliveries to failing endpoints pause.
     """
-    told: dict[tuple[str, str], list[Outcome]] = {}
+    by_endpoint: dict[tuple[str, str], list[DeliveryOutcome]] = {}
     for outcome in outcomes:
         if outcome.status == "delivered" or outcome.failed or outcome.gone:
-            told.setdefault((outcome.claimed.envelope.tenant_id, outcome.claimed.endpoint), []).append(outcome)
-    if not told:
+            by_endpoint.setdefault((outcome.claimed.envelope.tenant_id, outcome.claimed.endpoint), []).append(outcome)
+    if not by_endpoint:
         return
-    failing = sorted(key for key, their in told.items() if their[-1].status != "delivered")
+    failing = sorted(key for key, their in by_endpoint.items() if their[-1].status != "delivered")
     if failing:
         new = [{"tenant_id": tenant, "url": url, "failures": 0} for tenant, url in failing]
-        await connection.execute(_inserting(connection).on_conflict_do_nothing(), new)
+        await connection.execute(_insert_endpoint(connection).on_conflict_do_nothing(), new)
     known = select(endpoints).where(
-        endpoints.c.tenant_id.in_(sorted({tenant for tenant, _ in told})),
-        endpoints.c.url.in_(sorted({url for _, url in told})),
+        endpoints.c.tenant_id.in_(sorted({tenant for tenant, _ in by_endpoint})),
+        endpoints.c.url.in_(sorted({url for _, url in by_endpoint})),
     )
     if connection.dialect.name == "postgresql":
         known = known.order_by(endpoints.c.tenant_id, endpoints.c.url).with_for_update()
     for row in (await connection.execute(known)).all():
-        their = told.get((row.tenant_id, row.url))
+        their = by_endpoint.get((row.tenant_id, row.url))
         if their is not None:
-            await _note(connection, row, their, now, breaker)
+            await _update_endpoint(connection, row, their, now, breaker)
 
 
-async def _note(
-    connection: AsyncConnection, row: Any, outcomes: Sequence[Outcome], now: float, breaker: Breaker
+async def _update_endpoint(
+    connection: AsyncConnection, row: Any, outcomes: Sequence[DeliveryOutcome], now: float, breaker: Breaker
 ) -> None:
     here = (endpoints.c.tenant_id == row.tenant_id) & (endpoints.c.url == row.url)
     gone = next((outcome for outcome in outcomes if outcome.gone), None)
@@ -359,14 +357,14 @@ async def _note(
             await connection.execute(update(endpoints).where(here).values(failures=0, closed_until=None))
         return
     closed = row.closed_until is not None and row.closed_until > now
-    failures = _count(row.failures, outcomes, closed=closed, enough=breaker.failures)
+    failures = _count_failures(row.failures, outcomes, closed=closed, enough=breaker.failures)
     pause = max(0.0 if closed else breaker.pause_after(failures), *(outcome.pause or 0.0 for outcome in outcomes))
     until = max(row.closed_until or 0.0, now + pause) if pause else row.closed_until
     await connection.execute(update(endpoints).where(here).values(failures=failures, closed_until=until))
 
 
-def _count(known: int, outcomes: Sequence[Outcome], *, closed: bool, enough: int) -> int:
-    """How many failures there were one after another. Those that were under way together close an endpoint once."""
+def _count_failures(known: int, outcomes: Sequence[DeliveryOutcome], *, closed: bool, enough: int) -> int:
+    """Return the number of consecutive failures. Failures of parallel attempts start a single pause."""
     failures = known
     for outcome in outcomes:
         if outcome.status == "delivered":
@@ -379,45 +377,45 @@ def _count(known: int, outcomes: Sequence[Outcome], *, closed: bool, enough: int
 
 
 async def disable_endpoint(connection: AsyncConnection, tenant_id: str, url: str, *, reason: str, now: float) -> None:
-    """Send nothing more to an endpoint: what is pending for it is given up, and so is what comes.
+    """Disable an endpoint: its pending and future deliveries are given up.
 
     Args:
         connection: In a transaction that may write.
-        tenant_id: Whose.
-        url: Which.
-        reason: Why, for those who look.
-        now: The clock of the database.
+        tenant_id: The tenant that owns the endpoint.
+        url: The address of the endpoint.
+        reason: Why, to be shown to people.
+        now: The time of the database.
     """
     row = {"failures": 0, "closed_until": None, "disabled_at": now, "reason": reason}
-    statement = _inserting(connection).values(tenant_id=tenant_id, url=url, **row)
+    statement = _insert_endpoint(connection).values(tenant_id=tenant_id, url=url, **row)
     await connection.execute(statement.on_conflict_do_update(index_elements=["tenant_id", "url"], set_=row))
-    # A worker gives them up one by one, as they fall due, so that each is told of like any other.
+    # Workers give the deliveries up one by one, as they fall due, so that each is logged like any other.
     theirs = (deliveries.c.tenant_id == tenant_id) & (deliveries.c.endpoint == url)
     idle = (deliveries.c.status == "pending") & deliveries.c.claimed_by.is_(None)
     await connection.execute(update(deliveries).where(theirs & idle).values(next_attempt_at=now))
 
 
 async def enable_endpoint(connection: AsyncConnection, tenant_id: str, url: str) -> bool:
-    """Send to an endpoint again, as if it had never failed.
+    """Enable an endpoint, as if it had never failed.
 
     Args:
         connection: In a transaction that may write.
-        tenant_id: Whose.
-        url: Which.
+        tenant_id: The tenant that owns the endpoint.
+        url: The address of the endpoint.
 
     Returns:
-        Whether it had failed, or was disabled.
+        Whether the endpoint had failed, or was disabled.
     """
     here = (endpoints.c.tenant_id == tenant_id) & (endpoints.c.url == url)
     return bool((await connection.execute(delete(endpoints).where(here))).rowcount)
 
 
 async def reopen_endpoints(connection: AsyncConnection, places: Iterable[tuple[str, str]]) -> None:
-    """Try endpoints at once that are left alone for a while.
+    """End the pause of endpoints, so that they are tried at once.
 
     Args:
         connection: In a transaction that may write.
-        places: Tenants and addresses.
+        places: The endpoints, each as tenant id and address.
     """
     for tenant_id, url in sorted(set(places)):
         here = (endpoints.c.tenant_id == tenant_id) & (endpoints.c.url == url) & endpoints.c.closed_until.is_not(None)

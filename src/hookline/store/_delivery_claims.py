@@ -1,4 +1,4 @@
-"""Who delivers what next: claims of the first unsettled deliveries of streams, in SQL for both databases."""
+"""Claim due deliveries for a worker: the first unsettled ones of each stream, in SQL for both databases."""
 
 import logging
 from collections.abc import Collection, Iterable
@@ -15,24 +15,24 @@ from hookline.webhooks import Envelope, HookData
 
 __all__ = [
     "LONGEST_LEASE",
-    "Claimed",
-    "Run",
-    "claim",
-    "correct_times",
-    "due",
-    "extend",
-    "lock",
-    "release",
-    "release_unknown",
+    "ClaimedDelivery",
+    "DeliveryRun",
+    "claim_deliveries",
+    "correct_due_times",
+    "extend_claims",
+    "has_due_deliveries",
+    "lock_deliveries",
+    "release_claims",
+    "release_uncertain_claims",
 ]
 
 logger = logging.getLogger("hookline")
 
-LEFT_SECONDS = 60.0
-"""For how long a delivery is left to others that this version of hookline cannot read."""
+UNREADABLE_SECONDS = 60.0
+"""Seconds until the next try of a delivery that this version of hookline cannot read; a newer process may take it."""
 UNREADABLE = "its hook cannot be read by this version of hookline; a newer one has written it, or it was damaged"
 LONGEST_LEASE = 3600.0
-"""Seconds. A claim that ends later than that from now was made when the clock was wrong."""
+"""Longest lease, in seconds. A claim that ends later than this from now was made while the clock was wrong."""
 
 LANES = """
 WITH RECURSIVE lane(seq) AS (
@@ -45,7 +45,8 @@ WITH RECURSIVE lane(seq) AS (
     )
     FROM lane CROSS JOIN deliveries AS here WHERE here.seq = lane.seq
 )"""
-"""One pending delivery of each tenant and endpoint, found by leaps in the index, however many there are behind it."""
+"""One pending delivery of each tenant and endpoint. The recursion skips through the index, so that the cost depends on
+the number of endpoints, not of deliveries."""
 
 FIRSTS = """
     SELECT d.seq FROM deliveries AS d
@@ -78,7 +79,7 @@ WHERE {OPEN} ORDER BY head.next_attempt_at, head.seq LIMIT :limit""",
 CLAIM = {
     "sqlite": "UPDATE deliveries SET claimed_by = :worker, claimed_until = :until, next_attempt_at = :until "
     f"WHERE seq IN ({HEADS['sqlite']}) RETURNING seq",
-    # Who locks first has it; who comes second goes on to others, and does not wait.
+    # The first worker to lock a row gets it; the others skip it instead of waiting.
     "postgresql": "UPDATE deliveries SET claimed_by = :worker, claimed_until = :until, next_attempt_at = :until "
     "WHERE seq IN (SELECT free.seq FROM deliveries AS free WHERE free.status = 'pending' "
     f"AND free.next_attempt_at <= :now AND free.seq IN ({HEADS['postgresql']}) "
@@ -93,7 +94,7 @@ FOLLOWERS = """
     )
     ORDER BY w.seq LIMIT :followers
 """
-"""What waits behind a claimed delivery, unless something in between has been claimed already."""
+"""Deliveries that wait behind a claimed one, unless one in between is claimed already."""
 
 BEHIND = {
     "sqlite": f"""SELECT behind.seq FROM deliveries AS head
@@ -134,17 +135,17 @@ _rows = (
 _hook = lru_cache(1000)(msgspec.json.Decoder(HookData).decode)
 
 
-class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivery that a worker holds.
+class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
+    """A delivery that a worker has claimed.
 
     Attributes:
-        seq: Its row.
-        stream: Names those that are delivered in order with it.
-        endpoint: Where it goes.
-        attempts: How many were made so far.
-        envelope: What is delivered.
-        refused: Why it is not to be sent, if its endpoint is disabled.
-        failures: Of its endpoint, one after another.
+        seq: The key of its row.
+        stream: The stream whose deliveries are made in order.
+        endpoint: The address of the receiver.
+        attempts: Number of attempts so far.
+        envelope: The delivery itself.
+        refused: Why it must not be sent, if its endpoint is disabled.
+        failures: Consecutive failures of its endpoint.
     """
 
     seq: int
@@ -156,11 +157,11 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
 
 
-Run: TypeAlias = list[Claimed]
-"""Deliveries of one stream, in order, of which the first carries the claim for all."""
+DeliveryRun: TypeAlias = list[ClaimedDelivery]
+"""Consecutive deliveries of one stream; the row of the first carries the claim for all of them."""
 
 
-async def claim(
+async def claim_deliveries(
     connection: AsyncConnection,
     *,
     now: float,
@@ -171,22 +172,22 @@ async def claim(
     longest: int = 1,
     busy: Collection[str] = (),
     served: Collection[str] = (),
-) -> list[Run]:
-    """Claim what is due: of each stream its first unsettled delivery, and with it what waits behind that.
+) -> list[DeliveryRun]:
+    """Claim due deliveries: the first unsettled one of each stream, with those that wait behind it.
 
     Args:
         connection: In a transaction that may write.
-        now: The clock of the database.
-        worker: Who claims.
-        lease_seconds: For how long; `extend` prolongs it.
-        limit: How many streams at most.
-        each: How many of them for one endpoint.
-        longest: How many deliveries of one stream.
-        busy: Endpoints that get nothing now.
-        served: Names for which this process takes `local://name`; other processes take the others.
+        now: The time of the database.
+        worker: The id of the worker that claims.
+        lease_seconds: Seconds until the claim ends; `extend_claims` renews it.
+        limit: Number of streams at most.
+        each: Number of streams for one endpoint at most.
+        longest: Number of deliveries of one stream at most.
+        busy: Endpoints for which nothing is claimed.
+        served: Names that this process serves as `local://name`; the others are left to other processes.
 
     Returns:
-        The runs, what has been due for longest first.
+        The claimed deliveries by stream, the oldest first.
     """
     dialect = connection.dialect.name
     until = now + lease_seconds
@@ -203,34 +204,34 @@ async def claim(
         found = await connection.execute(_behind[dialect], {"heads": heads, "followers": longest - 1})
         behind = list(found.scalars())
     rows = await connection.execute(_rows, {"seqs": [*heads, *behind]})
-    runs = [_run(run) for _, run in groupby(rows, key=lambda row: row.stream)]
+    runs = [_decode_stream(stream) for _, stream in groupby(rows, key=lambda row: row.stream)]
     left = set(heads) - {run[0].seq for run in runs if run}
     if left:
-        await _leave(connection, left, now=now)
+        await _postpone_unreadable(connection, left, now=now)
     return sorted((run for run in runs if run), key=lambda run: run[0].seq)
 
 
-def _run(rows: Iterable[Row[Any]]) -> Run:
-    """What can be read of a stream, up to the first that cannot be: those behind that wait for it."""
-    run: Run = []
+def _decode_stream(rows: Iterable[Row[Any]]) -> DeliveryRun:
+    """Decode the deliveries of a stream, up to the first unreadable one: those behind it have to wait for it."""
+    run: DeliveryRun = []
     for row in rows:
         try:
-            run.append(_claimed(row))
+            run.append(_decode_row(row))
         except msgspec.MsgspecError:
             break
     return run
 
 
-async def _leave(connection: AsyncConnection, seqs: Collection[int], *, now: float) -> None:
-    """Leave deliveries for a while to a worker that can read them: a newer version of hookline has written them."""
-    free = {"claimed_by": None, "claimed_until": None, "next_attempt_at": now + LEFT_SECONDS}
+async def _postpone_unreadable(connection: AsyncConnection, seqs: Collection[int], *, now: float) -> None:
+    """Postpone deliveries that a newer version of hookline has written, so that a worker of that version takes them."""
+    free = {"claimed_by": None, "claimed_until": None, "next_attempt_at": now + UNREADABLE_SECONDS}
     changed = update(deliveries).where(deliveries.c.seq.in_(seqs)).values(**free, last_error=UNREADABLE)
     for delivery_id in (await connection.execute(changed.returning(deliveries.c.id))).scalars():
-        logger.error("Delivery %s is left to others for %g s: %s", delivery_id, LEFT_SECONDS, UNREADABLE)
+        logger.error("Delivery %s is postponed for %g s: %s", delivery_id, UNREADABLE_SECONDS, UNREADABLE)
 
 
-def _claimed(row: Row[Any]) -> Claimed:
-    return Claimed(
+def _decode_row(row: Row[Any]) -> ClaimedDelivery:
+    return ClaimedDelivery(
         seq=row.seq,
         stream=row.stream,
         endpoint=row.endpoint,
@@ -248,8 +249,8 @@ def _claimed(row: Row[Any]) -> Claimed:
     )
 
 
-async def due(connection: AsyncConnection, *, now: float, served: Collection[str] = ()) -> bool:
-    """Whether there is anything that could be claimed now."""
+async def has_due_deliveries(connection: AsyncConnection, *, now: float, served: Collection[str] = ()) -> bool:
+    """Return whether there is a delivery that could be claimed now."""
     found = await connection.execute(
         _heads[connection.dialect.name],
         {"now": now, "limit": 1, "each": 1, "busy": [], "served": [f"local://{name}" for name in served]},
@@ -257,27 +258,27 @@ async def due(connection: AsyncConnection, *, now: float, served: Collection[str
     return found.first() is not None
 
 
-async def lock(connection: AsyncConnection, seqs: Collection[int]) -> None:
-    """On PostgreSQL, take rows in their order before any of them is changed, so that two never wait for each other."""
+async def lock_deliveries(connection: AsyncConnection, seqs: Collection[int]) -> None:
+    """Lock rows of deliveries in the order of their keys, so that two transactions never deadlock (PostgreSQL only)."""
     if connection.dialect.name == "postgresql" and seqs:
         rows = select(deliveries.c.seq).where(deliveries.c.seq.in_(seqs)).order_by(deliveries.c.seq)
         await connection.execute(rows.with_for_update())
 
 
-async def extend(
+async def extend_claims(
     connection: AsyncConnection, seqs: Collection[int], *, now: float, worker: str, lease_seconds: float
 ) -> set[int]:
-    """Prolong claims.
+    """Renew claims.
 
     Args:
         connection: In a transaction that may write.
-        seqs: What was claimed.
-        now: The clock of the database.
-        worker: Who holds the claims.
-        lease_seconds: From now.
+        seqs: The keys of the rows that carry the claims.
+        now: The time of the database.
+        worker: The id of the worker that holds the claims.
+        lease_seconds: Seconds from now until the claims end.
 
     Returns:
-        Those that still are this worker's.
+        The keys of the claims that this worker still holds.
     """
     until = now + lease_seconds
     mine = (deliveries.c.seq.in_(seqs)) & (deliveries.c.claimed_by == worker) & (deliveries.c.status == "pending")
@@ -285,14 +286,14 @@ async def extend(
     return set((await connection.execute(prolonged.returning(deliveries.c.seq))).scalars())
 
 
-async def release(connection: AsyncConnection, seqs: Collection[int], *, now: float, worker: str) -> None:
-    """Give claims back, so that another worker may take them at once.
+async def release_claims(connection: AsyncConnection, seqs: Collection[int], *, now: float, worker: str) -> None:
+    """Release claims, so that another worker may take the deliveries at once.
 
     Args:
         connection: In a transaction that may write.
-        seqs: What was claimed.
-        now: The clock of the database.
-        worker: Who held the claims.
+        seqs: The keys of the rows that carry the claims.
+        now: The time of the database.
+        worker: The id of the worker that held the claims.
     """
     mine = (deliveries.c.seq.in_(seqs)) & (deliveries.c.claimed_by == worker) & (deliveries.c.status == "pending")
     await connection.execute(
@@ -300,17 +301,17 @@ async def release(connection: AsyncConnection, seqs: Collection[int], *, now: fl
     )
 
 
-async def release_unknown(
+async def release_uncertain_claims(
     connection: AsyncConnection, ends: Collection[float], *, kept: Collection[int], now: float, worker: str
 ) -> None:
-    """Give back what a worker has claimed without knowing it, since it never heard that its claim was committed.
+    """Release claims that were committed although the worker only saw its commit fail.
 
     Args:
         connection: In a transaction that may write.
-        ends: When such claims would end, which tells them from those of other workers of the same process.
-        kept: What the worker knows that it holds.
-        now: The clock of the database.
-        worker: Who claimed.
+        ends: Ends of such claims, which distinguish them from claims of other workers of the same process.
+        kept: Keys of the claims that the worker knows it holds.
+        now: The time of the database.
+        worker: The id of the worker that claimed.
     """
     theirs = deliveries.c.claimed_until.in_(ends) & (deliveries.c.claimed_by == worker)
     lost = theirs & (deliveries.c.status == "pending") & deliveries.c.seq.not_in(kept)
@@ -319,16 +320,16 @@ async def release_unknown(
     )
 
 
-async def correct_times(connection: AsyncConnection, *, now: float, longest_delay: float) -> int:
-    """Make due what waits for a time that no delay can have meant: the clock was wrong when it was written.
+async def correct_due_times(connection: AsyncConnection, *, now: float, longest_delay: float) -> int:
+    """Make deliveries due whose next attempt lies impossibly far ahead, since the clock was wrong when it was set.
 
     Args:
         connection: In a transaction that may write.
-        now: The clock of the database.
-        longest_delay: Seconds that a delivery may have been told to wait.
+        now: The time of the database.
+        longest_delay: Longest time, in seconds, that a delivery may have to wait for its next attempt.
 
     Returns:
-        How many deliveries were made due.
+        The number of deliveries that were made due.
     """
     pending, free = deliveries.c.status == "pending", deliveries.c.claimed_by.is_(None)
     lost = (free & (deliveries.c.next_attempt_at > now + longest_delay)) | (

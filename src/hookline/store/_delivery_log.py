@@ -1,4 +1,4 @@
-"""`DeliveryLog`: what became of deliveries, for those who look after them, and how to have them delivered again."""
+"""`DeliveryLog`: list, retry, replay and delete the deliveries of a store, and enable or disable endpoints."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Select, delete, exists, func, select, upda
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
-from hookline.store._deliveries import disable_endpoint, enable_endpoint, line_up, reopen_endpoints
+from hookline.store._deliveries import disable_endpoint, enable_endpoint, promote_waiting, reopen_endpoints
 from hookline.store._reading import Page
 from hookline.store._tables import attempts, deliveries, endpoints
 
@@ -19,23 +19,23 @@ __all__ = ["DeliveryFilter", "DeliveryLog", "DeliveryStatus", "StoredAttempt", "
 
 DeliveryStatus: TypeAlias = Literal["waiting", "pending", "delivered", "dead"]
 
-TOGETHER = 500
-"""Deliveries that one transaction changes at most, so that it does not keep others waiting."""
+BATCH_SIZE = 500
+"""Deliveries that are changed in one transaction at most, so that other transactions do not wait for long."""
 LONGEST_PAGE = 1000
 
 
 class DeliveryFilter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Which deliveries are meant: those to which all that is given applies.
+    """A filter of deliveries: a delivery matches if it matches every attribute that is set.
 
     Attributes:
-        tenant_id: Of this tenant; `""` is the system.
-        status: `"waiting"` behind another one, `"pending"`, `"delivered"`, or `"dead"`: given up.
-        endpoint: To this address.
-        operation_id: Of this operation.
-        hook_id: Of this hook.
-        owner_id: Of a hook of this tenant; `""` is the system.
-        since: Made at this time or later, in unix seconds.
-        until: Made before this time, in unix seconds.
+        tenant_id: Only deliveries of this tenant; `""` is the system.
+        status: `"waiting"` behind another delivery, `"pending"`, `"delivered"`, or `"dead"`: given up.
+        endpoint: Only deliveries to this address.
+        operation_id: Only deliveries of this operation.
+        hook_id: Only deliveries of this hook.
+        owner_id: Only deliveries of hooks of this tenant; `""` is the system.
+        since: Only deliveries created at this time or later, in unix seconds.
+        until: Only deliveries created before this time, in unix seconds.
     """
 
     tenant_id: str | None = None
@@ -48,7 +48,7 @@ class DeliveryFilter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     until: float | None = None
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
-        """What it means in SQL."""
+        """Yield the SQL conditions of the filter."""
         for name in ("tenant_id", "status", "endpoint", "operation_id", "hook_id", "owner_id"):
             if (value := getattr(self, name)) is not None:
                 yield deliveries.c[name] == value
@@ -59,24 +59,25 @@ class DeliveryFilter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
 
 class StoredDelivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A delivery as the store has it.
+    """A delivery in the store.
 
     Attributes:
-        id: The same in every attempt; receivers know it as `webhook-id`.
-        operation_id: The run.
-        number: Of the event in its operation.
-        tenant_id: The tenant.
-        hook_id: The hook.
-        owner_id: The tenant whose hook it is; `""` is the system.
-        type: Of the event.
-        endpoint: Where it goes.
-        status: What became of it so far.
-        attempts: How many were made, since it was last put in.
-        next_attempt_at: When it is due, in unix seconds; while a worker has it: when that must have given a sign.
-        claimed_by: The worker that has it.
-        last_status_code: What the receiver answered last.
-        last_error: What went wrong last.
-        created_at: When it was put in, in unix seconds.
+        id: The id, the same in every attempt; receivers see it as `webhook-id`.
+        operation_id: The operation whose event it delivers.
+        number: The number of the event in its operation.
+        tenant_id: The tenant of the operation.
+        hook_id: The hook that delivers.
+        owner_id: The tenant that owns the hook; `""` is the system.
+        type: The type of the event.
+        endpoint: The address of the receiver.
+        status: `"waiting"` behind another delivery, `"pending"`, `"delivered"`, or `"dead"`: given up.
+        attempts: Number of attempts since it was created or last replayed.
+        next_attempt_at: When the next attempt is due, in unix seconds; while a worker holds the delivery, when the
+            worker's claim ends.
+        claimed_by: The worker that holds the delivery.
+        last_status_code: The HTTP status of the last attempt.
+        last_error: The error of the last attempt.
+        created_at: When it was created, in unix seconds.
         settled_at: When it was delivered or given up, in unix seconds.
     """
 
@@ -102,12 +103,12 @@ class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An attempt at a delivery.
 
     Attributes:
-        nth: Which, from 1; a replay counts from 1 again.
-        started_at: When, in unix seconds.
-        duration_ms: How long it took.
-        status_code: What the receiver answered, if it did.
-        error: What went wrong; `None` if it was taken.
-        worker: The process that made it.
+        nth: The number of the attempt, from 1; a replay counts from 1 again.
+        started_at: When the attempt started, in unix seconds.
+        duration_ms: How long the attempt took.
+        status_code: The HTTP status of the receiver's answer, if there was one.
+        error: The error; `None` if the receiver accepted the delivery.
+        worker: The process that made the attempt.
     """
 
     nth: int
@@ -119,15 +120,15 @@ class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class StoredEndpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An endpoint that has failed, or did once.
+    """An endpoint that is failing, has failed before, or is disabled.
 
     Attributes:
-        tenant_id: Whose.
-        url: Where.
-        failures: One after another, until now.
-        closed_until: Until when it is left alone, in unix seconds.
-        disabled_at: Since when nothing is sent to it any more, in unix seconds.
-        reason: Why nothing is sent.
+        tenant_id: The tenant that owns the endpoint.
+        url: The address of the endpoint.
+        failures: Consecutive failures until now.
+        closed_until: Until when deliveries to it pause, in unix seconds.
+        disabled_at: When it was disabled, in unix seconds; `None` if it is enabled.
+        reason: Why it was disabled.
     """
 
     tenant_id: str
@@ -144,10 +145,10 @@ _endpoint = tuple(endpoints.c[name] for name in StoredEndpoint.__struct_fields__
 
 
 class DeliveryLog:
-    """The deliveries of a store. No worker has to run for it.
+    """Administers the deliveries of a store, whether or not a worker is running.
 
     Args:
-        store: Where they are.
+        store: The store.
     """
 
     def __init__(self, store: "SqlStore") -> None:
@@ -156,47 +157,47 @@ class DeliveryLog:
     async def page(
         self, which: DeliveryFilter | None = None, *, cursor: str | None = None, limit: int = 50
     ) -> Page[StoredDelivery]:
-        """A part of the list, the newest first.
+        """Read a page of deliveries, newest first.
 
         Args:
-            which: Those that are meant; all unless given.
-            cursor: Where the part begins; that of the part before.
-            limit: How many at most, up to 1000.
+            which: Only deliveries that match this filter; all by default.
+            cursor: The cursor of the page before; `None` for the first page.
+            limit: Number of deliveries at most, up to 1000.
 
         Raises:
-            HookUsageError: If the cursor or the limit makes no sense.
+            HookUsageError: If the cursor or the limit is invalid.
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LONGEST_PAGE:
             raise HookUsageError(f"`limit` is 1 to {LONGEST_PAGE}; got {limit!r}.")
         query = select(deliveries.c.seq, *_shown).where(*(which or DeliveryFilter()).conditions())
         if cursor is not None:
-            query = query.where(deliveries.c.seq < _place(cursor))
+            query = query.where(deliveries.c.seq < _parse_cursor(cursor))
         async with self._store.reading() as connection:
             rows = (await connection.execute(query.order_by(deliveries.c.seq.desc()).limit(limit + 1))).all()
         found = [StoredDelivery(**dict(zip(StoredDelivery.__struct_fields__, row[1:], strict=True))) for row in rows]
         return Page(items=found[:limit], cursor=str(rows[limit - 1].seq) if len(rows) > limit else None)
 
     async def delivery(self, id: str) -> StoredDelivery | None:  # noqa: A002
-        """A delivery, or `None` if there is none of that id."""
-        row = await self._first(select(*_shown).where(deliveries.c.id == id))
+        """Read a delivery; `None` if there is no delivery of that id."""
+        row = await self._read_first(select(*_shown).where(deliveries.c.id == id))
         return None if row is None else StoredDelivery(**row._mapping)
 
     async def payload(self, id: str) -> bytes | None:  # noqa: A002
-        """What is sent, as JSON; `None` if there is no delivery of that id."""
-        row = await self._first(select(deliveries.c.payload).where(deliveries.c.id == id))
+        """Read the JSON body of a delivery; `None` if there is no delivery of that id."""
+        row = await self._read_first(select(deliveries.c.payload).where(deliveries.c.id == id))
         return None if row is None else bytes(row.payload)
 
     async def attempts(self, id: str) -> list[StoredAttempt]:  # noqa: A002
-        """The attempts at a delivery, in order."""
+        """List the attempts at a delivery, in order."""
         query = select(*_attempt).where(attempts.c.delivery_id == id).order_by(attempts.c.seq)
         async with self._store.reading() as connection:
             return [StoredAttempt(**row._mapping) for row in await connection.execute(query)]
 
     async def counts(self, tenant_id: str | None = None) -> dict[DeliveryStatus, int]:
-        """How many deliveries there are of each status.
+        """Count the deliveries of each status.
 
         Args:
-            tenant_id: Only those of this tenant.
+            tenant_id: Only deliveries of this tenant.
         """
         query = select(deliveries.c.status, func.count()).group_by(deliveries.c.status)
         if tenant_id is not None:
@@ -206,22 +207,22 @@ class DeliveryLog:
             return counts | {row[0]: row[1] for row in await connection.execute(query)}
 
     async def retry(self, ids: Sequence[str], *, tenant_id: str | None = None) -> int:
-        """Have deliveries tried now: those that wait for their next attempt, and those that were given up.
+        """Retry deliveries now: those that wait for their next attempt, and those that were given up.
 
-        The endpoints are tried again too, if they were left alone; not if they are disabled.
+        Endpoints whose deliveries pause are tried again at once; disabled endpoints are not.
 
         Args:
-            ids: Which.
-            tenant_id: Only those of this tenant.
+            ids: The ids of the deliveries.
+            tenant_id: Only deliveries of this tenant.
 
         Returns:
-            How many are tried. What was delivered is not, nor what a worker is trying just now.
+            The number of deliveries that are retried, without those that were delivered or that a worker is attempting.
         """
         if isinstance(ids, str):
             raise HookUsageError("`ids` is a list of ids of deliveries, not one string.")
         count = 0
-        for start in range(0, len(ids), TOGETHER):
-            these = deliveries.c.id.in_(list(ids[start : start + TOGETHER]))
+        for start in range(0, len(ids), BATCH_SIZE):
+            these = deliveries.c.id.in_(list(ids[start : start + BATCH_SIZE]))
             which = these if tenant_id is None else these & (deliveries.c.tenant_id == tenant_id)
             async with self._store.writing() as connection:
                 now = (await connection.execute(select(self._store.now_sql()))).scalar_one()
@@ -230,44 +231,44 @@ class DeliveryLog:
                 found = await connection.execute(soon.returning(deliveries.c.tenant_id, deliveries.c.endpoint))
                 places = [(row.tenant_id, row.endpoint) for row in found]
                 await reopen_endpoints(connection, places)
-                count += len(places) + await _again(connection, which & (deliveries.c.status == "dead"), now=now)
+                count += len(places) + await _requeue(connection, which & (deliveries.c.status == "dead"), now=now)
         return count
 
     async def replay(self, which: DeliveryFilter) -> int:
-        """Have deliveries made again that were delivered or given up, with the same ids, in their old order.
+        """Deliver again what was delivered or given up, with the same ids and in the old order.
 
         Args:
-            which: Those that are meant; of any other status than these two, none is.
+            which: A filter; deliveries with the status "waiting" or "pending" are left out in any case.
 
         Returns:
-            How many are made again.
+            The number of replayed deliveries.
         """
         settled = deliveries.c.status.in_(("delivered", "dead"))
         where = [*which.conditions(), settled]
         last, count = 0, 0
         async with self._store.reading() as connection:
-            # What is delivered again meanwhile is not meant: else a replay would never end.
+            # Deliveries that this replay settles meanwhile are left out, or it would never end.
             end = (await connection.execute(select(func.max(deliveries.c.seq)).where(*where))).scalar() or 0
         while last < end:
             async with self._store.writing() as connection:
                 some = select(deliveries.c.seq).where(*where, deliveries.c.seq > last, deliveries.c.seq <= end)
-                seqs = list((await connection.execute(some.order_by(deliveries.c.seq).limit(TOGETHER))).scalars())
+                seqs = list((await connection.execute(some.order_by(deliveries.c.seq).limit(BATCH_SIZE))).scalars())
                 if not seqs:
                     break
                 now = (await connection.execute(select(self._store.now_sql()))).scalar_one()
-                count += await _again(connection, deliveries.c.seq.in_(seqs) & settled, now=now)
+                count += await _requeue(connection, deliveries.c.seq.in_(seqs) & settled, now=now)
                 last = seqs[-1]
         return count
 
     async def prune(self, older_than: float, *, dead_too: bool = False) -> int:
-        """Forget deliveries that were settled long ago, with their attempts.
+        """Delete deliveries that were delivered long ago, with their attempts.
 
         Args:
-            older_than: Seconds since they were settled.
-            dead_too: Whether those are meant too that were given up.
+            older_than: Seconds since the deliveries were settled.
+            dead_too: Whether to delete deliveries that were given up, too.
 
         Returns:
-            How many were forgotten.
+            The number of deleted deliveries.
         """
         statuses = ("delivered", "dead") if dead_too else ("delivered",)
         count = 0
@@ -275,8 +276,8 @@ class DeliveryLog:
             async with self._store.writing() as connection:
                 old = deliveries.c.settled_at < self._store.now_sql() - older_than
                 some = select(deliveries.c.seq, deliveries.c.id).where(deliveries.c.status.in_(statuses), old)
-                # Locked, on PostgreSQL: else one that is replayed meanwhile would be forgotten with the others.
-                some = some.order_by(deliveries.c.seq).limit(TOGETHER).with_for_update()
+                # Locked, on PostgreSQL: otherwise one that is replayed meanwhile would be deleted with the others.
+                some = some.order_by(deliveries.c.seq).limit(BATCH_SIZE).with_for_update()
                 rows = (await connection.execute(some)).all()
                 if not rows:
                     return count
@@ -285,11 +286,11 @@ class DeliveryLog:
                 count += len(rows)
 
     async def endpoints(self, tenant_id: str | None = None, *, owner_id: str | None = None) -> list[StoredEndpoint]:
-        """Endpoints that have failed, or did once; of others nothing is known.
+        """List the endpoints that are failing, have failed before, or are disabled; no others are recorded.
 
         Args:
-            tenant_id: Only those of this tenant.
-            owner_id: Only those to which a hook of this tenant delivers.
+            tenant_id: Only endpoints of this tenant.
+            owner_id: Only endpoints to which a hook of this tenant delivers.
         """
         query = select(*_endpoint).order_by(endpoints.c.tenant_id, endpoints.c.url)
         if tenant_id is not None:
@@ -305,43 +306,43 @@ class DeliveryLog:
             return [StoredEndpoint(**row._mapping) for row in await connection.execute(query)]
 
     async def enable(self, tenant_id: str, url: str) -> bool:
-        """Send to an endpoint again. What was given up stays so, until it is replayed.
+        """Enable an endpoint again. Deliveries that were given up stay so until they are replayed.
 
         Returns:
-            Whether it had failed, or was disabled.
+            Whether the endpoint had failed, or was disabled.
         """
         async with self._store.writing() as connection:
             return await enable_endpoint(connection, tenant_id, url)
 
     async def disable(self, tenant_id: str, url: str, reason: str) -> None:
-        """Send nothing more to an endpoint: what is not delivered is given up, and so is what comes.
+        """Disable an endpoint: its pending and future deliveries are given up.
 
         Args:
-            tenant_id: Whose.
-            url: Which.
-            reason: Why, for those who look.
+            tenant_id: The tenant that owns the endpoint.
+            url: The address of the endpoint.
+            reason: Why, to be shown to people.
         """
         async with self._store.writing() as connection:
             now = (await connection.execute(select(self._store.now_sql()))).scalar_one()
             await disable_endpoint(connection, tenant_id, url, reason=reason, now=now)
 
-    async def _first(self, query: Select[Any]) -> Any:
+    async def _read_first(self, query: Select[Any]) -> Any:
         async with self._store.reading() as connection:
             return (await connection.execute(query)).first()
 
 
-async def _again(connection: AsyncConnection, which: ColumnElement[bool], *, now: float) -> int:
-    """Make settled deliveries as if they had just been put in."""
+async def _requeue(connection: AsyncConnection, which: ColumnElement[bool], *, now: float) -> int:
+    """Reset settled deliveries as if they had just been created."""
     new = {"status": "waiting", "attempts": 0, "next_attempt_at": now, "settled_at": None}
     column = deliveries.c
     changed = update(deliveries).where(which).values(new).returning(column.stream, column.tenant_id, column.endpoint)
     rows = (await connection.execute(changed)).all()
-    await line_up(connection, {row.stream for row in rows}, now=now)
+    await promote_waiting(connection, {row.stream for row in rows}, now=now)
     await reopen_endpoints(connection, [(row.tenant_id, row.endpoint) for row in rows])
     return len(rows)
 
 
-def _place(cursor: str) -> int:
+def _parse_cursor(cursor: str) -> int:
     if isinstance(cursor, str) and cursor.isascii() and cursor.isdigit() and len(cursor) < 19:
         return int(cursor)
-    raise HookUsageError("`cursor` is not one that this list has given; leave it out to begin anew.")
+    raise HookUsageError("`cursor` is not one that this list returned; leave it out to start from the beginning.")

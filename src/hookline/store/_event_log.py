@@ -1,4 +1,4 @@
-"""Events of runs that keep no state in the store, such as those of other frameworks: heard, and written in batches."""
+"""`EventLog`: store the events of runs whose state is not in the store, such as other frameworks' runs, in batches."""
 
 import asyncio
 import logging
@@ -22,32 +22,32 @@ logger = logging.getLogger("hookline")
 Row: TypeAlias = dict[str, Any]
 Overflow: TypeAlias = Literal["drop", "refuse"]
 
-TOGETHER = 1000
-"""Events that one transaction takes at most."""
+BATCH_SIZE = 1000
+"""Events that are written in one transaction at most."""
 TRIES = 5
-"""How often a batch is numbered anew, where other processes number the same operations."""
+"""How often a batch is numbered again if other processes store events of the same operations meanwhile."""
 
 
 class EventLog(Hooks):
-    """Hears all events of the runs that it is given to, and keeps them in a store.
+    """Hooks that store all events of a run in the background; the run never waits for the database.
 
-    The run never waits for it. Numbers go on where those of the operation ended. Operations whose state is in the store
-    are left out: they keep their events themselves.
+    Numbering continues after the last stored event of the operation. Operations whose state is in the store are left
+    out, since they store their events themselves.
 
     Args:
-        store: Where they are kept. It may be opened later; until then they wait.
-        max_queued: How many may wait to be written.
-        overflow: What becomes of one more: `"drop"`: it is counted, and told of in the log. `"refuse"`: the hook fails
-            with `StoreOverloadedError` too, which whoever watches hooks can see.
-        id: Name of the bundle.
-        inherit: Whether it goes along into the operations of sub-agents.
+        store: The store. It may be opened later; until then, events wait.
+        max_queued: Number of events that may wait to be written.
+        overflow: What happens to a further event. `"drop"`: it is dropped, counted and logged. `"refuse"`: the hook
+            also fails with `StoreOverloadedError`, which appears in the records of hooks.
+        id: The id of the bundle.
+        inherit: Whether the bundle is passed on to the operations of sub-agents.
 
     Attributes:
-        dropped: How many events were not kept.
-        written: How many were.
+        dropped: Number of events that were not stored.
+        written: Number of events that were stored.
 
     Raises:
-        HookUsageError: If an argument makes no sense.
+        HookUsageError: If an argument is invalid.
     """
 
     recorded = False
@@ -70,59 +70,59 @@ class EventLog(Hooks):
         self._store = store
         self._max_queued, self._overflow = max_queued, overflow
         self._queue: deque[Row] = deque()
-        self._parts: deque[list[Row]] = deque()
+        self._batches: deque[list[Row]] = deque()
         self._sent: list[Row] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
         for event in EVENTS.values():
-            self.on(event, id=f"{id}.{event.hook_type}")(self._hear)
+            self.on(event, id=f"{id}.{event.hook_type}")(self._enqueue)
         store.accompany(self)
 
     async def flush(self) -> None:
-        """Wait until what was heard so far is written.
+        """Wait until all events so far are written.
 
         Raises:
             HookUsageError: If the store was never opened.
-            StoreUnavailableError: If it is closed.
+            StoreUnavailableError: If the store is closed.
         """
         self._store.check_open()
         await self.finish()
 
     async def finish(self) -> None:
-        """Wait until what was heard so far is written; the store calls it before it closes."""
+        """Wait until all events so far are written; called by the store before it closes."""
         self._idle.clear()
         self._wake.set()
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Write what is heard; the store runs it."""
+        """Write events until cancelled; run by the store."""
         self._loop = asyncio.get_running_loop()
         pause = FIRST_PAUSE
         try:
             while True:
-                part = await self._next()
+                batch = await self._next_batch()
                 try:
-                    await self._write(part)
+                    await self._write(batch)
                 except StoreUnavailableError as error:
-                    logger.warning("%s. %d events wait to be written.", error, self._waiting())
+                    logger.warning("%s. %d events wait to be written.", error, self._count_waiting())
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, LONGEST_PAUSE)
                     continue
                 except (SQLAlchemyError, ValueError, OverflowError) as error:
-                    self._part(part, error)
+                    self._split_refused(batch, error)
                 else:
                     self.written += len(self._sent)
-                self._parts.popleft()
+                self._batches.popleft()
                 self._sent, pause = [], FIRST_PAUSE
         finally:
             self._loop = None
-            if self._waiting():
-                self._give_up(self._waiting(), "the store was closed before they were written")
+            if self._count_waiting():
+                self._drop(self._count_waiting(), "the store was closed before they were written")
             self._idle.set()
 
-    def _hear(self, event: Event) -> None:
-        if self._waiting() >= self._max_queued:
-            self._give_up(1, f"{self._max_queued} wait to be written already")
+    def _enqueue(self, event: Event) -> None:
+        if self._count_waiting() >= self._max_queued:
+            self._drop(1, f"{self._max_queued} wait to be written already")
             if self._overflow == "refuse":
                 raise StoreOverloadedError(repr(self._store), f"{self._max_queued} events wait to be written already")
             return
@@ -139,59 +139,57 @@ class EventLog(Hooks):
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wake.set)
 
-    def _waiting(self) -> int:
-        return len(self._queue) + sum(len(part) for part in self._parts)
+    def _count_waiting(self) -> int:
+        return len(self._queue) + sum(len(batch) for batch in self._batches)
 
-    async def _next(self) -> list[Row]:
-        """What is to be written next; it stays in its place until it is."""
-        while not self._parts:
+    async def _next_batch(self) -> list[Row]:
+        """Wait for the next batch, and return it; it stays in the queue until it is written."""
+        while not self._batches:
             if self._queue:
-                self._parts.append([self._queue.popleft() for _ in range(min(len(self._queue), TOGETHER))])
+                self._batches.append([self._queue.popleft() for _ in range(min(len(self._queue), BATCH_SIZE))])
                 break
             self._idle.set()
             self._wake.clear()
             if not self._queue:
                 await self._wake.wait()
-        return self._parts[0]
+        return self._batches[0]
 
-    async def _write(self, part: list[Row]) -> None:
+    async def _write(self, batch: list[Row]) -> None:
         for tries_left in reversed(range(TRIES)):
             try:
                 async with self._store.writing() as connection:
-                    # An earlier try may have written it all the same, and only its answer was lost.
+                    # An earlier try may have committed the batch, although its answer was lost.
                     if not await is_stored(connection, self._sent[:1]):
-                        self._sent = await numbered(connection, part)
+                        self._sent = await assign_numbers(connection, batch)
                         if self._sent:
                             await connection.execute(insert(events), self._sent)
                 return
             except IntegrityError:
-                # Another process has numbered events of the same operation meanwhile.
+                # Another process has stored events of the same operation meanwhile.
                 self._sent = []
                 if not tries_left:
                     raise
 
-    def _part(self, refused: list[Row], error: Exception) -> None:
-        """Try each operation by itself, so that one which cannot be stored takes no other along."""
+    def _split_refused(self, refused: list[Row], error: Exception) -> None:
+        """Split a refused batch by operation, so that only the events that cannot be stored are dropped."""
         apart: dict[str, list[Row]] = {}
         for row in refused:
             apart.setdefault(row["operation_id"], []).append(row)
         if len(apart) == 1:
             problem = getattr(error, "orig", error)
-            self._give_up(
-                len(refused), f"those of operation {refused[0]['operation_id']!r} cannot be stored: {problem}"
-            )
+            self._drop(len(refused), f"those of operation {refused[0]['operation_id']!r} cannot be stored: {problem}")
         else:
-            self._parts.extend(apart.values())
+            self._batches.extend(apart.values())
 
-    def _give_up(self, count: int, why: str) -> None:
+    def _drop(self, count: int, why: str) -> None:
         before, self.dropped = self.dropped, self.dropped + count
-        # Each time that the number doubles, since whoever drops one drops many.
+        # Log only when the number doubles: if one event is dropped, many will be.
         if before.bit_length() != self.dropped.bit_length():
-            logger.warning("Event log %r has not kept %d events so far: %s.", self.id, self.dropped, why)
+            logger.warning("Event log %r has dropped %d events so far: %s.", self.id, self.dropped, why)
 
 
 async def is_stored(connection: AsyncConnection, rows: list[Row]) -> bool:
-    """Whether an event stands where it was about to be written."""
+    """Return whether the first of the rows is stored under its number."""
     for row in rows:
         its = (events.c.operation_id == row["operation_id"]) & (events.c.number == row["number"])
         found = (await connection.execute(select(events.c.wire).where(its))).scalar_one_or_none()
@@ -199,18 +197,18 @@ async def is_stored(connection: AsyncConnection, rows: list[Row]) -> bool:
     return False
 
 
-async def numbered(connection: AsyncConnection, rows: list[Row]) -> list[Row]:
-    """Events with their numbers, without those of operations that keep their events themselves."""
+async def assign_numbers(connection: AsyncConnection, rows: list[Row]) -> list[Row]:
+    """Number events, leaving out those of operations that store their events themselves."""
     ids = {row["operation_id"] for row in rows}
     known = select(operations.c.operation_id).where(operations.c.operation_id.in_(ids))
     keeping = set((await connection.execute(known)).scalars())
     last = select(events.c.operation_id, func.max(events.c.number)).where(events.c.operation_id.in_(ids))
     found = await connection.execute(last.group_by(events.c.operation_id))
     numbers: dict[str, int] = {row.operation_id: row[1] for row in found}
-    told: list[Row] = []
+    numbered_rows: list[Row] = []
     for row in rows:
         name = row["operation_id"]
         if name not in keeping:
             numbers[name] = numbers.get(name, 0) + 1
-            told.append({**row, "number": numbers[name]})
-    return told
+            numbered_rows.append({**row, "number": numbers[name]})
+    return numbered_rows

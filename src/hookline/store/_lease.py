@@ -1,4 +1,4 @@
-"""The sign of life of a process: as long as it is renewed, the operations of the process are its own."""
+"""The lease of a process: while the process renews it, no other process takes over its operations."""
 
 import asyncio
 import logging
@@ -16,27 +16,27 @@ from hookline.errors import StoreUnavailableError
 from hookline.store._database import Database, after_commit
 from hookline.store._tables import operations, workers
 
-__all__ = ["Lease", "new_worker_id"]
+__all__ = ["Lease", "generate_worker_id"]
 
 logger = logging.getLogger("hookline")
 
 REMEMBERED = 100
-"""For how many leases the row of a dead process is kept, for whoever looks."""
+"""Lease periods for which the row of a dead process is kept, so that people can see it."""
 
 
-def new_worker_id() -> str:
-    """A name for this process that no other has ever had."""
+def generate_worker_id() -> str:
+    """Generate a unique id for this process."""
     return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(6)}"
 
 
 class Lease:
-    """Renews the sign of life of a process.
+    """Renews the lease of a process in the database.
 
     Args:
-        database: Where it stands.
-        worker_id: The process.
-        seconds: For how long each sign counts.
-        is_writing: Whether a commit of an operation is under way, which would make it this process's again.
+        database: The database.
+        worker_id: The id of the process.
+        seconds: Seconds until a lease ends unless it is renewed.
+        is_writing: Returns whether a commit of an operation is under way, which would make this process its owner.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Lease:
         self.seconds = seconds
         self._is_writing = is_writing
         self.abandoned: set[str] = set()
-        """Operations that this process has let go of while the database could not be told."""
+        """Operations that this process has released while the database could not be reached."""
 
     async def renew(self) -> None:
-        """Be alive for another while, by the clock of the database.
+        """Extend the lease, by the clock of the database, and release abandoned operations.
 
         Raises:
             StoreUnavailableError: If the database cannot be reached.
@@ -59,7 +59,7 @@ class Lease:
         mine = workers.c.worker_id == self.worker_id
         async with self.database.writing() as connection:
             renewed = await connection.execute(update(workers).where(mine).values(alive_until=now + self.seconds))
-            await self._let_go(connection)
+            await self._release_abandoned(connection)
             if renewed.rowcount:
                 return
             await connection.execute(
@@ -67,7 +67,7 @@ class Lease:
             )
             await connection.execute(delete(workers).where(workers.c.alive_until < now - REMEMBERED * self.seconds))
 
-    async def _let_go(self, connection: AsyncConnection) -> None:
+    async def _release_abandoned(self, connection: AsyncConnection) -> None:
         for operation_id in sorted(self.abandoned):
             if operation_id in self.abandoned and not self._is_writing(operation_id):
                 theirs = (operations.c.operation_id == operation_id) & (operations.c.owner == self.worker_id)
@@ -75,13 +75,13 @@ class Lease:
                 after_commit(connection, partial(self.abandoned.discard, operation_id))
 
     async def run(self) -> None:
-        """Renew it until cancelled, three times in each lease."""
+        """Renew the lease three times per period, until cancelled."""
         while True:
             await asyncio.sleep(self.seconds / 3)
             try:
                 await self.renew()
             except Exception as error:
-                # Whatever it is: a process that gave up here would lose its operations while it runs them.
+                # Any error: if this loop ended, other processes would take over operations that still run here.
                 logger.warning(
                     "The lease of worker %s could not be renewed; after %g s without one, others may take its "
                     "operations over: %s",
@@ -91,9 +91,9 @@ class Lease:
                 )
 
     async def give_up(self) -> None:
-        """Be dead from now on, so that others need not wait for the end of the lease."""
+        """End the lease now, so that other processes need not wait until it expires."""
         try:
             async with self.database.writing() as connection:
                 await connection.execute(delete(workers).where(workers.c.worker_id == self.worker_id))
         except (StoreUnavailableError, SQLAlchemyError) as error:
-            logger.warning("The lease of worker %s could not be given up; it ends by itself: %s", self.worker_id, error)
+            logger.warning("The lease of worker %s could not be ended; it expires by itself: %s", self.worker_id, error)

@@ -1,4 +1,4 @@
-"""Bringing the tables of a database to what this version of hookline knows, once, however many processes start."""
+"""Migrate the tables of a database to the newest revision (alembic), once, however many processes start together."""
 
 from functools import cache
 from pathlib import Path
@@ -16,18 +16,18 @@ __all__ = ["VERSION_TABLE", "migrate"]
 VERSION_TABLE = "hookline_version"
 SCRIPTS = Path(__file__).with_name("_migrations")
 LOCK = 0x686F6F6B6C696E65
-"""Names the lock in PostgreSQL under which one process migrates and the others wait."""
+"""Key of PostgreSQL's advisory lock that one process holds while it migrates and the others wait."""
 
 
 async def migrate(database: Database) -> None:
-    """Bring the tables to the newest revision, in one transaction; do nothing if they are of it.
+    """Migrate the tables to the newest revision, in one transaction; do nothing if they have it already.
 
     Args:
-        database: The database. On SQLite the transaction itself keeps other processes out.
+        database: The database. On SQLite, the write transaction itself keeps other processes out.
 
     Raises:
-        StoreVersionError: If a newer version of hookline has migrated it; nothing was changed.
-        StoreUnavailableError: If it cannot be reached.
+        StoreVersionError: If a newer version of hookline has migrated the database; nothing was changed.
+        StoreUnavailableError: If the database cannot be reached.
     """
     async with database.writing() as connection:
         if database.dialect == "postgresql":
@@ -36,7 +36,7 @@ async def migrate(database: Database) -> None:
 
 
 def upgrade(connection: Connection, store: str) -> None:
-    """Migrate with a connection that is in a transaction."""
+    """Run the migrations on a connection that is in a transaction."""
     found = set(MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads())
     revisions, heads = known_revisions()
     if unknown := found - revisions:
@@ -50,13 +50,13 @@ def upgrade(connection: Connection, store: str) -> None:
 
 @cache
 def known_revisions() -> tuple[frozenset[str], frozenset[str]]:
-    """List the revisions of this version of hookline, and the newest; the scripts are loaded once per process."""
+    """Return all revisions that this version of hookline knows, and the newest; the scripts are loaded once."""
     script = ScriptDirectory.from_config(migration_config())
     return frozenset(each.revision for each in script.walk_revisions()), frozenset(script.get_heads())
 
 
 def migration_config() -> Config:
-    """Make the configuration that finds the scripts."""
+    """Build the alembic configuration."""
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")

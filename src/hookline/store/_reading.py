@@ -1,4 +1,4 @@
-"""What is asked of the stored operations: single ones, those that nobody runs, and pages for people who look."""
+"""Read stored operations: single ones, orphans (operations that no process runs), and pages; prune old ones."""
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -13,37 +13,37 @@ from hookline.errors import HookUsageError
 from hookline.events import HookType
 from hookline.runtime import FORMAT, JournalEntry, OperationState
 from hookline.store._database import Database
-from hookline.store._rows import is_storable, state_of
+from hookline.store._rows import decode_state, is_storable
 from hookline.store._tables import attempts, decisions, deliveries, events, operations, workers
 
-__all__ = ["Page", "StoredOperation", "prune"]
+__all__ = ["Page", "StoredOperation", "prune_operations"]
 
 T = TypeVar("T")
 
 
 class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is known of a stored operation without reading its state.
+    """A summary of a stored operation: its columns, without its state.
 
     Attributes:
-        operation_id: The run.
+        operation_id: The id of the operation.
         agent_id: The agent that runs.
         tenant_id: The tenant for whom it runs.
         user_id: The user for whom it runs.
-        parent_operation_id: The run that called it as a sub-agent.
+        parent_operation_id: The operation that called it as a sub-agent.
         status: `"running"`, `"waiting_for_human"`, or why it ended.
-        version: Counts its writes.
+        version: Number of its writes so far.
         owner: The process that runs it, while it is running.
         steps: Steps so far.
         llm_calls: Model calls so far.
         tool_calls: Tool calls so far.
-        total_tokens: What the model calls used.
-        cost_usd: What they cost.
-        events: How many events of it are stored.
-        failed_delivery: What became of a delivery that it was for, if that failed.
-        missing_hooks: Ids of interceptors that it was started with and that a worker which wanted to go on with it did
-            not have; it waits for one that has them.
-        created_at: When it was stored first, in seconds since 1970.
-        updated_at: When it was stored last.
+        total_tokens: Tokens used by the model calls.
+        cost_usd: Cost of the model calls.
+        events: Number of stored events.
+        failed_delivery: The error of a failed delivery whose webhook has `fallback="none"`.
+        missing_hooks: Ids of interceptors that it was started with and that the worker which tried to resume it did
+            not have; it waits for a worker that has them.
+        created_at: When it was first stored, in unix seconds.
+        updated_at: When it was last stored, in unix seconds.
     """
 
     operation_id: str
@@ -67,56 +67,58 @@ class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"):
-    """A part of a long list.
+    """One page of a long list.
 
     Attributes:
-        items: The part.
-        cursor: Where the next part begins; `None` at the end.
+        items: The items of the page.
+        cursor: The cursor of the next page; `None` on the last one.
     """
 
     items: list[T]
     cursor: str | None = None
 
 
-_shown = tuple(operations.c[name] for name in StoredOperation.__struct_fields__)
-_kept = (operations.c.operation_id, operations.c.format, operations.c.state)
+_summary_columns = tuple(operations.c[name] for name in StoredOperation.__struct_fields__)
+_state_columns = (operations.c.operation_id, operations.c.format, operations.c.state)
 
 
-async def load(connection: AsyncConnection, operation_id: str) -> OperationState | None:
-    """The last state of an operation."""
+async def load_state(connection: AsyncConnection, operation_id: str) -> OperationState | None:
+    """Load the state of an operation; `None` if there is no such operation."""
     if not is_storable(operation_id):
         return None
-    query = select(*_kept).where(operations.c.operation_id == operation_id)
+    query = select(*_state_columns).where(operations.c.operation_id == operation_id)
     row = (await connection.execute(query)).one_or_none()
-    return None if row is None else state_of(*row)
+    return None if row is None else decode_state(*row)
 
 
-async def children(connection: AsyncConnection, operation_id: str) -> list[OperationState]:
-    """The states of the operations that one has called and that have not ended."""
+async def load_children(connection: AsyncConnection, operation_id: str) -> list[OperationState]:
+    """Load the states of the sub-agent operations of an operation that have not ended."""
     query = (
-        select(*_kept)
+        select(*_state_columns)
         .where(operations.c.parent_operation_id == operation_id)
         .where(operations.c.status.in_(("running", "waiting_for_human")))
         .order_by(operations.c.created_at, operations.c.operation_id)
     )
-    return [state_of(*row) for row in await connection.execute(query)]
+    return [decode_state(*row) for row in await connection.execute(query)]
 
 
-def deserted(database: Database) -> ColumnElement[bool]:
-    """Whether an operation is running in no process that is alive, in SQL."""
+def is_orphaned_sql(database: Database) -> ColumnElement[bool]:
+    """Return the SQL condition for operations with status "running" whose process is dead."""
     alive = exists().where(workers.c.worker_id == operations.c.owner, workers.c.alive_until > database.now_sql())
     return and_(operations.c.status == "running", or_(operations.c.owner.is_(None), ~alive))
 
 
-async def orphaned(database: Database, connection: AsyncConnection, operation_id: str) -> bool:
-    """Whether an operation is running in no process that is alive."""
+async def is_orphaned(database: Database, connection: AsyncConnection, operation_id: str) -> bool:
+    """Return whether an operation has the status "running" while its process is dead."""
     if not is_storable(operation_id):
         return False
-    query = select(operations.c.operation_id).where(operations.c.operation_id == operation_id, deserted(database))
+    query = select(operations.c.operation_id).where(
+        operations.c.operation_id == operation_id, is_orphaned_sql(database)
+    )
     return (await connection.execute(query)).first() is not None
 
 
-async def orphans(
+async def find_orphans(
     database: Database,
     connection: AsyncConnection,
     *,
@@ -124,12 +126,12 @@ async def orphans(
     agent_ids: Sequence[str] | None,
     exclude: Sequence[str] = (),
 ) -> list[str]:
-    """Operations that run in no process that is alive; not those which a running one has called."""
+    """Find operations whose process is dead, without sub-agents of an operation that is running."""
     parent = operations.alias("parent")
     called = exists().where(parent.c.operation_id == operations.c.parent_operation_id, parent.c.status == "running")
     query = (
         select(operations.c.operation_id)
-        .where(deserted(database), ~called, operations.c.format <= FORMAT)
+        .where(is_orphaned_sql(database), ~called, operations.c.format <= FORMAT)
         .order_by(operations.c.updated_at, operations.c.operation_id)
         .limit(limit)
     )
@@ -140,32 +142,34 @@ async def orphans(
     return list((await connection.execute(query)).scalars())
 
 
-async def operation(connection: AsyncConnection, operation_id: str) -> StoredOperation | None:
-    """What is known of one operation."""
+async def read_operation(connection: AsyncConnection, operation_id: str) -> StoredOperation | None:
+    """Read the summary of an operation; `None` if there is no such operation."""
     if not is_storable(operation_id):
         return None
-    row = (await connection.execute(select(*_shown).where(operations.c.operation_id == operation_id))).one_or_none()
-    return None if row is None else shown(row)
+    row = (
+        await connection.execute(select(*_summary_columns).where(operations.c.operation_id == operation_id))
+    ).one_or_none()
+    return None if row is None else operation_from_row(row)
 
 
-async def page(
+async def read_page(
     connection: AsyncConnection, *, wanted: Mapping[str, str | None], cursor: str | None, limit: int
 ) -> Page[StoredOperation]:
-    """Operations, the newest first: those whose columns have the wanted values."""
-    query = select(*_shown)
+    """Read a page of operations whose columns have the wanted values, newest first."""
+    query = select(*_summary_columns)
     for name, value in wanted.items():
         if value is not None:
             query = query.where(operations.c[name] == value)
     if cursor is not None:
-        query = query.where(tuple_(operations.c.created_at, operations.c.operation_id) < tuple_(*place_of(cursor)))
+        query = query.where(tuple_(operations.c.created_at, operations.c.operation_id) < tuple_(*parse_cursor(cursor)))
     query = query.order_by(operations.c.created_at.desc(), operations.c.operation_id.desc()).limit(limit + 1)
-    found = [shown(row) for row in await connection.execute(query)]
+    found = [operation_from_row(row) for row in await connection.execute(query)]
     more = len(found) > limit
-    return Page(items=found[:limit], cursor=cursor_at(found[limit - 1]) if more else None)
+    return Page(items=found[:limit], cursor=cursor_after(found[limit - 1]) if more else None)
 
 
-async def events_of(connection: AsyncConnection, operation_id: str, *, after: int, limit: int) -> list[JournalEntry]:
-    """Events of an operation, in order."""
+async def read_events(connection: AsyncConnection, operation_id: str, *, after: int, limit: int) -> list[JournalEntry]:
+    """Read events of an operation, in order."""
     if not is_storable(operation_id):
         return []
     query = (
@@ -180,16 +184,16 @@ async def events_of(connection: AsyncConnection, operation_id: str, *, after: in
     ]
 
 
-def shown(row: Row[*tuple[object, ...]]) -> StoredOperation:
-    """What is known of the operation of a row."""
+def operation_from_row(row: Row[*tuple[object, ...]]) -> StoredOperation:
+    """Build the summary of an operation from its row."""
     known: dict[str, Any] = dict(row._mapping)
     noted = known["missing_hooks"]
     known["missing_hooks"] = [] if noted is None else msgspec.json.decode(noted, type=list[str])
     return StoredOperation(**known)
 
 
-async def missing_hooks(connection: AsyncConnection, *, limit: int) -> dict[str, list[str]]:
-    """The interceptors that are missing, by operation."""
+async def read_missing_hooks(connection: AsyncConnection, *, limit: int) -> dict[str, list[str]]:
+    """Read the ids of missing interceptors by operation."""
     query = (
         select(operations.c.operation_id, operations.c.missing_hooks)
         .where(operations.c.missing_hooks.is_not(None))
@@ -199,47 +203,49 @@ async def missing_hooks(connection: AsyncConnection, *, limit: int) -> dict[str,
     return {name: msgspec.json.decode(noted, type=list[str]) for name, noted in await connection.execute(query)}
 
 
-def cursor_at(last: StoredOperation) -> str:
-    """Names the place after an operation."""
+def cursor_after(last: StoredOperation) -> str:
+    """Return the cursor of the page that begins after an operation."""
     return urlsafe_b64encode(msgspec.json.encode((last.created_at, last.operation_id))).decode()
 
 
-def place_of(cursor: str) -> tuple[float, str]:
-    """The place that a cursor names.
+def parse_cursor(cursor: str) -> tuple[float, str]:
+    """Parse a cursor into the creation time and id of the last operation before the page.
 
     Raises:
-        HookUsageError: If it names none.
+        HookUsageError: If the cursor is invalid.
     """
     try:
         return msgspec.json.decode(urlsafe_b64decode(cursor.encode()), type=tuple[float, str])
     except (binascii.Error, msgspec.MsgspecError, ValueError) as error:
-        raise HookUsageError("`cursor` is not one that this list has given; leave it out to begin anew.") from error
+        raise HookUsageError(
+            "`cursor` is not one that this list returned; leave it out to start from the beginning."
+        ) from error
 
 
 def check_limit(limit: int, longest: int) -> None:
-    """Refuse a page that is empty, or too large to be held.
+    """Raise unless the size of a page is a whole number from 1 to the largest allowed one.
 
     Raises:
-        HookUsageError: Then.
+        HookUsageError: If it is not.
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= longest:
         raise HookUsageError(f"`limit` is a whole number from 1 to {longest}; got {limit!r}.")
 
 
-TOGETHER = 200
-"""Operations that are forgotten in one transaction, so that others are not kept waiting for long."""
+BATCH_SIZE = 200
+"""Operations that are deleted in one transaction at most, so that other transactions do not wait for long."""
 UNSETTLED = ("waiting", "pending")
 
 
-async def prune(database: Database, older_than: float) -> int:
-    """Forget operations that ended long ago and have nothing left to deliver.
+async def prune_operations(database: Database, older_than: float) -> int:
+    """Delete operations that ended long ago and have nothing left to deliver.
 
     Args:
-        database: Where they are.
-        older_than: Seconds since they were written last.
+        database: The database.
+        older_than: Seconds since the operations were last written.
 
     Returns:
-        How many were forgotten.
+        The number of deleted operations.
     """
     open_statuses = ("running", "waiting_for_human")
     undelivered = exists().where(
@@ -252,13 +258,13 @@ async def prune(database: Database, older_than: float) -> int:
                 select(operations.c.operation_id)
                 .where(operations.c.status.not_in(open_statuses))
                 .where(operations.c.updated_at < database.now_sql() - older_than, ~undelivered)
-                .limit(TOGETHER)
+                .limit(BATCH_SIZE)
             )
             ids = list((await connection.execute(query)).scalars())
             if not ids:
                 return count
             if database.dialect == "postgresql":
-                ids = await _settled(connection, ids)
+                ids = await _keep_settled(connection, ids)
             theirs = select(deliveries.c.id).where(deliveries.c.operation_id.in_(ids))
             await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(theirs)))
             for table in (deliveries, events, decisions, operations):
@@ -266,8 +272,11 @@ async def prune(database: Database, older_than: float) -> int:
         count += len(ids)
 
 
-async def _settled(connection: AsyncConnection, ids: Sequence[str]) -> list[str]:
-    """Those of some operations that still have nothing to deliver, once nobody else can replay what they had."""
+async def _keep_settled(connection: AsyncConnection, ids: Sequence[str]) -> list[str]:
+    """Lock the deliveries of operations, and return the operations that still have nothing left to deliver.
+
+    Between the first query and the lock, somebody may have replayed one of their deliveries.
+    """
     theirs = select(deliveries.c.operation_id, deliveries.c.status).where(deliveries.c.operation_id.in_(ids))
     rows = (await connection.execute(theirs.order_by(deliveries.c.seq).with_for_update())).all()
     undelivered = {row.operation_id for row in rows if row.status in UNSETTLED}

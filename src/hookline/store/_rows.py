@@ -1,4 +1,4 @@
-"""What becomes of a state and its events in the tables: one row of the operation, and those that it causes."""
+"""Convert a state and its events into rows of the tables: the operation, its events and its deliveries."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,14 @@ from hookline.events import decode
 from hookline.runtime import FORMAT, JournalEntry, OperationState
 from hookline.webhooks import Envelope, delivery_id, payload_of
 
-__all__ = ["envelopes_of", "event_rows", "operation_row", "state_of", "storable", "stream_of"]
+__all__ = [
+    "build_envelopes",
+    "build_event_rows",
+    "build_operation_row",
+    "decode_state",
+    "replace_unstorable",
+    "stream_name",
+]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -21,26 +28,26 @@ LONGEST_ID, LONGEST_URL = 400, 2048
 _state = msgspec.json.Decoder(OperationState).decode
 
 
-def operation_row(state: OperationState, *, owner: str, write_id: str) -> Row:
-    """The row of an operation, but for its times.
+def build_operation_row(state: OperationState, *, owner: str, write_id: str) -> Row:
+    """Build the row of an operation, without its times.
 
     Args:
-        state: The operation.
+        state: The state of the operation.
         owner: The process that runs it, if it is running.
-        write_id: What this one write is known by.
+        write_id: A unique id of this write.
 
     Raises:
-        HookUsageError: If it holds what cannot be stored.
+        HookUsageError: If the state has a value that cannot be stored.
     """
     for name in ("operation_id", "agent_id", "tenant_id", "user_id", "parent_operation_id"):
         check_text(state.operation_id, name, getattr(state, name) or "")
     if not math.isfinite(state.usage.cost_usd):
-        # JSON has no such number, so that what was written could not be read again.
-        raise not_stored(state.operation_id, f"its model calls cost {state.usage.cost_usd!r}, which is no number")
+        # JSON has no such number: the state could be written, but not read again.
+        raise unstorable_error(state.operation_id, f"its model calls cost {state.usage.cost_usd!r}, which is no number")
     try:
         encoded = msgspec.json.encode(state)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise not_stored(state.operation_id, f"its state cannot be written as JSON: {error}") from error
+        raise unstorable_error(state.operation_id, f"its state cannot be written as JSON: {error}") from error
     return {
         "operation_id": state.operation_id,
         "agent_id": state.agent_id,
@@ -59,19 +66,19 @@ def operation_row(state: OperationState, *, owner: str, write_id: str) -> Row:
         "total_tokens": state.usage.input_tokens + state.usage.output_tokens,
         "cost_usd": state.usage.cost_usd,
         "events": state.events,
-        "missing_hooks": None,  # whoever writes it has gone on with it
+        "missing_hooks": None,  # the process that writes has all hooks, and has gone on
     }
 
 
-def event_rows(state: OperationState, entries: Sequence[JournalEntry]) -> list[Row]:
-    """The rows of the events that came before a state.
+def build_event_rows(state: OperationState, entries: Sequence[JournalEntry]) -> list[Row]:
+    """Build the rows of the events between the last stored state and this one.
 
     Raises:
-        HookUsageError: If their numbers do not lead up to that of the state.
+        HookUsageError: If the numbers of the events do not lead up to the state's event count.
     """
     first = state.events - len(entries) + 1
     if [entry.number for entry in entries] != list(range(first, state.events + 1)):
-        raise not_stored(
+        raise unstorable_error(
             state.operation_id,
             f"its events are numbered {[entry.number for entry in entries]!r}, where {first} to {state.events} follow",
         )
@@ -88,11 +95,11 @@ def event_rows(state: OperationState, entries: Sequence[JournalEntry]) -> list[R
     ]
 
 
-def envelopes_of(state: OperationState, entries: Sequence[JournalEntry]) -> list[Envelope]:
-    """The deliveries that events cause: in the order of the events, then of the hooks.
+def build_envelopes(state: OperationState, entries: Sequence[JournalEntry]) -> list[Envelope]:
+    """Build the deliveries of events to webhooks, in the order of the events, then of the hooks.
 
     Raises:
-        HookUsageError: If a hook cannot be stored.
+        HookUsageError: If a hook's id or URL cannot be stored.
     """
     wanted = {hook.type for hook in state.hooks if not hook.webhook.control}
     envelopes: list[Envelope] = []
@@ -118,21 +125,21 @@ def envelopes_of(state: OperationState, entries: Sequence[JournalEntry]) -> list
     return envelopes
 
 
-def stream_of(operation_id: str, url: str) -> str:
-    """Names the deliveries of one operation to one address, which are kept in order."""
+def stream_name(operation_id: str, url: str) -> str:
+    """Return the name of the stream of deliveries from one operation to one address, which stay in order."""
     return sha256(f"{operation_id}\0{url}".encode()).hexdigest()[:64]
 
 
-def state_of(operation_id: str, written: int, encoded: bytes) -> OperationState:
-    """A state as it was written.
+def decode_state(operation_id: str, written: int, encoded: bytes) -> OperationState:
+    """Decode a stored state.
 
     Args:
-        operation_id: The operation.
-        written: The version of its layout.
+        operation_id: The id of the operation.
+        written: The version of the format in which it was written.
         encoded: The state, as JSON.
 
     Raises:
-        StateFormatError: If a newer version of hookline wrote it, or it cannot be read.
+        StateFormatError: If a newer version of hookline wrote the state, or it cannot be decoded.
     """
     if written > FORMAT:
         raise StateFormatError(operation_id, written, FORMAT)
@@ -143,26 +150,28 @@ def state_of(operation_id: str, written: int, encoded: bytes) -> OperationState:
 
 
 def is_storable(value: str, longest: int | None = None) -> bool:
-    """Whether both databases take a text: no NUL, no half of a surrogate pair, not too long."""
+    """Return whether both databases accept a text: no NUL, no lone surrogate, not too long."""
     if longest is not None and len(value) > longest:
         return False
     return "\0" not in value and (value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value))
 
 
-def storable(value: str) -> str:
-    """A text with what the databases do not take replaced."""
+def replace_unstorable(value: str) -> str:
+    """Replace the characters of a text that the databases do not accept."""
     return value.encode(errors="replace").decode().replace("\0", "?")
 
 
 def check_text(operation_id: str, name: str, value: str, longest: int = LONGEST_ID) -> None:
-    """Refuse text that one of the databases would not take."""
+    """Raise `HookUsageError` if one of the databases would not accept a text."""
     if len(value) > longest:
-        raise not_stored(operation_id, f"its {name} is {len(value)} characters long, and {longest} can be stored")
+        raise unstorable_error(operation_id, f"its {name} is {len(value)} characters long, and {longest} can be stored")
     if not is_storable(value):
-        raise not_stored(operation_id, f"its {name} holds a character that databases do not take (NUL or a surrogate)")
+        raise unstorable_error(
+            operation_id, f"its {name} holds a character that databases do not take (NUL or a surrogate)"
+        )
 
 
-def not_stored(operation_id: str, problem: str) -> HookUsageError:
-    """What is raised for a state that no store can take."""
+def unstorable_error(operation_id: str, problem: str) -> HookUsageError:
+    """Build the error for a state that cannot be stored."""
     shown = operation_id if len(operation_id) <= 80 else f"{operation_id[:80]}..."
     return HookUsageError(f"Operation {shown!r} cannot be stored: {problem}. Nothing was written.")

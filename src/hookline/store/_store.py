@@ -1,4 +1,4 @@
-"""`SqlStore`: operations, their events and their deliveries in one database."""
+"""`SqlStore`: store operations, their events and their deliveries in one database (SQLite or PostgreSQL)."""
 
 import asyncio
 import math
@@ -17,34 +17,34 @@ from hookline.errors import HookUsageError, StoreUnavailableError
 from hookline.runtime import Approve, DurableStore, JournalEntry, OperationState, Reject
 from hookline.store import _decisions as decisions
 from hookline.store import _reading as reading
-from hookline.store._commits import Commit, CommitQueue, Overflow, note_missing_hooks, release, write_group
-from hookline.store._database import Database, Dialect, Durability, address_of
+from hookline.store._commits import Commit, CommitQueue, Overflow, note_missing_hooks, release_operation, write_group
+from hookline.store._database import Database, Dialect, Durability, parse_address
 from hookline.store._decisions import StoredDecision
-from hookline.store._deliveries import rows_of
-from hookline.store._lease import Lease, new_worker_id
+from hookline.store._deliveries import build_delivery_rows
+from hookline.store._lease import Lease, generate_worker_id
 from hookline.store._migrate import migrate
-from hookline.store._reading import Page, StoredOperation, prune
-from hookline.store._rows import envelopes_of, event_rows, operation_row
+from hookline.store._reading import Page, StoredOperation, prune_operations
+from hookline.store._rows import build_envelopes, build_event_rows, build_operation_row
 
 __all__ = ["Companion", "SqlStore", "check_settings"]
 
 
 class Companion(Protocol):
-    """What runs as long as a store is open."""
+    """A background task that runs while a store is open, such as the writer of an `EventLog`."""
 
     async def run(self) -> None:
         """Run until cancelled."""
         ...
 
     async def finish(self) -> None:
-        """Bring to an end what is begun; `run` goes on meanwhile."""
+        """Finish the work that has begun; `run` goes on meanwhile."""
         ...
 
 
 def check_settings(
     lease_seconds: float, durability: str, max_pending: int, overflow: str, retry_seconds: float, pool_size: int
 ) -> None:
-    """Refuse options of a store that make no sense."""
+    """Raise `HookUsageError` if an option of a store is invalid."""
     for name, value in (("lease_seconds", lease_seconds), ("retry_seconds", retry_seconds)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise HookUsageError(f"`{name}` is a number of seconds above 0; got {value!r}.")
@@ -61,33 +61,32 @@ T = TypeVar("T")
 
 LONGEST_PAGE, LONGEST_EVENTS = 1000, 10_000
 CLOSING = 5.0
-"""Seconds that closing takes at most, after what waits was written."""
+"""Seconds that closing may take at most, after the waiting commits are written."""
 
 
 class SqlStore(DurableStore):
-    """Keeps operations in a database: an SQLite file for one machine, PostgreSQL for several.
+    """Stores operations in a database: an SQLite file for one machine, PostgreSQL for several.
 
-    It is opened with `async with`, on asyncio: the tables are made or brought up to date, and from then on the process
-    gives signs of life. An operation that is running belongs to the process that wrote it last, until that gives none
-    for `lease_seconds`; then it is an orphan, and any process may resume it. So nothing may hold the event loop for
-    that long.
+    Open it with `async with`, on asyncio. Opening creates or migrates the tables, and starts to renew the lease of this
+    process. A running operation belongs to the process that wrote it last, until the lease of that process ends; then
+    the operation is an orphan, and any process may resume it. So nothing may block the event loop for `lease_seconds`.
 
     Args:
         url: `sqlite:///path`, `sqlite:///:memory:`, or `postgresql://user:password@host/database`.
-        lease_seconds: For how long a sign of life counts.
-        durability: Of SQLite: `"machine"`: what is written survives a loss of power. `"process"`: it survives the death
-            of a process, and writes do not wait for the disk.
-        max_pending: Commits that may wait to be written.
-        overflow: Whether one more waits for a place, or is refused with `StoreOverloadedError`.
-        retry_seconds: How long a lost connection is tried again and a lock is waited for.
-        pool_size: Connections to PostgreSQL.
+        lease_seconds: Seconds after which the operations of a process that has died may be taken over.
+        durability: For SQLite. `"machine"`: commits survive a loss of power. `"process"`: they survive the death of the
+            process, and do not wait for the disk.
+        max_pending: Number of commits that may wait to be written.
+        overflow: Whether a further commit waits for a place, or is refused with `StoreOverloadedError`.
+        retry_seconds: Seconds for which a lost connection is retried, and for which a lock is waited for.
+        pool_size: Number of connections to PostgreSQL.
 
     Attributes:
         dialect: `"sqlite"` or `"postgresql"`.
-        worker_id: Names this process.
+        worker_id: The unique id of this process.
 
     Raises:
-        HookUsageError: If an argument makes no sense.
+        HookUsageError: If an argument is invalid.
     """
 
     def __init__(
@@ -102,9 +101,9 @@ class SqlStore(DurableStore):
         pool_size: int = 8,
     ) -> None:
         check_settings(lease_seconds, durability, max_pending, overflow, retry_seconds, pool_size)
-        self._address = address_of(url)
+        self._address = parse_address(url)
         self.dialect: Dialect = self._address.dialect
-        self.worker_id = new_worker_id()
+        self.worker_id = generate_worker_id()
         self._database = Database(
             self._address, durability=durability, retry_seconds=retry_seconds, pool_size=pool_size
         )
@@ -126,11 +125,11 @@ class SqlStore(DurableStore):
         return f"SqlStore({self._address.name!r})"
 
     async def __aenter__(self) -> Self:
-        """Make the tables, or bring them up to date, and give the first sign of life.
+        """Create or migrate the tables, and start to renew this process's lease.
 
         Raises:
             StoreVersionError: If a newer version of hookline has migrated the database; nothing was changed.
-            StoreUnavailableError: If it cannot be reached.
+            StoreUnavailableError: If the database cannot be reached.
             HookUsageError: If the store was opened before, or the event loop is not that of asyncio.
         """
         if self._loop is not None:
@@ -139,9 +138,9 @@ class SqlStore(DurableStore):
         if self._loop is None:
             raise HookUsageError("A store in a database runs on asyncio; trio cannot talk to its drivers.")
         try:
-            self._database.look()
-            await self._database.trying(partial(migrate, self._database))
-            await self._database.trying(self._lease.renew)
+            self._database.check_file()
+            await self._database.retry(partial(migrate, self._database))
+            await self._database.retry(self._lease.renew)
         except BaseException:
             await self.aclose()
             raise
@@ -152,11 +151,10 @@ class SqlStore(DurableStore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """See `aclose`."""
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Write what waits, give the lease up, and close the connections. May be called twice."""
+        """Write the waiting commits, end the lease, and close the connections. May be called twice."""
         if self._closing:
             return
         self._closing = True
@@ -174,77 +172,78 @@ class SqlStore(DurableStore):
             await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._tasks:
                 await self._lease.give_up()
+        with anyio.move_on_after(CLOSING, shield=True):  # also where somebody holds the lock that the lease needs
             await self._database.aclose()
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A connection in a transaction that may write; on SQLite there is one at a time.
+        """Open a transaction that may write, as an async context manager; on SQLite there is one at a time.
 
-        What the process is to remember of it is noted by `after_commit`, since the commit may still fail.
+        Change state in memory with `after_commit` only, since the commit may still fail.
 
         Raises:
             StoreUnavailableError: If the database is locked, full, or cannot be reached.
         """
-        return self._usable().writing()
+        return self._open_database().writing()
 
     def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A connection in a transaction that only reads.
+        """Open a read-only transaction, as an async context manager.
 
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        return self._usable().reading()
+        return self._open_database().reading()
 
     def now_sql(self) -> ColumnElement[float]:
-        """The clock of the database in SQL: seconds since 1970."""
+        """Return the SQL expression for the database's present time, in unix seconds."""
         return self._database.now_sql()
 
     async def now(self) -> float:
-        """The clock of the database: seconds since 1970.
+        """Read the database's clock, in unix seconds.
 
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        return await self._usable().now()
+        return await self._open_database().now()
 
     async def check(self) -> None:
-        """Find out whether the database can be read and, on SQLite, written; nothing is.
+        """Check that the database can be read and, on SQLite, written, without writing anything.
 
         Raises:
             StoreUnavailableError: If it cannot, or does not answer.
         """
-        await self._usable().check()
+        await self._open_database().check()
 
     async def commit(
         self, state: OperationState, *, expected_version: int | None, entries: Sequence[JournalEntry]
     ) -> None:
-        """Write a state, its events since the last write, and the deliveries that they cause: all or nothing.
+        """Write a state, its events since the last write, and their deliveries, atomically.
 
-        Commits of several operations that come at the same time are written in one transaction.
+        Commits of several operations that arrive at the same time are written in one transaction.
 
         Args:
-            state: What to write; its `version` is the new one, its `hooks` say what is delivered.
-            expected_version: What the caller read; `None` if the operation must be new. The id of an operation that
-                has ended stays taken.
+            state: The new state; `version` is its new version, `hooks` decide which events are delivered.
+            expected_version: The version that the caller read; `None` if the operation must be new. The id of an
+                operation that has ended cannot be reused.
             entries: The events, in order.
 
         Raises:
-            StaleStateError: If the stored version is another one; nothing was written.
-            StateFormatError: If a newer version of hookline wrote it; nothing was written.
-            StoreUnavailableError: If the database could not be reached for too long. Whether it was written is then
-                unknown; so it is when the caller is cancelled.
-            StoreOverloadedError: If too many commits wait, and the store refuses then.
-            HookUsageError: If it holds what cannot be stored; nothing was written.
+            StaleStateError: If another version is stored; nothing was written.
+            StateFormatError: If a newer version of hookline wrote the stored state; nothing was written.
+            StoreUnavailableError: If the database could not be reached for too long. It is unknown then whether the
+                state was written; the same is true if the caller is cancelled.
+            StoreOverloadedError: If too many commits wait, and `overflow` is "refuse".
+            HookUsageError: If the state has a value that cannot be stored; nothing was written.
         """
         self.check_open()
         if expected_version is not None and state.version <= expected_version:
             raise HookUsageError(f"Version {state.version} of a state does not follow on {expected_version}.")
         commit = Commit(
-            operation_row(state, owner=self.worker_id, write_id=uuid4().hex),
+            build_operation_row(state, owner=self.worker_id, write_id=uuid4().hex),
             expected_version=expected_version,
-            events=event_rows(state, entries),
-            deliveries=rows_of(envelopes_of(state, entries)),
+            events=build_event_rows(state, entries),
+            deliveries=build_delivery_rows(build_envelopes(state, entries)),
         )
-        # Who writes it runs it again; the next renewal of the lease would take it away in the middle of the run.
+        # This process owns the operation again; the next renewal of the lease must not release it.
         self._lease.abandoned.discard(state.operation_id)
         await self._commits.submit(commit)
         if commit.deliveries:
@@ -252,82 +251,83 @@ class SqlStore(DurableStore):
                 listener()
 
     async def load(self, operation_id: str) -> OperationState | None:
-        """The last state that was saved, or `None`.
+        """Load the state of an operation; `None` if there is no such operation.
 
         Raises:
             StateFormatError: If a newer version of hookline wrote it.
             StoreUnavailableError: If the database cannot be reached.
         """
-        await self._commits.settled(operation_id)
-        return await self._read(partial(reading.load, operation_id=operation_id))
+        await self._commits.wait_until_written(operation_id)
+        return await self._read(partial(reading.load_state, operation_id=operation_id))
 
     async def orphaned(self, operation_id: str) -> bool:
-        """Whether the operation is running, but not in any process that is alive."""
-        return await self._read(partial(reading.orphaned, self._database, operation_id=operation_id))
+        """Return whether an operation has the status "running" while its process is dead."""
+        return await self._read(partial(reading.is_orphaned, self._database, operation_id=operation_id))
 
     async def release(self, operation_id: str) -> None:
-        """Let go of a running operation that this process will not go on with, so that another one may.
+        """Release a running operation that this process will not continue, so that another process may take it.
 
         Raises:
-            StoreUnavailableError: If the database cannot be reached; it is let go of as soon as that can be.
+            StoreUnavailableError: If the database cannot be reached; the operation is released as soon as it can be.
         """
-        database = self._usable()
-        # At once: who is cancelled here has let go of it all the same.
+        database = self._open_database()
+        # Before the first await: a caller that is cancelled below has released the operation all the same.
         self._lease.abandoned.add(operation_id)
-        await self._commits.settled(operation_id)
-        await release(database, operation_id, self.worker_id)
+        await self._commits.wait_until_written(operation_id)
+        await release_operation(database, operation_id, self.worker_id)
         self._lease.abandoned.discard(operation_id)
 
     async def orphans(
         self, limit: int = 100, *, agent_ids: Sequence[str] | None = None, exclude: Sequence[str] = ()
     ) -> list[str]:
-        """Ids of operations that are running in no process that is alive, those first that were written longest ago.
+        """List the ids of operations whose process is dead, least recently written first.
 
-        An operation that was called by a running one is left out: who resumes that one resumes it too.
+        A sub-agent of a running operation is left out, since resuming its parent resumes it too.
 
         Args:
-            limit: How many at most.
-            agent_ids: Only those of these agents.
-            exclude: Not these.
+            limit: Number of operations at most.
+            agent_ids: Only operations of these agents.
+            exclude: Ids to leave out.
         """
         reading.check_limit(limit, LONGEST_PAGE)
         return await self._read(
-            partial(reading.orphans, self._database, limit=limit, agent_ids=agent_ids, exclude=exclude)
+            partial(reading.find_orphans, self._database, limit=limit, agent_ids=agent_ids, exclude=exclude)
         )
 
     async def note_missing_hooks(self, operation_id: str, hook_ids: Sequence[str], *, version: int) -> None:
-        """Show that an operation waits for hooks, until somebody goes on with it.
+        """Record that an operation waits for missing hooks, until it is resumed.
 
         Args:
-            operation_id: The operation.
-            hook_ids: The interceptors that are missing where somebody wanted to go on with it.
-            version: The version of its state then. Nothing is noted once it is another one: somebody has gone on.
+            operation_id: The id of the operation.
+            hook_ids: The ids of the interceptors that were missing when a process tried to resume it.
+            version: The version of its state at that time. Nothing is recorded if the stored version is another one,
+                since the operation was resumed then.
 
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        await note_missing_hooks(self._usable(), operation_id, hook_ids, version=version)
+        await note_missing_hooks(self._open_database(), operation_id, hook_ids, version=version)
 
     async def missing_hooks(self, limit: int = 1000) -> dict[str, list[str]]:
-        """List the interceptors that are missing, by the id of the operation that waits for them.
+        """List the ids of missing interceptors, by the id of the operation that waits for them.
 
         Args:
-            limit: How many operations at most.
+            limit: Number of operations at most.
         """
         reading.check_limit(limit, LONGEST_PAGE)
-        return await self._read(partial(reading.missing_hooks, limit=limit))
+        return await self._read(partial(reading.read_missing_hooks, limit=limit))
 
     async def children(self, operation_id: str) -> list[OperationState]:
-        """The operations that it called as sub-agents and that have not ended.
+        """Load the states of the sub-agent operations of an operation that have not ended.
 
         Raises:
             StateFormatError: If a newer version of hookline wrote one of them.
         """
-        return await self._read(partial(reading.children, operation_id=operation_id))
+        return await self._read(partial(reading.load_children, operation_id=operation_id))
 
     async def operation(self, operation_id: str) -> StoredOperation | None:
-        """What is known of an operation without reading its state."""
-        return await self._read(partial(reading.operation, operation_id=operation_id))
+        """Read the summary of an operation; `None` if there is no such operation."""
+        return await self._read(partial(reading.read_operation, operation_id=operation_id))
 
     async def operations(
         self,
@@ -338,26 +338,26 @@ class SqlStore(DurableStore):
         cursor: str | None = None,
         limit: int = 50,
     ) -> Page[StoredOperation]:
-        """A part of the list of operations, the newest first.
+        """Read a page of operations, newest first.
 
         Args:
-            tenant_id: Only those of this tenant.
-            status: Only those of this status.
-            agent_id: Only those of this agent.
-            cursor: Where the part begins; that of the part before.
-            limit: How many at most, up to 1000.
+            tenant_id: Only operations of this tenant.
+            status: Only operations with this status.
+            agent_id: Only operations of this agent.
+            cursor: The cursor of the page before; `None` for the first page.
+            limit: Number of operations at most, up to 1000.
 
         Raises:
-            HookUsageError: If the cursor or the limit makes no sense.
+            HookUsageError: If the cursor or the limit is invalid.
         """
         reading.check_limit(limit, LONGEST_PAGE)
         wanted = {"tenant_id": tenant_id, "status": status, "agent_id": agent_id}
-        return await self._read(partial(reading.page, wanted=wanted, cursor=cursor, limit=limit))
+        return await self._read(partial(reading.read_page, wanted=wanted, cursor=cursor, limit=limit))
 
     async def events_of(self, operation_id: str, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
-        """Events of an operation, in order: at most `limit` (up to 10,000) with a number greater than `after`."""
+        """Read events of an operation, in order: at most `limit` (up to 10,000) with a number greater than `after`."""
         reading.check_limit(limit, LONGEST_EVENTS)
-        return await self._read(partial(reading.events_of, operation_id=operation_id, after=after, limit=limit))
+        return await self._read(partial(reading.read_events, operation_id=operation_id, after=after, limit=limit))
 
     async def decide(
         self,
@@ -368,101 +368,101 @@ class SqlStore(DurableStore):
         tenant_id: str | None = None,
         seen: str | None = None,
     ) -> OperationState:
-        """Keep what a person has decided about a call that waits, for a `Worker` to go on with.
+        """Store a person's decision about a pending call, so that a `Worker` resumes the operation.
 
-        It is about the very pause that the operation is in: if it goes on in another way, the decision is void.
+        The decision is about the present pause of the operation; if it is resumed in another way, the decision is void.
 
         Args:
-            operation_id: The operation.
+            operation_id: The id of the operation.
             decision: The decision.
-            by: Who decided; kept with the decision, and shown with it.
-            tenant_id: Only if the operation is this tenant's.
-            seen: Names the call as the person saw it (`seen` of a `PendingApproval`). If it is another one by now, with
-                other arguments or of a later pause, the decision is refused.
+            by: Who decided; stored and shown with the decision.
+            tenant_id: Accept the decision only if the operation is this tenant's.
+            seen: The token of the call as the person saw it (`seen` of a `PendingApproval`). If the call has other
+                arguments by now, or belongs to a later pause, the decision is refused.
 
         Returns:
             The state that waits.
 
         Raises:
             OperationNotFoundError: If there is no such operation.
-            OperationFinishedError: If it does not wait for a person.
-            DecisionError: If it has no such call pending, that is decided already, or it is not as it was seen.
+            OperationFinishedError: If the operation does not wait for a person.
+            DecisionError: If the call is not pending, is decided already, or has changed since the person saw it.
         """
-        database = self._usable()
-        return await decisions.decide(database, operation_id, decision, by=by, tenant_id=tenant_id, seen=seen)
+        database = self._open_database()
+        return await decisions.store_decision(database, operation_id, decision, by=by, tenant_id=tenant_id, seen=seen)
 
     async def decided(
         self, agent_ids: Sequence[str], limit: int = 1000, *, exclude: Sequence[str] = ()
     ) -> list[tuple[OperationState, list[Approve | Reject]]]:
-        """Operations that can go on, since all they wait for is decided, or one decision stops them.
+        """List operations that can be resumed, since all pending calls are decided or one decision stops the run.
 
         Args:
-            agent_ids: Only those of these agents.
-            limit: How many at most.
-            exclude: Not these.
+            agent_ids: Only operations of these agents.
+            limit: Number of operations at most.
+            exclude: Ids to leave out.
         """
         return await self._read(
-            partial(decisions.decided, agent_ids=agent_ids, limit=limit, exclude=frozenset(exclude))
+            partial(decisions.find_decided_operations, agent_ids=agent_ids, limit=limit, exclude=frozenset(exclude))
         )
 
     async def decisions_of(self, operation_id: str) -> list[StoredDecision]:
-        """List what people have decided about calls of an operation, and who they were, the oldest first."""
-        await self._commits.settled(operation_id)
-        return await self._read(partial(decisions.decisions_of, operation_id=operation_id))
+        """List the decisions about calls of an operation, with who made them, oldest first."""
+        await self._commits.wait_until_written(operation_id)
+        return await self._read(partial(decisions.list_decisions, operation_id=operation_id))
 
     async def prune(self, older_than: float) -> int:
-        """Forget operations that ended so many seconds ago, with events and deliveries, and say how many it were.
+        """Delete operations that ended that many seconds ago, with events and deliveries, and return their number.
 
-        Those that still have something to deliver are kept.
+        Operations that still have something to deliver are kept.
         """
-        return await prune(self._usable(), older_than)
+        return await prune_operations(self._open_database(), older_than)
 
     async def forget_decisions(self, operation_id: str) -> None:
-        """Drop decisions about an operation that never took effect, but for those about a pause that lasts."""
-        await decisions.forget(self._usable(), operation_id)
+        """Delete decisions about an operation that never took effect, except those about a pause that still lasts."""
+        await decisions.delete_void_decisions(self._open_database(), operation_id)
 
     def when_deliveries(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called whenever this process has stored deliveries.
+        """Call a function whenever this process has stored deliveries.
 
         Args:
-            listener: Must be quick, and may not raise.
+            listener: The function; it must be quick and must not raise.
 
         Returns:
-            A function that ends it.
+            A function that removes the listener.
         """
         self._listeners.append(listener)
         return partial(self._listeners.remove, listener)
 
     def accompany(self, companion: Companion) -> None:
-        """Have something run as long as the store is open, and finish while it can still be written to."""
+        """Run a background task while the store is open, and let it finish before the store closes."""
         self._companions.append(companion)
         if self._tasks:
             self._tasks.append(asyncio.create_task(companion.run()))
 
     async def _read(self, query: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        database = self._usable()
+        database = self._open_database()
 
-        async def asked() -> T:
+        async def run_query() -> T:
             async with database.reading() as connection:
                 return await query(connection)
 
-        return await database.trying(asked)
+        return await database.retry(run_query)
 
     def check_open(self) -> None:
-        """Refuse to go on unless the store is open.
+        """Raise unless the store is open in the running event loop.
 
         Raises:
-            HookUsageError: If it was never opened, or another event loop has opened it.
-            StoreUnavailableError: If it is closed.
+            HookUsageError: If the store was never opened, or was opened by another event loop.
+            StoreUnavailableError: If the store is closed.
         """
         if self._loop is None:
             raise HookUsageError(f"{self!r} is not open; write `async with SqlStore(...) as store:`.")
         if self._closed:
             raise StoreUnavailableError(self._address.name, "it is closed")
-        if _running_loop() is not self._loop:  # what the loop of its tasks wakes would never hear of it
+        if _running_loop() is not self._loop:  # its tasks could never be woken from this loop
             raise HookUsageError(f"{self!r} was opened by another event loop; open one in the loop that uses it.")
 
-    def _usable(self) -> Database:
+    def _open_database(self) -> Database:
         self.check_open()
         return self._database
 

@@ -43,7 +43,7 @@ metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s"}
 )
 Serial = BigInteger().with_variant(Integer, "sqlite")
-"""A key that both databases count up by themselves."""
+"""An auto-incremented key, in both databases."""
 
 
 def _id(name: str, *, primary_key: bool = False) -> Column[str]:
@@ -82,7 +82,7 @@ operations = Table(
     Index(None, "created_at", "operation_id"),
     Index(None, "status", "owner"),
     Index(None, "parent_operation_id"),
-    # Few wait for hooks, and readiness asks for them.
+    # A partial index, since few operations wait for hooks and every readiness check asks for them.
     Index("ix_operations_missing_hooks", "operation_id", **_waiting_for_hooks),
 )
 
@@ -98,7 +98,7 @@ events = Table(
     Index(None, "tenant_id", "time_unix_nano"),
 )
 
-# Workers look again and again for decisions that no event has told of; all others stay as long as their operations.
+# A partial index, since workers poll for decisions without an event, while decisions with one pile up.
 _untold: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("event_number IS NULL"))
 
 decisions = Table(
@@ -226,8 +226,8 @@ revisions = Table(
     Column("revision", BigInteger, nullable=False),
 )
 
-# The key of an execution tells when it ended, so that one index serves a filter, a span of time, and the order. Those
-# that went well are most of them, and are found without their status.
+# The key of an execution contains the time of its end, so that one index serves a filter, a time range and the order.
+# Most executions are ok, and a search for these needs no index of the status.
 _not_ok: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("status <> 'ok'"))
 
 executions = Table(
@@ -258,7 +258,7 @@ execution_hooks = Table(
     Column("point", String(40), nullable=False),
     Column("status", String(20), nullable=False),
     Index(None, "id"),
-    # Whole rows: else SQLite would rather read the primary key, which has those of all tenants.
+    # The index covers whole rows; otherwise SQLite prefers the primary key, and reads the rows of all tenants.
     Index(None, "tenant_id", "hook_id", "id", "point", "status"),
     Index(None, "hook_id", "status", "id", "point", **_not_ok),
     Index(None, "tenant_id", "hook_id", "status", "id", "point", **_not_ok),

@@ -1,4 +1,4 @@
-"""`Worker`: a process that goes on with the operations that nobody runs."""
+"""`Worker`: resume operations whose process has died, and paused operations that a person has decided about."""
 
 from __future__ import annotations
 
@@ -40,39 +40,39 @@ __all__ = ["Worker"]
 
 logger = logging.getLogger("hookline")
 
-LEFT_SECONDS = 60.0
-"""For how long a worker leaves an operation to others that it could not go on with."""
+RETRY_SECONDS = 60.0
+"""Seconds until a worker tries again to resume an operation that it could not resume; others may try meanwhile."""
 
 HOOKS_SECONDS = 60.0
-"""After how long a worker looks again at an operation that waits for hooks."""
-DEEPEST = 100
-"""Callers of a sub-agent that are looked at; whoever starts a run may name any operation as its parent."""
+"""Seconds until a worker tries again to resume an operation that waits for hooks."""
+MOST_CALLERS = 100
+"""Ancestors of a sub-agent that are looked at, at most: a run may name any operation as its parent, even in a loop."""
 
 
 class Worker:
-    """Goes on with operations of some agents: those whose process has died, and those that a person has decided about.
+    """Resumes operations whose process has died, and paused operations that a person has decided about.
 
-    Any number of workers may share a store; each operation is taken by one. `async with Worker(...)` works in the
-    background until the block is left; operations that are under way then are ended first.
+    Any number of workers may share a store; each operation is taken by one of them. `async with Worker(...)` works in
+    the background until the block is left, and then waits for the operations that are running.
 
-    An operation with interceptors that are missing here is left alone, with what was decided about it. The worker logs
-    that at ERROR once, notes in the store what the operation waits for, and looks again after 60 seconds; a worker that
-    has the hooks takes it at once.
+    An operation whose interceptors are missing here is left alone, and its decisions are kept. The worker logs this
+    once, at ERROR, records in the store which hooks the operation waits for, and tries again after 60 seconds; a worker
+    that has the hooks takes the operation at once.
 
     Args:
-        store: Where the operations are kept.
+        store: The store that holds the operations.
         agents: The agents that this process can run.
-        hooks: Hooks of every run, or a function of the tenant that gives them for each, such as `registry.hooks`. Each
-            agent's own come first, and a sub-agent has those that the agents which called it hand on. Hooks that are
-            data came with the operation.
-        dispatcher: An open dispatcher to share; one of its own unless given.
-        concurrency: Operations at a time.
-        poll_seconds: How often it looks for work.
-        allow_missing_hooks: Whether operations go on without interceptors that are missing, with a warning in the log.
+        hooks: Hooks of every run, or a function that returns them for a tenant, such as `registry.hooks`. Each agent's
+            own hooks come first, and a sub-agent inherits the hooks that its callers pass on. Hooks that are data are
+            stored with the operation.
+        dispatcher: An open dispatcher to share; one for each run by default.
+        concurrency: Number of operations that run at a time.
+        poll_seconds: Seconds between two queries for work.
+        allow_missing_hooks: Whether to resume operations without their missing interceptors, with a warning in the log.
 
     Raises:
-        HookUsageError: If an argument makes no sense.
-        HookDefinitionError: If a hook cannot work.
+        HookUsageError: If an argument is invalid.
+        HookDefinitionError: If a hook is invalid.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Worker:
         poll_seconds: float = 0.5,
         allow_missing_hooks: bool = False,
     ) -> None:
-        self._agents = _with_sub_agents(agents)
+        self._agents = _collect_agents(agents)
         if not self._agents or concurrency < 1 or not poll_seconds > 0:
             raise HookUsageError("A Worker has an agent, a `concurrency` from 1 and `poll_seconds` above 0.")
         self.store = store
@@ -95,12 +95,12 @@ class Worker:
         self._dispatcher = dispatcher
         self._limiter = anyio.CapacityLimiter(concurrency)
         self._poll_seconds = poll_seconds
-        self._taken: set[str] = set()
-        self._left: dict[str, float] = {}
-        """What it could not go on with, and until when it leaves that to others."""
+        self._running: set[str] = set()
+        self._postponed_until: dict[str, float] = {}
+        """Operations that could not be resumed, and when (by `monotonic`) to try again."""
         self._allow_missing_hooks = allow_missing_hooks
         self._reported: set[str] = set()
-        """Operations of which it has logged that their hooks are missing."""
+        """Operations whose missing hooks were logged already."""
         self._group: anyio.abc.TaskGroup | None = None
         self._stop = anyio.Event()
 
@@ -108,7 +108,7 @@ class Worker:
         group = anyio.create_task_group()
         await group.__aenter__()
         self._group = group
-        group.start_soon(self._look)
+        group.start_soon(self._poll)
         return self
 
     async def __aexit__(
@@ -121,16 +121,16 @@ class Worker:
         return await self._group.__aexit__(kind, error, trace)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Resume operations until cancelled."""
         async with self:
             await anyio.sleep_forever()
 
-    async def _look(self) -> None:
-        """Look for work again and again."""
+    async def _poll(self) -> None:
+        """Look for operations to resume every `poll_seconds`, until stopped."""
         failing = False
         while not self._stop.is_set():
             try:
-                await self._take()
+                await self._start_available()
                 failing = False
             except StoreUnavailableError as error:
                 if not failing:
@@ -143,67 +143,69 @@ class Worker:
             with anyio.move_on_after(self._poll_seconds):
                 await self._stop.wait()
 
-    async def _take(self) -> None:
-        """Take what nobody runs."""
+    async def _start_available(self) -> None:
+        """Start every operation that can be resumed now."""
         assert self._group is not None
         now = monotonic()
-        self._left = {name: until for name, until in self._left.items() if until > now}
-        exclude = [*self._taken, *self._left]
+        self._postponed_until = {name: until for name, until in self._postponed_until.items() if until > now}
+        exclude = [*self._running, *self._postponed_until]
         for operation_id in await self.store.orphans(1000, agent_ids=list(self._agents), exclude=exclude):
             stored = await self.store.operation(operation_id)
             agent = self._agents.get(stored.agent_id) if stored is not None else None
             if agent is not None:
-                self._begin(agent, operation_id, None)
+                self._start(agent, operation_id, None)
         for state, found in await self.store.decided(list(self._agents), exclude=exclude):
-            if state.operation_id not in self._taken and state.operation_id not in self._left:
-                self._begin(self._agents[state.agent_id], state.operation_id, found)
+            if state.operation_id not in self._running and state.operation_id not in self._postponed_until:
+                self._start(self._agents[state.agent_id], state.operation_id, found)
 
-    def _begin(self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None) -> None:
+    def _start(self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None) -> None:
         assert self._group is not None
-        self._taken.add(operation_id)
-        self._group.start_soon(self._go_on, agent, operation_id, found)
+        self._running.add(operation_id)
+        self._group.start_soon(self._continue_operation, agent, operation_id, found)
 
-    async def _go_on(self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None) -> None:
-        """One operation."""
+    async def _continue_operation(
+        self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None
+    ) -> None:
+        """Resume one operation, and decide what its failure means."""
         try:
             async with self._limiter:
                 if self._stop.is_set():
                     return
                 let_go_when_cancelled.set(True)
-                result = await self._segment(agent, operation_id, found)
+                result = await self._run_segment(agent, operation_id, found)
                 if result.error is not None:
-                    # It may not have ended in the store. One that is back goes on at once with what it has.
+                    # The operation may not have ended in the store. After an outage, try again at the next poll.
                     lost = isinstance(result.error, StoreUnavailableError)
-                    self._left[operation_id] = monotonic() + (self._poll_seconds if lost else LEFT_SECONDS)
+                    self._postponed_until[operation_id] = monotonic() + (self._poll_seconds if lost else RETRY_SECONDS)
                 self._reported.discard(operation_id)
                 if found is not None:
                     await self.store.forget_decisions(operation_id)
         except MissingHooksError as error:
-            self._left[operation_id] = monotonic() + HOOKS_SECONDS
+            self._postponed_until[operation_id] = monotonic() + HOOKS_SECONDS
             if operation_id not in self._reported:
                 self._reported.add(operation_id)
                 logger.error("Operation %s waits for hooks: %s", operation_id, error)
         except OperationMismatchError as error:
-            self._left[operation_id] = monotonic() + LEFT_SECONDS
-            logger.info("A worker leaves operation %s alone for %g s: %s", operation_id, LEFT_SECONDS, error)
+            self._postponed_until[operation_id] = monotonic() + RETRY_SECONDS
+            logger.info("A worker leaves operation %s alone for %g s: %s", operation_id, RETRY_SECONDS, error)
         except (OperationError, StoreUnavailableError) as error:
-            logger.info("A worker leaves operation %s alone: %s", operation_id, error)  # another one was faster
+            logger.info("A worker leaves operation %s alone: %s", operation_id, error)  # another worker was faster
         except Exception:
-            self._left[operation_id] = monotonic() + LEFT_SECONDS
+            self._postponed_until[operation_id] = monotonic() + RETRY_SECONDS
             logger.exception(
-                "A worker cannot go on with operation %s, and leaves it to others for %g s", operation_id, LEFT_SECONDS
+                "A worker could not resume operation %s, and leaves it to others for %g s", operation_id, RETRY_SECONDS
             )
         finally:
-            self._taken.discard(operation_id)
+            self._running.discard(operation_id)
 
-    async def _segment(
+    async def _run_segment(
         self, agent: Agent, operation_id: str, found: Sequence[Approve | Reject] | None
     ) -> OperationResult:
         stored = await self.store.operation(operation_id)
         if stored is None:
             raise OperationNotFoundError(operation_id)
         given = list(self._hooks(stored.tenant_id))
-        hooks = [*(entry for entry in await self._inherited(stored, agent) if entry not in given), *given]
+        hooks = [*(entry for entry in await self._find_inherited_hooks(stored, agent) if entry not in given), *given]
         try:
             if found is None:
                 return await recover_agent(
@@ -212,7 +214,7 @@ class Worker:
                     store=self.store,
                     hooks=hooks,
                     dispatcher=self._dispatcher,
-                    abandon=await self._was_given_up(operation_id),
+                    abandon=await self._is_abandoned_child(operation_id),
                     allow_missing_hooks=self._allow_missing_hooks,
                 )
             return await resume_agent(
@@ -230,15 +232,15 @@ class Worker:
                 await self.store.note_missing_hooks(operation_id, ids, version=stored.version)
             raise
 
-    async def _inherited(self, stored: StoredOperation, agent: Agent) -> list[AnyHook]:
-        """The hooks that the agents which called an operation as a sub-agent hand on to it."""
+    async def _find_inherited_hooks(self, stored: StoredOperation, agent: Agent) -> list[AnyHook]:
+        """Find the hooks that a sub-agent's operation inherits from the agents that called it."""
         callers: list[Agent] = []
         parent, callee = stored.parent_operation_id, agent
-        while parent is not None and len(callers) < DEEPEST:
+        while parent is not None and len(callers) < MOST_CALLERS:
             calling = await self.store.operation(parent)
             caller = self._agents.get(calling.agent_id) if calling is not None else None
             if calling is None or caller is None or all(each.id != callee.id for each in caller.sub_agents):
-                break  # who only named it as the parent hands on nothing
+                break  # the operation merely named it as its parent, and inherits nothing from it
             callers.append(caller)
             parent, callee = calling.parent_operation_id, caller
         found: list[AnyHook] = []
@@ -246,8 +248,8 @@ class Worker:
             found = [entry for entry in hooks_of_child(found, caller) if isinstance(entry, Hooks) and entry.inherit]
         return [entry for entry in found if entry not in agent.hooks]
 
-    async def _was_given_up(self, operation_id: str) -> bool:
-        """Whether it is a sub-agent whose caller has ended, and was told that it failed."""
+    async def _is_abandoned_child(self, operation_id: str) -> bool:
+        """Return whether an operation is a sub-agent's whose parent has ended without it."""
         state = await self.store.load(operation_id)
         if state is None or state.parent_operation_id is None:
             return False
@@ -255,8 +257,8 @@ class Worker:
         return parent is not None and parent.status != "running"
 
 
-def _with_sub_agents(agents: Iterable[Agent]) -> dict[str, Agent]:
-    """Agents by their ids, those first that were given: a sub-agent may be left without the run that called it."""
+def _collect_agents(agents: Iterable[Agent]) -> dict[str, Agent]:
+    """Collect agents and their sub-agents by id, since a sub-agent's operation may have lost its parent run."""
     found: dict[str, Agent] = {}
     level = list(agents)
     while level:

@@ -71,7 +71,7 @@ async def test_an_answer_in_the_place_of_a_tool_of_the_cli_is_a_denial_that_says
     cli, _ = await play(BASH, hooks)
 
     assert cli.told == [
-        "Bash was not called, because a hook has answered in its place, and Claude takes such an answer only for tools "
+        "Bash was not called, because a hook answered in its place, and Claude accepts such an answer only for tools "
         "of an MCP server of this process. The answer was: canned"
     ]
 
@@ -110,7 +110,7 @@ async def test_a_changed_result_that_claude_cannot_take_ends_the_task() -> None:
 
     cli, _ = await play(READ, hooks)
 
-    assert cli.stopped == "A hook changed what Read gave, which Claude cannot take."
+    assert cli.stopped == "A hook changed the result of Read, and Claude does not support that for this tool."
     assert len(cli.asked) == 1
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from hookline.errors import HooklineError
+from hookline.errors import HooklineError, define_error
 
 __all__ = ["PolicyTransformError"]
 
 
+@define_error(
+    "A policy's transform at {point} cannot be used: {problem}. Nothing goes on with what the policies wanted "
+    "changed; let the policy write a value of the same shape, or deny."
+)
 class PolicyTransformError(HooklineError, ValueError):
     """A policy changed something into a value that hookline cannot use, so the call was denied.
 
@@ -15,12 +19,5 @@ class PolicyTransformError(HooklineError, ValueError):
         problem: What is wrong with the value.
     """
 
-    def __init__(self, point: str, problem: str) -> None:
-        super().__init__(point, problem)
-        self.point, self.problem = point, problem
-
-    def __str__(self) -> str:
-        return (
-            f"A policy's transform at {self.point} cannot be used: {self.problem}. Nothing goes on with what the "
-            "policies wanted changed; let the policy write a value of the same shape, or deny."
-        )
+    point: str
+    problem: str

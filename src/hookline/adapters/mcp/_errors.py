@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hookline.errors import HooklineError
+from hookline.errors import HooklineError, define_error
 
 __all__ = ["McpServerError", "McpStartError", "McpToolsError"]
 
 
+@define_error("MCP server {server!r} {problem}")
 class McpServerError(HooklineError):
     """An MCP server cannot be used, so that a run with its tools cannot start.
 
@@ -15,12 +16,8 @@ class McpServerError(HooklineError):
         problem: What happened, and how to fix it. Secrets that the server was given are taken out.
     """
 
-    def __init__(self, server: str, problem: str) -> None:
-        super().__init__(server, problem)
-        self.server, self.problem = server, problem
-
-    def __str__(self) -> str:
-        return f"MCP server {self.server!r} {self.problem}"
+    server: str
+    problem: str
 
 
 class McpStartError(McpServerError):

@@ -13,7 +13,7 @@ from pydantic_ai.models import Model, infer_model, known_model_names, parse_mode
 from pydantic_ai.providers import infer_provider_class
 
 from hookline.adapters.models._failures import hider
-from hookline.errors import HooklineError, ModelError
+from hookline.errors import HooklineError, ModelError, define_error
 
 __all__ = ["MissingProviderError", "ModelNameError", "check_name", "is_known", "made", "spoken_by"]
 
@@ -27,6 +27,7 @@ _HINT = re.compile(r" To try Pydantic AI .*", re.DOTALL)
 _PACKAGE = re.compile(r"pydantic-ai-slim\[[\w,-]+\]")
 
 
+@define_error("There is no model {name!r}: {problem}")
 class ModelNameError(HooklineError, ValueError):
     """There cannot be a model of that name.
 
@@ -35,14 +36,11 @@ class ModelNameError(HooklineError, ValueError):
         problem: What is wrong with it, and how to fix it.
     """
 
-    def __init__(self, name: str, problem: str) -> None:
-        super().__init__(name, problem)
-        self.name, self.problem = name, problem
-
-    def __str__(self) -> str:
-        return f"There is no model {self.name!r}: {self.problem}"
+    name: str
+    problem: str
 
 
+@define_error("Model {model!r} needs a package that is not installed: pip install '{package}'")
 class MissingProviderError(HooklineError, ImportError):
     """A provider's own package is not installed.
 
@@ -51,12 +49,8 @@ class MissingProviderError(HooklineError, ImportError):
         package: What to install.
     """
 
-    def __init__(self, model: str, package: str) -> None:
-        super().__init__(model, package)
-        self.model, self.package = model, package
-
-    def __str__(self) -> str:
-        return f"Model {self.model!r} needs a package that is not installed: pip install '{self.package}'"
+    model: str
+    package: str
 
 
 def is_known(name: str) -> bool:

@@ -24,7 +24,7 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
-from hookline.errors import ModelError, TransientModelError, message_of
+from hookline.errors import ModelError, TransientModelError, define_error, message_of
 from hookline.redaction import Redaction
 
 try:
@@ -61,6 +61,7 @@ ADVICE = {
 }
 
 
+@define_error()
 class ProviderError(ModelError):
     """A provider refused a call, or gave an answer that nobody can read; asking again would not help.
 
@@ -70,9 +71,9 @@ class ProviderError(ModelError):
         status: The HTTP status; `None` if it is not about one.
     """
 
-    def __init__(self, model: str, said: str, status: int | None = None) -> None:
-        super().__init__(model, said, status)
-        self.model, self.said, self.status = model, said, status
+    model: str
+    said: str
+    status: int | None = None
 
     def __str__(self) -> str:
         if self.status is None:

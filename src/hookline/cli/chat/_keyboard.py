@@ -7,6 +7,8 @@ import io
 import sys
 from collections.abc import Sequence
 
+from hookline.cli._exit_codes import was_terminated
+
 try:
     import readline
 except ImportError:  # Windows edits lines by itself
@@ -47,13 +49,13 @@ class Keyboard:
 
         Raises:
             EOFError: If there is no more.
-            KeyboardInterrupt: If the person leaves: Ctrl-C where nothing was typed.
+            KeyboardInterrupt: If the person leaves (Ctrl-C where nothing was typed), or SIGTERM ends the program.
         """
         while True:
             try:
                 said = self._read(self._prompt)
             except KeyboardInterrupt:
-                if self._edits and readline.get_line_buffer():
+                if self._edits and readline.get_line_buffer() and not was_terminated():
                     continue  # as in a shell, it only drops what was typed
                 raise
             if self._edits and said.strip():

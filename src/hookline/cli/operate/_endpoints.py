@@ -146,16 +146,16 @@ def rotate_master_key(
     """
 
     async def work(secrets: EndpointSecrets) -> int:
-        from hookline.delivery import MasterKeys, keep_in_file, rotate_file
+        from hookline.delivery import MasterKeys, rotate_key_file, write_key_file
 
         master = secrets.master
         assert isinstance(master, MasterKeys)
         if master.file is None:
             return await secrets.rewrap(actor=actor())
         # The new key is in the file before anything is encrypted under it, and the old one until nothing is any more.
-        secrets.master, new = rotate_file(master.file)
+        secrets.master, new = rotate_key_file(master.file)
         count = await secrets.rewrap(actor=actor())
-        keep_in_file(master.file, new)
+        write_key_file(master.file, new)
         return count
 
     count = operate(store, with_secrets(store, master_key_file, work))

@@ -153,9 +153,9 @@ def check_store(url: str, *, creates: bool) -> None:
         StoreMissingError: If there is none, or it is in a memory that nobody shares.
         NotAStoreError: If there is something else.
     """
-    from hookline.store import address_of
+    from hookline.store import parse_address
 
-    address = address_of(url)
+    address = parse_address(url)
     if address.dialect != "sqlite" and not address.in_memory:
         return
     file = None if address.in_memory else Path(address.url.database or "")

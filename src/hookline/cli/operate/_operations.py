@@ -192,7 +192,7 @@ def _decide(
 ) -> None:
     async def work(store: SqlStore) -> tuple[Decided, Any, str]:
         from hookline.server import DecisionBody, Parts, decide
-        from hookline.store import seen_of
+        from hookline.store import make_seen_token
 
         found = await _operation(store, operation, tenant)
         if found.status != "waiting_for_human":
@@ -205,7 +205,7 @@ def _decide(
         state = await store.load(operation)
         body = {"toolCallId": tool_call or wanted[0].tool_call_id, "decision": decision, "reason": reason}
         if wanted and state is not None:
-            body["seen"] = seen_of(state, wanted[0])  # so that what is printed is what was decided about
+            body["seen"] = make_seen_token(state, wanted[0])  # so that what is printed is what was decided about
         try:
             checked = msgspec.convert(body, DecisionBody)
         except msgspec.ValidationError as error:

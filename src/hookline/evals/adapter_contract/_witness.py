@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hookline.calls import Call
-from hookline.errors import HooklineError, UnsupportedHookError
+from hookline.errors import HooklineError, UnsupportedHookError, define_error
 from hookline.evals.adapter_contract._stage import Ran, Scene, Stage
 from hookline.events import EVENTS, Event, HookType
 from hookline.hooks import AnyHook, Hooks
@@ -32,6 +32,7 @@ STEP_FIELDS = frozenset({"step_index", "steps", "total_steps", "llm_calls", "las
 """Fields that nobody can know who is not told of steps."""
 
 
+@define_error("{what}\n  expected: {expected}\n  got:      {got}")
 class ContractError(HooklineError, AssertionError):
     """An adapter broke a clause of the contract.
 
@@ -41,12 +42,9 @@ class ContractError(HooklineError, AssertionError):
         got: What the adapter did.
     """
 
-    def __init__(self, what: str, expected: str, got: str) -> None:
-        super().__init__(what, expected, got)
-        self.what, self.expected, self.got = what, expected, got
-
-    def __str__(self) -> str:
-        return f"{self.what}\n  expected: {self.expected}\n  got:      {self.got}"
+    what: str
+    expected: str
+    got: str
 
 
 class Expected(msgspec.Struct, frozen=True):

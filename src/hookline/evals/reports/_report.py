@@ -14,7 +14,7 @@ from typing import Any
 
 from hookline.errors import MissingExtraError
 from hookline.evals.errors import ReportError
-from hookline.evals.reports._waterfall import Waterfall, short, waterfall
+from hookline.evals.reports._timeline import Timeline, shorten, timeline_of
 from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult
 from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation
 
@@ -37,12 +37,12 @@ class Side:
     Attributes:
         mode: `"real"` or `"replayed"`.
         result: Its figures.
-        waterfall: Where its time went.
+        timeline: Its steps, tool calls and hooks in time.
     """
 
     mode: str
     result: TaskResult
-    waterfall: Waterfall
+    timeline: Timeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +203,7 @@ def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[Row]:
     for run in runs:
         for result in run.results:
             recorded = run.operations.get(result.operation_id) or RecordedOperation(result.operation_id)
-            side = Side(mode=run.mode, result=result, waterfall=waterfall(recorded, result.calls))
+            side = Side(mode=run.mode, result=result, timeline=timeline_of(recorded, result.calls))
             sides.setdefault(result.name, []).append(side)
     differences: dict[str, list[Difference]] = {}
     for difference in comparison.differences if comparison else []:
@@ -262,6 +262,6 @@ def _template() -> Any:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(duration=duration, short=short)
+    environment.filters.update(duration=duration, shorten=shorten)
     source = importlib.resources.files("hookline.evals.reports").joinpath("report.html.j2").read_text(encoding="utf-8")
     return environment.from_string(source)

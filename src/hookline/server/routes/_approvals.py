@@ -25,11 +25,11 @@ from hookline.store import (
     StoredDecision,
     StoredOperation,
     api_keys,
-    cursor_at,
+    cursor_after,
     decisions,
+    decode_state,
+    make_seen_token,
     operations,
-    seen_of,
-    state_of,
 )
 
 __all__ = [
@@ -219,7 +219,7 @@ async def pending_approvals(
             found += its
             operations_found += bool(its)
             if filtered and operations_found == limit and (place + 1 < len(page.items) or page.cursor is not None):
-                return Page(items=found, cursor=cursor_at(each))
+                return Page(items=found, cursor=cursor_after(each))
         looked_at += len(page.items)
         cursor = page.cursor
         if cursor is None or not filtered or looked_at >= MOST_LOOKED_AT:
@@ -304,7 +304,7 @@ async def _pending(parts: Parts, waiting: list[StoredOperation]) -> list[Pending
     async with parts.store.reading() as connection:
         for row in await connection.execute(query):
             with contextlib.suppress(StateFormatError):  # it waits for who can read it
-                states[row[0]] = state_of(*row)
+                states[row[0]] = decode_state(*row)
     open_calls = await _open(parts, states)
     return [
         PendingApproval(
@@ -318,7 +318,7 @@ async def _pending(parts: Parts, waiting: list[StoredOperation]) -> list[Pending
             args=call.args,
             prompt=call.prompt,
             waiting_since=(state.waiting_since_unix_nano or 0) / 1e9,
-            seen=seen_of(state, call),
+            seen=make_seen_token(state, call),
         )
         for id in ids  # noqa: A001
         if (state := states.get(id)) is not None

@@ -7,7 +7,14 @@ from typing import Annotated
 import msgspec
 from litestar.params import JSONBody, QueryParameter
 
-from hookline.delivery import DAY, LONGEST_OVERLAP, EndpointSecret, MasterKeyError, NewEndpointSecret, normal_endpoint
+from hookline.delivery import (
+    DAY,
+    LONGEST_OVERLAP,
+    EndpointSecret,
+    MasterKeyError,
+    NewEndpointSecret,
+    normalize_endpoint,
+)
 from hookline.server._callers import Req, caller_of, not_found
 from hookline.server._parts import Parts, parts_of
 from hookline.server._problems import ApiError
@@ -78,14 +85,14 @@ async def revoke_secret(request: Req, id: Id) -> None:  # noqa: A002
 
 async def is_endpoint(parts: Parts, tenant_id: str, url: str) -> bool:
     """Whether a hook of a tenant delivers to an address, or has; else anybody could fill the table."""
-    wanted = normal_endpoint(url)
+    wanted = normalize_endpoint(url)
     if parts.known_registry is not None:
         cursor: str | None = None
         while True:
             page = await parts.known_registry.list(tenant_id, cursor=cursor, limit=1000)
             for each in page.items:
                 its = each.tenant_id == tenant_id and each.webhook is not None
-                if its and each.webhook is not None and normal_endpoint(each.webhook.url) == wanted:
+                if its and each.webhook is not None and normalize_endpoint(each.webhook.url) == wanted:
                     return True
             cursor = page.cursor
             if cursor is None:

@@ -1,4 +1,4 @@
-"""What alembic runs. The connection, in a transaction, is handed over by `hookline.store._migrate`."""
+"""Alembic's environment: runs the migrations on the connection that `hookline.store._migrate` passes in."""
 
 from alembic import context
 
@@ -8,7 +8,7 @@ context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
     version_table=context.config.attributes["version_table"],
-    # SQLite changes a table by making a new one.
+    # SQLite can change most things in a table only by copying it to a new one.
     render_as_batch=True,
     transactional_ddl=True,
 )

@@ -1,7 +1,7 @@
-"""Signing secrets of endpoints, and which master key they are encrypted under.
+"""Add the signing secrets of endpoints, and the id of the master key that encrypts them.
 
-What was signed before with the unnamed key of the environment goes on being signed with it too for a month, so that
-receivers can go over to the secrets of their own.
+Deliveries that were signed with the unnamed key of the environment so far are signed with it too for another month, so
+that receivers can change over to secrets of their own.
 """
 
 import json
@@ -20,7 +20,7 @@ DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 def upgrade() -> None:
-    """Make the tables, and note the endpoints of tenants that there are."""
+    """Create the tables, and add the existing endpoints of tenants."""
     secrets = op.create_table(
         "endpoint_secrets",
         sa.Column("id", sa.String(40), nullable=False),
@@ -52,14 +52,14 @@ def upgrade() -> None:
             "created_at": now,
             "expires_at": now + OVERLAP_SECONDS,
         }
-        for tenant_id, endpoint in sorted(known())
+        for tenant_id, endpoint in sorted(find_tenant_endpoints())
     ]
     if rows:
         op.bulk_insert(secrets, rows)
 
 
-def known() -> set[tuple[str, str]]:
-    """The endpoints of tenants to which something was delivered, or is to be, with the unnamed key."""
+def find_tenant_endpoints() -> set[tuple[str, str]]:
+    """Find the endpoints of tenants with deliveries or definitions that use the unnamed key."""
     found: set[tuple[str, str]] = set()
     connection = op.get_bind()
     for table, owner, column in (("deliveries", "owner_id", "hook"), ("definitions", "tenant_id", "definition")):
@@ -69,14 +69,14 @@ def known() -> set[tuple[str, str]]:
                 webhook = json.loads(bytes(encoded)).get("webhook") or {}
                 url = webhook.get("url") or ""
                 if not webhook.get("key") and urlsplit(url).scheme in DEFAULT_PORTS:
-                    found.add((tenant_id, normal(url)))
-            except (ValueError, AttributeError, TypeError):  # what cannot be read is delivered by nobody
+                    found.add((tenant_id, normalize(url)))
+            except (ValueError, AttributeError, TypeError):  # an unreadable hook delivers nothing
                 continue
     return found
 
 
-def normal(url: str) -> str:
-    """What `hookline.delivery._endpoint_secrets.normal_endpoint` made of an address when this was written."""
+def normalize(url: str) -> str:
+    """Normalize an address as `hookline.delivery` did when this migration was written."""
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
     place = parts.netloc.lower().removesuffix(DEFAULT_PORTS.get(scheme, ":"))

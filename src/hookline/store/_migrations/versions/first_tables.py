@@ -1,4 +1,4 @@
-"""The first tables."""
+"""Create the first version of the tables."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,7 +11,7 @@ serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Create all tables."""
     make_operations()
     make_decisions()
     make_deliveries()
@@ -21,7 +21,7 @@ def upgrade() -> None:
 
 
 def make_operations() -> None:
-    """Operations, their events, and the processes that run them."""
+    """Create the tables of operations, their events, and the processes that run them."""
     op.create_table(
         "operations",
         sa.Column("operation_id", sa.String(400), nullable=False),
@@ -73,7 +73,7 @@ def make_operations() -> None:
 
 
 def make_decisions() -> None:
-    """What people have decided."""
+    """Create the table of decisions."""
     op.create_table(
         "decisions",
         sa.Column("operation_id", sa.String(400), nullable=False),
@@ -88,7 +88,7 @@ def make_decisions() -> None:
 
 
 def make_deliveries() -> None:
-    """What is to be delivered, what was tried, and where to."""
+    """Create the tables of deliveries, attempts and endpoints."""
     op.create_table(
         "deliveries",
         sa.Column("seq", serial, autoincrement=True, nullable=False),
@@ -149,7 +149,7 @@ def make_deliveries() -> None:
 
 
 def make_definitions() -> None:
-    """Hooks as data."""
+    """Create the tables of hook definitions."""
     op.create_table(
         "definitions",
         sa.Column("tenant_id", sa.String(400), nullable=False),
@@ -176,7 +176,7 @@ def make_definitions() -> None:
 
 
 def make_executions() -> None:
-    """What hooks did, run by run and in sums."""
+    """Create the tables of hook executions and their statistics."""
     op.create_table(
         "executions",
         sa.Column("id", serial, autoincrement=False, nullable=False),
@@ -219,7 +219,7 @@ def make_executions() -> None:
 
 
 def make_execution_indexes() -> None:
-    """One for each way in which executions are looked for, the newest first."""
+    """Create an index for each filter of executions, newest first."""
     op.create_index("ix_executions_operation_id_id", "executions", ["operation_id", "id"])
     op.create_index("ix_executions_point_id", "executions", ["point", "id"])
     op.create_index("ix_executions_tenant_id_id", "executions", ["tenant_id", "id"])
@@ -244,7 +244,7 @@ def make_execution_indexes() -> None:
 
 
 def make_administration() -> None:
-    """Who may do what, and who did."""
+    """Create the tables of API keys, sessions, the audit log and idempotency keys."""
     op.create_table(
         "api_keys",
         sa.Column("id", sa.String(40), nullable=False),

@@ -1,4 +1,4 @@
-"""Operations show the interceptors that they wait for."""
+"""Add the column with the interceptors that an operation waits for."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0002_decisions"
 
 
 def upgrade() -> None:
-    """Add the column, and an index of the few operations in which it says something."""
+    """Add the column, and an index of the few operations in which it is set."""
     op.add_column("operations", sa.Column("missing_hooks", sa.Text()))
     said = sa.text("missing_hooks IS NOT NULL")
     op.create_index(

@@ -1,4 +1,4 @@
-"""Decisions stay when the operation has gone on, with what was decided about and the event that told of it."""
+"""Keep decisions after the operation is resumed, with the call they are about and the number of their event."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Add the columns. Older decisions have no call, and none of them is told: they were deleted then."""
+    """Add the columns. Older decisions have no call, and none has an event: until now, they were deleted on resume."""
     op.add_column("decisions", sa.Column("call", sa.LargeBinary()))
     op.add_column("decisions", sa.Column("event_number", sa.BigInteger()))
     untold = sa.text("event_number IS NULL")

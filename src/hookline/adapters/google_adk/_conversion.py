@@ -1,4 +1,4 @@
-"""What Google's Agent Development Kit says, in hookline's words, and back."""
+"""Convert contents, model requests, tool results and confirmations between Google ADK and hookline."""
 
 from __future__ import annotations
 
@@ -22,47 +22,49 @@ from hookline.events import PendingTool
 from hookline.runtime import Approve, Reject, as_result
 
 __all__ = [
-    "Request",
-    "asked_in",
-    "content",
-    "decisions_in",
-    "instruction",
-    "llm_response",
-    "model_of",
-    "model_response",
-    "origin",
-    "pending",
-    "refused",
-    "rejection",
+    "AdkModelRequest",
+    "call_ids_to_confirm",
+    "denied_response",
+    "from_llm_response",
+    "instruction_of",
+    "model_identity",
+    "read_confirmations",
     "replace_args",
+    "result_text",
+    "text_content",
     "text_of",
-    "text_of_result",
-    "tool_result",
+    "to_llm_response",
+    "to_pending_tool",
+    "to_tool_result",
+    "toolset_of",
 ]
 
 
 def text_of(given: types.Content | None) -> str:
-    """The text of a content, without its thoughts."""
-    return _Said(given).text
+    """Return the text of a content, without the model's thoughts."""
+    return _ContentParts(given).text
 
 
-def content(role: str, text: str) -> types.Content:
-    """A content that is text."""
+def text_content(role: str, text: str) -> types.Content:
+    """Build a content that holds a text."""
     return types.Content(role=role, parts=[types.Part(text=text)])
 
 
 # Models.
 
 
-def model_of(agent: Any) -> dict[str, Any]:
-    """The model's name and provider, as a `AdapterRun` takes them; empty for an agent without a model."""
+def model_identity(agent: Any) -> dict[str, Any]:
+    """Return the name and provider of an agent's model, as options of `AdapterRun`.
+
+    Both are empty for an agent without a model.
+    """
     model = getattr(agent, "model", "") or ""
     name = model if isinstance(model, str) else str(getattr(model, "model", ""))
     return {"model": name, "provider": "gcp.gemini" if name.startswith("gemini") else ""}
 
 
-class _Said:
-    """What a content holds, by kind."""
+class _ContentParts:
+    """The parts of a content, sorted by kind."""
 
     __slots__ = ("callings", "results", "text", "thoughts")
 
@@ -83,27 +85,27 @@ class _Said:
                 self.results.append(part.function_response)
 
 
-def messages_of(given: types.Content) -> list[Message]:
-    """A content as messages: each answer of a tool is one."""
-    said, found = _Said(given), list[Message]()
-    if said.text or said.callings or not said.results:
+def from_content(given: types.Content) -> list[Message]:
+    """Convert a content; each function response in it becomes a message of its own."""
+    parts, found = _ContentParts(given), list[Message]()
+    if parts.text or parts.callings or not parts.results:
         model = given.role == "model"
-        found.append(Message(role="assistant" if model else "user", content=said.text, tool_calls=said.callings))
-    for result in said.results:
-        told = text_of_result(result.response or {})
-        found.append(Message(role="tool", content=told, tool_call_id=result.id or ""))
+        found.append(Message(role="assistant" if model else "user", content=parts.text, tool_calls=parts.callings))
+    for result in parts.results:
+        text = result_text(result.response or {})
+        found.append(Message(role="tool", content=text, tool_call_id=result.id or ""))
     return found
 
 
-def _content_of(message: Message, names: Mapping[str, str]) -> types.Content:
+def _to_content(message: Message, names: Mapping[str, str]) -> types.Content:
     if message.role == "tool":
         call_id = message.tool_call_id or ""
         answer = types.FunctionResponse(id=call_id, name=names.get(call_id, ""), response={"result": message.content})
         return types.Content(role="user", parts=[types.Part(function_response=answer)])
-    return types.Content(role="model" if message.role == "assistant" else "user", parts=_parts(message))
+    return types.Content(role="model" if message.role == "assistant" else "user", parts=_to_parts(message))
 
 
-def _parts(given: Message | ModelResponse) -> list[types.Part]:
+def _to_parts(given: Message | ModelResponse) -> list[types.Part]:
     parts = [types.Part(text=given.content)] if given.content else []
     for call in given.tool_calls:
         function = types.FunctionCall(id=call.tool_call_id, name=call.tool_name, args=writable(call.args))
@@ -111,8 +113,8 @@ def _parts(given: Message | ModelResponse) -> list[types.Part]:
     return parts
 
 
-class Request:
-    """A request to a model, as a `ModelCall` shows it."""
+class AdkModelRequest:
+    """A model request of ADK, with the messages, tools and settings that a `ModelCall` shows."""
 
     def __init__(self, request: Any) -> None:
         self._request, config = request, request.config
@@ -121,12 +123,12 @@ class Request:
         }
         system = config.system_instruction if config is not None else None
         self._system = [Message(role="system", content=system)] if isinstance(system, str) and system else []
-        self._contents = [(given, messages_of(given)) for given in request.contents]
+        self._contents = [(given, from_content(given)) for given in request.contents]
         self.messages = [*self._system, *(each for _, found in self._contents for each in found)]
-        self.tools = [_spec(tool) for tool in request.tools_dict.values()]
+        self.tools = [_to_tool_spec(tool) for tool in request.tools_dict.values()]
 
     def change(self, call: ModelCall) -> None:
-        """Make the request what hooks have made of the call; what they have left alone stays as it is."""
+        """Apply what hooks changed in the call; everything else in the request stays as it is."""
         if call.messages != self.messages:
             self._change_messages(call.messages)
         if dict(call.settings) != self.settings:
@@ -134,25 +136,25 @@ class Request:
                 setattr(self._request.config, name, writable(value))
         if call.model and call.model != self._request.model and self._request.model:
             self._request.model = call.model
-        left = {spec.name for spec in call.tools}
-        if len(left) < len(self.tools):
-            self._offer_only(left)
+        offered = {spec.name for spec in call.tools}
+        if len(offered) < len(self.tools):
+            self._offer_only(offered)
 
     def _change_messages(self, messages: Sequence[Message]) -> None:
         system = "\n\n".join(each.content for each in messages if each.role == "system")
         if system != "".join(each.content for each in self._system):
             self._request.config.system_instruction = system or None
         names = {call.tool_call_id: call.tool_name for each in messages for call in each.tool_calls}
-        left, known = [each for each in messages if each.role != "system"], list(self._contents)
+        remaining, known = [each for each in messages if each.role != "system"], list(self._contents)
         found: list[types.Content] = []
-        while left:
-            same = next((at for at, (_, said) in enumerate(known) if said and left[: len(said)] == said), None)
+        while remaining:
+            same = next((at for at, (_, ours) in enumerate(known) if ours and remaining[: len(ours)] == ours), None)
             if same is None:
-                found.append(_content_of(left.pop(0), names))
+                found.append(_to_content(remaining.pop(0), names))
             else:
-                given, said = known.pop(same)
+                given, ours = known.pop(same)
                 found.append(given)
-                del left[: len(said)]
+                del remaining[: len(ours)]
         self._request.contents = found
 
     def _offer_only(self, names: set[str]) -> None:
@@ -164,22 +166,25 @@ class Request:
 _SETTINGS = ("temperature", "top_p", "top_k", "max_output_tokens", "seed", "stop_sequences")
 
 
-def _spec(tool: Any) -> ToolSpec:
-    return ToolSpec(toolset=origin(tool), name=tool.name, description=tool.description or "")
+def _to_tool_spec(tool: Any) -> ToolSpec:
+    return ToolSpec(toolset=toolset_of(tool), name=tool.name, description=tool.description or "")
 
 
-def model_response(given: Any) -> ModelResponse:
-    """A model's answer. Calls without an id get one, as ADK itself would give them a moment later."""
+def from_llm_response(given: Any) -> ModelResponse:
+    """Convert a model's answer.
+
+    Calls without an id are given one, as ADK would do a moment later.
+    """
     if given is None:
         return ModelResponse()
     for part in (given.content.parts or ()) if given.content is not None else ():
         if part.function_call is not None and not part.function_call.id:
             part.function_call.id = generate_client_function_call_id()
-    said, usage = _Said(given.content), given.usage_metadata
+    parts, usage = _ContentParts(given.content), given.usage_metadata
     return ModelResponse(
-        content=said.text,
-        reasoning=said.thoughts,
-        tool_calls=said.callings,
+        content=parts.text,
+        reasoning=parts.thoughts,
+        tool_calls=parts.callings,
         usage=Usage(
             input_tokens=(usage.prompt_token_count or 0) if usage is not None else 0,
             output_tokens=(
@@ -192,72 +197,72 @@ def model_response(given: Any) -> ModelResponse:
     )
 
 
-def llm_response(answer: ModelResponse | None, denied: Denial | None, *, given: Any = None) -> Any:
-    """The answer of a hook, or what one has made of the model's."""
+def to_llm_response(answer: ModelResponse | None, denied: Denial | None, *, given: Any = None) -> Any:
+    """Convert a response that a hook provided or changed; a denial becomes an error response."""
     if answer is None:
-        return refused(denied.reason if denied is not None else "The model was not to be asked.")
-    said = types.Content(role="model", parts=_parts(answer))
-    return LlmResponse(content=said) if given is None else given.model_copy(update={"content": said})
+        return denied_response(denied.reason if denied is not None else "A hook denied the model call.")
+    changed = types.Content(role="model", parts=_to_parts(answer))
+    return LlmResponse(content=changed) if given is None else given.model_copy(update={"content": changed})
 
 
-def refused(reason: str) -> Any:
-    """The answer that ends an agent's run, because its model is not to be asked."""
+def denied_response(reason: str) -> Any:
+    """Build the response that ends an agent's run because its model may not be called."""
     return LlmResponse(error_code="DENIED", error_message=reason)
 
 
 # Tools.
 
 
-def origin(tool: Any) -> str:
-    """Where a tool comes from: `"mcp"` for one of an MCP server, whose name ADK does not tell."""
-    return _origin_of(tool.__class__)
+def toolset_of(tool: Any) -> str:
+    """Return the toolset of a tool: `"mcp"` for all MCP servers, whose names ADK does not expose, or `"local"`."""
+    return _toolset_of_class(tool.__class__)
 
 
 @cache
-def _origin_of(kind: type) -> str:
+def _toolset_of_class(kind: type) -> str:
     return "mcp" if any(base.__name__ == "McpTool" for base in kind.__mro__) else "local"
 
 
-def tool_result(name: str, result: Any) -> ToolResult:
-    """What a tool returned; ADK has tools say by an `error` that they failed."""
-    failed = isinstance(result, dict) and "error" in result
+def to_tool_result(name: str, result: Any) -> ToolResult:
+    """Convert what a tool returned; a dictionary with an `error` key means that the tool failed."""
+    has_error = isinstance(result, dict) and "error" in result
     try:
-        return ToolResult(content=text_of_result(result), success=False) if failed else as_result(name, result)
-    except ToolResultError:  # ADK takes anything at all, and hands it on
+        return ToolResult(content=result_text(result), success=False) if has_error else as_result(name, result)
+    except ToolResultError:  # ADK accepts a value of any type
         return ToolResult(content=str(result))
 
 
-def text_of_result(result: Any) -> str:
-    """What a tool returned, as text."""
+def result_text(result: Any) -> str:
+    """Return what a tool returned as text."""
     if isinstance(result, dict) and len(result) == 1:
         result = next(iter(result.values())) if set(result) <= {"result", "error"} else result
-    return result if isinstance(result, str) else _encoded(result)
+    return result if isinstance(result, str) else _encode(result)
 
 
-def _encoded(value: Any) -> str:
+def _encode(value: Any) -> str:
     try:
         return msgspec.json.encode(value, enc_hook=str).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError):  # such as half a character
+    except (TypeError, ValueError, OverflowError, RecursionError):  # such as a lone surrogate
         return str(value)
 
 
-def instruction(args: Mapping[str, Any]) -> str:
-    """What the arguments of a call tell a sub-agent to do."""
+def instruction_of(args: Mapping[str, Any]) -> str:
+    """Return the instruction in the arguments of a sub-agent call."""
     request = args.get("request")
-    return request if isinstance(request, str) else _encoded(args)
+    return request if isinstance(request, str) else _encode(args)
 
 
 def replace_args(args: dict[str, Any], final: Mapping[str, Any]) -> None:
-    """Make arguments those that hooks have decided on, in place: ADK runs the tool with the same dictionary."""
+    """Replace the arguments of a call in place, because ADK runs the tool with the same dictionary."""
     args.clear()
     args.update(final)
 
 
-# People.
+# Decisions of people.
 
 
-def pending(calling: ToolRequest) -> PendingTool:
-    """A call that a person is asked about."""
+def to_pending_tool(calling: ToolRequest) -> PendingTool:
+    """Return a call as it is shown to the person who decides."""
     return PendingTool(
         toolset=calling.toolset,
         tool_name=calling.tool_name,
@@ -266,8 +271,8 @@ def pending(calling: ToolRequest) -> PendingTool:
     )
 
 
-def asked_in(event: Any) -> list[str]:
-    """Ids of the calls about which an event asks a person."""
+def call_ids_to_confirm(event: Any) -> list[str]:
+    """Return the ids of the calls that an event asks a person to confirm."""
     return [
         call.args["originalFunctionCall"]["id"]
         for call in event.get_function_calls()
@@ -275,8 +280,8 @@ def asked_in(event: Any) -> list[str]:
     ]
 
 
-def decisions_in(given: types.Content | None) -> dict[str, ToolConfirmation]:
-    """A person's decisions in a message, by the ids of ADK's own requests."""
+def read_confirmations(given: types.Content | None) -> dict[str, ToolConfirmation]:
+    """Return a person's confirmations in a message, by the id of ADK's request."""
     parts = (given.parts or ()) if given is not None else ()
     answers = [part.function_response for part in parts if part.function_response is not None]
     return {
@@ -286,15 +291,9 @@ def decisions_in(given: types.Content | None) -> dict[str, ToolConfirmation]:
     }
 
 
-def decision(call_id: str, person: ToolConfirmation) -> Approve | Reject:
-    """A person's decision about a call. A rejection whose payload says `stop` ends the run."""
+def to_decision(call_id: str, person: ToolConfirmation) -> Approve | Reject:
+    """Convert a confirmation; a rejection whose payload has a true `stop` ends the run."""
     if person.confirmed:
         return Approve(call_id)
-    said = person.payload if isinstance(person.payload, dict) else {}
-    return Reject(call_id, reason=str(said.get("reason", "")), and_continue=not said.get("stop"))
-
-
-def rejection(person: ToolConfirmation) -> str:
-    """What the model is told of a call that a person has refused."""
-    reason = person.payload.get("reason") if isinstance(person.payload, dict) else None
-    return f"A person refused this call: {reason}" if reason else "A person refused this call."
+    payload = person.payload if isinstance(person.payload, dict) else {}
+    return Reject(call_id, reason=str(payload.get("reason") or ""), and_continue=not payload.get("stop"))

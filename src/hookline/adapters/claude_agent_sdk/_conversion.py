@@ -1,4 +1,4 @@
-"""What the Claude Agent SDK says, in hookline's words, and back."""
+"""Convert messages, tools and callback outputs between the Claude Agent SDK and hookline."""
 
 from __future__ import annotations
 
@@ -26,48 +26,48 @@ from hookline.runtime import AgentDone, ToolDone
 __all__ = [
     "AGENT_TOOLS",
     "BUILT_IN",
-    "STRICT",
-    "asked_of",
-    "asks",
+    "BY_STRICTNESS",
+    "ask_output",
+    "completion_of",
     "decision_of",
-    "ending",
     "final_args",
-    "joined",
-    "mcp_result",
-    "model_response",
-    "pending",
+    "from_mcp_result",
+    "from_output",
+    "instruction_of",
+    "join_tool_name",
     "reason_of",
-    "refused",
-    "replaced",
-    "results_in",
-    "rewritten",
-    "said",
-    "split",
-    "stopped",
+    "refusal_output",
+    "replacement_output",
+    "rewrite_output",
+    "split_tool_name",
+    "stop_output",
     "text_of",
-    "tool_result",
+    "to_mcp_result",
+    "to_model_response",
+    "to_pending_tool",
+    "tool_results",
 ]
 
 BUILT_IN = "claude_code"
-"""The toolset of the tools that Claude Code brings along."""
+"""The toolset of Claude Code's built-in tools."""
 
 AGENT_TOOLS = ("Task", "Agent")
-"""The tools by which Claude calls a sub-agent."""
+"""The names of the tool with which Claude calls a sub-agent."""
 
 
-def split(name: str) -> tuple[str, str]:
-    """Where a tool comes from, and its name there."""
+def split_tool_name(name: str) -> tuple[str, str]:
+    """Return the toolset and the name of a tool, given Claude's name for it."""
     parts = name.split("__", 2)
     return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == "mcp" else (BUILT_IN, name)
 
 
-def joined(server: str, name: str) -> str:
-    """What Claude calls a tool of an MCP server."""
+def join_tool_name(server: str, name: str) -> str:
+    """Return Claude's name for a tool of an MCP server."""
     return f"mcp__{server}__{name}"
 
 
 def text_of(value: Any) -> str:
-    """What a tool gave, as text."""
+    """Return the output of a tool as text."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping) and isinstance(value.get("content"), list):
@@ -76,17 +76,17 @@ def text_of(value: Any) -> str:
         return "\n".join(block["text"] for block in value)
     try:
         return msgspec.json.encode(value, enc_hook=str).decode()
-    except UnicodeEncodeError:  # half a character, where the CLI has cut a text
+    except UnicodeEncodeError:  # a lone surrogate, where the CLI has truncated a text
         return json.dumps(value, default=str)
 
 
 # Messages.
 
 
-def model_response(message: AssistantMessage) -> ModelResponse:
-    """A message of the model."""
+def to_model_response(message: AssistantMessage) -> ModelResponse:
+    """Convert an assistant message of Claude."""
     usage, blocks = message.usage or {}, message.content
-    names = [(block, *split(block.name)) for block in blocks if isinstance(block, ToolUseBlock)]
+    names = [(block, *split_tool_name(block.name)) for block in blocks if isinstance(block, ToolUseBlock)]
     return ModelResponse(
         content="".join(block.text for block in blocks if isinstance(block, TextBlock)),
         reasoning="".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock)),
@@ -107,27 +107,27 @@ def model_response(message: AssistantMessage) -> ModelResponse:
     )
 
 
-def results_in(message: UserMessage) -> Iterator[tuple[str, str, bool]]:
-    """The results of tools in a message: the call, what it gave, and whether it failed."""
+def tool_results(message: UserMessage) -> Iterator[tuple[str, str, bool]]:
+    """Yield the tool results in a message: call id, content, and whether the tool failed."""
     for block in message.content if isinstance(message.content, list) else ():
         if isinstance(block, ToolResultBlock):
             yield block.tool_use_id, text_of(block.content or ""), bool(block.is_error)
 
 
-def ending(message: ResultMessage) -> tuple[CompletionReason, Exception | None]:
-    """Why a task of Claude is over."""
+def completion_of(message: ResultMessage) -> tuple[CompletionReason, Exception | None]:
+    """Return why a task of Claude ended, and its error if it failed."""
     if message.subtype == "error_max_turns":
         return "max_steps", None
     if message.subtype == "error_max_budget_usd":
         return "cost_limit", None
     if not message.is_error:
         return "done", None
-    told = "; ".join(message.errors or ()) or message.result or message.subtype
-    return "error", RuntimeError(told)
+    reason = "; ".join(message.errors or ()) or message.result or message.subtype
+    return "error", RuntimeError(reason)
 
 
-def said(text: str) -> list[Any]:
-    """The messages of a task whose answer a hook has given."""
+def from_output(text: str) -> list[Any]:
+    """Return the messages of a task whose output a hook provided."""
     answer = AssistantMessage(content=[TextBlock(text=text)], model="hookline")
     result = ResultMessage(
         subtype="success", duration_ms=0, duration_api_ms=0, is_error=False, num_turns=0, session_id="", result=text
@@ -138,54 +138,57 @@ def said(text: str) -> list[Any]:
 # Tools.
 
 
-def asked_of(args: Mapping[str, Any]) -> str:
-    """What a sub-agent is asked to do."""
+def instruction_of(args: Mapping[str, Any]) -> str:
+    """Return the instruction in the arguments of a sub-agent call."""
     return str(args.get("prompt", ""))
 
 
-def tool_result(answer: Any) -> ToolResult:
-    """What a tool of this process gave."""
+def from_mcp_result(answer: Any) -> ToolResult:
+    """Convert the result of an in-process MCP tool."""
     blocks = getattr(answer, "content", None) or []
     texts = [block.text if isinstance(block, TextContent) else block.model_dump_json() for block in blocks]
     return ToolResult(content="\n".join(texts), success=not getattr(answer, "is_error", False))
 
 
-def mcp_result(text: str, *, failed: bool) -> CallToolResult:
-    """What hooks or people made of a call of a tool of this process."""
+def to_mcp_result(text: str, *, failed: bool) -> CallToolResult:
+    """Return the MCP result that tells Claude what hooks or a person decided about an in-process tool call."""
     return CallToolResult.model_validate({"content": [{"type": "text", "text": text}], "isError": failed})
 
 
 def final_args(name: str, args: Mapping[str, Any], given: Any) -> dict[str, Any]:
-    """What a call is made with, once hooks have seen it; a sub-agent is given its instruction."""
+    """Return the arguments to make a call with, after hooks; for a sub-agent, its instruction is replaced."""
     return {**args, "prompt": given} if name in AGENT_TOOLS else writable(given)
 
 
-def pending(name: str, args: dict[str, Any], call_id: str, prompt: str) -> PendingTool:
-    """A call as a person is shown it."""
-    toolset, tool_name = split(name)
+def to_pending_tool(name: str, args: dict[str, Any], call_id: str, prompt: str) -> PendingTool:
+    """Return a call as it is shown to the person who decides."""
+    toolset, tool_name = split_tool_name(name)
     return PendingTool(toolset=toolset, tool_name=tool_name, tool_call_id=call_id, args=args, prompt=prompt)
 
 
-# What callbacks answer.
+# Outputs of callbacks.
 
 
-STRICT = ("", "allow", "ask", "defer", "deny")
-"""What hooks on `PreToolUse` may decide; where several differ, Claude heeds the one that stands last here."""
+BY_STRICTNESS = ("", "allow", "ask", "defer", "deny")
+"""The decisions of a `PreToolUse` hook. If several hooks differ, Claude applies the last one in this order."""
 
 
 def decision_of(output: Any) -> dict[str, Any]:
-    """What a hook on `PreToolUse` decides, why, and whether it ends the task; empty if it decides nothing."""
+    """Return the decision of a `PreToolUse` hook, its reason, and whether it ends the task.
+
+    Empty if the hook decides nothing.
+    """
     own = output.get("hookSpecificOutput") or {}
     decision = own.get("permissionDecision") or ("deny" if output.get("decision") == "block" else "")
-    if decision not in STRICT[1:]:
+    if decision not in BY_STRICTNESS[1:]:
         return {}
     reason = own.get("permissionDecisionReason") or output.get("reason") or ""
     stops = output.get("continue_", output.get("continue", True)) is False
     return {"decision": decision, "reason": reason, "stops": stops}
 
 
-def asks(asked: PendingTool, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer that has a person asked, about the arguments that will run."""
+def ask_output(asked: PendingTool, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hook output that asks a person, showing the arguments that would run."""
     final = writable(asked.args)
     decision: dict[str, Any] = {"permissionDecision": "ask", "permissionDecisionReason": asked.prompt}
     if final != args:
@@ -194,44 +197,44 @@ def asks(asked: PendingTool, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reason_of(answer: Mapping[str, Any]) -> str:
-    """Why an answer refuses a call."""
+    """Return the reason in a hook output that denies a call."""
     reason: str = answer["hookSpecificOutput"]["permissionDecisionReason"]
     return reason
 
 
-def stopped(reason: str) -> dict[str, Any]:
-    """The answer that ends the task."""
-    return {"continue_": False, "stopReason": reason, **_denied(reason)}
+def stop_output(reason: str) -> dict[str, Any]:
+    """Return the hook output that ends the task."""
+    return {"continue_": False, "stopReason": reason, **_deny_output(reason)}
 
 
-def _denied(reason: str) -> dict[str, Any]:
+def _deny_output(reason: str) -> dict[str, Any]:
     decision = {"permissionDecision": "deny", "permissionDecisionReason": reason}
     return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **decision}}
 
 
-def refused(name: str, done: ToolDone | AgentDone) -> dict[str, Any]:
-    """The answer for a call that is not to be made."""
+def refusal_output(name: str, done: ToolDone | AgentDone) -> dict[str, Any]:
+    """Return the hook output that refuses a call."""
     if isinstance(done, AgentDone):
-        return _denied(done.denied.reason if done.denied is not None else _unanswerable(name, done.output))
+        return _deny_output(done.denied.reason if done.denied is not None else _unusable_answer(name, done.output))
     if done.stop is not None:
-        return stopped(done.stop.reason)
-    return _denied(_unanswerable(name, done.result.content) if done.result.success else done.result.content)
+        return stop_output(done.stop.reason)
+    return _deny_output(_unusable_answer(name, done.result.content) if done.result.success else done.result.content)
 
 
-def _unanswerable(name: str, answer: str) -> str:
+def _unusable_answer(name: str, answer: str) -> str:
     return (
-        f"{name} was not called, because a hook has answered in its place, and Claude takes such an answer only for "
+        f"{name} was not called, because a hook answered in its place, and Claude accepts such an answer only for "
         f"tools of an MCP server of this process. The answer was: {answer}"
     )
 
 
-def rewritten(args: dict[str, Any]) -> dict[str, Any]:
-    """The answer that has a tool called with other arguments."""
+def rewrite_output(args: dict[str, Any]) -> dict[str, Any]:
+    """Return the hook output that changes a tool's arguments."""
     return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "updatedInput": args}}
 
 
-def replaced(name: str, done: ToolDone | AgentDone) -> dict[str, Any]:
-    """The answer that tells the model something else than what the tool gave."""
+def replacement_output(name: str, done: ToolDone | AgentDone) -> dict[str, Any]:
+    """Return the hook output that replaces what the model reads of a tool's result."""
     content = done.output if isinstance(done, AgentDone) else done.result.content
     output: Any = content
     if name == "Bash":
@@ -239,11 +242,12 @@ def replaced(name: str, done: ToolDone | AgentDone) -> dict[str, Any]:
     answer: dict[str, Any] = {"hookSpecificOutput": {"hookEventName": "PostToolUse", "updatedToolOutput": output}}
     if isinstance(done, ToolDone) and done.stop is not None:
         return {"continue_": False, "stopReason": done.stop.reason, **answer}
-    if split(name)[0] == BUILT_IN and name not in ("Bash", *AGENT_TOOLS):
-        # The CLI keeps the tool's own output where another does not fit its schema, and the model must not see that.
+    if split_tool_name(name)[0] == BUILT_IN and name not in ("Bash", *AGENT_TOOLS):
+        # The CLI falls back to the tool's own output if the new one does not fit the tool's schema, and the model must
+        # not see that output.
         return {
             "continue_": False,
-            "stopReason": f"A hook changed what {name} gave, which Claude cannot take.",
+            "stopReason": f"A hook changed the result of {name}, and Claude does not support that for this tool.",
             **answer,
         }
     return answer

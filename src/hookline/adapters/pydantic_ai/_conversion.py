@@ -1,4 +1,4 @@
-"""Messages, answers and results of Pydantic AI in hookline's words, and back."""
+"""Convert messages, model responses, tool arguments and results between Pydantic AI and hookline."""
 
 from __future__ import annotations
 
@@ -37,61 +37,61 @@ from hookline import calls
 from hookline.calls import Message, ToolRequest, ToolSpec, Usage
 
 __all__ = [
-    "Conversation",
-    "Naming",
-    "answer_of",
-    "as_it_will_run",
-    "calling_of",
-    "cause_of",
-    "changed_response",
+    "RequestMessages",
+    "ToolsetOf",
+    "apply_changes",
+    "final_args",
+    "from_model_response",
     "is_text",
-    "may_change",
-    "response_of",
-    "result_of",
-    "source_of",
-    "summary_of",
+    "last_input_tokens",
+    "may_rewrite_args",
+    "original_error",
+    "summary_text",
     "text_of",
-    "tokens_of",
-    "validated",
+    "to_model_response",
+    "to_tool_request",
+    "to_tool_result",
+    "toolset_of",
+    "validate_args",
 ]
 
-_SEAMS = ("before_tool_validate", "wrap_tool_validate", "after_tool_validate")
+_VALIDATION_METHODS = ("before_tool_validate", "wrap_tool_validate", "after_tool_validate")
 
 
-def may_change(ctx: RunContext[Any]) -> bool:
-    """Whether another capability of the run may change arguments before a call is led."""
+def may_rewrite_args(ctx: RunContext[Any]) -> bool:
+    """Return whether another capability of the run may change a call's arguments before hooks see them."""
     return any(
         getattr(type(each), seam, None) is not getattr(AbstractCapability, seam)
         for each in ctx.capabilities.values()
-        for seam in _SEAMS
+        for seam in _VALIDATION_METHODS
     )
 
 
-def as_it_will_run(
+def final_args(
     ctx: RunContext[Any], tool: ToolsetTool[Any], part: ToolCallPart, args: dict[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a call: as the model gave them, but for those that another capability has changed.
+    """Return a call's arguments as the model gave them, with the changes that other capabilities made.
 
     Args:
         ctx: The run.
         tool: The tool.
         part: The call.
-        args: Its arguments as the tool takes them.
+        args: The validated arguments.
     """
     try:
-        own = _plain_values(_read(ctx, tool, part.args))
-    except Exception:  # another capability has mended what is wrong with them
+        own = _to_json_values(_parse_args(ctx, tool, part.args))
+    except Exception:  # another capability corrected invalid arguments
         own = {}
-    given, final = part.args_as_dict(), _plain_values(args)
+    given, final = part.args_as_dict(), _to_json_values(args)
     if own == final:
         return given
     shown = {name: value for name, value in given.items() if name in final}
     return shown | {name: value for name, value in final.items() if name not in own or own[name] != value}
 
 
-async def validated(ctx: RunContext[Any], tool: ToolsetTool[Any], final: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments that a hook has changed, as the tool takes them."""
-    taken = _read(ctx, tool, _plain(final))
+async def validate_args(ctx: RunContext[Any], tool: ToolsetTool[Any], final: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate arguments that a hook changed, and return them as the tool takes them."""
+    taken = _parse_args(ctx, tool, _to_mutable(final))
     if tool.args_validator_func is not None:
         judged = tool.args_validator_func(ctx, **taken)
         if inspect.isawaitable(judged):
@@ -99,7 +99,7 @@ async def validated(ctx: RunContext[Any], tool: ToolsetTool[Any], final: Mapping
     return taken
 
 
-def _read(ctx: RunContext[Any], tool: ToolsetTool[Any], args: str | dict[str, Any] | None) -> dict[str, Any]:
+def _parse_args(ctx: RunContext[Any], tool: ToolsetTool[Any], args: str | dict[str, Any] | None) -> dict[str, Any]:
     validator, context = tool.args_validator, ctx.validation_context
     read: dict[str, Any] = (
         validator.validate_json(args or "{}", context=context)
@@ -109,61 +109,61 @@ def _read(ctx: RunContext[Any], tool: ToolsetTool[Any], args: str | dict[str, An
     return read
 
 
-def _plain_values(args: Mapping[str, Any]) -> dict[str, Any]:
+def _to_json_values(args: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = to_jsonable_python(dict(args), bytes_mode="base64", fallback=str)
     return plain
 
 
-def _plain(value: Any) -> Any:
-    """Arguments as their own, with lists and objects that may be changed."""
+def _to_mutable(value: Any) -> Any:
+    """Return a copy of arguments with lists and objects that can be changed."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _to_mutable(each) for key, each in value.items()}
+    return [_to_mutable(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-class Conversation:
-    """The messages of a model request, as hookline shows them, with what each of them was.
+class RequestMessages:
+    """The messages, tools and settings of a model request as hooks see them, with their originals.
 
     Args:
         context: The request.
-        naming: Says where a tool comes from.
+        toolset_of: Returns the toolset of a tool.
     """
 
-    def __init__(self, context: ModelRequestContext, naming: Naming) -> None:
+    def __init__(self, context: ModelRequestContext, toolset_of: ToolsetOf) -> None:
         self.messages: list[Message] = []
         self.tools = [
             ToolSpec(
-                toolset=naming(tool.name),
+                toolset=toolset_of(tool.name),
                 name=tool.name,
                 description=tool.description or "",
                 schema=tool.parameters_json_schema,
             )
             for tool in context.model_request_parameters.function_tools
         ]
-        self._context, self._naming = context, naming
-        self._was: dict[int, tuple[ModelMessage, ModelRequestPart | None]] = {}
+        self._context, self._toolset_of = context, toolset_of
+        self._originals: dict[int, tuple[ModelMessage, ModelRequestPart | None]] = {}
         parts = context.model_request_parameters.instruction_parts or []
         self._instructions = "\n\n".join(part.content for part in parts)
         if self._instructions:
             self.messages.append(Message(role="system", content=self._instructions))
         for message in context.messages:
             if isinstance(message, ModelResponse):
-                answer = answer_of(message, naming)
+                answer = to_model_response(message, toolset_of)
                 shown = Message(role="assistant", content=answer.content, tool_calls=answer.tool_calls)
                 self._add(shown, message, None)
             else:
                 for part in message.parts:
-                    self._add(_shown(part), message, part)
+                    self._add(_from_part(part), message, part)
 
     def _add(self, shown: Message, message: ModelMessage, part: ModelRequestPart | None) -> None:
         self.messages.append(shown)
-        self._was[id(shown)] = message, part
+        self._originals[id(shown)] = message, part
 
     def request(self, call: calls.ModelCall) -> ModelRequestContext:
-        """The request, as hooks have left it; the very same if they changed nothing.
+        """Return the request as hooks left it; the original request if they changed nothing.
 
         Args:
-            call: The call at its last.
+            call: The call after the hooks.
         """
         context, settings = self._context, dict(call.settings)
         if settings != dict(context.model_settings or {}):
@@ -174,8 +174,8 @@ class Conversation:
             context = replace(context, model_request_parameters=replace(parameters, function_tools=left))
         if list(call.messages) == self.messages:
             return context
-        messages = self._paired(call.messages)
-        first = messages[0][0] if messages and id(messages[0][1]) not in self._was else None
+        messages = self._pair_with_originals(call.messages)
+        first = messages[0][0] if messages and id(messages[0][1]) not in self._originals else None
         if first is not None and first.role == "system":
             del messages[0]
             if first.content != self._instructions:
@@ -183,10 +183,10 @@ class Conversation:
                     context.model_request_parameters, instruction_parts=[InstructionPart(content=first.content)]
                 )
                 context = replace(context, model_request_parameters=parameters)
-        return replace(context, messages=self._history(messages))
+        return replace(context, messages=self._to_history(messages))
 
-    def _paired(self, messages: Sequence[Message]) -> list[tuple[Message, Message | None]]:
-        """Each message with the one that it was: itself, or that in whose place it stands."""
+    def _pair_with_originals(self, messages: Sequence[Message]) -> list[tuple[Message, Message | None]]:
+        """Pair each message with its original: itself, or the message that it replaces."""
         if len(messages) != len(self.messages):
             return [(message, message) for message in messages]
         left = {id(message) for message in messages}
@@ -195,18 +195,18 @@ class Conversation:
             for message, shown in zip(messages, self.messages, strict=True)
         ]
 
-    def _history(self, messages: Sequence[tuple[Message, Message | None]]) -> list[ModelMessage]:
+    def _to_history(self, messages: Sequence[tuple[Message, Message | None]]) -> list[ModelMessage]:
         history: list[ModelMessage] = []
         open_request: ModelMessage | None = None
         for message, shown in messages:
-            was, part = self._was.get(id(shown), (None, None))
+            was, part = self._originals.get(id(shown), (None, None))
             if message.role == "assistant":
-                history.append(self._answer(message, shown, was))
+                history.append(self._to_response(message, shown, was))
                 open_request = None
                 continue
             last = history[-1] if history else None
             if part is None or message != shown:
-                part = _part(message, part)
+                part = _to_part(message, part)
             if isinstance(last, ModelRequest) and (was is None or was is open_request):
                 history[-1] = replace(last, parts=[*last.parts, part])
             else:
@@ -214,18 +214,20 @@ class Conversation:
                 open_request = was
         return history
 
-    def _answer(self, message: Message, shown: Message | None, was: ModelMessage | None) -> ModelMessage:
+    def _to_response(self, message: Message, shown: Message | None, was: ModelMessage | None) -> ModelMessage:
         answer = calls.ModelResponse(content=message.content, tool_calls=list(message.tool_calls))
         if shown is None or not isinstance(was, ModelResponse):
-            return response_of(answer)
+            return from_model_response(answer)
         if message == shown:
             return was
         before = calls.ModelResponse(content=shown.content, tool_calls=list(shown.tool_calls))
-        was = replace(was, parts=[part for part in was.parts if not isinstance(part, ThinkingPart)])  # it is text too
-        return changed_response(answer, before, was, self._naming)
+        was = replace(
+            was, parts=[part for part in was.parts if not isinstance(part, ThinkingPart)]
+        )  # reasoning is text as well
+        return apply_changes(answer, before, was, self._toolset_of)
 
 
-def _shown(part: ModelRequestPart) -> Message:
+def _from_part(part: ModelRequestPart) -> Message:
     match part:
         case SystemPromptPart():
             return Message(role="system", content=part.content)
@@ -239,8 +241,8 @@ def _shown(part: ModelRequestPart) -> Message:
             return Message(role="user", content=text_of(getattr(part, "content", None)))
 
 
-def _part(message: Message, was: ModelRequestPart | None) -> ModelRequestPart:
-    """A message that a hook gave, with what is no text of the part in whose place it stands."""
+def _to_part(message: Message, was: ModelRequestPart | None) -> ModelRequestPart:
+    """Convert a message of a hook, keeping the non-text content of the part that it replaces."""
     if message.role == "system":
         return SystemPromptPart(message.content)
     if message.role == "tool":
@@ -258,16 +260,17 @@ def _part(message: Message, was: ModelRequestPart | None) -> ModelRequestPart:
     return replace(was, content=[*was.content[:first], *text, *rest])
 
 
-Naming = Callable[[str], str]  # says where a tool comes from
+ToolsetOf = Callable[[str], str]
+"""Returns the toolset of a tool, by the tool's name."""
 
 
 def is_text(content: object) -> bool:
-    """Whether a piece of a prompt is text."""
+    """Return whether a piece of a prompt is text."""
     return isinstance(content, str | TextContent)
 
 
 def text_of(content: object) -> str:
-    """The text of a prompt, or of anything else as JSON."""
+    """Return a prompt's text, or any other value as JSON."""
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, list | tuple) and any(is_text(each) for each in content):
@@ -275,24 +278,24 @@ def text_of(content: object) -> str:
     return to_json(content, fallback=str).decode()
 
 
-def result_of(tool: str, value: object) -> calls.ToolResult:
-    """What the model is told of a value that a tool returned."""
+def to_tool_result(tool: str, value: object) -> calls.ToolResult:
+    """Convert a tool's return value to the result that the model reads."""
     content = value.return_value if isinstance(value, ToolReturn) else value
-    if isinstance(content, str) or type(content) is int:  # a part, with its id and its time, costs more than the rest
+    if isinstance(content, str) or type(content) is int:  # creating a part, with id and time, costs more than the rest
         return calls.ToolResult(content=content if isinstance(content, str) else str(content))
     return calls.ToolResult(content=ToolReturnPart(tool, content, tool_call_id="").model_response_str())
 
 
-def cause_of(error: Exception) -> Exception:
-    """What a tool raised, out of what the framework made of it."""
+def original_error(error: Exception) -> Exception:
+    """Return the exception that a tool raised, unwrapped from the framework's."""
     wrapped = isinstance(error, ToolRetryError | ToolFailedError) and isinstance(
         error.__cause__, ModelRetry | ToolFailed
     )
     return error.__cause__ if wrapped and isinstance(error.__cause__, Exception) else error
 
 
-def source_of(tool: Any) -> str:
-    """Where a tool of a toolset comes from: the server's name, or `"local"`."""
+def toolset_of(tool: Any) -> str:
+    """Return a tool's toolset: the name of its MCP server, or `"local"`."""
     while tool is not None and hasattr(tool, "source_tool"):
         tool = tool.source_tool
     toolset = getattr(tool, "toolset", None)
@@ -303,58 +306,58 @@ def source_of(tool: Any) -> str:
     return str(tool.tool_def.toolset_id or toolset.server_info.name)
 
 
-def calling_of(part: ToolCallPart, naming: Naming) -> ToolRequest:
-    """A tool call as the model asked for it."""
+def to_tool_request(part: ToolCallPart, toolset_of: ToolsetOf) -> ToolRequest:
+    """Convert a tool call of the model."""
     args: Any = part.args_as_dict() if isinstance(part.args, dict) else part.args
     return ToolRequest(
-        toolset=naming(part.tool_name), tool_name=part.tool_name, args=args or {}, tool_call_id=part.tool_call_id
+        toolset=toolset_of(part.tool_name), tool_name=part.tool_name, args=args or {}, tool_call_id=part.tool_call_id
     )
 
 
-def summary_of(response: ModelResponse) -> str:
-    """What a compaction came to, as far as it can be read."""
+def summary_text(response: ModelResponse) -> str:
+    """Return the readable text of a compaction."""
     texts = [part.content for part in response.parts if isinstance(part, CompactionPart | TextPart)]
     return "".join(text for text in texts if text)
 
 
-def tokens_of(messages: Sequence[ModelMessage]) -> int:
-    """The input tokens of the last answer."""
+def last_input_tokens(messages: Sequence[ModelMessage]) -> int:
+    """Return the input tokens of the last answer."""
     return next((each.usage.input_tokens for each in reversed(messages) if isinstance(each, ModelResponse)), 0)
 
 
-def answer_of(response: ModelResponse, naming: Naming) -> calls.ModelResponse:
-    """What the model answered.
+def to_model_response(response: ModelResponse, toolset_of: ToolsetOf) -> calls.ModelResponse:
+    """Convert a model's answer.
 
     Args:
-        response: Its answer; calls of tools that give the run's output count as what it said.
-        naming: Says where a tool comes from; nowhere if it gives the run's output.
+        response: The answer. Calls of tools that give the run's output count as its content.
+        toolset_of: Returns the toolset of a tool; `""` if the tool gives the run's output.
     """
-    said = thought = ""
-    calling: list[ToolRequest] = []
+    text = reasoning = ""
+    requests: list[ToolRequest] = []
     for part in response.parts:
         match part:
             case TextPart():
-                said += part.content
+                text += part.content
             case ThinkingPart():
-                thought += part.content
-            case ToolCallPart() if naming(part.tool_name) == "":
-                said += part.args_as_json_str()
+                reasoning += part.content
+            case ToolCallPart() if toolset_of(part.tool_name) == "":
+                text += part.args_as_json_str()
             case ToolCallPart():
-                calling.append(calling_of(part, naming))
+                requests.append(to_tool_request(part, toolset_of))
     used = response.usage
-    usage = Usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens, cost_usd=_cost(response))
+    usage = Usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens, cost_usd=_cost_of(response))
     return calls.ModelResponse(
-        content=said,
-        reasoning=thought,
-        tool_calls=calling,
+        content=text,
+        reasoning=reasoning,
+        tool_calls=requests,
         usage=usage,
         finish_reason=response.finish_reason or "stop",
         model=response.model_name or "",
     )
 
 
-def _cost(response: ModelResponse) -> float:
-    """What an answer cost, where the framework knows its price."""
+def _cost_of(response: ModelResponse) -> float:
+    """Return the cost of an answer in dollars; 0 if the framework does not know the price."""
     if not response.model_name or not response.usage.has_values():
         return 0.0
     try:
@@ -363,47 +366,49 @@ def _cost(response: ModelResponse) -> float:
         return 0.0
 
 
-def response_of(answer: calls.ModelResponse) -> ModelResponse:
-    """An answer that a hook gave."""
+def from_model_response(answer: calls.ModelResponse) -> ModelResponse:
+    """Convert a response that a hook provided."""
     thought = [ThinkingPart(answer.reasoning)] if answer.reasoning else []
-    return ModelResponse(parts=[*thought, *_said(answer), *_calling(answer)])
+    return ModelResponse(parts=[*thought, *_to_text_parts(answer), *_to_tool_call_parts(answer)])
 
 
-def changed_response(
-    answer: calls.ModelResponse, before: calls.ModelResponse, was: ModelResponse, naming: Naming
+def apply_changes(
+    answer: calls.ModelResponse, before: calls.ModelResponse, was: ModelResponse, toolset_of: ToolsetOf
 ) -> ModelResponse:
-    """An answer that a hook changed; what it left alone stays as the model gave it.
+    """Apply a hook's changes to a model's answer; everything else stays as the model gave it.
 
     Args:
-        answer: The answer as it is to be.
-        before: The answer as it was.
-        was: The same in the framework's words.
-        naming: Says where a tool comes from; nowhere if it gives the run's output.
+        answer: The response that hooks left.
+        before: The response that hooks were given.
+        was: The model's original answer.
+        toolset_of: Returns the toolset of a tool; `""` if the tool gives the run's output.
     """
 
-    def kept(part: object) -> bool:
-        if isinstance(part, ToolCallPart) and naming(part.tool_name) != "":
+    def is_unchanged(part: object) -> bool:
+        if isinstance(part, ToolCallPart) and toolset_of(part.tool_name) != "":
             return answer.tool_calls == before.tool_calls
         return not isinstance(part, TextPart | ToolCallPart) or answer.content == before.content
 
-    outputs = [part for part in was.parts if isinstance(part, ToolCallPart) and naming(part.tool_name) == ""]
-    if answer.content and [part.args_as_json_str() for part in outputs] == [before.content]:  # the output, and no text
+    outputs = [part for part in was.parts if isinstance(part, ToolCallPart) and toolset_of(part.tool_name) == ""]
+    if answer.content and [part.args_as_json_str() for part in outputs] == [
+        before.content
+    ]:  # the answer is the output, with no text
         changed = replace(outputs[0], args=answer.content)
         was = replace(was, parts=[changed if part is outputs[0] else part for part in was.parts])
         before = msgspec.structs.replace(before, content=answer.content)
-    parts = [part for part in was.parts if kept(part)]
+    parts = [part for part in was.parts if is_unchanged(part)]
     if answer.content != before.content:
-        parts.extend(_said(answer))
+        parts.extend(_to_text_parts(answer))
     if answer.tool_calls != before.tool_calls:
-        parts.extend(_calling(answer))
+        parts.extend(_to_tool_call_parts(answer))
     return replace(was, parts=parts)
 
 
-def _said(answer: calls.ModelResponse) -> list[TextPart]:
+def _to_text_parts(answer: calls.ModelResponse) -> list[TextPart]:
     return [TextPart(answer.content)] if answer.content else []
 
 
-def _calling(answer: calls.ModelResponse) -> list[ToolCallPart]:
+def _to_tool_call_parts(answer: calls.ModelResponse) -> list[ToolCallPart]:
     parts = [ToolCallPart(calling.tool_name, copy(calling.args)) for calling in answer.tool_calls]
     named = zip(parts, (calling.tool_call_id for calling in answer.tool_calls), strict=True)
     return [replace(part, tool_call_id=name) if name else part for part, name in named]

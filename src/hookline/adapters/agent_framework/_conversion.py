@@ -1,4 +1,4 @@
-"""What Microsoft Agent Framework says in the words of hookline, and the other way round."""
+"""Convert messages, tools, responses and approvals between Microsoft Agent Framework and hookline."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from typing import Any
 from agent_framework import AgentResponse, ChatResponse, Content, FunctionTool, normalize_tools
 from agent_framework import Message as Theirs
 
+from hookline.adapters._conversion import restore_messages
 from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
 from hookline.events import PendingTool
 from hookline.runtime import Approve, Reject
 
 __all__ = [
-    "OPERATION",
-    "REJECTED",
+    "OPERATION_KEY",
+    "REJECTED_KEY",
     "agent_of",
-    "calling",
-    "chat_response",
-    "decisions",
-    "heard",
-    "messages_again",
+    "approval_request",
+    "from_agent_framework_message",
     "model_name",
-    "model_response",
-    "pending",
-    "rejection",
-    "request",
-    "said",
-    "said_instead",
-    "server_of",
-    "specs",
+    "read_decisions",
+    "replace_output",
     "text_of",
+    "to_agent_framework_message",
+    "to_agent_framework_messages",
+    "to_chat_response",
+    "to_model_response",
+    "to_pending_tools",
+    "to_tool_request",
+    "to_tool_specs",
+    "toolset_of",
 ]
 
-OPERATION = "hookline_operation_id"
-"""Where a request for approval says which operation waits for the answer."""
-REJECTED = "hookline_rejected"
-"""Where a rejection says why, and whether the run goes on."""
+OPERATION_KEY = "hookline_operation_id"
+"""Key under which an approval request names the operation that waits."""
+REJECTED_KEY = "hookline_rejected"
+"""Key under which a rejection by `answers` holds the reason and whether the run continues."""
 
-_encoded = json.JSONEncoder(default=str).encode
+_encode = json.JSONEncoder(default=str).encode
 
 
 # Tools.
 
 
 def agent_of(tool: Any) -> Any | None:
-    """The agent that a tool calls, if `as_tool` has made it."""
+    """Return the agent that a tool calls, if the tool was made with `as_tool`."""
     function: Any = getattr(tool, "func", None)
     if not getattr(function, "__qualname__", "").endswith("as_tool.<locals>._agent_wrapper"):
         return None
@@ -54,8 +54,8 @@ def agent_of(tool: Any) -> Any | None:
     return dict(zip(code.co_freevars, (cell.cell_contents for cell in cells), strict=False)).get("self")
 
 
-def server_of(tool: Any) -> str:
-    """Where a tool comes from: the name of its MCP server, `"agent"`, or `"local"`."""
+def toolset_of(tool: Any) -> str:
+    """Return the toolset of a tool: the name of its MCP server, `"agent"`, or `"local"`."""
     if agent_of(tool) is not None:
         return "agent"
     function = getattr(tool, "func", None)
@@ -65,12 +65,12 @@ def server_of(tool: Any) -> str:
     return next((str(each.name) for each in held if hasattr(each, "session") and hasattr(each, "name")), "mcp")
 
 
-def calling(content: Any, tools: Mapping[str, str]) -> ToolRequest:
-    """A call that a model asks for.
+def to_tool_request(content: Any, tools: Mapping[str, str]) -> ToolRequest:
+    """Convert a `function_call` content.
 
     Args:
         content: The `function_call`.
-        tools: Where the tools come from, by name.
+        tools: The toolset of each tool, by tool name.
     """
     args = content.arguments
     if isinstance(args, str):
@@ -84,11 +84,11 @@ def calling(content: Any, tools: Mapping[str, str]) -> ToolRequest:
     )
 
 
-def specs(offered: Any) -> list[ToolSpec]:
-    """The tools that a model is offered."""
+def to_tool_specs(offered: Any) -> list[ToolSpec]:
+    """Convert the tools that a model is offered."""
     found = [tool for tool in normalize_tools(offered) if isinstance(tool, FunctionTool)]
     return [
-        ToolSpec(toolset=server_of(each), name=each.name, description=each.description, schema=each.parameters())
+        ToolSpec(toolset=toolset_of(each), name=each.name, description=each.description, schema=each.parameters())
         for each in found
     ]
 
@@ -97,77 +97,66 @@ def specs(offered: Any) -> list[ToolSpec]:
 
 
 def text_of(contents: Any) -> str:
-    """The text of what a tool gave."""
+    """Return the text of what a tool returned."""
     if isinstance(contents, str):
         return contents
     if isinstance(contents, Content):
         return str(contents.text or "")
     if isinstance(contents, list) and all(isinstance(each, Content) for each in contents):
         return "\n".join(each.text for each in contents if each.text)
-    return _encoded(contents)
+    return _encode(contents)
 
 
-def heard(message: Any, tools: Mapping[str, str]) -> list[Message]:
-    """A message of theirs; each result of a tool in it is one of ours."""
+def from_agent_framework_message(message: Any, tools: Mapping[str, str]) -> list[Message]:
+    """Convert a message; each tool result in it becomes a message of its own."""
     contents = message.contents
     found = [
         Message(role="tool", content=str(each.result or ""), tool_call_id=each.call_id)
         for each in contents
         if each.type == "function_result"
     ]
-    calls = [calling(each, tools) for each in contents if each.type == "function_call"]
+    calls = [to_tool_request(each, tools) for each in contents if each.type == "function_call"]
     if message.text or calls or not found:
         role: Any = message.role if message.role in ("system", "assistant", "tool") else "user"
         found.append(Message(role=role, content=message.text, tool_calls=calls))
     return found
 
 
-def said(message: Message) -> Theirs:
-    """A message that a hook has written."""
+def to_agent_framework_message(message: Message) -> Theirs:
+    """Convert a message that a hook wrote."""
     if message.role == "tool":
-        told = Content.from_function_result(call_id=message.tool_call_id or "", result=message.content)
-        return Theirs("tool", [told])
+        result = Content.from_function_result(call_id=message.tool_call_id or "", result=message.content)
+        return Theirs("tool", [result])
     text = [Content.from_text(message.content)] if message.content else []
-    return Theirs(message.role, [*text, *map(_call, message.tool_calls)])
+    return Theirs(message.role, [*text, *map(_to_function_call, message.tool_calls)])
 
 
-def _call(call: ToolRequest) -> Content:
+def _to_function_call(call: ToolRequest) -> Content:
     given = call.args if isinstance(call.args, str) else json.dumps(call.args)
     return Content.from_function_call(call_id=call.tool_call_id, name=call.tool_name, arguments=given)
 
 
-def messages_again(messages: Sequence[Message], known: Sequence[tuple[Any, list[Message]]]) -> list[Any]:
-    """Messages that hooks have changed; those that they left alone are the ones that the framework gave.
-
-    Args:
-        messages: The messages now.
-        known: Each message of theirs, and what it was in our words.
-    """
-    found: list[Any] = []
-    at = 0
-    while at < len(messages):
-        own = next(((theirs, ours) for theirs, ours in known if messages[at : at + len(ours)] == ours), None)
-        at += len(own[1]) if own is not None else 1
-        found.append(own[0] if own is not None else said(messages[at - 1]))
-    return found
+def to_agent_framework_messages(messages: Sequence[Message], known: Sequence[tuple[Any, list[Message]]]) -> list[Any]:
+    """Convert messages that hooks may have changed; see `restore_messages`."""
+    return restore_messages(messages, known, to_agent_framework_message)
 
 
-# Answers of models.
+# Model responses.
 
 
 def model_name(agent: Any) -> str:
-    """The model's name."""
+    """Return the name of an agent's model."""
     options = getattr(agent, "default_options", None) or {}
     return str(options.get("model") or getattr(getattr(agent, "client", None), "model", None) or "")
 
 
-def model_response(response: Any, tools: Mapping[str, str]) -> ModelResponse:
-    """A model's answer."""
+def to_model_response(response: Any, tools: Mapping[str, str]) -> ModelResponse:
+    """Convert a model's answer."""
     contents = [each for message in response.messages for each in message.contents]
     usage: Mapping[str, Any] = response.usage_details or {}
     return ModelResponse(
         content=response.text,
-        tool_calls=[calling(each, tools) for each in contents if each.type == "function_call"],
+        tool_calls=[to_tool_request(each, tools) for each in contents if each.type == "function_call"],
         reasoning="\n".join(each.text for each in contents if each.type == "text_reasoning" and each.text),
         usage=Usage(
             input_tokens=usage.get("input_token_count") or 0, output_tokens=usage.get("output_token_count") or 0
@@ -178,9 +167,11 @@ def model_response(response: Any, tools: Mapping[str, str]) -> ModelResponse:
     )
 
 
-def chat_response(response: ModelResponse) -> ChatResponse[Any]:
-    """A model's answer that a hook has given or changed."""
-    message = said(Message(role="assistant", content=response.content, tool_calls=response.tool_calls))
+def to_chat_response(response: ModelResponse) -> ChatResponse[Any]:
+    """Convert a response that a hook provided or changed."""
+    message = to_agent_framework_message(
+        Message(role="assistant", content=response.content, tool_calls=response.tool_calls)
+    )
     tokens = response.usage.input_tokens, response.usage.output_tokens
     usage: Any = {
         "input_token_count": tokens[0],
@@ -190,13 +181,13 @@ def chat_response(response: ModelResponse) -> ChatResponse[Any]:
     return ChatResponse(messages=[message], usage_details=usage, model=response.model or None, finish_reason="stop")
 
 
-def said_instead(response: AgentResponse[Any], output: str, response_format: Any) -> AgentResponse[Any]:
-    """A run's response in which a hook has written what was said last.
+def replace_output(response: AgentResponse[Any], output: str, response_format: Any) -> AgentResponse[Any]:
+    """Return a run's response with the output that a hook wrote.
 
     Args:
-        response: What the run gave; its raw representation, which holds what was said before, is left out.
-        output: What the hook has written.
-        response_format: What the text is to be read as, when somebody asks for its `value`.
+        response: The run's own response. Its raw representation holds the former output and is left out.
+        output: The new output.
+        response_format: The type as which `value` parses the output.
     """
     before = response.messages[-1] if response.messages else None
     last = Theirs(
@@ -217,13 +208,13 @@ def said_instead(response: AgentResponse[Any], output: str, response_format: Any
     )
 
 
-# People.
+# Decisions of people.
 
 
-def pending(response: AgentResponse[Any], tools: Mapping[str, str]) -> list[PendingTool]:
-    """The calls that wait for a person."""
+def to_pending_tools(response: AgentResponse[Any], tools: Mapping[str, str]) -> list[PendingTool]:
+    """Return the calls that wait for a person."""
     asked = [each for each in response.user_input_requests if each.type == "function_approval_request"]
-    found = [calling(each.function_call, tools) for each in asked if each.function_call is not None]
+    found = [to_tool_request(each.function_call, tools) for each in asked if each.function_call is not None]
     return [
         PendingTool(
             toolset=each.toolset,
@@ -235,16 +226,18 @@ def pending(response: AgentResponse[Any], tools: Mapping[str, str]) -> list[Pend
     ]
 
 
-def decisions(messages: Iterable[Any], mark: str) -> tuple[dict[str, Approve | Reject], set[str], str | None]:
-    """Read what a person has decided.
+def read_decisions(
+    messages: Iterable[Any], operation_key: str
+) -> tuple[dict[str, Approve | Reject], set[str], str | None]:
+    """Read a person's decisions from the messages of a run.
 
     Args:
-        messages: What the run is given.
-        mark: Where the answers say for which operation they are.
+        messages: The messages that the run starts with.
+        operation_key: Key under which an approval names its operation.
 
     Returns:
-        The decisions by tool call; the calls of which the model is to be told in our words, because `answers` made the
-        answer; and the operation, if an answer says it.
+        The decisions by tool call; the calls whose refusal hookline words, because `answers` made the approval; and the
+        operation that the run resumes, if an approval names one.
     """
     answers = [each for message in messages for each in message.contents if each.type == "function_approval_response"]
     found: dict[str, Approve | Reject] = {}
@@ -252,28 +245,23 @@ def decisions(messages: Iterable[Any], mark: str) -> tuple[dict[str, Approve | R
     operation = None
     for each in answers:
         call, more = each.function_call.call_id, each.additional_properties or {}
-        why = more.get(REJECTED) or {}
+        why = more.get(REJECTED_KEY) or {}
         if why:
             reworded.add(call)
         reject = Reject(call, str(why.get("reason", "")), bool(why.get("and_continue", True)))
         found[call] = Approve(call) if each.approved else reject
-        operation = more.get(mark) or operation
+        operation = more.get(operation_key) or operation
     return found, reworded, operation
 
 
-def request(occurrence: str, call_id: str, name: str, args: Mapping[str, Any]) -> Content:
-    """A call, as a request for a person's approval.
+def approval_request(occurrence: str, call_id: str, name: str, args: Mapping[str, Any]) -> Content:
+    """Build the request for a person's approval of a call.
 
     Args:
         occurrence: The framework's own id of the call.
         call_id: The model's id of it.
-        name: The tool.
-        args: The arguments as the person is to see them.
+        name: The tool's name.
+        args: The arguments that the person sees.
     """
     call = Content.from_function_call(call_id=call_id, id=occurrence, name=name, arguments=json.dumps(args))
     return Content.from_function_approval_request(id=occurrence, function_call=call)
-
-
-def rejection(decision: Reject) -> str:
-    """What the model is told of a call that a person refused."""
-    return f"A person refused this call: {decision.reason}" if decision.reason else "A person refused this call."

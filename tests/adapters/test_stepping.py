@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hookline
-from hookline.adapters._stepping import Emitted, GeneratorBridge
+from hookline.adapters._stepping import GeneratorBridge, emit
 from tests.adapters.suspending import suspend
 
 Reader = Callable[[AsyncIterator[Any]], Awaitable[list[Any]]]
@@ -60,7 +60,7 @@ def test_every_reader_gets_what_was_emitted_in_order_and_the_error_at_its_place(
             if each == "wait":
                 await suspend()
             else:
-                await Emitted(each)
+                await emit(each)
         if fails:
             raise KeyError("broken")
         return "over"
@@ -78,7 +78,7 @@ def test_every_reader_gets_what_was_emitted_in_order_and_the_error_at_its_place(
 
 def test_a_relay_that_is_over_stays_over() -> None:
     async def work() -> None:
-        await Emitted(1)
+        await emit(1)
 
     async def play() -> list[list[Any]]:
         relay = GeneratorBridge(work())

@@ -1,4 +1,4 @@
-"""Tasks of their own, on either event loop, for what Claude begins in one callback and ends in another."""
+"""Background tasks, calls and message queues for the Claude Agent SDK, on asyncio and on trio."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import anyio
 
 from hookline._deadlines import runs_on_asyncio
 
-__all__ = ["Between", "Detached", "Mail"]
+__all__ = ["BackgroundCall", "BackgroundTask", "MessageQueue"]
 
 
-class Detached:
-    """Work in a task of its own, which any task may cancel and wait for.
+class BackgroundTask:
+    """Run a coroutine in a background task that any other task may cancel and wait for.
 
     A task group does not serve: it must be left by the task that entered it, and generators are closed by any.
 
     Args:
-        work: The work. What it raises is its own affair.
+        work: The coroutine. It handles its own errors.
     """
 
     def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._scope, self._over = anyio.CancelScope(), anyio.Event()
+        self._scope, self._ended = anyio.CancelScope(), anyio.Event()
         if runs_on_asyncio():
             self._task: object = asyncio.create_task(self._do(work))  # the loop itself keeps no task alive
         else:
@@ -38,89 +38,103 @@ class Detached:
             with self._scope:
                 await work
         finally:
-            self._over.set()
+            self._ended.set()
 
     def cancel(self) -> None:
-        """Have it end."""
+        """Cancel the task."""
         self._scope.cancel()
 
     async def wait(self) -> None:
-        """Wait for its end."""
-        await self._over.wait()
+        """Wait until the task has ended."""
+        await self._ended.wait()
 
 
-class Between:
-    """Work that hookline leads in a task of its own, while Claude does it between two callbacks."""
+class BackgroundCall:
+    """A call whose hooks run in a background task, because Claude makes the call between two callbacks.
+
+    `SteppedCall` does not serve here: the SDK runs each callback in a task of its own, and the cancel scopes of a
+    hook's timeout must be left in the task that entered them.
+
+    Attributes:
+        given: The arguments or instruction that hooks left for the call.
+        result: What the hooked call returned.
+    """
 
     def __init__(self) -> None:
-        self._turned, self._came = anyio.Event(), anyio.Event()
+        self._reached, self._resumed = anyio.Event(), anyio.Event()
         self._value: Any = None
         self._error: Exception | None = None
         self._raised: BaseException | None = None
         self.given: Any = None
-        self.done: Any = None
+        self.result: Any = None
 
     async def work(self, given: Any, *_: object) -> Any:
-        """Stand for the work: let it begin, and wait for what comes of it."""
+        """Suspend the hooks while Claude makes the call; pass this as the work of a hooked call."""
         self.given = given
-        self._turned.set()
-        await self._came.wait()
+        self._reached.set()
+        await self._resumed.wait()
         if self._error is not None:
             raise self._error
         return self._value
 
-    async def begin(self, leading: Coroutine[Any, Any, Any]) -> bool:
-        """Lead it to the work; False if it is over without."""
-        self._led = Detached(self._lead(leading))
+    async def begin(self, hooked_call: Coroutine[Any, Any, Any]) -> bool:
+        """Run the hooks up to `work`; return whether Claude should make the call.
+
+        If not, hooks answered or denied it, and `result` is set.
+        """
+        self._task = BackgroundTask(self._run(hooked_call))
         try:
-            await self._turned.wait()
+            await self._reached.wait()
         except BaseException:  # the callback was cancelled: nobody would ever end it
-            self._led.cancel()
+            self._task.cancel()
             raise
         if self._raised is not None:
             raise self._raised
-        return self.done is None
+        return self.result is None
 
-    async def _lead(self, leading: Coroutine[Any, Any, Any]) -> None:
+    async def _run(self, hooked_call: Coroutine[Any, Any, Any]) -> None:
         try:
-            self.done = await leading
+            self.result = await hooked_call
         except BaseException as error:
             self._raised = error
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._turned.set()
+            self._reached.set()
 
     async def end(self, value: Any = None, error: Exception | None = None) -> Any:
-        """Claude has done the work; what hookline makes of it, `None` where that is the same error."""
+        """Resume the hooks with the outcome of the call and wait for their end.
+
+        Returns `result`; `None` if the call failed and hooks kept its error.
+        """
         self._value, self._error = value, error
-        self._came.set()
-        await self._led.wait()
-        return self.done
+        self._resumed.set()
+        await self._task.wait()
+        return self.result
 
 
-class Mail:
-    """What one task leaves for another, which need not be there yet, nor ever come."""
+class MessageQueue:
+    """An unbounded queue that one task fills and another iterates over until it is closed."""
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
         self._news, self._closed = anyio.Event(), False
 
     def put(self, item: object) -> None:
-        """Leave something."""
+        """Add an item."""
         self._items.append(item)
-        self._tell()
+        self._notify()
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End the iteration once the queue is empty."""
         self._closed = True
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = anyio.Event()
 
-    def __aiter__(self) -> Mail:
+    def __aiter__(self) -> MessageQueue:
         return self
 
     async def __anext__(self) -> Any:

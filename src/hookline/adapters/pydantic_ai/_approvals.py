@@ -1,4 +1,4 @@
-"""What a person decides about tool calls of Pydantic AI that wait."""
+"""Decisions of people about tool calls of Pydantic AI: `deferred_results` and `RunRejected`."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from collections.abc import Iterable
 
 from pydantic_ai.tools import DeferredToolResults, ToolApproved, ToolDenied
 
-from hookline.errors import HooklineError
+from hookline.errors import HooklineError, define_error
 from hookline.runtime import Approve, Reject
 
-__all__ = ["RunRejected", "Stop", "deferred_results"]
+__all__ = ["RunRejected", "ToolDeniedAndStopped", "deferred_results"]
 
 
+@define_error()
 class RunRejected(HooklineError):
     """A person rejected a tool call, which ended the run.
 
     Attributes:
-        tool_call_id: The call.
-        reason: What the person said.
+        tool_call_id: The id of the call.
+        reason: The person's reason; `""` if there is none.
     """
 
-    def __init__(self, tool_call_id: str, reason: str) -> None:
-        super().__init__(tool_call_id, reason)
-        self.tool_call_id, self.reason = tool_call_id, reason
+    tool_call_id: str
+    reason: str
 
     def __str__(self) -> str:
         return (
             f"A person rejected call {self.tool_call_id!r} and ended the run: {self.reason or 'no reason given'}. "
-            "Decide with Reject(..., and_continue=True) to tell the model and go on."
+            "Use Reject(..., and_continue=True) to tell the model and continue the run."
         )
 
 
-class Stop(ToolDenied):
+class ToolDeniedAndStopped(ToolDenied):
     """A rejection that ends the run."""
 
 
 def deferred_results(decisions: Iterable[Approve | Reject]) -> DeferredToolResults:
-    """A person's decisions, for `agent.run(deferred_tool_results=...)`.
+    """Convert a person's decisions for `agent.run(deferred_tool_results=...)`.
 
     Args:
-        decisions: One for each call that waits. A `Reject` ends the run with `RunRejected` unless it says
+        decisions: One decision for each waiting call. A `Reject` ends the run with `RunRejected` unless it says
             `and_continue`.
     """
     results = DeferredToolResults()
@@ -47,6 +47,6 @@ def deferred_results(decisions: Iterable[Approve | Reject]) -> DeferredToolResul
         if isinstance(each, Approve):
             results.approvals[each.tool_call_id] = ToolApproved()
         else:
-            kind = ToolDenied if each.and_continue else Stop
+            kind = ToolDenied if each.and_continue else ToolDeniedAndStopped
             results.approvals[each.tool_call_id] = kind(each.reason)
     return results

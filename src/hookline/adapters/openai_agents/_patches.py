@@ -1,7 +1,7 @@
-"""The places of the OpenAI Agents SDK where runs with hooks are found: seven of its functions, wrapped once.
+"""Patch seven functions of the OpenAI Agents SDK, once per process, so that they find the hooked run they belong to.
 
-Agents, tools, models, sessions and states stay those that were given. Each wrapper asks a context variable for the run
-that it is called in; where there is none, it calls the SDK's function and nothing else happens.
+Agents, tools, models, sessions and states are not changed. Each wrapper looks up the present run in a context variable;
+outside of a hooked run it only calls the SDK's function.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 from hookline.errors import HookUsageError
 
-__all__ = ["StandIn", "install", "original"]
+__all__ = ["Substitute", "install", "original"]
 
-SEAMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+PATCHED_FUNCTIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "run": ("agents.run:AgentRunner.run", ("starting_agent", "input")),
     "run_streamed": ("agents.run:AgentRunner.run_streamed", ("starting_agent", "input")),
     "start_streaming": ("agents.run:start_streaming", ("starting_input", "streamed_result")),
@@ -30,41 +30,41 @@ SEAMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "execute_handoffs": ("agents.run_internal.turn_resolution:execute_handoffs", ("run_handoffs", "run_config")),
     "call_session": ("agents.run_internal.session_persistence:_call_session_method", ("method", "wrapper")),
 }
-"""Where each is, and the parameters that its wrapper needs."""
+"""The path of each function, and the parameters that its wrapper needs."""
 
 _originals: dict[str, Callable[..., Any]] = {}
-_installing = threading.Lock()
+_install_lock = threading.Lock()
 
 
 def install(wrappers: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]) -> None:
-    """Wrap the SDK's functions, once for the process.
+    """Wrap the functions of the SDK, once per process.
 
     Args:
-        wrappers: For each name in `SEAMS`, makes the wrapper of the function.
+        wrappers: For each name in `PATCHED_FUNCTIONS`, a function that wraps the SDK's.
 
     Raises:
-        HookUsageError: If the SDK that is installed has another shape; nothing is wrapped then.
+        HookUsageError: If a function of the installed SDK is missing or different; nothing is wrapped then.
     """
-    with _installing:
+    with _install_lock:
         if _originals:
             return
-        places = {name: _found(name) for name in SEAMS}
-        _originals.update({name: function for name, (_, _, function) in places.items()})
-        for name, (owner, attribute, function) in places.items():
+        functions = {name: _resolve(name) for name in PATCHED_FUNCTIONS}
+        _originals.update({name: function for name, (_, _, function) in functions.items()})
+        for name, (owner, attribute, function) in functions.items():
             setattr(owner, attribute, functools.wraps(function)(wrappers[name](function)))
 
 
 def original(name: str) -> Callable[..., Any]:
-    """The SDK's own function of a seam.
+    """Return the SDK's own function.
 
     Args:
-        name: One of `SEAMS`.
+        name: One of `PATCHED_FUNCTIONS`.
     """
     return _originals[name]
 
 
-def _found(name: str) -> tuple[Any, str, Callable[..., Any]]:
-    path, needed = SEAMS[name]
+def _resolve(name: str) -> tuple[Any, str, Callable[..., Any]]:
+    path, needed = PATCHED_FUNCTIONS[name]
     module, _, rest = path.partition(":")
     try:
         owner: Any = importlib.import_module(module)
@@ -74,25 +74,25 @@ def _found(name: str) -> tuple[Any, str, Callable[..., Any]]:
         function = getattr(owner, attribute)
         known = inspect.signature(function).parameters
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise _unknown(path, f"it is not there ({error})") from error
-    if lacking := [each for each in needed if each not in known]:
-        raise _unknown(path, f"it takes no {', '.join(lacking)}")
+        raise _unknown_function_error(path, f"it is missing ({error})") from error
+    if missing := [each for each in needed if each not in known]:
+        raise _unknown_function_error(path, f"it has no parameter {', '.join(missing)}")
     return owner, attribute, function
 
 
-def _unknown(path: str, problem: str) -> HookUsageError:
+def _unknown_function_error(path: str, problem: str) -> HookUsageError:
     return HookUsageError(
-        f"Hooks cannot be attached to openai-agents {version('openai-agents')}: {path} is not as hookline knows it; "
-        f"{problem}. Upgrade hookline, or install a version of openai-agents that it was tested with."
+        f"Hooks cannot be attached to openai-agents {version('openai-agents')}: {path} is not as hookline expects: "
+        f"{problem}. Upgrade hookline, or install a version of openai-agents that it supports."
     )
 
 
-class StandIn:
-    """An object in place of another for one call: it has its class and attributes, but for some of its own.
+class Substitute:
+    """An object used in place of another: it has the other's class and attributes, except for those replaced.
 
     Args:
-        inner: The object; it stays untouched.
-        own: The attributes that are not its.
+        inner: The object that it replaces; it is not changed.
+        own: The replaced attributes.
     """
 
     __slots__ = ("_inner", "_own")
@@ -113,7 +113,7 @@ class StandIn:
 
     def __eq__(self, other: object) -> bool:
         inner = object.__getattribute__(self, "_inner")
-        return bool(inner == (object.__getattribute__(other, "_inner") if type(other) is StandIn else other))
+        return bool(inner == (object.__getattribute__(other, "_inner") if type(other) is Substitute else other))
 
     def __hash__(self) -> int:
         return hash(object.__getattribute__(self, "_inner"))

@@ -1,4 +1,4 @@
-"""Between the items of the OpenAI Agents SDK and the messages of hookline, both ways."""
+"""Convert items, tools and responses between the OpenAI Agents SDK and hookline."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ from hookline.errors import HookUsageError
 from hookline.events import PendingTool
 
 __all__ = [
-    "AGENT",
-    "Spoken",
-    "answer_of",
+    "AGENT_TOOLSET",
+    "ItemsByMessage",
     "call_id_of",
-    "completed",
-    "input_of",
-    "named",
-    "names_of",
-    "output_of",
-    "parsed",
-    "pending_of",
-    "retyped",
-    "said_last",
-    "specs_of",
-    "spoken",
-    "told",
+    "completed_event",
+    "from_items",
+    "from_model_response",
+    "output_text",
+    "parse_arguments",
+    "parse_output",
+    "to_items",
+    "to_output_items",
+    "to_pending_tool",
+    "to_tool_specs",
+    "tool_identities",
+    "tool_identity",
+    "tool_output_text",
 ]
 
 
-def said_last(result: Any) -> str:
-    """What a run of the SDK gave, as text: JSON where its agent has an output type."""
+def output_text(result: Any) -> str:
+    """Return a run's final output as text; as JSON if its agent has an output type."""
     output = result.final_output
     if output is None or isinstance(output, str):
         return output or ""
     if result.last_agent.output_type is not None:
-        with contextlib.suppress(ValueError):  # what is no data
+        with contextlib.suppress(ValueError):  # a value that is not JSON-serializable
             return to_json(output, fallback=str).decode()
-    return told(output)
+    return tool_output_text(output)
 
 
-def retyped(agent: Agent[Any], text: str) -> Any:
-    """What a hook made of an agent's output, in the output type of the agent.
+def parse_output(agent: Agent[Any], text: str) -> Any:
+    """Parse the output that a hook wrote as the agent's output type.
 
     Raises:
         HookUsageError: If the text does not fit that type.
@@ -77,7 +77,7 @@ def retyped(agent: Agent[Any], text: str) -> Any:
         schema = AgentOutputSchema(schema)
     if schema.is_plain_text():
         return text
-    for written in _writings(schema, text):
+    for written in _possible_json(schema, text):
         with contextlib.suppress(ModelBehaviorError):
             return schema.validate_json(written)
     raise HookUsageError(
@@ -86,8 +86,8 @@ def retyped(agent: Agent[Any], text: str) -> Any:
     )
 
 
-def _writings(schema: AgentOutputSchemaBase, text: str) -> list[str]:
-    """The text as the model would have written it; the SDK wraps types that are no JSON objects."""
+def _possible_json(schema: AgentOutputSchemaBase, text: str) -> list[str]:
+    """Return the JSON texts to try; the SDK wraps output types that are not JSON objects."""
     if not getattr(schema, "_is_wrapped", False):
         return [text]
     found = [text, json.dumps({"response": text})]
@@ -96,83 +96,83 @@ def _writings(schema: AgentOutputSchemaBase, text: str) -> list[str]:
     return found
 
 
-Spoken = list[tuple[Message, list[Any]]]
-"""Messages, each with the items that it stands for."""
+ItemsByMessage = list[tuple[Message, list[Any]]]
+"""Messages, each with the items that it was converted from."""
 
-AGENT = "agent"
-"""Where sub-agents come from, as the runtime has it."""
+AGENT_TOOLSET = "agent"
+"""The toolset of sub-agents."""
 
 
-def named(tool: object) -> tuple[str, str]:
-    """Where a tool comes from, and its name there: that of the agent for one that calls an agent."""
+def tool_identity(tool: object) -> tuple[str, str]:
+    """Return a tool's toolset and name; for an agent as a tool or a handoff, the agent's name."""
     if isinstance(tool, Handoff):
-        return AGENT, tool.agent_name
+        return AGENT_TOOLSET, tool.agent_name
     name = str(getattr(tool, "name", type(tool).__name__))
     origin = get_function_tool_origin(tool) if isinstance(tool, FunctionTool) else None
     if origin is None or origin.type is ToolOriginType.FUNCTION:
         return "local", name
     if origin.type is ToolOriginType.AGENT_AS_TOOL:
-        return AGENT, origin.agent_name or name
+        return AGENT_TOOLSET, origin.agent_name or name
     return origin.mcp_server_name or "mcp", name
 
 
-def specs_of(tools: Sequence[Any], handoffs: Sequence[Any]) -> list[ToolSpec]:
-    """The tools that a model is offered."""
+def to_tool_specs(tools: Sequence[Any], handoffs: Sequence[Any]) -> list[ToolSpec]:
+    """Convert the tools and handoffs that a model is offered."""
     specs = []
     for tool in (*tools, *handoffs):
-        toolset, name = named(tool)
+        toolset, name = tool_identity(tool)
         schema = getattr(tool, "params_json_schema", None) or getattr(tool, "input_json_schema", None) or {}
         text = getattr(tool, "description", None) or getattr(tool, "tool_description", None) or ""
         specs.append(ToolSpec(toolset=toolset, name=name, description=str(text), schema=schema))
     return specs
 
 
-def said(content: object) -> str:
-    """The text of a message or of a tool's output, whatever parts it has."""
+def content_text(content: object) -> str:
+    """Return the text of a message's or tool output's content, of any shape."""
     if isinstance(content, str):
         return content
     if isinstance(content, Mapping):
         return str(content.get("text") or content.get("refusal") or "")
     if isinstance(content, list | tuple):
-        return "".join(said(part) for part in content)
+        return "".join(content_text(part) for part in content)
     text = getattr(content, "text", None) or getattr(content, "refusal", None)
     return text if isinstance(text, str) else "" if content is None else str(content)
 
 
-def told(output: object) -> str:
-    """What the model reads of a tool's output."""
+def tool_output_text(output: object) -> str:
+    """Return a tool's output as the text that the model reads."""
     if isinstance(output, str):
         return output
     try:
-        text = said(output) if isinstance(output, Mapping | list | tuple) or hasattr(output, "text") else ""
+        text = content_text(output) if isinstance(output, Mapping | list | tuple) or hasattr(output, "text") else ""
     except RecursionError:  # a list that holds itself
         text = ""
     return text or str(output)
 
 
 def call_id_of(item: ToolApprovalItem) -> str:
-    """The id of the call that waits."""
+    """Return the id of a call that waits for approval."""
     raw = item.raw_item
     found = raw.get("call_id") if isinstance(raw, dict) else getattr(raw, "call_id", None)
     return str(found or "")
 
 
-def pending_of(item: ToolApprovalItem) -> PendingTool:
-    """What a person is shown."""
+def to_pending_tool(item: ToolApprovalItem) -> PendingTool:
+    """Return a call as it is shown to the person who decides."""
     origin = item.tool_origin
     toolset, name = "local", item.tool_name or ""
     if origin is not None and origin.type is ToolOriginType.AGENT_AS_TOOL:
-        toolset, name = AGENT, origin.agent_name or name
+        toolset, name = AGENT_TOOLSET, origin.agent_name or name
     elif origin is not None and origin.type is ToolOriginType.MCP:
         toolset = origin.mcp_server_name or "mcp"
-    args = parsed(item.arguments)
+    args = parse_arguments(item.arguments)
     return PendingTool(
         toolset=toolset, tool_name=name, tool_call_id=call_id_of(item), args=args if isinstance(args, dict) else {}
     )
 
 
-def parsed(arguments: object) -> dict[str, Any] | str:
-    """The arguments of a call as an object, or the text if it is none."""
+def parse_arguments(arguments: object) -> dict[str, Any] | str:
+    """Return a call's arguments as an object, or as text if they are not a JSON object."""
     text = arguments if isinstance(arguments, str) else ""
     try:
         found = msgspec.json.decode(text) if text.strip() else {}
@@ -181,15 +181,17 @@ def parsed(arguments: object) -> dict[str, Any] | str:
     return found if isinstance(found, dict) else text
 
 
-def spoken(instructions: str | None, items: str | Sequence[Any], names: Mapping[str, tuple[str, str]]) -> Spoken:
-    """The conversation as messages; a model's calls belong to the message before them.
+def from_items(
+    instructions: str | None, items: str | Sequence[Any], names: Mapping[str, tuple[str, str]]
+) -> ItemsByMessage:
+    """Convert instructions and input items to messages; tool calls are added to the assistant message before them.
 
     Args:
         instructions: The system message.
-        items: What a model is given.
-        names: Tools by the name that the model knows.
+        items: The input of a model call.
+        names: Toolset and name of each tool, by the model's name for it.
     """
-    found: Spoken = [(Message(role="system", content=instructions), [])] if instructions else []
+    found: ItemsByMessage = [(Message(role="system", content=instructions), [])] if instructions else []
     if isinstance(items, str):
         return [*found, (Message(role="user", content=items), [{"role": "user", "content": items}])]
     ahead: list[Any] = []
@@ -197,13 +199,13 @@ def spoken(instructions: str | None, items: str | Sequence[Any], names: Mapping[
     for item in items:
         kind, role = item.get("type", "message"), item.get("role")
         if kind not in ("message", "function_call", "function_call_output"):
-            ahead.append(item)  # reasoning, and what hosted tools did, goes along with what follows
+            ahead.append(item)  # reasoning and hosted tool calls belong to the item that follows
             continue
         parts, ahead = [*ahead, item], []
         if kind == "function_call":
             toolset, name = names.get(item["name"], ("local", item["name"]))
             calling = ToolRequest(
-                toolset=toolset, tool_name=name, args=parsed(item["arguments"]), tool_call_id=item["call_id"]
+                toolset=toolset, tool_name=name, args=parse_arguments(item["arguments"]), tool_call_id=item["call_id"]
             )
             last, before = found[-1] if found else (None, [])
             if last is not None and last.role == "assistant":
@@ -212,18 +214,20 @@ def spoken(instructions: str | None, items: str | Sequence[Any], names: Mapping[
             else:
                 found.append((Message(role="assistant", content="", tool_calls=[calling]), parts))
         elif kind == "function_call_output":
-            text = said(item.get("output"))
+            text = content_text(item.get("output"))
             found.append((Message(role="tool", content=text, tool_call_id=item.get("call_id")), parts))
         else:
             speaker: Any = role if role in ("user", "assistant") else "system"
-            found.append((Message(role=speaker, content=said(item.get("content"))), parts))
+            found.append((Message(role=speaker, content=content_text(item.get("content"))), parts))
     if ahead:
         found.append((Message(role="assistant", content=""), ahead))
     return found
 
 
-def input_of(messages: Sequence[Message], known: Spoken, instructions: str | None) -> tuple[str | None, list[Any]]:
-    """The instructions and the items for messages that hooks have changed; unchanged ones keep their items."""
+def to_items(
+    messages: Sequence[Message], known: ItemsByMessage, instructions: str | None
+) -> tuple[str | None, list[Any]]:
+    """Convert messages that hooks may have changed to instructions and items; unchanged messages keep their items."""
     items: list[Any] = []
     left = list(known)
     first = messages[0] if messages and messages[0].role == "system" and instructions else None
@@ -237,38 +241,38 @@ def input_of(messages: Sequence[Message], known: Spoken, instructions: str | Non
         else:
             if message.content or not message.tool_calls:
                 items.append({"role": message.role, "content": message.content})
-            items.extend(_call(calling).model_dump(exclude_none=True) for calling in message.tool_calls)
+            items.extend(_to_function_call(calling).model_dump(exclude_none=True) for calling in message.tool_calls)
     return (first.content if first is not None else None), items
 
 
-def _call(calling: ToolRequest, name: str | None = None) -> ResponseFunctionToolCall:
+def _to_function_call(calling: ToolRequest, name: str | None = None) -> ResponseFunctionToolCall:
     args = calling.args if isinstance(calling.args, str) else json.dumps(calling.args)
     return ResponseFunctionToolCall(
         type="function_call", name=name or calling.tool_name, arguments=args, call_id=calling.tool_call_id
     )
 
 
-def names_of(tools: Sequence[Any], handoffs: Sequence[Any]) -> dict[str, tuple[str, str]]:
-    """Tools by the name that the model knows."""
-    names = {each.name: named(each) for each in tools if hasattr(each, "name")}
-    names.update((each.tool_name, named(each)) for each in handoffs)
+def tool_identities(tools: Sequence[Any], handoffs: Sequence[Any]) -> dict[str, tuple[str, str]]:
+    """Return toolset and name of each tool, by the model's name for it."""
+    names = {each.name: tool_identity(each) for each in tools if hasattr(each, "name")}
+    names.update((each.tool_name, tool_identity(each)) for each in handoffs)
     return names
 
 
-def answer_of(response: ModelResponse, tools: Sequence[Any], handoffs: Sequence[Any]) -> Answer:
-    """A model's answer in the words of hookline."""
+def from_model_response(response: ModelResponse, tools: Sequence[Any], handoffs: Sequence[Any]) -> Answer:
+    """Convert a model's response."""
     names: dict[str, tuple[str, str]] = {}
     content, reasoning, callings = "", "", list[ToolRequest]()
     for item in response.output:
         if isinstance(item, ResponseFunctionToolCall):
-            names = names or names_of(tools, handoffs)
+            names = names or tool_identities(tools, handoffs)
             toolset, name = names.get(item.name, ("local", item.name))
-            args = parsed(item.arguments)
+            args = parse_arguments(item.arguments)
             callings.append(ToolRequest(toolset=toolset, tool_name=name, args=args, tool_call_id=item.call_id))
         elif getattr(item, "type", "") == "message":
-            content += said(getattr(item, "content", ""))
+            content += content_text(getattr(item, "content", ""))
         elif getattr(item, "type", "") == "reasoning":
-            reasoning += said(getattr(item, "summary", ""))
+            reasoning += content_text(getattr(item, "summary", ""))
     usage = Usage(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
     return Answer(
         content=content,
@@ -280,8 +284,8 @@ def answer_of(response: ModelResponse, tools: Sequence[Any], handoffs: Sequence[
     )
 
 
-def output_of(answer: Answer, names: Mapping[str, tuple[str, str]]) -> list[Any]:
-    """The items of an answer that a hook gave or changed."""
+def to_output_items(answer: Answer, names: Mapping[str, tuple[str, str]]) -> list[Any]:
+    """Convert a response that a hook provided or changed to output items."""
     known = {called: name for name, called in names.items()}
     output: list[Any] = []
     if answer.content or not answer.tool_calls:
@@ -290,11 +294,11 @@ def output_of(answer: Answer, names: Mapping[str, tuple[str, str]]) -> list[Any]
             ResponseOutputMessage(id="hookline", type="message", role="assistant", status="completed", content=[text])
         )
     callings = answer.tool_calls
-    return [*output, *(_call(each, known.get((each.toolset, each.tool_name))) for each in callings)]
+    return [*output, *(_to_function_call(each, known.get((each.toolset, each.tool_name))) for each in callings)]
 
 
-def completed(output: list[Any]) -> ResponseCompletedEvent:
-    """The end of a stream whose answer a hook gave."""
+def completed_event(output: list[Any]) -> ResponseCompletedEvent:
+    """Build the event that ends a stream whose response a hook provided."""
     response = Response(
         id="hookline",
         created_at=0,
