@@ -47,7 +47,7 @@ from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import decision_event, rejection_text
 from hookline.runtime._capabilities import Capabilities, check_driven
-from hookline.runtime._compaction import compact, tell_compacted
+from hookline.runtime._compaction import compact, emit_compacted
 from hookline.runtime._inputs import RunOptions, check_ids, check_operation_id, new_operation_id
 from hookline.runtime._lifecycle import Lifecycle
 from hookline.runtime._loop import lead_model_call
@@ -64,11 +64,11 @@ from hookline.runtime._seams import (
 )
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, default_store
 from hookline.runtime._sub_agents import (
+    emit_called,
+    emit_completed,
+    emit_failed,
     emit_unrun_pair,
     lead_agent_call,
-    tell_called,
-    tell_completed,
-    tell_failed,
 )
 from hookline.runtime._tool_calls import make_call, tool_job
 from hookline.runtime._tools import Tool, as_result
@@ -493,7 +493,7 @@ class AdapterRun:
         run.open_calls = list(step.calling)
         run.waiting_since_unix_nano = time_ns()
         if run.hooked(BeforeHumanIntervention):
-            run.tell(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
+            run.emit(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
         self.finish("waiting_for_human")
 
     def refused(self, calling: ToolRequest, decision: Reject) -> str:
@@ -524,11 +524,11 @@ class AdapterRun:
         for decision in decisions:
             reject = decision if isinstance(decision, Reject) else None
             if run.hooked(AfterHumanIntervention):
-                run.tell(decision_event(run, decision))
+                run.emit(decision_event(run, decision))
             if reject is not None and not reject.and_continue and not stopped:
                 stopped, self.step.type = True, "request_human_approve"
                 if run.hooked(OnStopByHumanIntervention):
-                    run.tell(
+                    run.emit(
                         OnStopByHumanIntervention(
                             **run.ids, tool_call_id=reject.tool_call_id, rejection_reason=reject.reason or None
                         )
@@ -702,7 +702,7 @@ class AdapterRun:
         call = CompactCall(messages=list(messages), token_count=token_count, **run.call_ids)
         summary = await compact(run, step, call, summarize, message_count=len(messages))
         if summary is not None:
-            tell_compacted(run, step, summary, messages_before=len(messages), messages_after=1)
+            emit_compacted(run, step, summary, messages_before=len(messages), messages_after=1)
         return summary
 
     async def call_agent(
@@ -723,17 +723,17 @@ class AdapterRun:
         async def terminal(final: SubAgentCall) -> AgentResult:
             if final.callee_id != callee_id:  # the framework calls the one that it has chosen
                 final = msgspec.structs.replace(final, callee_id=callee_id)
-            tell_called(run, final)
+            emit_called(run, final)
             inner = _agent_result(work, final.instruction, child)
             try:
                 result = await (instrument(run, final, inner) if SubAgentCall in run.enclosing else inner)
             except BaseException as error:
-                tell_failed(
+                emit_failed(
                     run, final, message_of(error) if isinstance(error, Exception) else "The run was interrupted."
                 )
                 raise
             said.append(result.output)
-            tell_completed(run, final, child, success=result.reason == "done")
+            emit_completed(run, final, child, success=result.reason == "done")
             return result
 
         if SubAgentCall not in run.intercepted:

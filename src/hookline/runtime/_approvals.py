@@ -65,12 +65,12 @@ def decision_of(action: str, tool_call_id: str, reason: str = "") -> Decision:
 
 
 def note_decisions(run: Run, step: Step, decisions: Sequence[Decision]) -> None:
-    """Note the decisions of a person, and tell each to the hooks."""
+    """Note the decisions of a person, and emit the event of each."""
     step.type = "request_human_approve"
     for decision in decisions:
         run.decisions[decision.tool_call_id] = decision
         if run.hooked(AfterHumanIntervention):
-            run.tell(decision_event(run, decision))
+            run.emit(decision_event(run, decision))
     run.journal.settle_decisions()
 
 
@@ -124,14 +124,14 @@ async def ask_person(run: Run, step: Step) -> CompletionReason:
     if not step.ran:
         await run.move(Phase.AWAITING_TOOL_APPROVAL)
     if run.hooked(BeforeHumanIntervention):
-        run.tell(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
+        run.emit(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
     return "waiting_for_human"
 
 
 def stop_run(run: Run, decision: Reject) -> None:
     """End the run because a person refused; the conversation says what became of every call."""
     if run.hooked(OnStopByHumanIntervention):
-        run.tell(
+        run.emit(
             OnStopByHumanIntervention(
                 **run.ids, tool_call_id=decision.tool_call_id, rejection_reason=decision.reason or None
             )

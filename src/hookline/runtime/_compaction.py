@@ -1,4 +1,4 @@
-"""Compact a conversation: choose the messages that a summary replaces, and tell the events around it."""
+"""Compact a conversation: choose the messages that a summary replaces, and emit the events around it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookline.runtime._run import Run
 from hookline.runtime._seams import instrument, run_through_chain
 from hookline.runtime._state import Step
 
-__all__ = ["compact", "compact_if_needed", "tell_compacted"]
+__all__ = ["compact", "compact_if_needed", "emit_compacted"]
 
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb for English text, where a model reports no usage."""
@@ -46,7 +46,7 @@ async def compact_if_needed(run: Run, step: Step) -> None:
     run.said_from = min(run.said_from, len(run.messages))
     run.history = min(run.history, len(run.messages))
     run.last_input_tokens = 0
-    tell_compacted(run, step, summary, messages_before=before, messages_after=len(run.messages))
+    emit_compacted(run, step, summary, messages_before=before, messages_after=len(run.messages))
 
 
 async def compact(
@@ -57,7 +57,7 @@ async def compact(
     *,
     message_count: int,
 ) -> str | None:
-    """Lead a compaction through its interceptors, and tell that it begins and that it failed.
+    """Run a compaction through its interceptors, and emit the events of its begin and of its failure.
 
     Args:
         run: The run.
@@ -67,7 +67,8 @@ async def compact(
         message_count: Messages of the whole conversation.
 
     Returns:
-        The summary; `None` if it failed or a hook denied it. Who replaces the messages says `tell_compacted`.
+        The summary; `None` if it failed or a hook denied it. The caller replaces the messages, then calls
+        `emit_compacted`.
     """
     ids: dict[str, Any] = {**run.ids, "step_index": step.index, "token_count": call.token_count}
 
@@ -76,7 +77,7 @@ async def compact(
         return await (instrument(run, final, work) if CompactCall in run.enclosing else work)
 
     if run.hooked(BeforeCompact):
-        run.tell(BeforeCompact(**ids, message_count=message_count))
+        run.emit(BeforeCompact(**ids, message_count=message_count))
     try:
         if CompactCall not in run.intercepted:
             return (await terminal(call)).summary
@@ -88,16 +89,16 @@ async def compact(
     except BaseException as error:
         failed = isinstance(error, Exception)
         if run.hooked(OnCompactError):
-            run.tell(OnCompactError(**ids, error=message_of(error) if failed else INTERRUPTED_SUMMARY))
+            run.emit(OnCompactError(**ids, error=message_of(error) if failed else INTERRUPTED_SUMMARY))
         if failed:
             return None
         raise
 
 
-def tell_compacted(run: Run, step: Step, summary: str, *, messages_before: int, messages_after: int) -> None:
-    """Tell that a summary has taken the place of messages."""
+def emit_compacted(run: Run, step: Step, summary: str, *, messages_before: int, messages_after: int) -> None:
+    """Emit the event of a compaction that succeeded."""
     if run.hooked(AfterCompact):
-        run.tell(
+        run.emit(
             AfterCompact(
                 **run.ids,
                 step_index=step.index,

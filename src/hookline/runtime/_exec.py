@@ -131,7 +131,7 @@ async def resume_agent(
     release: Release = "checked",
     allow_missing_hooks: bool = False,
 ) -> OperationResult:
-    """Go on with an operation that waits for a person: the same operation, here or in another process.
+    """Continue an operation that waits for a person, here or in another process.
 
     Args:
         agent: The agent that started it.
@@ -185,7 +185,7 @@ async def recover_agent(
     abandon: bool = False,
     allow_missing_hooks: bool = False,
 ) -> OperationResult:
-    """Go on with an operation whose process has died: from where it was written last, in the same step.
+    """Continue an operation whose process has died, from where it was last written, in the same step.
 
     Hooks hear nothing twice. A tool that was running is not run again: it is reported as failed, since nobody knows
     whether it took effect. A model call that was under way is made again. A sub-agent goes on too.

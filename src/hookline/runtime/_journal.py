@@ -54,7 +54,7 @@ class Journal:
 
     # Events.
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Note an event, then dispatch it."""
         self.note(event)
         if isinstance(event, AfterToolCall | OnToolCallError):

@@ -1,4 +1,4 @@
-"""The life of a run: claim it in its store, register its hooks, run it, and tell its end exactly once."""
+"""The life of a run: claim it in its store, register its hooks, run it, and announce its end exactly once."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Lifecycle(msgspec.Struct, eq=False):
 
     An async context manager around the work of the segment. Inside of it the operation is claimed, its hooks are
     registered, and `interrupt` finds it. The work sets `reason` and `error`. Whatever it raises, leaving stores the
-    end, tells it once, waits for the queued observers, and forgets the hooks.
+    end, announces it once, waits for the queued observers, and unregisters the hooks.
 
     Attributes:
         run: The segment.
@@ -240,7 +240,7 @@ class Lifecycle(msgspec.Struct, eq=False):
             with anyio.CancelScope(shield=True):
                 with contextlib.suppress(Exception):
                     await return_claim(run, version)
-                if version is None:  # a new operation is cancelled before its first step: hooks are told of its end
+                if version is None:  # a new operation is cancelled before its first step: its end is announced
                     run.finishing, run.ended = True, perf_counter_ns()
                     _register(run)
                     await self._announce()
@@ -257,7 +257,7 @@ class Lifecycle(msgspec.Struct, eq=False):
             run.claimed = True
 
     async def _end(self, save_timeout: float, *, cancelled: bool = False) -> None:
-        """Store the end and tell it.
+        """Store the end and announce it.
 
         Args:
             save_timeout: Seconds that the store may take.
@@ -364,7 +364,7 @@ def _taken_error(run: Run, version: int | None) -> OperationError:
 
 
 def _register(run: Run) -> None:
-    """Begin the instrumentation of a segment and register its hooks."""
+    """Begin the instrumentation of a segment, then register its hooks."""
     hooks = run.hooks
     if hooks:
         bundles = list(dict.fromkeys(entry for entry in hooks if isinstance(entry, Instrumentation)))
@@ -373,7 +373,7 @@ def _register(run: Run) -> None:
 
 
 async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
-    """Run one segment in hookline's own loop; whatever happens, its end is told once and no hook stays behind.
+    """Run one segment in hookline's own loop; whatever happens, its end is announced once and no hook stays behind.
 
     Args:
         run: The segment.

@@ -184,7 +184,7 @@ async def ask_model(run: Run, step: Step) -> ModelResponse | None:
 async def lead_model_call(
     run: Run, step: Step, call: ModelCall, ask: Callable[[ModelCall], Awaitable[ModelResponse]]
 ) -> ModelResponse | None:
-    """Lead a model call through its interceptors, if it has any.
+    """Run a model call through its interceptors, if it has any.
 
     Args:
         run: The run.

@@ -46,13 +46,13 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
     store = run.store
     if status == "running" and store.__class__ is InMemoryStore:
         run.version = store._keep_live(
-            run.operation_id, partial(state_of, run, "running"), expected_version=run.version
+            run.operation_id, partial(make_state, run, "running"), expected_version=run.version
         )
         return
     if run.attempted is not None:
         await confirm_write(run, run.attempted)
     expected, journal = run.version, run.journal
-    state = run.attempted = state_of(run, status, (expected or 0) + 1)
+    state = run.attempted = make_state(run, status, (expected or 0) + 1)
     try:
         if journal.durable:
             durable = cast(DurableStore, store)
@@ -67,7 +67,7 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
     run.version = state.version
 
 
-def state_of(run: Run, status: CompletionReason | Literal["running"], version: int) -> OperationState:
+def make_state(run: Run, status: CompletionReason | Literal["running"], version: int) -> OperationState:
     """Return what a store keeps of a run."""
     state = OperationState(
         operation_id=run.operation_id,
@@ -90,7 +90,7 @@ def state_of(run: Run, status: CompletionReason | Literal["running"], version: i
         last_content=run.last_content,
         error_type=run.failure[0] if run.failure is not None else None,
         error_message=run.failure[1] if run.failure is not None else None,
-        steering=steering(run) if run.steered else None,
+        steering=make_steering(run) if run.steered else None,
         conversation_id=run.conversation_id,
         traceparents=list(run.traceparents),
         waiting_since_unix_nano=run.waiting_since_unix_nano,
@@ -129,7 +129,7 @@ def _equal_as_json(run: Run, stored: OperationState, attempted: OperationState) 
     return run.journal.durable and msgspec.json.encode(stored) == msgspec.json.encode(attempted)
 
 
-def steering(run: Run) -> Steering:
+def make_steering(run: Run) -> Steering:
     """What hooks have made of a run."""
     return Steering(
         instructions=run.instructions if run.instructions != run.agent.instructions else None,
@@ -144,7 +144,7 @@ def steering(run: Run) -> Steering:
 
 
 async def save_end(run: Run, reason: CompletionReason, error: Exception | None) -> None:
-    """Store how a segment ended; in a durable store together with the events that tell it."""
+    """Store how a segment ended; in a durable store together with its last events."""
     journal = run.journal
     if reason == "error" and error is not None:
         run.failure = type(error).__name__, storable_text(message_of(error))

@@ -27,12 +27,12 @@ from hookline.runtime._seams import RunControl
 from hookline.runtime._state import BegunCall, Decision, OpenStep, OperationResult, OperationState, Reject, Step
 from hookline.runtime._sub_agents import (
     describe_result,
+    emit_completed,
     failed_result,
     lead_to_result,
     record_agent_result,
-    tell_completed,
 )
-from hookline.runtime._tool_calls import Job, tell_result
+from hookline.runtime._tool_calls import Job, emit_result
 
 __all__ = ["run_segment"]
 
@@ -89,7 +89,7 @@ async def recover(run: Run) -> CompletionReason | None:
         else:
             reason = await work() or limit_reached(run)
     except BaseException:
-        tell_stopped_agents(run)
+        emit_stopped_agents(run)
         raise
     finally:
         after_step(run, step, should_continue=reason is None)
@@ -131,12 +131,12 @@ async def continue_step(run: Run, step: Step, jobs: list[Job]) -> CompletionReas
     return await run_jobs(run, step, jobs)
 
 
-def tell_stopped_agents(run: Run) -> None:
-    """Tell the end of the sub-agents that could not continue, because their caller was stopped."""
+def emit_stopped_agents(run: Run) -> None:
+    """Emit the end of the sub-agents that could not continue, because their caller was stopped."""
     begun = run.journal.begun
     for name, each in list(begun.items()):
         if each.child is not None and not each.ended:
-            tell_completed(run, restore_agent_call(run, each), each.child, success=False)
+            emit_completed(run, restore_agent_call(run, each), each.child, success=False)
             begun.pop(name)
 
 
@@ -165,7 +165,7 @@ def settle_begun_calls(run: Run, step: Step) -> list[Job]:
                 step_index=step.index,
                 **run.call_ids,
             )
-            tell_result(run, call, ToolResult(content=LOST, success=False, error_type=LOST_TYPE), perf_counter_ns())
+            emit_result(run, call, ToolResult(content=LOST, success=False, error_type=LOST_TYPE), perf_counter_ns())
             content = f"{LOST_TYPE}: {LOST}"
         step.ran = True
         outcome = ToolOutcome(
@@ -218,7 +218,7 @@ class RecoveredAgentJob(msgspec.Struct, eq=False):
 
 
 async def continue_agent(run: Run, call: SubAgentCall, begun: BegunCall) -> AgentResult:
-    """Continue a sub-agent that was under way, and tell its end if that was not told before.
+    """Continue a sub-agent that was under way, and emit its end if that was not emitted before.
 
     Returns:
         What the model is told of it.
@@ -238,7 +238,7 @@ async def continue_agent(run: Run, call: SubAgentCall, begun: BegunCall) -> Agen
     if outcome is None or outcome.reason == "error":
         return failed_result(run, call, error, announced=announced)
     if not announced:
-        tell_completed(run, call, child_id, success=outcome.reason == "done")
+        emit_completed(run, call, child_id, success=outcome.reason == "done")
     assert isinstance(agent, Agent)
     return AgentResult(output=describe_result(agent, outcome), reason=outcome.reason)
 

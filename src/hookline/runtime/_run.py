@@ -196,6 +196,7 @@ class Run(Conversation):
         "dispatcher",
         "drain_timeout",
         "earlier_ms",
+        "emit",
         "enclosing",
         "ended",
         "exec_child",
@@ -228,7 +229,6 @@ class Run(Conversation):
         "store",
         "stored_offer",
         "task",
-        "tell",
         "tenant_id",
         "text",
         "thread",
@@ -266,14 +266,14 @@ class Run(Conversation):
         self.history = history
         """How many of the first messages are no input of this run: a session's conversation so far."""
         self.journal: Journal = NO_JOURNAL
-        self.tell: Callable[[Event], None] = dispatcher.dispatch
+        self.emit: Callable[[Event], None] = dispatcher.dispatch
         """Dispatches an event. Callers ask `hooked` first, so that an event is built only if somebody wants it."""
         self.ask_observers: Callable[[BeforeToolCall], Awaitable[ToolResult | None]]
         """Dispatches the event that observers may answer."""
         self.ask_observers = dispatcher.dispatch_before_tool_call
         if isinstance(store, DurableStore):
             self.journal = Journal(state, dispatcher, recovered=recovered)
-            self.tell, self.ask_observers = self.journal.tell, self.journal.ask_observers
+            self.emit, self.ask_observers = self.journal.emit, self.journal.ask_observers
         self.critical: RequiredDeliveries | None = None
         """Watches the deliveries that the operation is for, where this process makes them."""
         self.interceptors = all_interceptor_keys(state, hooks)
@@ -302,9 +302,9 @@ class Run(Conversation):
         self.claimed = False
         """Whether the store has taken note of this segment."""
         self.finishing = False
-        """Whether its work is over and its end is being stored and told."""
+        """Whether its work is over and its end is being stored and announced."""
         self.closed = False
-        """Whether its end was told."""
+        """Whether its end was announced."""
         self.failure: tuple[str, str] | None = None
         """Class and message of the exception with which it ends; not the exception, whose frames refer to the run."""
         on_asyncio = runs_on_asyncio()
@@ -567,23 +567,23 @@ DETAIL_CHARACTERS = 8_000
 
 
 def before_step(run: Run) -> Step:
-    """Begin a step and tell it."""
+    """Begin a step and emit its first event."""
     step = Step(run.steps)
     run.step_index = step.index
     run.steps += 1
     run.step = step
     if run.hooked(BeforeStep):
-        run.tell(BeforeStep(**run.ids, step_index=step.index))
+        run.emit(BeforeStep(**run.ids, step_index=step.index))
     return step
 
 
 def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
-    """End a step and tell it, whatever happened in it."""
+    """End a step, whatever happened in it, and emit its second event."""
     run.step = None
     if not run.hooked(AfterStep):
         return
     now = perf_counter_ns()
-    run.tell(
+    run.emit(
         AfterStep(
             **run.ids,
             step_index=step.index,

@@ -192,7 +192,7 @@ class AgentSession:
         on_token: OnToken | None = None,
         release: Release = "checked",
     ) -> OperationResult:
-        """Work on a task, going on with the conversation so far.
+        """Work on a task, and continue the conversation so far.
 
         Args:
             prompt: What the user says.
@@ -241,7 +241,7 @@ class AgentSession:
         release: Release = "checked",
         allow_missing_hooks: bool = False,
     ) -> OperationResult:
-        """Go on with the task that waits for a person. The hooks that the task was given so far are there again.
+        """Continue the task that waits for a person, with the hooks that it was given so far.
 
         Args:
             decisions: What a person decided, as for `resume_agent`.

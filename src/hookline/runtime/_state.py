@@ -163,7 +163,7 @@ class OpenStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All that is known of an operation between two steps: JSON and back, so that another process can resume it.
+    """The state of an operation between two steps; it goes through JSON, so that another process can resume it.
 
     Attributes:
         operation_id: The run.
@@ -277,14 +277,14 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DurableStore(abc.ABC):
-    """An `OperationStore` that keeps what happened too, so that an operation outlives its process.
+    """An `OperationStore` that also keeps events and calls under way, so that an operation outlives its process.
 
     A run on such a store writes its state before and after every tool, with the events since the last write, in one
     transaction; deliveries to the hooks of the state are made in the same transaction.
     """
 
     def check_open(self) -> None:  # noqa: B027 - most have nothing to open
-        """Refuse to be used as it is now; most stores always can be.
+        """Raise if the store cannot be used now; most stores always can be.
 
         Raises:
             HookUsageError: If it is not open, or not here.
@@ -323,11 +323,11 @@ class DurableStore(abc.ABC):
 
     @abc.abstractmethod
     async def release(self, operation_id: str) -> None:
-        """Let go of a running operation that this process will not go on with, so that another one may."""
+        """Release a running operation that this process will not continue, so that another one may."""
 
     @abc.abstractmethod
     async def children(self, operation_id: str) -> list[OperationState]:
-        """The operations that it called as sub-agents and that have not ended."""
+        """Return the operations that this one called as sub-agents and that have not ended."""
 
 
 class LiveState:
@@ -461,7 +461,7 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     denied: Denial | None = None
 
     def raise_for_error(self) -> "OperationResult":
-        """Raise what a failed run raised; every other end is returned as it is.
+        """Raise what a failed run raised, or return the result of any other run.
 
         Returns:
             The result itself, for `(await exec_agent(...)).raise_for_error().output`.
@@ -476,7 +476,7 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step:
-    """One turn of the loop, while it lasts."""
+    """One step of a run, while it lasts."""
 
     def __init__(self, index: int) -> None:
         self.index = index

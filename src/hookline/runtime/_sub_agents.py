@@ -21,14 +21,14 @@ from hookline.runtime._tool_calls import parse_args
 __all__ = [
     "SubAgentJob",
     "describe_result",
+    "emit_called",
+    "emit_completed",
+    "emit_failed",
     "emit_unrun_pair",
     "failed_result",
     "lead_agent_call",
     "lead_to_result",
     "record_agent_result",
-    "tell_called",
-    "tell_completed",
-    "tell_failed",
 ]
 
 
@@ -90,7 +90,7 @@ async def lead_sub_agent(run: Run, call: SubAgentCall, problem: str | None, call
 async def lead_to_result(
     run: Run, call: SubAgentCall, terminal: Callable[[SubAgentCall], Awaitable[AgentResult]], control: RunControl
 ) -> AgentResult:
-    """Lead a call of a sub-agent through its interceptors.
+    """Run a call of a sub-agent through its interceptors, and return a result in every case.
 
     Returns:
         What the model is told, also of a call that was denied or failed.
@@ -100,7 +100,7 @@ async def lead_to_result(
     except StoreUnavailableError:
         raise
     except Exception as error:  # the terminal raises none: a hook has answered with it
-        tell_called(run, call)
+        emit_called(run, call)
         return failed_result(run, call, error)
     if not passage.reached:
         return emit_unrun_pair(run, passage)
@@ -117,7 +117,7 @@ async def lead_agent_call(
     terminal: Callable[[SubAgentCall], Awaitable[AgentResult]],
     control: RunControl | None = None,
 ) -> Traversal:
-    """Lead a call of a sub-agent through its interceptors, and note a denial that ends the run."""
+    """Run a call of a sub-agent through its interceptors, and note a denial that ends the run."""
     passage = await run_through_chain(run, call, terminal, control)
     if passage.denied is not None and passage.stop:
         run.denied = passage.denied
@@ -131,15 +131,15 @@ def emit_unrun_pair(run: Run, passage: Traversal) -> AgentResult:
         What the model is told.
     """
     call: SubAgentCall = passage.call
-    tell_called(run, call)
+    emit_called(run, call)
     if passage.denied is not None:
-        tell_failed(run, call, passage.denied.reason)
+        emit_failed(run, call, passage.denied.reason)
         return AgentResult(output=passage.denied.reason, reason="interrupted")
     answer: AgentResult = passage.result
     if answer.reason == "error":
-        tell_failed(run, call, answer.output)
+        emit_failed(run, call, answer.output)
     else:
-        tell_completed(run, call, "", success=answer.reason == "done")
+        emit_completed(run, call, "", success=answer.reason == "done")
     return answer
 
 
@@ -153,28 +153,28 @@ def failed_result(run: Run, call: SubAgentCall, error: BaseException, *, announc
         announced: Whether hooks were told of its end already.
     """
     if not announced:
-        tell_failed(run, call, message_of(error))
+        emit_failed(run, call, message_of(error))
     output = f"The agent {call.callee_id!r} failed: {type(error).__name__}: {message_of(error)}"
     return AgentResult(output=output, reason="error")
 
 
-def tell_called(run: Run, call: SubAgentCall) -> None:
-    """Tell the first event of the pair."""
+def emit_called(run: Run, call: SubAgentCall) -> None:
+    """Emit the first event of the pair."""
     if run.hooked(BeforeCallAgent):
-        run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
+        run.emit(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
 
 
-def tell_failed(run: Run, call: SubAgentCall, error: str) -> None:
-    """Tell the second event of the pair, of a sub-agent that failed or was refused."""
+def emit_failed(run: Run, call: SubAgentCall, error: str) -> None:
+    """Emit the second event of the pair, of a sub-agent that failed or was refused."""
     if run.hooked(OnCallAgentError):
-        run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=error))
+        run.emit(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=error))
 
 
 async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
     """Call a sub-agent, inside of the interceptors: `beforeCallAgent` → child → its second event."""
     child_id = new_operation_id()
     run.journal.begin_agent(call, calling.tool_call_id, child_id)
-    tell_called(run, call)
+    emit_called(run, call)
     work = run_sub_agent(run, call, problem, child_id)
     try:
         return await (instrument(run, call, work) if SubAgentCall in run.enclosing else work)
@@ -183,7 +183,7 @@ async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None, call
 
 
 async def run_sub_agent(run: Run, call: SubAgentCall, problem: str | None, child_id: str) -> AgentResult:
-    """Run the sub-agent itself, and tell the second event of the pair."""
+    """Run the sub-agent itself, and emit the second event of the pair."""
     try:
         await checkpoint(run)
     except BaseException as error:
@@ -206,16 +206,16 @@ async def run_sub_agent(run: Run, call: SubAgentCall, problem: str | None, child
             raise  # the parent cannot go on either, and both are gone on with elsewhere
         return answer
     except BaseException:
-        tell_completed(run, call, child_id, success=False)
+        emit_completed(run, call, child_id, success=False)
         raise
-    tell_completed(run, call, child_id, success=result.reason == "done")
+    emit_completed(run, call, child_id, success=result.reason == "done")
     return AgentResult(output=describe_result(agent, result), reason=result.reason)
 
 
-def tell_completed(run: Run, call: SubAgentCall, child_id: str, *, success: bool) -> None:
-    """Tell the second event of the pair, of a sub-agent that came to an end."""
+def emit_completed(run: Run, call: SubAgentCall, child_id: str, *, success: bool) -> None:
+    """Emit the second event of the pair, of a sub-agent that came to an end."""
     if run.hooked(AfterCallAgent):
-        run.tell(
+        run.emit(
             AfterCallAgent(
                 **run.ids, callee_id=call.callee_id, sub_operation_id=child_id, thread_id=child_id, success=success
             )

@@ -177,7 +177,7 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
         run, step, approved = self.run, self.step, self.approved
         control = RunControl(run, run.watch, approved, approved, approved, self.asked_by, self._ask)
         traversal = await run_through_chain(run, self.call, self._reach_tool, control)
-        final: ToolCall = traversal.call if traversal.reached else counted(run, traversal.call, self.call)
+        final: ToolCall = traversal.call if traversal.reached else reindex_call(run, traversal.call, self.call)
         if traversal.asked is not None and not run.can_ask:
             hook_id = traversal.asked_by.id if traversal.asked_by is not None else ""
             traversal.denied = Denial(hook_id=hook_id, reason=f"Nobody can be asked here: {traversal.asked.prompt}")
@@ -187,7 +187,7 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
         if traversal.denied is not None and traversal.stop:
             run.denied = traversal.denied
         if traversal.reached:
-            result = traversal.result if traversal.denied is None else withheld(traversal.denied)
+            result = traversal.result if traversal.denied is None else withheld_result(traversal.denied)
         else:
             run.tool_calls += 1
             result = await emit_unrun_pair(run, step, final, traversal)
@@ -200,7 +200,7 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
         if final is self.call:
             return call_tool(run, self.step, final, self.tool, self.problem)
         tool, problem = self._target_of(final)
-        return call_tool(run, self.step, counted(run, final, self.call), tool, problem)
+        return call_tool(run, self.step, reindex_call(run, final, self.call), tool, problem)
 
     def _target_of(self, final: ToolCall) -> tuple[Tool | None, str | None]:
         """Return the tool of a call that interceptors have changed, and what is wrong with its arguments."""
@@ -258,8 +258,8 @@ def tool_job(
     return ToolJob(run, step, request, call, tool, problem)
 
 
-def counted(run: Run, final: ToolCall, call: ToolCall) -> ToolCall:
-    """The final call; one that hooks have turned into a call of another tool counts as such."""
+def reindex_call(run: Run, final: ToolCall, call: ToolCall) -> ToolCall:
+    """Return the final call; one that became a call of another tool gets an index of that tool."""
     if final is call or (final.toolset, final.tool_name) == (call.toolset, call.tool_name):
         return final
     path = f"{final.toolset}/{final.tool_name}"
@@ -284,7 +284,7 @@ def to_pending(call: ToolCall, prompt: str = "") -> PendingTool:
     )
 
 
-def withheld(denial: Denial) -> ToolResult:
+def withheld_result(denial: Denial) -> ToolResult:
     """Return what the model is told of a call whose result it may not see."""
     return ToolResult(
         content=f"The tool ran, but hook {denial.hook_id!r} withheld its result: {denial.reason}", success=False
@@ -315,7 +315,7 @@ async def emit_unrun_pair(run: Run, step: Step, call: ToolCall, passage: Travers
                 answer = result = denial
                 answered_by, mocked = event.answered_by, False
     finally:
-        tell_result(run, call, answer, started, answered_by=answered_by, mocked=mocked)
+        emit_result(run, call, answer, started, answered_by=answered_by, mocked=mocked)
     return result
 
 
@@ -355,10 +355,10 @@ async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, pro
     except BaseException as error:
         interrupted = ToolResult(content=INTERRUPTED, success=False, error_type=INTERRUPTED_TYPE)
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-        tell_result(run, call, interrupted if cancelled else tool_failure(error), started)
+        emit_result(run, call, interrupted if cancelled else tool_failure(error), started)
         raise
     answered_by = event.answered_by if event is not None else None
-    tell_result(run, call, result, started, answered_by=answered_by, mocked=event is not None and event.mocked)
+    emit_result(run, call, result, started, answered_by=answered_by, mocked=event is not None and event.mocked)
     return result
 
 
@@ -380,10 +380,10 @@ async def run_tool(run: Run, call: ToolCall, tool: Tool | None, problem: str | N
         raise
 
 
-def tell_result(
+def emit_result(
     run: Run, call: ToolCall, result: ToolResult, started: int, *, answered_by: str | None = None, mocked: bool = False
 ) -> None:
-    """Tell the second event of the pair."""
+    """Emit the second event of the pair."""
     kind = AfterToolCall if result.error_type is None else OnToolCallError
     if not run.hooked(kind):
         return
@@ -394,11 +394,11 @@ def tell_result(
         "execution_time_ms": (perf_counter_ns() - started) / 1e6,
     }
     if result.error_type is None:
-        run.tell(
+        run.emit(
             AfterToolCall(**run.ids, **_call_fields(call), content=result.content, success=result.success, **further)
         )
     else:
-        run.tell(
+        run.emit(
             OnToolCallError(
                 **run.ids, **_call_fields(call), error=result.content, error_type=result.error_type, **further
             )

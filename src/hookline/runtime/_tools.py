@@ -50,7 +50,7 @@ def is_source(entry: object) -> bool:
 
 @asynccontextmanager
 async def open_sources(sources: Sequence[ToolSource]) -> AsyncIterator[list[Tool]]:
-    """The tools of several sources, one after the other.
+    """Open several sources, one after the other, and give their tools.
 
     Raises:
         AgentDefinitionError: If a source gives something else than tools.
@@ -70,7 +70,7 @@ async def open_sources(sources: Sequence[ToolSource]) -> AsyncIterator[list[Tool
 
 @asynccontextmanager
 async def _open(source: ToolSource) -> AsyncIterator[Sequence[Tool]]:
-    """One source, which cannot spoil a run that is over by failing to close."""
+    """Open one source. A run that is over does not fail because its source cannot be closed."""
     opening = source.open()
     tools = await opening.__aenter__()
     try:
@@ -250,7 +250,7 @@ async def _in_thread(call: Callable[[], object]) -> object:
 
 
 def _parameters(fn: Callable[..., Any], name: str) -> type[msgspec.Struct]:
-    """A struct whose fields are the function's parameters."""
+    """Return a struct whose fields are the function's parameters."""
     where = f"Tool {name!r}"
     try:
         signature = inspect.signature(fn)
@@ -308,7 +308,7 @@ def _validate(kind: type, value: object) -> object:
 
 
 def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """The description and the notes on parameters, from Google sections or `:param name:` fields."""
+    """Return the description and the notes on parameters, from Google sections or `:param name:` fields."""
     notes: dict[str, list[str]] = {}
     told: list[str] = []
     section, current, indent = "", None, 0
