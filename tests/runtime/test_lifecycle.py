@@ -169,6 +169,24 @@ async def test_no_run_goes_without_interceptors_that_only_the_dispatcher_was_giv
     assert (ran.events, live) == ([], {})
 
 
+async def test_a_run_that_two_tasks_close_ends_once() -> None:
+    class SlowDisk(FaultyDisk):
+        async def commit(self, *args: Any, **given: Any) -> None:
+            await super().commit(*args, **given)
+            await anyio.lowlevel.checkpoint()
+
+    seen = Recorder()
+
+    async with HookDispatcher() as dispatcher:
+        run = AdapterRun([seen.hooks], DRIVES, store=SlowDisk(Fault(0, "never")), dispatcher=dispatcher)
+        await run.open()
+        async with anyio.create_task_group() as group:
+            group.start_soon(run.close)
+            group.start_soon(run.close)
+
+    assert seen.names() == ["onComplete"]
+
+
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_run_whose_hooks_cannot_be_registered_is_not_left_running(way: str, store: str) -> None:

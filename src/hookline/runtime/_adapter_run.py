@@ -380,7 +380,7 @@ class AdapterRun:
             error: What the framework's run raised, if `finish` was not called.
         """
         run, life = self._run, self._life
-        if run is None or life is None or live.get(self.operation_id) is not run:
+        if run is None or life is None or run.finishing:
             return
         if error is not None:
             self._undo_done()
