@@ -118,7 +118,7 @@ class AgentDone(msgspec.Struct, frozen=True, kw_only=True):
     continues: Sequence[str] = ()
 
 
-class _Named:
+class _NamedModel:
     """The name of a framework's model; the framework itself asks it."""
 
     def __init__(self, name: str, provider: str) -> None:
@@ -131,7 +131,7 @@ class _Named:
 @lru_cache(maxsize=1000)
 def placeholder_agent(agent_id: str, model: str, provider: str) -> Agent:
     """Return an `Agent` that stands for the framework's own; a process has few of them and runs each many times."""
-    return Agent(id=agent_id, model=_Named(model, provider))
+    return Agent(id=agent_id, model=_NamedModel(model, provider))
 
 
 class AdapterSegment(Run):
@@ -739,13 +739,13 @@ class AdapterRun:
         if SubAgentCall not in run.intercepted:
             result = await terminal(call)
             return AgentDone(output=result.output, ran=True)
-        passage = await lead_agent_call(run, call, terminal)
-        denied = passage.denied
-        if not passage.reached:
-            return AgentDone(output=emit_unrun_pair(run, passage).output, ran=False, changed=True, denied=denied)
+        traversal = await lead_agent_call(run, call, terminal)
+        denied = traversal.denied
+        if not traversal.reached:
+            return AgentDone(output=emit_unrun_pair(run, traversal).output, ran=False, changed=True, denied=denied)
         if denied is not None:
             return AgentDone(output=denied.reason, ran=True, changed=True, denied=denied)
-        output = passage.result.output
+        output = traversal.result.output
         return AgentDone(output=output, ran=True, changed=said != [output])
 
     async def lead_run(
@@ -780,14 +780,14 @@ class AdapterRun:
         if AgentCall not in run.intercepted:
             await terminal(call)
             return AgentDone(output=said[0], ran=True)
-        passage = await run_through_chain(run, call, terminal, control)
-        if passage.denied is not None:
-            run.denied = passage.denied
+        traversal = await run_through_chain(run, call, terminal, control)
+        if traversal.denied is not None:
+            run.denied = traversal.denied
             self.finish("interrupted", "")
-            return AgentDone(output="", ran=passage.reached, changed=True, denied=passage.denied)
-        output = run.last_content = passage.result.output
+            return AgentDone(output="", ran=traversal.reached, changed=True, denied=traversal.denied)
+        output = run.last_content = traversal.result.output
         return AgentDone(
-            output=output, ran=passage.reached, changed=said != [output], continues=tuple(passage.continues)
+            output=output, ran=traversal.reached, changed=said != [output], continues=tuple(traversal.continues)
         )
 
 

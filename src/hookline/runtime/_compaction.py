@@ -81,10 +81,10 @@ async def compact(
     try:
         if CompactCall not in run.intercepted:
             return (await terminal(call)).summary
-        passage = await run_through_chain(run, call, terminal)
-        if passage.refusal is not None:
-            raise passage.refusal
-        result: CompactResult = passage.result
+        traversal = await run_through_chain(run, call, terminal)
+        if traversal.refusal is not None:
+            raise traversal.refusal
+        result: CompactResult = traversal.result
         return result.summary
     except BaseException as error:
         failed = isinstance(error, Exception)

@@ -114,22 +114,22 @@ async def run_through_agent_hooks(
         control.suspended = reason == "waiting_for_human"
         return AgentResult(output=run.last_content, reason=reason)
 
-    passage = await run_through_chain(run, call, terminal, control)
-    if passage.denied is not None:
-        run.denied = passage.denied
-        if passage.reached:
-            run.withhold(passage.denied)
+    traversal = await run_through_chain(run, call, terminal, control)
+    if traversal.denied is not None:
+        run.denied = traversal.denied
+        if traversal.reached:
+            run.withhold(traversal.denied)
         elif not resumed:
             run.refused_from = run.first_input()
         if run.text is not None:
             run.text.withheld(AgentCall)
         return "interrupted", ()
-    result: AgentResult = passage.result
-    if not passage.reached:
+    result: AgentResult = traversal.result
+    if not traversal.reached:
         if resumed:
             run.close_step("Not run, because a hook answered in place of the run.")
         else:
-            apply_agent_call(run, call, passage.call)
+            apply_agent_call(run, call, traversal.call)
         run.messages.append(Message(role="assistant", content=result.output))
         run.last_content = result.output
     elif result.output != run.last_content and not control.suspended:
@@ -138,7 +138,7 @@ async def run_through_agent_hooks(
         # A segment that said nothing ends with the words of the one before, which the reader has.
         silent = resumed and run.last_content == earlier and not run.text.keeps
         await run.text.passed(AgentCall, None if silent else run.last_content)
-    return reason, passage.continues
+    return reason, traversal.continues
 
 
 def apply_agent_call(run: Run, given: AgentCall, final: AgentCall) -> None:

@@ -94,18 +94,18 @@ async def lead_step(
         return StepResult(should_continue=reason is None, content=step.content)
 
     call = StepCall(step_index=step.index, **run.call_ids)
-    passage = await run_through_chain(run, call, terminal, RunControl(run, run.watch, pinned=pinned))
-    if passage.denied is not None:
-        run.denied = passage.denied
-        run.close_step(f"Not run, because a hook denied the step: {passage.denied.reason}")
-        if passage.reached:
-            run.withhold(passage.denied)
+    traversal = await run_through_chain(run, call, terminal, RunControl(run, run.watch, pinned=pinned))
+    if traversal.denied is not None:
+        run.denied = traversal.denied
+        run.close_step(f"Not run, because a hook denied the step: {traversal.denied.reason}")
+        if traversal.reached:
+            run.withhold(traversal.denied)
             step.content = ""
         if run.text is not None:
             run.text.withheld(StepCall)
         return "interrupted"
-    result: StepResult = passage.result
-    if not passage.reached:
+    result: StepResult = traversal.result
+    if not traversal.reached:
         run.close_step("Not run, because a hook answered the step.")
         run.messages.append(Message(role="assistant", content=result.content))
         run.last_content = step.content = result.content
@@ -208,14 +208,14 @@ async def lead_model_call(
 
     if ModelCall not in run.intercepted:
         return await terminal(call)
-    passage = await run_through_chain(run, call, terminal)
-    if passage.denied is not None:
-        run.denied = passage.denied
+    traversal = await run_through_chain(run, call, terminal)
+    if traversal.denied is not None:
+        run.denied = traversal.denied
         run.usage += spent  # an answer that was withheld is paid for all the same
         if run.text is not None:
             run.text.withheld(ModelCall)
         return None
-    given: ModelResponse = passage.result
+    given: ModelResponse = traversal.result
     if run.text is not None:
         await run.text.answered(given.content)
     return given

@@ -371,10 +371,10 @@ class AgentSession:
         if MemoryCall not in run.intercepted:
             await write(call)
         else:
-            passage = await run_through_chain(run, call, write, RunControl(run, NEVER_INTERRUPTED))
-            if passage.denied is not None or not passage.result.stored:
+            traversal = await run_through_chain(run, call, write, RunControl(run, NEVER_INTERRUPTED))
+            if traversal.denied is not None or not traversal.result.stored:
                 return
-            kept = passage.call
+            kept = traversal.call
         self.history = check_messages(kept.value)
         whole = run.refused_from is None and kept.value == call.value
         self._last_input_tokens = run.last_input_tokens if whole else 0  # what is counted then is the text

@@ -96,18 +96,18 @@ async def lead_to_result(
         What the model is told, also of a call that was denied or failed.
     """
     try:
-        passage = await lead_agent_call(run, call, terminal, control)
+        traversal = await lead_agent_call(run, call, terminal, control)
     except StoreUnavailableError:
         raise
     except Exception as error:  # the terminal raises none: a hook has answered with it
         emit_called(run, call)
         return failed_result(run, call, error)
-    if not passage.reached:
-        return emit_unrun_pair(run, passage)
-    if passage.denied is not None:
-        output = f"The agent ran, but hook {passage.denied.hook_id!r} withheld its answer: {passage.denied.reason}"
+    if not traversal.reached:
+        return emit_unrun_pair(run, traversal)
+    if traversal.denied is not None:
+        output = f"The agent ran, but hook {traversal.denied.hook_id!r} withheld its answer: {traversal.denied.reason}"
         return AgentResult(output=output, reason="interrupted")
-    result: AgentResult = passage.result
+    result: AgentResult = traversal.result
     return result
 
 
@@ -118,24 +118,24 @@ async def lead_agent_call(
     control: RunControl | None = None,
 ) -> Traversal:
     """Run a call of a sub-agent through its interceptors, and note a denial that ends the run."""
-    passage = await run_through_chain(run, call, terminal, control)
-    if passage.denied is not None and passage.stop:
-        run.denied = passage.denied
-    return passage
+    traversal = await run_through_chain(run, call, terminal, control)
+    if traversal.denied is not None and traversal.stop:
+        run.denied = traversal.denied
+    return traversal
 
 
-def emit_unrun_pair(run: Run, passage: Traversal) -> AgentResult:
+def emit_unrun_pair(run: Run, traversal: Traversal) -> AgentResult:
     """Emit the pair of events of a call that a hook denied or answered.
 
     Returns:
         What the model is told.
     """
-    call: SubAgentCall = passage.call
+    call: SubAgentCall = traversal.call
     emit_called(run, call)
-    if passage.denied is not None:
-        emit_failed(run, call, passage.denied.reason)
-        return AgentResult(output=passage.denied.reason, reason="interrupted")
-    answer: AgentResult = passage.result
+    if traversal.denied is not None:
+        emit_failed(run, call, traversal.denied.reason)
+        return AgentResult(output=traversal.denied.reason, reason="interrupted")
+    answer: AgentResult = traversal.result
     if answer.reason == "error":
         emit_failed(run, call, answer.output)
     else:

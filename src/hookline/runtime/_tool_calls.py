@@ -291,7 +291,7 @@ def withheld_result(denial: Denial) -> ToolResult:
     )
 
 
-async def emit_unrun_pair(run: Run, step: Step, call: ToolCall, passage: Traversal) -> ToolResult:
+async def emit_unrun_pair(run: Run, step: Step, call: ToolCall, traversal: Traversal) -> ToolResult:
     """Emit the pair of events of a call that a hook denied or answered.
 
     Returns:
@@ -299,19 +299,19 @@ async def emit_unrun_pair(run: Run, step: Step, call: ToolCall, passage: Travers
     """
     await run.executing(step)
     started = perf_counter_ns()
-    answer: ToolResult = passage.answer
-    result: ToolResult = passage.result
-    answered_by = passage.answered_by
-    mocked = passage.denied is None
-    if passage.denied is not None:
-        answer = result = ToolResult(content=passage.denied.reason, success=False)
-        answered_by = passage.denied.hook_id
+    answer: ToolResult = traversal.answer
+    result: ToolResult = traversal.result
+    answered_by = traversal.answered_by
+    mocked = traversal.denied is None
+    if traversal.denied is not None:
+        answer = result = ToolResult(content=traversal.denied.reason, success=False)
+        answered_by = traversal.denied.hook_id
     try:
         if run.hooked(BeforeToolCall):
             event = BeforeToolCall(**run.ids, **_call_fields(call))
             event.__dict__["standing"] = True  # observers see the call; their mocks come too late
             denial = await run.ask_observers(event)
-            if denial is not None and passage.denied is None:
+            if denial is not None and traversal.denied is None:
                 answer = result = denial
                 answered_by, mocked = event.answered_by, False
     finally:
