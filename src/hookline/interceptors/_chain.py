@@ -90,7 +90,7 @@ __all__ = [
 
 
 async def run_beside(traversal: Traversal, through: Awaitable[Any]) -> Any:
-    """Lead a call through its chain, and let hooks that it starts on its way run beside it; all end before this does.
+    """Lead a call through its chain, and run the hooks beside it that are not waited for; all end before this does.
 
     Raises:
         BaseException: What `through` raises.
@@ -128,7 +128,7 @@ async def run_beside(traversal: Traversal, through: Awaitable[Any]) -> Any:
 
 
 async def run_unwaited(traversal: Traversal, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
-    """Run a hook whose failure is only recorded."""
+    """Run a hook that is not waited for: its failure is only recorded."""
     if traversal.started is not None:
         traversal.started.append(hook)
     started = perf_counter()
@@ -161,7 +161,7 @@ async def run_unwaited(traversal: Traversal, hook: CompiledInterceptor, args: tu
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a call in a chain.
+    """The outcome of a call that went through a chain.
 
     Attributes:
         call: The call as it really ran, or as it was when it was denied or answered.
@@ -221,7 +221,7 @@ class Chain:
         check_timeout(hook_timeout, "Chain(hook_timeout=...)")
         if hook_timeout is None:
             raise HookDefinitionError("Chain", "`hook_timeout` is a number of seconds, or math.inf for no limit")
-        placed = _placed(hook_batch(hooks))
+        placed = _with_lanes(hook_batch(hooks))
         self._record = bool(record)
         self._budget = math.inf if budget is None else float(budget)
         self._limited = self._budget < math.inf
@@ -384,8 +384,8 @@ class Chain:
 _NO_HOOKS = CompiledChain((), hook_timeout=math.inf)
 
 
-def _placed(batch: Iterable[AnyHook]) -> list[Placed]:
-    """The interceptors of a batch with the lane of each; plain ones share one lane."""
+def _with_lanes(batch: Iterable[AnyHook]) -> list[Placed]:
+    """Pair the interceptors of a batch with the lane of each; plain ones share one lane."""
     own = object()
     placed: list[Placed] = []
     for entry in batch:

@@ -123,7 +123,7 @@ NEVER_INTERRUPTED: Interruptible = _NeverInterrupted()
 
 
 class RunPolicy(Protocol):
-    """What a run of an agent adds to a chain.
+    """The rules that a run of an agent adds to a chain.
 
     Attributes:
         watch: Says whether the run was interrupted, so that no further hook may start.
@@ -927,7 +927,7 @@ class CompiledChain:
 
 
 class _Places(NamedTuple):
-    """Where a hook stands and where its times are marked; see `CompiledInterceptor`."""
+    """The `outer` hook and the marks of a `CompiledInterceptor`."""
 
     outer: int
     start: int

@@ -1,4 +1,4 @@
-"""What a hook may give back: whether a changed call is still the same call, and what answers a call."""
+"""Validate what hooks return: changed calls, changed results and answers."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ _KEPT = ("operation_id", "agent_id", "user_id", "tenant_id")
 
 
 def check_changed(changed: Call, call: Call) -> str | None:
-    """What is wrong with a changed call; `None` if nothing is.
+    """Return what is wrong with a changed call, or `None`.
 
     Its `metadata` becomes the one that all hooks of the call share.
     """
     try:
-        return _changed(changed, call)
+        return _problem_with_change(changed, call)
     except Exception as error:
         return f"changed the call to something that cannot be used: {described(error)}"
 
 
-def _changed(changed: Call, call: Call) -> str | None:
+def _problem_with_change(changed: Call, call: Call) -> str | None:
     for name in _KEPT if not isinstance(call, ToolCall) else (*_KEPT, "tool_call_id", "call_index", "step_index"):
         old, new = getattr(call, name), getattr(changed, name)
         if new.__class__ is not old.__class__ or new != old:
@@ -89,7 +89,7 @@ def _changed(changed: Call, call: Call) -> str | None:
 
 
 def check_result(result: object) -> str | None:
-    """What is wrong with the fields of a result that a hook gives; `None` if nothing is."""
+    """Return what is wrong with the fields of a hook's result, or `None`."""
     if isinstance(result, ToolResult):
         try:
             as_tool_result(result)
@@ -100,7 +100,7 @@ def check_result(result: object) -> str | None:
         value = getattr(result, name)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             return f"gave a {type(result).__name__} whose `{name}` is {shown(value)}"
-    if isinstance(result, ModelResponse) and not _all(result.tool_calls, ToolRequest, "tool_name"):
+    if isinstance(result, ModelResponse) and not _all_are(result.tool_calls, ToolRequest, "tool_name"):
         return f"gave a ModelResponse whose `tool_calls` are {shown(result.tool_calls)}"
     if isinstance(result, ModelResponse) and not all(
         isinstance(number, int | float) for number in msgspec.structs.astuple(result.usage)
@@ -110,26 +110,26 @@ def check_result(result: object) -> str | None:
 
 
 def check_fields(call: Call) -> str | None:
-    """What is wrong with the fields of a changed call; `None` if nothing is."""
+    """Return what is wrong with the fields of a changed call, or `None`."""
     for name, kind in _FIELDS.get(type(call), {}).items():
         if not isinstance(getattr(call, name), kind):
             return f"changed `{name}` to {shown(getattr(call, name))}"
     messages = call.input if isinstance(call, AgentCall) else getattr(call, "messages", ())
-    if not (_all(messages, Message, "content") and all(message.role in _ROLES for message in messages)):
+    if not (_all_are(messages, Message, "content") and all(message.role in _ROLES for message in messages)):
         return "changed the messages to something that holds no messages"
-    if not _all(getattr(call, "tools", ()), ToolSpec, "name"):
+    if not _all_are(getattr(call, "tools", ()), ToolSpec, "name"):
         return "changed `tools` to something that holds no tools"
     return None
 
 
-def _all(values: object, kind: type, text: str) -> bool:
+def _all_are(values: object, kind: type, text: str) -> bool:
     return isinstance(values, Sequence) and all(
         isinstance(value, kind) and isinstance(getattr(value, text), str) for value in values
     )
 
 
 def result_of(kind: type[msgspec.Struct], answer: object) -> Any:
-    """What `Respond(answer)` gives: a result of that class, or the exception that counts as raised.
+    """Convert the answer of a `Respond` into a result, or the exception that counts as raised.
 
     Raises:
         HookUsageError: If such a call cannot be answered with it.

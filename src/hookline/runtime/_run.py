@@ -14,7 +14,13 @@ import msgspec
 
 from hookline._deadlines import new_scope, runs_on_asyncio
 from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolRequest, ToolResult, ToolSpec, Usage
-from hookline.dispatcher import HookDispatcher, RequiredDeliveries, carried, has_webhooks, local
+from hookline.dispatcher import (
+    HookDispatcher,
+    RequiredDeliveries,
+    has_webhooks,
+    hooks_of_this_process,
+    with_delivering_observers,
+)
 from hookline.errors import message_of
 from hookline.events import (
     AfterStep,
@@ -656,11 +662,11 @@ def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:
     run.data = [*kept, *given]
     every = [*hooks, *(_restore_hook(data) for data in kept)]
     if run.journal.durable:
-        run.hooks = local(every, lambda: run.dispatcher.delivery)
+        run.hooks = hooks_of_this_process(every, lambda: run.dispatcher.delivery)
         return
     if any(data.webhook.fallback == "none" for data in run.data):
         run.critical = RequiredDeliveries()
-    run.hooks = carried(every, run.dispatcher.delivery, run.critical)
+    run.hooks = with_delivering_observers(every, run.dispatcher.delivery, run.critical)
 
 
 def _restore_hook(data: HookData) -> Hook:
