@@ -56,7 +56,6 @@ from hookline.runtime._tools import Tool
 from hookline.webhooks import HookData
 
 __all__ = [
-    "Conversation",
     "Run",
     "after_step",
     "attach_travelling_hooks",
@@ -65,80 +64,6 @@ __all__ = [
     "end_events",
     "live",
 ]
-
-
-class Conversation:
-    """The conversation of a run: its messages, and the calls of its open step."""
-
-    __slots__ = (
-        "decisions",
-        "history",
-        "instructions",
-        "last_content",
-        "messages",
-        "open_calls",
-        "outcomes",
-        "pending",
-        "said_from",
-        "waiting",
-        "waiting_since_unix_nano",
-    )
-
-    messages: list[Message]
-    history: int
-    instructions: str
-    last_content: str
-    said_from: int
-    pending: list[PendingTool]
-    decisions: dict[str, Decision]
-    open_calls: list[ToolRequest]
-    outcomes: dict[str, ToolOutcome]
-    waiting: dict[str, WaitingCall]
-    waiting_since_unix_nano: int | None
-
-    def first_input(self) -> int:
-        """Return the index of the first message that is input of this run, not instructions or earlier conversation."""
-        if self.history:
-            return self.history
-        first = self.messages[0] if self.messages else None
-        return int(first is not None and bool(self.instructions) and first == system_message(self.instructions))
-
-    def restate(self, content: str) -> None:
-        """Replace what the agent said last by what hooks have made of it."""
-        self.last_content = content
-        for at in range(len(self.messages) - 1, self.said_from - 1, -1):
-            message = self.messages[at]
-            if message.role == "assistant":
-                self.messages[at] = msgspec.structs.replace(message, content=content)
-                return
-        self.messages.append(Message(role="assistant", content=content))
-
-    def withhold(self, denial: Denial) -> None:
-        """Hide what the agent said last, because a hook denied it."""
-        self.restate(f"Withheld by hook {denial.hook_id!r}: {denial.reason}")
-        self.last_content = ""
-
-    def undecided(self) -> list[PendingTool]:
-        """Return the calls that still wait for a person."""
-        return [pending for pending in self.pending if pending.tool_call_id not in self.decisions]
-
-    def conversation(self) -> list[Message]:
-        """Return all messages, with the results known so far of a step that waits for a person."""
-        known = [self.outcomes[call.tool_call_id] for call in self.open_calls if call.tool_call_id in self.outcomes]
-        return [*self.messages, *(tool_message(outcome) for outcome in known)]
-
-    def close_step(self, unanswered: str) -> None:
-        """Append the results of the open calls, one message each, in the model's order.
-
-        Args:
-            unanswered: What the model is told of a call that has no result.
-        """
-        for call in self.open_calls:
-            outcome = self.outcomes.get(call.tool_call_id)
-            content = outcome.content if outcome is not None else unanswered
-            self.messages.append(Message(role="tool", content=content, tool_call_id=call.tool_call_id))
-        self.open_calls, self.outcomes, self.pending, self.decisions, self.waiting = [], {}, [], {}, {}
-        self.waiting_since_unix_nano = None
 
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
@@ -173,7 +98,7 @@ Remember = Callable[["Run"], Awaitable[None]]
 UNSTEERED = Steering()
 
 
-class Run(Conversation):
+class Run:
     """One segment of an operation: from `exec_agent` or `resume_agent` to its return."""
 
     can_ask = True  # a person, about a tool call
@@ -198,6 +123,7 @@ class Run(Conversation):
         "conversation_id",
         "critical",
         "data",
+        "decisions",
         "denied",
         "dispatcher",
         "drain_timeout",
@@ -209,22 +135,30 @@ class Run(Conversation):
         "failure",
         "finishing",
         "halted",
+        "history",
         "hooks",
         "ids",
+        "instructions",
         "intercepted",
         "interceptors",
         "journal",
+        "last_content",
         "last_input_tokens",
         "llm_calls",
+        "messages",
         "metadata",
         "offer",
         "offered",
+        "open_calls",
         "operation_id",
+        "outcomes",
         "parent",
+        "pending",
         "phases",
         "polls",
         "refused_from",
         "remember",
+        "said_from",
         "scope",
         "started",
         "steered",
@@ -244,6 +178,8 @@ class Run(Conversation):
         "usage",
         "user_id",
         "version",
+        "waiting",
+        "waiting_since_unix_nano",
     )
 
     def __init__(
@@ -381,6 +317,52 @@ class Run(Conversation):
     def recovering(self) -> bool:
         """Whether the next step continues what a process that died has left."""
         return self.journal.recovered
+
+    # Its conversation.
+
+    def first_input(self) -> int:
+        """Return the index of the first message that is input of this run, not instructions or earlier conversation."""
+        if self.history:
+            return self.history
+        first = self.messages[0] if self.messages else None
+        return int(first is not None and bool(self.instructions) and first == system_message(self.instructions))
+
+    def restate(self, content: str) -> None:
+        """Replace what the agent said last by what hooks have made of it."""
+        self.last_content = content
+        for at in range(len(self.messages) - 1, self.said_from - 1, -1):
+            message = self.messages[at]
+            if message.role == "assistant":
+                self.messages[at] = msgspec.structs.replace(message, content=content)
+                return
+        self.messages.append(Message(role="assistant", content=content))
+
+    def withhold(self, denial: Denial) -> None:
+        """Hide what the agent said last, because a hook denied it."""
+        self.restate(f"Withheld by hook {denial.hook_id!r}: {denial.reason}")
+        self.last_content = ""
+
+    def undecided(self) -> list[PendingTool]:
+        """Return the calls that still wait for a person."""
+        return [pending for pending in self.pending if pending.tool_call_id not in self.decisions]
+
+    def conversation(self) -> list[Message]:
+        """Return all messages, with the results known so far of a step that waits for a person."""
+        known = [self.outcomes[call.tool_call_id] for call in self.open_calls if call.tool_call_id in self.outcomes]
+        return [*self.messages, *(tool_message(outcome) for outcome in known)]
+
+    def close_step(self, unanswered: str) -> None:
+        """Append the results of the open calls, one message each, in the model's order.
+
+        Args:
+            unanswered: What the model is told of a call that has no result.
+        """
+        for call in self.open_calls:
+            outcome = self.outcomes.get(call.tool_call_id)
+            content = outcome.content if outcome is not None else unanswered
+            self.messages.append(Message(role="tool", content=content, tool_call_id=call.tool_call_id))
+        self.open_calls, self.outcomes, self.pending, self.decisions, self.waiting = [], {}, [], {}, {}
+        self.waiting_since_unix_nano = None
 
     # What the model may call.
 
