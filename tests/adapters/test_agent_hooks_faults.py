@@ -131,7 +131,7 @@ async def test_a_policy_that_blocks_holds_nobody_up_in_a_thread() -> None:
             return Verdict.allow()
 
     sums = Sums()
-    policies = PolicyHooks(Blocking(), in_thread=True, timeout=0.02)
+    policies = PolicyHooks(Blocking(), in_thread=True, timeout=0.25)
 
     result = await exec_agent(agent(sums, asks("pay", to="Ada", amount=1), says("ok")), "go", hooks=[policies])
     release.set()
