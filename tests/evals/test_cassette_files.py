@@ -24,7 +24,7 @@ from hookline.evals.cassettes._cassette import (
     CassetteFileError,
     CassetteVersionError,
     CassetteWriteError,
-    Recording,
+    RecordedCall,
 )
 
 HEAD = "hookline_cassette: 1\nname: case\nmatching: keyed\n"
@@ -106,9 +106,9 @@ def test_what_is_shown_only_where_it_is_needed(tmp_path: Path) -> None:
     path = tmp_path / "case.yaml"
     cassette = Cassette(path=path)
     recordings = [
-        Recording(tool="t", args={}, result="", success=False, metadata={"rule": "r"}),
-        Recording(tool="t", args={}, result="why", success=False, raised="LookupError", call_index=2),
-        Recording(tool="t", args={}, result="", agent="guide", operation=2),
+        RecordedCall(tool="t", args={}, result="", success=False, metadata={"rule": "r"}),
+        RecordedCall(tool="t", args={}, result="why", success=False, raised="LookupError", call_index=2),
+        RecordedCall(tool="t", args={}, result="", agent="guide", operation=2),
     ]
     for recording in recordings:
         cassette._recordings.add(("", recording.tool, str(recording.call_index)), recording)

@@ -108,7 +108,7 @@ class Waterfall:
     """
 
     def __init__(self, bars: Iterable[Bar], *, now: int = 0) -> None:
-        self.bars = _sorted(bars)
+        self.bars = _sort_bars(bars)
         self.now = now
         # Clocks of several processes may have put what is inside before what it is inside of.
         self.start = min((bar.start for _, bar in self.rows()), default=0)
@@ -342,7 +342,7 @@ class _Story:
         return last if last is not None and last.end is None else None
 
 
-def _sorted(bars: Iterable[Bar]) -> list[Bar]:
+def _sort_bars(bars: Iterable[Bar]) -> list[Bar]:
     """Put bars and those inside of them in the order of their beginnings."""
     ordered = sorted(bars, key=lambda bar: bar.start)
     waiting = list(ordered)

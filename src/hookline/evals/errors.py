@@ -1,4 +1,4 @@
-"""What evaluations raise, in one tree.
+"""The errors that evaluations raise.
 
 ```
 HooklineError
@@ -65,7 +65,7 @@ __all__ = [
 
 
 class UnknownSuiteError(HooklineError, LookupError):
-    """There is no suite of that name.
+    """No suite has the requested name.
 
     Attributes:
         name: What was asked for.
@@ -81,7 +81,7 @@ class UnknownSuiteError(HooklineError, LookupError):
 
 
 class UnknownTaskError(HooklineError, LookupError):
-    """A suite has no task of that name.
+    """A suite has no task of the requested name.
 
     Attributes:
         suite: The suite.
@@ -98,7 +98,7 @@ class UnknownTaskError(HooklineError, LookupError):
 
 
 class ForbiddenToolError(ToolCallError):
-    """A tool would really have run although the run was to be answered by a recording alone.
+    """A real tool was about to run in a run that must be answered without real tools.
 
     Attributes:
         tool: The tool, as `toolset/name`.
@@ -113,7 +113,7 @@ class ForbiddenToolError(ToolCallError):
 
 
 class ReportError(HooklineError, OSError):
-    """A report cannot be written where it was asked for.
+    """A report cannot be written to the requested file.
 
     Attributes:
         path: Where.
@@ -153,7 +153,9 @@ class EventFileError(HooklineError, ValueError):
 
 
 class AnswerError(HooklineError):
-    """A rule is for a call and has no answer to it; the model is told so, and the real tool does not run.
+    """A rule matches a call but has no answer to it.
+
+    The model reads the reason as a failed result, and the real tool does not run.
 
     Attributes:
         reason: Why it has none.
@@ -168,11 +170,11 @@ class AnswerError(HooklineError):
 
 
 class NeverMatchingRuleWarning(UserWarning):
-    """A rule was made that no call can ever match."""
+    """A rule was added that no call can ever match."""
 
 
-def checked_name(name: object) -> str:
-    """The name of a rule or of a fault, which stands in the provenance of every call that it is for.
+def check_name(name: object) -> str:
+    """Return the name of a rule or of a fault if it is text.
 
     Raises:
         HookUsageError: If it is no text.
@@ -183,7 +185,7 @@ def checked_name(name: object) -> str:
 
 
 class CassetteError(HooklineError):
-    """Something is wrong with a cassette. The file that it is about is left as it is.
+    """A cassette cannot be read or saved. Its file is left unchanged.
 
     Attributes:
         path: The file.
@@ -211,7 +213,7 @@ class CassetteFileError(CassetteError, ValueError):
 
 
 class CassetteVersionError(CassetteFileError):
-    """A cassette has a format version that this hookline does not read.
+    """A cassette has a format version that this version of hookline does not read.
 
     Attributes:
         path: The file.
@@ -230,7 +232,7 @@ class CassetteVersionError(CassetteFileError):
 
 
 class CassetteConflictError(CassetteError):
-    """Somebody else has written a cassette's file since it was read, so that saving would lose recordings.
+    """Another process wrote the cassette's file after it was read, so saving would lose recordings.
 
     Attributes:
         path: The file.
@@ -249,7 +251,7 @@ class CassetteConflictError(CassetteError):
 
 
 class CassetteWriteError(CassetteError, OSError):
-    """A cassette's file cannot be written where it is to be.
+    """A cassette's file cannot be written.
 
     Attributes:
         path: The file.
@@ -265,7 +267,7 @@ class CassetteWriteError(CassetteError, OSError):
 
 
 class UnrecordedOperationError(HooklineError, KeyError):
-    """A recorder has seen nothing of an operation.
+    """A recorder has no events of the requested operation.
 
     Attributes:
         operation_id: What was asked for.
@@ -277,11 +279,11 @@ class UnrecordedOperationError(HooklineError, KeyError):
         self.operation_id, self.known = operation_id, known
 
     def __str__(self) -> str:
-        return f"No operation {self.operation_id!r} was recorded. {_recorded(self.known)}"
+        return f"No operation {self.operation_id!r} was recorded. {_list_operations(self.known)}"
 
 
 class NotOneOperationError(HooklineError, LookupError):
-    """The only operation was asked for, and there is none, or more than one.
+    """`EventRecorder.only` was read, but none or several operations were recorded.
 
     Attributes:
         known: The operations that were recorded, sub-agents' left out.
@@ -293,14 +295,13 @@ class NotOneOperationError(HooklineError, LookupError):
 
     def __str__(self) -> str:
         if not self.known:
-            return f"No operation was recorded. {_recorded(self.known)}"
-        return (
-            f"{len(self.known)} operations were recorded, not one. {_recorded(self.known)} Ask for one with `of(id)`."
-        )
+            return f"No operation was recorded. {_list_operations(self.known)}"
+        known = _list_operations(self.known)
+        return f"{len(self.known)} operations were recorded, not one. {known} Ask for one with `of(id)`."
 
 
 class UnseenEventError(HooklineError, LookupError):
-    """An operation has no event of the kind that was asked for.
+    """An operation has no event of the requested kind.
 
     Attributes:
         wanted: What was asked for.
@@ -312,11 +313,11 @@ class UnseenEventError(HooklineError, LookupError):
         self.wanted, self.seen = wanted, seen
 
     def __str__(self) -> str:
-        return f"There is no {self.wanted}.{_told(self.seen)}"
+        return f"There is no {self.wanted}.{_list_events(self.seen)}"
 
 
 class EventWaitError(HooklineError, TimeoutError):
-    """An event that was waited for did not happen in time.
+    """The awaited event did not happen in time.
 
     Attributes:
         wanted: What was waited for.
@@ -332,17 +333,17 @@ class EventWaitError(HooklineError, TimeoutError):
 
     def __str__(self) -> str:
         wanted = f"no {self.wanted}" if self.count == 1 else f"only {self.met} of {self.count} {self.wanted}"
-        return f"There was {wanted} within {self.timeout:g} s.{_told(self.seen)}"
+        return f"There was {wanted} within {self.timeout:g} s.{_list_events(self.seen)}"
 
 
-def _recorded(known: list[str]) -> str:
+def _list_operations(known: list[str]) -> str:
     if not known:
         return "Give `recorder.hooks` to the run, as hooks=[recorder.hooks]."
     names = ", ".join(map(repr, known[:20]))
     return f"There are: {names}{', …' if len(known) > 20 else ''}."
 
 
-def _told(seen: list[str]) -> str:
+def _list_events(seen: list[str]) -> str:
     if not seen:
         return " No event was seen at all: give `recorder.hooks` to the run, as hooks=[recorder.hooks]."
     return "\nSeen:\n" + "\n".join(f"  {line}" for line in seen)
@@ -353,7 +354,7 @@ MAX_SECONDS = 1e9
 
 
 class FaultDefinitionError(HooklineError, ValueError):
-    """A fault cannot strike as it was given.
+    """A fault was defined with a value that makes no sense.
 
     Attributes:
         fault: Which kind of fault, or which rule for one.
@@ -370,7 +371,7 @@ class FaultDefinitionError(HooklineError, ValueError):
 
 
 class FaultFileError(HooklineError, ValueError):
-    """A file of faults cannot be read; nothing of it is used.
+    """A file of faults cannot be used. None of its faults are loaded.
 
     Attributes:
         path: The file.
@@ -388,7 +389,7 @@ class FaultFileError(HooklineError, ValueError):
 
 
 def check_seconds(fault: str, field: str, value: object, *, positive: bool = False) -> None:
-    """Refuse what is no duration.
+    """Raise an error unless a value is a valid number of seconds.
 
     Args:
         fault: How the error names the fault.
@@ -406,7 +407,7 @@ def check_seconds(fault: str, field: str, value: object, *, positive: bool = Fal
 
 
 def check_count(fault: str, field: str, value: object, *, most: int) -> None:
-    """Refuse what is no whole number from 1.
+    """Raise an error unless a value is a whole number from 1 to a limit.
 
     Args:
         fault: How the error names the fault.
@@ -422,7 +423,7 @@ def check_count(fault: str, field: str, value: object, *, most: int) -> None:
 
 
 def check_probability(fault: str, value: object) -> None:
-    """Refuse what is no probability.
+    """Raise an error unless a value is a probability.
 
     Args:
         fault: How the error names the fault, or the rule for it.
@@ -440,7 +441,7 @@ def _number(value: object) -> TypeGuard[int | float]:
 
 
 class SuiteFileError(HooklineError, ValueError):
-    """A suite's file cannot be used.
+    """The file of a suite cannot be used.
 
     Attributes:
         path: The file.
@@ -458,7 +459,7 @@ class SuiteFileError(HooklineError, ValueError):
 
 
 class ToolNameError(HookUsageError):
-    """A check, an expectation or a mock is about a tool that the agent does not have, so that it would never match.
+    """A check, an expectation or a mock names a tool that the agent does not have, so it could never match.
 
     Attributes:
         task: The task with its suite.
@@ -492,7 +493,7 @@ class RunFileError(HooklineError, ValueError):
 
 
 class CassetteFolderError(HooklineError, ValueError):
-    """A run records or replays, and does not know where its cassettes are.
+    """A run records or replays cassettes, but the folder of the cassettes is missing or not named.
 
     Attributes:
         mode: The mode of the run.
@@ -511,7 +512,7 @@ class CassetteFolderError(HooklineError, ValueError):
 
 
 class UnknownAttackChoiceError(HooklineError, LookupError):
-    """There is no such policy or wording of an attack.
+    """No attack policy or wording has the requested name.
 
     Attributes:
         choice: What was to be chosen: `"policy"` or `"wording"`.

@@ -1,4 +1,4 @@
-"""What an adapter's tests give to the contract: a stage that plays scenes in its framework."""
+"""The stage that an adapter's tests provide: it plays scenes in the adapter's framework."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Ran", "Scene", "Stage"]
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be played.
+    """A script for one run: the model's turns, the tools, the sub-agents.
 
     Attributes:
         turns: What the model answers, turn by turn; asked once more, it raises. Calls of sub-agents have the toolset
@@ -38,7 +38,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """The result of playing a scene.
 
     Attributes:
         output: What the framework's run gave at the end.
@@ -81,5 +81,5 @@ class Stage(Protocol):
         ...
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
-        """Run ONE agent object of the framework as many times at once, each run with hooks of its own."""
+        """Run ONE agent object of the framework several times at once, each run with its own hooks."""
         ...

@@ -1,4 +1,4 @@
-"""What goes wrong with tools, on purpose and always in the same way: `ToolMocks.fault` says where it strikes."""
+"""Inject faults into tool calls, the same ones in every run: errors, delays, rate limits and damaged answers."""
 
 from __future__ import annotations
 
@@ -48,18 +48,21 @@ __all__ = [
 
 
 class Fault(Protocol):
-    """Something that goes wrong with a tool call. Parallel operations share it, so it keeps nothing of a call."""
+    """Something that goes wrong with a tool call.
+
+    Parallel operations share a fault, so it keeps no state of its own.
+    """
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The name of the fault in reports."""
 
     @property
     def replaces(self) -> bool:
-        """Whether it answers in the tool's place; else it changes or delays what the tool answers."""
+        """Whether the fault answers in the tool's place. Otherwise it changes or delays the tool's answer."""
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult | Exception | None:
-        """What the call comes to; asked only if the fault replaces.
+        """Return the answer that replaces the tool's. Called only if the fault replaces.
 
         Args:
             call: The call.
@@ -71,7 +74,7 @@ class Fault(Protocol):
         """
 
     def change(self, result: ToolResult, draw: random.Random) -> ToolResult:
-        """The answer in place of a tool's; asked only if the fault does not replace.
+        """Change the answer of a tool. Called only if the fault does not replace.
 
         Args:
             result: What the tool, or a rule in its place, answered.
@@ -79,7 +82,7 @@ class Fault(Protocol):
         """
 
     def delay_s(self, draw: random.Random) -> float:
-        """Seconds that the call takes because of the fault, before anything else happens to it.
+        """Return how many seconds the fault delays the call, before anything else happens to it.
 
         Args:
             draw: Where anything random comes from.
@@ -92,16 +95,14 @@ class CallFault(msgspec.Struct, frozen=True):
     replaces: ClassVar[bool] = True
 
     def change(self, result: ToolResult, draw: random.Random) -> ToolResult:
-        """See `Fault`. Nothing changes."""
         return result
 
     def delay_s(self, draw: random.Random) -> float:
-        """See `Fault`. No time passes."""
         return 0.0
 
 
 class RaiseError(CallFault, frozen=True):
-    """The tool counts as having raised an exception.
+    """Makes a call fail as if the tool had raised an exception.
 
     Attributes:
         error: The exception, or a class of exceptions that can be made without arguments.
@@ -125,12 +126,11 @@ class RaiseError(CallFault, frozen=True):
             raise FaultDefinitionError("RaiseError", "error", problem) from None
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> Exception:
-        """See `Fault`."""
         return self.error if isinstance(self.error, Exception) else self.error()
 
 
 class FailedResult(CallFault, frozen=True):
-    """The tool answers that it could not do what it was asked for; nothing is raised.
+    """Makes the tool answer with a failed result; nothing is raised.
 
     Attributes:
         content: What the model reads.
@@ -146,12 +146,11 @@ class FailedResult(CallFault, frozen=True):
             raise FaultDefinitionError("FailedResult", "content", f"is text; got {shown(content)}")
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult:
-        """See `Fault`."""
         return ToolResult(content=self.content, success=False)
 
 
 class Timeout(CallFault, frozen=True):
-    """The tool does not answer: after a while it counts as having raised a `TimeoutError`.
+    """Makes a call take a while and then fail as if the tool had raised a `TimeoutError`.
 
     Attributes:
         seconds: How long that takes.
@@ -165,19 +164,17 @@ class Timeout(CallFault, frozen=True):
         check_seconds("Timeout", "seconds", self.seconds)
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> Exception:
-        """See `Fault`."""
         return TimeoutError(f"{call.toolset}/{call.tool_name} did not answer within {self.seconds:g} s.")
 
     def delay_s(self, draw: random.Random) -> float:
-        """See `Fault`."""
         return float(self.seconds)
 
 
 class RateLimit(CallFault, frozen=True, kw_only=True):
-    """Only so many calls of a tool get through in any window of time; the others are refused with a time to wait.
+    """Lets only so many calls of a tool through per window of time, and refuses the others with a time to wait.
 
-    Each operation has its own budget for each tool. Calls that were refused do not count. Those that a model makes at
-    once are counted in the order in which they arrive.
+    Each operation has its own budget for each tool. Refused calls do not count. Calls that a model makes at once are
+    counted in the order in which they arrive.
 
     Attributes:
         calls: How many calls get through, from 1.
@@ -199,7 +196,10 @@ class RateLimit(CallFault, frozen=True, kw_only=True):
             raise FaultDefinitionError("RateLimit", "raises", f"is True or False; got {shown(raises)}")
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult | None:
-        """See `Fault`. The seconds to wait are in the text, and in the metadata as `retry_after_s`."""
+        """Refuse the call if the budget is used up.
+
+        The seconds to wait are in the text, and in the metadata as `retry_after_s`.
+        """
         tool = f"{call.toolset}/{call.tool_name}"
         # Two equal limits are two budgets. The state holds the fault too, so that nothing else gets its id.
         _, passed = clock.state.setdefault((id(self), tool), (self, deque()))
@@ -220,7 +220,7 @@ class RateLimit(CallFault, frozen=True, kw_only=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """The tool answers later; what it answers stays as it is.
+    """Delays the tool's answer without changing it.
 
     Attributes:
         seconds: How much later: always the same, or `Uniform`, `Normal` or `LogNormal`.
@@ -236,21 +236,19 @@ class Latency(msgspec.Struct, frozen=True):
             check_seconds("Latency", "seconds", self.seconds)
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> None:
-        """See `Fault`. There is nothing to answer in the tool's place."""
+        return None
 
     def change(self, result: ToolResult, draw: random.Random) -> ToolResult:
-        """See `Fault`. Nothing changes."""
         return result
 
     def delay_s(self, draw: random.Random) -> float:
-        """See `Fault`."""
         if isinstance(self.seconds, Uniform | Normal | LogNormal):
             return min(self.seconds.seconds(draw), MAX_SECONDS)
         return float(self.seconds)
 
 
 class FaultSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault, and the calls that it may strike.
+    """A fault with the calls that it may strike.
 
     Attributes:
         tool: The pattern of the tools, as `ToolMocks.fault` takes it.
@@ -271,7 +269,7 @@ class FaultSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def strikes(probability: float, *, seed: int, operation: str, tool: str, call_index: int, fault_index: int) -> bool:
-    """Whether a fault strikes a call. The same in every process, whatever was asked before.
+    """Whether a fault strikes a call. The answer is the same in every process, whatever was asked before.
 
     Args:
         probability: From 0 (never) to 1 (always).
@@ -288,7 +286,7 @@ def strikes(probability: float, *, seed: int, operation: str, tool: str, call_in
 
 
 def draw_for(*, seed: int, operation: str, tool: str, call_index: int, fault_index: int) -> random.Random:
-    """The generator of one fault for one call, which nothing else draws from.
+    """Return the random generator of one fault for one call. Nothing else draws from it.
 
     Args:
         seed: The seed of the run.

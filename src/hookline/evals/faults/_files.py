@@ -1,4 +1,4 @@
-"""Faults in a YAML file, for runs that are started from a command line.
+"""Read faults from a YAML file, for runs started from a command line.
 
 ```yaml
 faults:
@@ -69,7 +69,7 @@ def load_faults(path: str | Path) -> list[FaultSpec]:
 
 
 class Kind(NamedTuple):
-    """A fault that a file may name: the keys that it takes, those of them that it needs, how it is made of them."""
+    """How a file defines one kind of fault: the keys it takes, those it needs, and the function that makes it."""
 
     keys: tuple[str, ...]
     needed: tuple[str, ...]
@@ -77,7 +77,7 @@ class Kind(NamedTuple):
 
 
 def _entries(document: Any) -> list[tuple[int, Any]]:
-    """The line and the content of each entry."""
+    """Return the line and the content of each entry."""
     if document is None:
         raise BadLine(1, "the file is empty; it holds a mapping with one key, `faults`")
     if not isinstance(document, LinedDict):
@@ -114,7 +114,7 @@ REQUIRED: Any = object()
 
 
 def _field(given: dict[str, Any], key: str, kind: type, expected: str, *, default: Any = REQUIRED) -> Any:
-    """Take a field out of what was given."""
+    """Remove a field from an entry and return its value, if it is of the expected type."""
     if key not in given:
         if default is not REQUIRED:
             return default

@@ -1,4 +1,4 @@
-"""How long something takes that does not always take equally long."""
+"""Distributions of the time that a call takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LogNormal", "Normal", "Uniform"]
 
 
 class Uniform(msgspec.Struct, frozen=True, kw_only=True):
-    """Any number of seconds between two, each as likely as the other.
+    """A number of seconds between two limits, each equally likely.
 
     Attributes:
         low: The least.
@@ -31,7 +31,7 @@ class Uniform(msgspec.Struct, frozen=True, kw_only=True):
             raise FaultDefinitionError("Uniform", "high", f"is not below `low`; got {self.low:g} and {self.high:g}")
 
     def seconds(self, draw: random.Random) -> float:
-        """One number of seconds.
+        """Draw a number of seconds.
 
         Args:
             draw: Where it comes from.
@@ -40,7 +40,7 @@ class Uniform(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Normal(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of seconds around a mean; what would be less than 0 is 0.
+    """A normally distributed number of seconds; negative values become 0.
 
     Attributes:
         mean: The mean, before that.
@@ -55,7 +55,7 @@ class Normal(msgspec.Struct, frozen=True, kw_only=True):
         check_seconds("Normal", "deviation", self.deviation)
 
     def seconds(self, draw: random.Random) -> float:
-        """One number of seconds.
+        """Draw a number of seconds.
 
         Args:
             draw: Where it comes from.
@@ -64,7 +64,7 @@ class Normal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogNormal(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of seconds as services take them: mostly near the median, at times many times as much.
+    """A log-normally distributed number of seconds, as services take: mostly near the median, at times far above.
 
     Attributes:
         median: Half of the calls take less.
@@ -82,7 +82,7 @@ class LogNormal(msgspec.Struct, frozen=True, kw_only=True):
             raise FaultDefinitionError("LogNormal", "sigma", f"is a number from 0 to 10; got {shown(sigma)}")
 
     def seconds(self, draw: random.Random) -> float:
-        """One number of seconds.
+        """Draw a number of seconds.
 
         Args:
             draw: Where it comes from.

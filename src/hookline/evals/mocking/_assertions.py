@@ -1,4 +1,4 @@
-"""Assertions about the tool calls that were made, which show all of them when they fail."""
+"""Assertions about tool calls. When they fail, they list all calls that were made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from hookline._checks import tool_test
 from hookline.errors import HookUsageError
-from hookline.evals.matching import SeenCall, argument_differences, path_of, shown
+from hookline.evals.matching import SeenCall, argument_differences, format_value, path_of
 
 __all__ = [
     "assert_called",
@@ -30,7 +30,7 @@ ARGUMENTS = 80
 
 
 def calls_of(calls: Sequence[C], pattern: str, args: object = None) -> list[C]:
-    """The calls that a pattern names, in their order.
+    """Select the calls that a pattern matches, in their order.
 
     Args:
         calls: Calls that were made.
@@ -67,7 +67,7 @@ def assert_called(
     found = calls_of(calls, pattern, args)
     if len(found) == times or (times is None and found):
         return
-    what = pattern if args is None else f"{pattern} with {shown(args)}"
+    what = pattern if args is None else f"{pattern} with {format_value(args)}"
     if found:
         raise AssertionError(
             _message(f"{what} was called {_times(len(found))}, not {_times(times or 0)}.", calls, note)
@@ -111,7 +111,7 @@ def assert_called_once_with(calls: Sequence[C], pattern: str, args: object, *, n
         return
     if len(found) > 1:
         raise AssertionError(_message(f"{pattern} was called {_times(len(found))}, not once.", calls, note))
-    reason = f"{pattern} was not called with {shown(args)}."
+    reason = f"{pattern} was not called with {format_value(args)}."
     raise AssertionError(_message(f"{reason}{_near(calls, pattern, args)}", calls, note))
 
 
@@ -163,7 +163,7 @@ def assert_no_unmocked(calls: Sequence[C], mocked: Callable[[C], bool], *, note:
 
 
 def table(calls: Sequence[C], note: Note[C] | None = None) -> str:
-    """Calls as numbered lines: step, tool, arguments, and a note.
+    """Format calls as numbered lines: step, tool, arguments, and a note.
 
     Args:
         calls: Calls that were made.
@@ -177,7 +177,13 @@ def table(calls: Sequence[C], note: Note[C] | None = None) -> str:
     if left_out > 0:
         shown_rows = shown_rows[: ROWS - 10] + shown_rows[-10:]
     cells = [
-        (str(number), f"step {call.step_index}", path_of(call), shown(call.args, ARGUMENTS), note(call) if note else "")
+        (
+            str(number),
+            f"step {call.step_index}",
+            path_of(call),
+            format_value(call.args, ARGUMENTS),
+            note(call) if note else "",
+        )
         for number, call in shown_rows
     ]
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]

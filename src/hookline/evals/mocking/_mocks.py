@@ -1,4 +1,4 @@
-"""`ToolMocks`: rules that answer tool calls in the tools' place, and faults that strike them, as an ordinary bundle."""
+"""`ToolMocks`: a bundle of hooks that answers tool calls by rules, and lets faults strike them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hookline.calls import ToolCall, ToolResult, tool_failure
 from hookline.errors import HookUsageError, ToolResultError, message_of
 from hookline.evals._canonical import canonical
 from hookline.evals._endings import Endings
-from hookline.evals.errors import AnswerError, check_seconds, checked_name
+from hookline.evals.errors import AnswerError, check_name, check_seconds
 from hookline.evals.faults import Clock, Fault, draw_for, strikes
 from hookline.evals.matching import Matcher, SeenCall
-from hookline.evals.mocking._answers import PASS, Taped, Through
+from hookline.evals.mocking._answers import PASS, CassetteAnswer, Passthrough
 from hookline.evals.mocking._rules import Rule, RuleTable
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, is_interrupted, is_settled
 from hookline.runtime import as_result
@@ -51,12 +51,12 @@ __all__ = [
     "FaultRule",
     "FaultStrike",
     "MockedCall",
-    "Operation",
+    "MockedOperation",
     "Outcome",
     "ToolMocks",
-    "broken",
-    "explained",
-    "refusal",
+    "explain_rules",
+    "failed_mock_result",
+    "unanswered_result",
 ]
 
 Outcome = Literal["mocked", "real", "refused", "elsewhere"]
@@ -65,7 +65,7 @@ hook had answered or denied it."""
 
 
 class MockedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A tool call, and what became of it.
+    """A tool call that `ToolMocks` saw, and how it was answered.
 
     Attributes:
         operation_id: The run.
@@ -102,7 +102,7 @@ class MockedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class FaultStrike(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A fault that struck a call.
+    """One fault that struck one call.
 
     Attributes:
         fault: The fault's name.
@@ -120,7 +120,7 @@ class FaultStrike(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class FaultRule:
-    """Which calls a fault strikes, and how many of them. `ToolMocks.fault` makes one.
+    """A fault of a `ToolMocks`, with the calls that it may strike. `ToolMocks.fault` makes one.
 
     Attributes:
         matcher: Which calls.
@@ -144,7 +144,7 @@ class FaultRule:
         self.matcher = matcher
         self.fault = fault
         self.probability = float(probability)
-        self.name = checked_name(name if name is not None else fault.name)
+        self.name = check_name(name if name is not None else fault.name)
         self.index = index
         self.hits = 0
 
@@ -159,8 +159,8 @@ SEARCHED = 2_000
 """How many rules' tools are searched for one that is spelt alike."""
 
 
-def refusal(table: RuleTable, call: SeenCall) -> ToolResult:
-    """The result of a call that nothing answers in a strict run."""
+def unanswered_result(table: RuleTable, call: SeenCall) -> ToolResult:
+    """Return the failed result of a call that nothing answers in a strict run."""
     path = f"{call.toolset}/{call.tool_name}"
     content = (
         f"No mock answers {path} with {_short(canonical(call.args))} (call {call.call_index} of it, step "
@@ -170,8 +170,8 @@ def refusal(table: RuleTable, call: SeenCall) -> ToolResult:
     return ToolResult(content=content, success=False, metadata={"unmocked": True})
 
 
-def broken(call: SeenCall, rule: Rule | None, error: Exception) -> ToolResult:
-    """The result of a call whose mock failed."""
+def failed_mock_result(call: SeenCall, rule: Rule | None, error: Exception) -> ToolResult:
+    """Return the failed result of a call whose mock could not answer."""
     path = f"{call.toolset}/{call.tool_name}"
     what = f"Rule {rule.name!r}" if rule is not None else "A mock"
     kind = "" if isinstance(error, AnswerError) else f"{type(error).__name__}: "
@@ -180,8 +180,8 @@ def broken(call: SeenCall, rule: Rule | None, error: Exception) -> ToolResult:
     return ToolResult(content=content, success=False, metadata=metadata)
 
 
-def explained(table: RuleTable, call: SeenCall) -> str:
-    """Which rule a call gets, and why not the others that are for its tool."""
+def explain_rules(table: RuleTable, call: SeenCall) -> str:
+    """Explain which rule answers a call, and why the other rules for its tool do not."""
     path = f"{call.toolset}/{call.tool_name}"
     winner, problem = _winner(table, call)
     lines = [f"{path} with {_short(canonical(call.args))}, call {call.call_index} of it, step {call.step_index}:"]
@@ -251,8 +251,8 @@ CallKey = tuple[str, str | int]
 """One call of an operation: its step and the model's id of it; without an id, its tool and index."""
 
 
-class Operation:
-    """What is remembered of one operation while it runs."""
+class MockedOperation:
+    """The state of one operation while it runs."""
 
     __slots__ = ("changes", "changing", "hits", "open", "others")
 
@@ -267,7 +267,7 @@ class Operation:
 
 
 class Decision:
-    """What is to become of a call.
+    """How a call is to be answered.
 
     Attributes:
         value: The answer, something to await for it, or `PASS`.
@@ -299,7 +299,7 @@ class Decision:
 
 
 class Decider:
-    """Decides about calls, and keeps what it decided."""
+    """Decides how calls are answered, and keeps a record of it."""
 
     def __init__(
         self, *, table: RuleTable, strict: bool, seed: int, case: str | None, clock: Clock, cassette: Cassette | None
@@ -312,7 +312,7 @@ class Decider:
         self.cassette = cassette
         self.changing = False
         self.faults: list[FaultRule] = []
-        self.operations: dict[str, Operation] = {}
+        self.operations: dict[str, MockedOperation] = {}
         self.tapes: dict[str, dict[int, Cassette]] = {}
         """By operation, the cassettes that rules have asked for it and its sub-agents; they want to know of its end."""
         self.endings = Endings(self.forget)
@@ -320,7 +320,7 @@ class Decider:
         self.struck: list[FaultStrike] = []
 
     def reset(self) -> None:
-        """Forget what happened."""
+        """Forget all calls and all operations."""
         for operation_id in [*self.operations, *self.tapes]:
             self.forget(operation_id)
         self.calls = []
@@ -331,7 +331,7 @@ class Decider:
             fault.hits = 0
 
     def decide(self, event: BeforeToolCall) -> Decision | None:
-        """What is to become of a call; `None` where another hook has decided that already."""
+        """Decide how a call is answered; return `None` if another hook has decided that already."""
         operation = self._operation(event)
         decision = Decision(self.calls)
         if is_settled(event):
@@ -345,12 +345,12 @@ class Decider:
             if decision.value is PASS:
                 self._answer(operation, event, decision)
         except Exception as error:  # also of a matcher or a fault of the user's own: the real tool must not run then
-            self._refuse(decision, broken(event, decision.rule, error))
+            self._refuse(decision, failed_mock_result(event, decision.rule, error))
         self._count(event, decision)
         return decision
 
-    async def awaited(self, event: BeforeToolCall, decision: Decision) -> object:
-        """The answer, once it is there and its delay is over."""
+    async def await_answer(self, event: BeforeToolCall, decision: Decision) -> object:
+        """Wait for the delay of a call and for its answer, and return the answer."""
         if decision.delay_s or inspect.isawaitable(decision.value):
             self._keep(event, decision)  # what is awaited may be cancelled
         if decision.delay_s:
@@ -364,16 +364,16 @@ class Decider:
         try:
             return await decision.value
         except BaseException as error:
-            return _raised(error)
+            return _as_failure(error)
 
     def finish(self, event: BeforeToolCall, decision: Decision, value: object) -> None:
-        """Answer a call with what was decided, and keep that."""
+        """Answer a call as decided, and record that."""
         if decision.delay_s:
             self.clock.of(event.operation_id).pass_time(decision.delay_s, event.step_index)
         operation = self._operation(event)
         if value is PASS and decision.changes and not operation.changing:
             late = AnswerError("it changes what a real tool answers, and was made after the run had begun")
-            self._refuse(decision, broken(event, decision.rule, late))
+            self._refuse(decision, failed_mock_result(event, decision.rule, late))
             value = decision.value
         if value is PASS:
             key = _key(event)
@@ -386,8 +386,8 @@ class Decider:
         self._keep(event, decision)
         event.mock(result)
 
-    async def changed(self, call: ToolCall, result: ToolResult) -> ToolResult | None:
-        """What the model is told of a call that a real tool has answered; `None` for what the tool said."""
+    async def change_result(self, call: ToolCall, result: ToolResult) -> ToolResult | None:
+        """Change the answer of a real tool; return `None` if it stays as it is."""
         operation = self.operations.get(call.operation_id)
         changes = operation.changes.pop(_key(call), None) if operation is not None else None
         if changes is None:
@@ -397,11 +397,11 @@ class Decider:
                 value = change(call, result)
                 result = _as_result(call.tool_name, await value if inspect.isawaitable(value) else value)
             except BaseException as error:
-                result = _raised(error)
+                result = _as_failure(error)
         return result
 
     def settle(self, event: AfterToolCall | OnToolCallError) -> None:
-        """A call has ended: record what a real tool answered; see whether another hook answered after all."""
+        """Handle the end of a call: record what a real tool answered, and notice if another hook answered after all."""
         operation = self.operations.get(event.operation_id)
         decision = operation.open.pop(_key(event), None) if operation is not None else None
         if operation is None or decision is None:
@@ -416,7 +416,7 @@ class Decider:
             tape.keep(event)
 
     def forget(self, operation_id: str) -> None:
-        """An operation has ended."""
+        """Drop the state of an operation that has ended."""
         self.operations.pop(operation_id, None)
         self.clock.forget(operation_id)
         for tape in self.tapes.pop(operation_id, {}).values():
@@ -424,10 +424,10 @@ class Decider:
         if self.cassette is not None:
             self.cassette.forget(operation_id)
 
-    def _operation(self, event: BeforeToolCall) -> Operation:
+    def _operation(self, event: BeforeToolCall) -> MockedOperation:
         operation = self.operations.get(event.operation_id)
         if operation is None:
-            operation = self.operations[event.operation_id] = Operation(changing=self.changing)
+            operation = self.operations[event.operation_id] = MockedOperation(changing=self.changing)
             self.endings.attend(event)
         return operation
 
@@ -460,7 +460,7 @@ class Decider:
                     continue
                 decision.value, decision.outcome = answer, "mocked"
             else:
-                decision.changes.append(_spoilt_by(fault, draw))
+                decision.changes.append(_change_of(fault, draw))
             seconds = fault.delay_s(draw)
             check_seconds(rule.name, "delay_s", seconds)
             decision.delay_s += seconds
@@ -478,7 +478,7 @@ class Decider:
             )
             self.struck.append(strike)
 
-    def _answer(self, operation: Operation, event: BeforeToolCall, decision: Decision) -> None:
+    def _answer(self, operation: MockedOperation, event: BeforeToolCall, decision: Decision) -> None:
         rule = self.table.find(event)
         path = _path(event)
         others = operation.others.setdefault(path, [])
@@ -490,14 +490,14 @@ class Decider:
         rule.hits += 1
         place = operation.hits.get(rule.number, 0)
         operation.hits[rule.number] = place + 1
-        if self.table.sole(path) and not any(
+        if self.table.has_one_rule(path) and not any(
             each.fault.replaces and each.matcher.may_match(path) for each in self.faults
         ):
             # Parallel calls may come in any order, and their indices still say which is which.
             place = event.call_index - 1 - sum(index < event.call_index for index in others)
         else:
             others.append(event.call_index)
-        if isinstance(rule.answer, Taped):
+        if isinstance(rule.answer, CassetteAnswer):
             tape = rule.answer.cassette
             self.tapes.setdefault(event.parent_operation_id or event.operation_id, {})[id(tape)] = tape
             self._play(tape, event, decision)
@@ -507,17 +507,17 @@ class Decider:
         except AnswerError:
             raise
         except BaseException as error:
-            decision.value = _raised(error)
+            decision.value = _as_failure(error)
         if decision.value is not PASS:
             decision.outcome = "mocked"
-        elif isinstance(rule.answer, Through) and rule.answer.transform is not None:
+        elif isinstance(rule.answer, Passthrough) and rule.answer.transform is not None:
             decision.changes.insert(0, rule.answer.transform)
 
     def _answer_unruled(self, event: BeforeToolCall, decision: Decision) -> None:
         if self.cassette is not None:
             self._play(self.cassette, event, decision)
         elif self.strict:
-            self._refuse(decision, refusal(self.table, event))
+            self._refuse(decision, unanswered_result(self.table, event))
 
     def _play(self, cassette: Cassette, event: BeforeToolCall, decision: Decision) -> None:
         decision.tape = cassette
@@ -548,7 +548,7 @@ class Decider:
         except Exception as error:
             if isinstance(error, ToolResultError):
                 error = AnswerError(f"what it gave cannot be shown to a model: {error.reason}")
-            self._refuse(decision, broken(event, decision.rule, error))
+            self._refuse(decision, failed_mock_result(event, decision.rule, error))
             result = decision.value
         provenance: dict[str, Any] = {}
         if decision.rule is not None:
@@ -587,12 +587,14 @@ def _path(call: ToolCall | BeforeToolCall | AfterToolCall | OnToolCallError) -> 
     return f"{call.toolset}/{call.tool_name}"
 
 
-def _spoilt_by(fault: Fault, draw: random.Random) -> Change:
+def _change_of(fault: Fault, draw: random.Random) -> Change:
     return lambda call, result: fault.change(result, draw)
 
 
-def _raised(error: BaseException) -> ToolResult:
-    """Inside of `except`: what a call comes to, as if the tool itself had raised the error.
+def _as_failure(error: BaseException) -> ToolResult:
+    """Turn an exception into the result of the call, as if the tool itself had raised it.
+
+    Call it inside of `except`.
 
     Raises:
         BaseException: The error, if it is none that a tool fails with, or a cancellation of the run.
@@ -615,11 +617,11 @@ T = TypeVar("T")
 
 
 class ToolMocks(Hooks):
-    """Answers tool calls in the tools' place, by rules; a bundle for any `hooks=[...]`.
+    """Answers tool calls in the tools' place, by rules. A bundle for any `hooks=[...]`.
 
-    The most specific rule that a call matches answers it; of equally specific ones the last registered. A call that no
-    rule answers goes to the cassette, if there is one, then to the real tool, or is refused in a strict run. Nothing of
-    one operation is seen by another.
+    The most specific rule that matches a call answers it; among equally specific rules, the one registered last. A call
+    that no rule answers goes to the cassette, if there is one, then to the real tool, or is refused in a strict run.
+    Operations do not share any state.
 
     Args:
         id: Name of the bundle.
@@ -692,7 +694,7 @@ class ToolMocks(Hooks):
         where: Callable[[Any], object] | None = None,
         name: str | None = None,
     ) -> Rule:
-        """A rule for the calls of a tool; say what it answers: `.returns(...)`, `.raises(...)`, `.runs(...)`.
+        """Add a rule for the calls of a tool. Say how it answers with `.returns(...)`, `.raises(...)` or `.runs(...)`.
 
         Args:
             pattern: `toolset/tool_name`, a name alone, a glob, a compiled regular expression, or a predicate on the
@@ -715,7 +717,7 @@ class ToolMocks(Hooks):
         return self._add(matcher, name, str(pattern) if isinstance(pattern, str) else repr(match.tool(pattern)))
 
     def when(self, matcher: Matcher, *, name: str | None = None) -> Rule:
-        """A rule for the calls that match: `when(match.tool("bank/*") & match.fields({"to.iban": "DE1"}))`.
+        """Add a rule for the calls that match: `when(match.tool("bank/*") & match.fields({"to.iban": "DE1"}))`.
 
         Args:
             matcher: Which calls.
@@ -726,7 +728,7 @@ class ToolMocks(Hooks):
         return self._add(matcher, name, repr(matcher)[:60])
 
     def fake(self, source: Callable[[], T] | T, *, toolset: str = "local") -> Fake[T]:
-        """Let an object's methods stand for tools, with a state of its own in each operation.
+        """Let the methods of an object stand for tools, with its own state in each operation.
 
         Args:
             source: A class or function that makes the object, or an object whose copy each operation gets.
@@ -752,10 +754,10 @@ class ToolMocks(Hooks):
         args: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> FaultRule:
-        """Let a fault strike calls, mocked and real ones.
+        """Let a fault strike calls, both mocked and real ones.
 
-        Whether it strikes a call depends on the run's seed, the case (or operation), the tool and the call's index, and
-        on nothing else: not on the order in which things run.
+        Whether it strikes a call depends only on the run's seed, the case (or operation), the tool and the call's
+        index, never on the order in which things run.
 
         Args:
             pattern: The tool, as for `tool`, or a matcher.
@@ -777,45 +779,45 @@ class ToolMocks(Hooks):
 
     @property
     def rules(self) -> list[Rule]:
-        """The rules, as they were registered."""
+        """The rules, in the order in which they were added."""
         return list(self._decider.table.rules.values())
 
     @property
     def faults(self) -> list[FaultRule]:
-        """The faults, as they were registered."""
+        """The faults, in the order in which they were added."""
         return list(self._decider.faults)
 
     @property
     def calls(self) -> list[MockedCall]:
-        """Every call that was seen, of all operations, in the order in which they began."""
+        """Every call of every operation, in the order in which they began."""
         return [call for call in self._decider.calls if call is not None]
 
     @property
     def faults_struck(self) -> list[FaultStrike]:
-        """Every fault that struck, in the order of the calls."""
+        """Every fault that struck a call, in the order of the calls."""
         return list(self._decider.struck)
 
     @property
     def cassette(self) -> Cassette | None:
-        """What answers the calls that no rule answers."""
+        """The cassette that answers the calls that no rule answers."""
         return self._decider.cassette
 
     @property
     def attached(self) -> bool:
-        """Whether an operation that has these mocks has called a tool, or ended."""
+        """Whether an operation with these mocks has called a tool or ended."""
         return self._decider.endings.heard or bool(self._decider.calls)
 
     @property
     def clock(self) -> Clock:
-        """The time of faults."""
+        """The clock that faults use."""
         return self._decider.clock
 
     def explain(self, call: ToolCall | BeforeToolCall | MockedCall) -> str:
-        """Which rule a call gets, and why not the others."""
-        return explained(self._decider.table, call)
+        """Explain which rule answers a call, and why the others do not."""
+        return explain_rules(self._decider.table, call)
 
     def reset(self) -> None:
-        """Forget calls, faults that struck, and the state of every operation; rules and faults stay."""
+        """Forget calls, faults that struck, and the state of every operation. Rules and faults stay."""
         self._decider.reset()
         for fake in self._fakes:
             fake.forget()
@@ -898,7 +900,7 @@ class ToolMocks(Hooks):
         if rule.answer.may_wait and not self._waits:
             self._waits = True
             self._listen()
-        if isinstance(rule.answer, Through) and rule.answer.transform is not None:
+        if isinstance(rule.answer, Passthrough) and rule.answer.transform is not None:
             self._change_results()
 
     def _warn(self, matcher: Matcher, what: str) -> None:
@@ -927,10 +929,10 @@ class ToolMocks(Hooks):
     async def _decide_async(self, event: BeforeToolCall) -> None:
         decision = self._decider.decide(event)
         if decision is not None:
-            self._decider.finish(event, decision, await self._decider.awaited(event, decision))
+            self._decider.finish(event, decision, await self._decider.await_answer(event, decision))
 
     async def _change(self, call: ToolCall, result: ToolResult) -> ToolResult | None:
-        return await self._decider.changed(call, result)
+        return await self._decider.change_result(call, result)
 
     def _settle(self, event: AfterToolCall | OnToolCallError) -> None:
         self._decider.settle(event)

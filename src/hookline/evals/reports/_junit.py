@@ -1,4 +1,4 @@
-"""Runs as JUnit XML, which every CI server shows."""
+"""Write runs as JUnit XML, which CI servers show."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write_junit(path: str | Path, runs: Sequence[SuiteRun]) -> Path:
 
 
 def junit_xml(runs: Sequence[SuiteRun]) -> str:
-    """Runs as JUnit XML: a `testsuite` per suite, a `testcase` per task, with its figures as properties.
+    """Render runs as JUnit XML: a `testsuite` per suite, and a `testcase` per task with its figures as properties.
 
     Args:
         runs: The runs; one of several has its mode in the suites' names.

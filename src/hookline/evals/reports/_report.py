@@ -1,4 +1,4 @@
-"""One self-contained HTML page that shows what runs came to, and where their time went."""
+"""The HTML report of runs: one self-contained page with results, tool coverage and a waterfall per task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMES: dict[Mode, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One run of a task.
+    """One run of a task, as a column of the page.
 
     Attributes:
         mode: `"real"` or `"replayed"`.
@@ -47,7 +47,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One task with its runs.
+    """One task with its runs, as a row of the page.
 
     Attributes:
         name: The task with its suite.
@@ -65,13 +65,13 @@ class Row:
 
     @property
     def faults(self) -> int:
-        """How many of its calls a fault struck."""
+        """Number of its calls that a fault struck."""
         return max((sum(call.fault is not None for call in side.result.calls) for side in self.sides), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteTools:
-    """The tools of a suite, and who answered their calls.
+    """The tools of a suite, with the number of their calls and who answered them.
 
     Attributes:
         coverage: How often each was called in the first run.
@@ -98,7 +98,7 @@ class SuiteTools:
 
 
 def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> Path:
-    """Write the page to a file.
+    """Write the report to a file.
 
     Args:
         path: The file; one that exists is replaced.
@@ -122,7 +122,7 @@ def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Compari
 
 
 def check_writable(path: str | Path) -> Path:
-    """The absolute path of a report, if it can be written there.
+    """Return the absolute path of a report if it can be written there.
 
     Raises:
         ReportError: If it cannot.
@@ -141,7 +141,7 @@ def check_writable(path: str | Path) -> Path:
 
 
 def write_whole(target: Path, data: bytes) -> None:
-    """Replace a file at once and as a whole; what is no file, as a pipe or a device, is written to.
+    """Replace a file at once and as a whole. Pipes and devices are written to directly.
 
     Raises:
         ReportError: If it cannot be written.
@@ -165,7 +165,7 @@ def write_whole(target: Path, data: bytes) -> None:
 
 
 def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> str:
-    """The page as text: no network, no external font or script, everything that is shown escaped.
+    """Render the report as HTML: no network, no external fonts or scripts, everything shown is escaped.
 
     Args:
         runs: What to show.
@@ -221,7 +221,7 @@ def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[Row]:
 
 
 def _coverage(runs: Sequence[SuiteRun]) -> list[SuiteTools]:
-    """The tools of each suite, as the first run called them, and who answered in each run."""
+    """Return the tools of each suite as the first run called them, and who answered in each run."""
     if not runs:
         return []
     return [
@@ -239,13 +239,13 @@ def _coverage(runs: Sequence[SuiteRun]) -> list[SuiteTools]:
 
 
 def _faults(runs: Sequence[SuiteRun]) -> list[tuple[str, str, list[CallRow]]]:
-    """Which faults struck which tools in the first run in which any did; a replay meets the same."""
+    """Return which faults struck which tools, in the first run in which any did; a replay meets the same ones."""
     struck = next((run.faults_by_tool for run in runs if run.faults), {})
     return [(fault, tool, calls) for (fault, tool), calls in sorted(struck.items())]
 
 
 def duration(milliseconds: float) -> str:
-    """A time as a person reads it: `12.3 µs`, `4.56 ms`, `1.23 s`."""
+    """Format a time for people: `12.3 µs`, `4.56 ms`, `1.23 s`."""
     if milliseconds < 1:
         return f"{milliseconds * 1000:.1f} µs"
     if milliseconds < 1000:

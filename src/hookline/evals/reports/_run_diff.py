@@ -1,4 +1,4 @@
-"""Compare two runs of the same tasks: what passed, how well, what the agent did, what it cost, and what got worse."""
+"""Compare two saved runs of the same tasks: results, scores, calls and costs, and what got worse."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class DiffThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def allowed_drop(self) -> float | None:
-        """By how much the score of a single task may fall; `None` for any fall."""
+        """How far the score of a single task may fall; `None` for any fall."""
         if self.max_score_drop is None and self.max_mean_score_drop is None:
             return 0.0
         return self.max_score_drop
 
 
 def parse_score(value: object) -> float:
-    """Read a score, or a difference of scores: a number from 0 to 1.
+    """Parse a score, or a difference of scores: a number from 0 to 1.
 
     Args:
         value: A number, or the text of one.
@@ -96,7 +96,7 @@ def parse_score(value: object) -> float:
 
 
 def parse_increase(value: object) -> tuple[float, bool]:
-    """Read how much a figure may rise.
+    """Parse how much a figure may rise.
 
     Args:
         value: A number from 0, the text of one, or a share, as `"10%"`.
@@ -115,7 +115,7 @@ def parse_increase(value: object) -> tuple[float, bool]:
 
 
 def rises_beyond(before: float, after: float, limit: Increase | None) -> bool:
-    """Whether a figure rises by more than it may.
+    """Whether a figure rises by more than the limit.
 
     Args:
         before: What it was.
@@ -129,7 +129,7 @@ def rises_beyond(before: float, after: float, limit: Increase | None) -> bool:
 
 
 def exceeds(value: float, limit: float) -> bool:
-    """Whether a number is above a limit, by more than binary fractions are off."""
+    """Whether a number is above a limit by more than rounding errors."""
     return value > limit and not math.isclose(value, limit, rel_tol=TOLERANCE, abs_tol=TOLERANCE if limit else 0.0)
 
 
@@ -161,7 +161,9 @@ REPLAYS = ("replay", "replayed")
 
 
 class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How a task's two runs compare. Of each pair the first is run A's; `None` where it did not run.
+    """The comparison of a task's two runs.
+
+    The first value of each pair is run A's; `None` where the task did not run.
 
     Attributes:
         task: The task with its suite.
@@ -195,7 +197,7 @@ class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How two runs compare. Of each pair the first is run A's.
+    """The comparison of two runs. The first value of each pair is run A's.
 
     Attributes:
         tasks: Every task that either run has, in the order of A, then of B.
@@ -231,12 +233,12 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is worse than the thresholds allow. Say so only if `compared` has tasks."""
+        """Whether nothing is worse than the thresholds allow. Meaningful only if `compared` is not empty."""
         return not self.problems and not self.worse
 
     @property
     def declines(self) -> list[str]:
-        """What got worse and is allowed, in words; empty if nothing got worse at all."""
+        """Everything that got worse within the thresholds, in words; empty if nothing did."""
         tasks = {kind: [task for task in self.tasks if kind in task.tolerated] for kind in SENTENCES}
         found = [_count(len(each), *SENTENCES[kind]) for kind, each in tasks.items() if each]
         cost = sum((task.cost_usd[1] or 0.0) - (task.cost_usd[0] or 0.0) for task in tasks["cost"])
@@ -293,7 +295,7 @@ def diff_runs(a: SavedRun, b: SavedRun, *, thresholds: DiffThresholds | None = N
         cost_usd=(sum(result.cost_usd for result in a.results), sum(result.cost_usd for result in b.results)),
         similarity=_mean(alike),
         thresholds=limits,
-        problems=_problems_of_means(tasks, b, limits),
+        problems=_compare_means(tasks, b, limits),
         not_compared=[name for name in a.not_run if name not in names],
     )
 
@@ -308,7 +310,7 @@ def _task(
     replays: bool,
 ) -> TaskDiff:
     similarity, alignment = _trajectories(a, b)
-    problems, tolerated = _decline(a, b, limits, replays=replays)
+    problems, tolerated = _compare_tasks(a, b, limits, replays=replays)
     fell = "score" in tolerated or "fails" in tolerated
     return TaskDiff(
         task=name,
@@ -340,10 +342,10 @@ def _change(a: TaskResult | None, b: TaskResult | None, *, interrupted: bool, wo
     return "same" if not fell and _identical(a, b) and a.cost_usd == b.cost_usd else "changed"
 
 
-def _decline(
+def _compare_tasks(
     a: TaskResult | None, b: TaskResult | None, limits: DiffThresholds, *, replays: bool
 ) -> tuple[list[str], list[Decline]]:
-    """What is worse than it may be, and what is worse and may be."""
+    """Return what is worse than allowed, as sentences, and what is worse but allowed."""
     problems: list[str] = []
     tolerated: list[Decline] = []
 
@@ -381,8 +383,8 @@ def _decline(
     return problems, tolerated
 
 
-def _problems_of_means(tasks: Sequence[TaskDiff], b: SavedRun, limits: DiffThresholds) -> list[str]:
-    """What is worse about the means than it may be."""
+def _compare_means(tasks: Sequence[TaskDiff], b: SavedRun, limits: DiffThresholds) -> list[str]:
+    """Describe which means are worse than allowed."""
     found: list[str] = []
     scores = _scores(b.results)
     mean = _mean(scores)

@@ -1,4 +1,4 @@
-"""A run as a file of its own, to look at later and to compare another run with."""
+"""Save a run to a JSON file and load it, to look at it later or compare another run with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSION = 1
 
 
 class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A run as it stands in a file.
+    """A saved run, as its file has it.
 
     Attributes:
         format: Always `"hookline-run"`.
@@ -53,7 +53,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @classmethod
     def of(cls, run: SuiteRun, targets: list[str] | None = None) -> SavedRun:
-        """A run, ready to be written or compared.
+        """Make a saved run from a run, ready to be written or compared.
 
         Args:
             run: The run.
@@ -75,9 +75,9 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def save_run(path: str | Path, run: SuiteRun, targets: list[str] | None = None) -> Path:
-    """Write a run as JSON: its tasks with their calls, checks, trajectories and figures, and its coverage.
+    """Save a run as JSON: tasks with their calls, checks, trajectories and figures, and tool coverage.
 
-    What was said in the run is in there, arguments and results too.
+    The file contains the prompts, answers, arguments and results of the run.
 
     Args:
         path: The file; one that exists is replaced, at once and as a whole.
@@ -96,7 +96,7 @@ def save_run(path: str | Path, run: SuiteRun, targets: list[str] | None = None) 
 
 
 def load_run(path: str | Path) -> SavedRun:
-    """Read a run that `save_run` wrote.
+    """Load a run that `save_run` wrote.
 
     Args:
         path: The file.
@@ -127,7 +127,7 @@ def load_run(path: str | Path) -> SavedRun:
 
 
 def contradiction_in(run: SavedRun) -> str | None:
-    """Say what in a run cannot be: a task twice, or a score, a cost or a number of calls that is none.
+    """Describe what is impossible in a saved run: a task twice, or an invalid score, cost or number of calls.
 
     Args:
         run: The run.

@@ -1,4 +1,4 @@
-"""Keep what the tests of a session did with tool calls, as plain data that can go from one process to another."""
+"""Record the tool calls of each test in a session, as plain data that can be sent between processes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import msgspec
 from hookline.calls import ToolResult
 from hookline.errors import message_of
 from hookline.evals._canonical import canonical
-from hookline.evals.cassettes import Cassette, plain
+from hookline.evals.cassettes import Cassette, to_json_value
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError
 from hookline.redaction import Redacting, Redaction
 
 __all__ = [
     "Asked",
-    "CallRow",
     "CassetteUse",
+    "SessionCall",
     "TestRecord",
     "WatchedCassette",
     "decode_record",
@@ -36,7 +36,7 @@ Asked: TypeAlias = tuple[BeforeToolCall, ToolResult | None]
 
 
 class WatchedCassette(Cassette):
-    """A cassette that remembers what it was asked.
+    """A cassette that remembers the calls it was asked to answer.
 
     Args:
         name: As for `Cassette`.
@@ -51,7 +51,6 @@ class WatchedCassette(Cassette):
         self.asked: list[Asked] = []
 
     def answer(self, event: BeforeToolCall) -> ToolResult | None:
-        """See `Cassette`."""
         result = super().answer(event)
         self.asked.append((event, result))
         return result
@@ -81,7 +80,7 @@ MESSAGE_CHARACTERS = 2000
 """As much as a record keeps of what went wrong."""
 
 
-class CallRow(msgspec.Struct, frozen=True, kw_only=True):
+class SessionCall(msgspec.Struct, frozen=True, kw_only=True):
     """One tool call of a test, and who answered it.
 
     Attributes:
@@ -109,7 +108,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CassetteUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a test did with its cassette.
+    """How a test used its cassette.
 
     Attributes:
         path: The file, from the root of the tests.
@@ -129,7 +128,7 @@ class CassetteUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What one test did with tool calls.
+    """The tool calls of one test, with its outcome.
 
     Attributes:
         nodeid: The test, as pytest names it.
@@ -163,10 +162,12 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere: int = 0
     faults: list[str] = []
     cassette: CassetteUse | None = None
-    calls: list[CallRow] = []
+    calls: list[SessionCall] = []
 
-    def ended(self, outcome: str, message: str, duration_s: float, *, redaction: Redacting = REDACTION) -> TestRecord:
-        """The record of the test when it has ended.
+    def with_outcome(
+        self, outcome: str, message: str, duration_s: float, *, redaction: Redacting = REDACTION
+    ) -> TestRecord:
+        """Return the record with the outcome of the test.
 
         Args:
             outcome: What became of it.
@@ -182,7 +183,7 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether the test did what it should."""
+        """Whether the test passed or was skipped."""
         return self.outcome not in ("failed", "error")
 
 
@@ -199,7 +200,7 @@ def record_of(
     with_calls: bool = False,
     redaction: Redacting = REDACTION,
 ) -> TestRecord:
-    """What a test did, from the things that it used.
+    """Make the record of a test from its mocks, recorder and cassette.
 
     Args:
         nodeid: The test.
@@ -213,9 +214,9 @@ def record_of(
         with_calls: Whether to keep a row for each call.
         redaction: Takes the secrets out of what the rows show.
     """
-    shown = partial(_shown, redaction=redaction) if with_calls else _unshown
+    shown = partial(_format_arguments, redaction=redaction) if with_calls else _omit_arguments
     # Who saw a call first says most about it: mocks know the rule, a recorder knows who answered.
-    seen: dict[Key, CallRow] = {}
+    seen: dict[Key, SessionCall] = {}
     for call in mocks.calls if mocks is not None else ():
         seen[_key(call)] = _row_of_call(call, shown)
     for operation in recorder.operations.values() if recorder is not None else ():
@@ -243,14 +244,14 @@ def record_of(
 def refused_calls(
     mocks: ToolMocks | None, cassette: Cassette | None, *, redaction: Redacting | None = None
 ) -> list[str]:
-    """Describe the calls that neither a rule nor a recording could answer, and that reached no tool.
+    """Describe the calls that no rule and no recording could answer, and that reached no tool.
 
     Args:
         mocks: The mocks of a test.
         cassette: Its cassette, which says itself what it could not answer.
         redaction: Takes the secrets out of the arguments.
     """
-    shown = partial(_shown, redaction=redaction or REDACTION)
+    shown = partial(_format_arguments, redaction=redaction or REDACTION)
     found = list(cassette.misses) if cassette is not None else []
     for call in mocks.calls if mocks is not None else ():
         if call.outcome == "refused" and (call.cassette is None or cassette is None):
@@ -260,7 +261,7 @@ def refused_calls(
 
 
 def use_of(cassette: Cassette, *, path: str, mode: str, written: bool) -> CassetteUse:
-    """What became of a cassette.
+    """Describe how a test used its cassette.
 
     Args:
         cassette: The cassette, at the end of its test.
@@ -279,17 +280,17 @@ def use_of(cassette: Cassette, *, path: str, mode: str, written: bool) -> Casset
 
 
 def encode_record(record: TestRecord) -> str:
-    """A record as ASCII JSON, which every channel between two processes can carry."""
+    """Encode a record as ASCII JSON, which every channel between two processes can carry."""
     return canonical(record)
 
 
 def decode_record(text: str) -> TestRecord:
-    """The record that a text holds."""
+    """Decode a record from its JSON text."""
     return msgspec.convert(json.loads(text), TestRecord)
 
 
 def summary_of(records: Sequence[TestRecord]) -> str:
-    """One line that says what tests did: calls, faults, cassettes.
+    """Summarize what tests did in one line: calls, faults, cassettes.
 
     Args:
         records: What each of them did.
@@ -314,9 +315,9 @@ def summary_of(records: Sequence[TestRecord]) -> str:
 
 
 def unused_of(records: Sequence[TestRecord]) -> list[str]:
-    """Recordings that no test asked for, each with its file.
+    """List the recordings that no test asked for, each with its file.
 
-    A cassette that a failed test has used is left out: the test might have asked for more.
+    Cassettes that a failed test used are left out: the test might have asked for more.
 
     Args:
         records: What each test did.
@@ -338,8 +339,8 @@ def _key(call: MockedCall | BeforeToolCall | AfterToolCall | OnToolCallError) ->
     return call.operation_id, f"{call.toolset}/{call.tool_name}", call.call_index
 
 
-def _row_of_call(call: MockedCall, shown: Showing) -> CallRow:
-    return CallRow(
+def _row_of_call(call: MockedCall, shown: Showing) -> SessionCall:
+    return SessionCall(
         path=call.path,
         args=shown(call.args),
         call_index=call.call_index,
@@ -352,10 +353,10 @@ def _row_of_call(call: MockedCall, shown: Showing) -> CallRow:
     )
 
 
-def _row_of_answer(event: AfterToolCall | OnToolCallError, shown: Showing) -> CallRow:
+def _row_of_answer(event: AfterToolCall | OnToolCallError, shown: Showing) -> SessionCall:
     said = event.metadata
     outcome: Outcome = "refused" if said.get("unmocked") is True else "mocked" if event.mocked else "real"
-    return CallRow(
+    return SessionCall(
         path=f"{event.toolset}/{event.tool_name}",
         args=shown(event.args),
         call_index=event.call_index,
@@ -367,9 +368,9 @@ def _row_of_answer(event: AfterToolCall | OnToolCallError, shown: Showing) -> Ca
     )
 
 
-def _row_of_question(event: BeforeToolCall, result: ToolResult | None, shown: Showing) -> CallRow:
+def _row_of_question(event: BeforeToolCall, result: ToolResult | None, shown: Showing) -> SessionCall:
     missed = result is not None and result.metadata.get("recording") is None
-    return CallRow(
+    return SessionCall(
         path=f"{event.toolset}/{event.tool_name}",
         args=shown(event.args),
         call_index=event.call_index,
@@ -383,13 +384,13 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _unshown(args: object) -> str:
+def _omit_arguments(args: object) -> str:
     return ""
 
 
-def _shown(args: object, *, redaction: Redacting) -> str:
+def _format_arguments(args: object, *, redaction: Redacting) -> str:
     try:
-        text = canonical(redaction.value(plain(args)), sort_keys=False)
+        text = canonical(redaction.value(to_json_value(args)), sort_keys=False)
     except Exception as error:  # arguments that nobody can write down, or a redaction of the user's own
         text = f"cannot be shown: {type(error).__name__}: {message_of(error)}"
     return text if len(text) <= ARGUMENT_CHARACTERS else f"{text[:ARGUMENT_CHARACTERS]}…"

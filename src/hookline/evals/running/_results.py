@@ -1,4 +1,4 @@
-"""What running tasks gives: one outcome per task, one run per suite list, and how a replay compares to its run."""
+"""Results of running suites: the outcome of each task, the whole run, and its comparison with a replay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNCONTENT = "the suite's own check is not content with what the run achieved"
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What one check of a task came to.
+    """The result of one check of a task.
 
     Attributes:
         name: The check, as a person reads it.
@@ -47,7 +47,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run of a suite's task came to.
+    """The outcome of one run of a task, as its suite reports it.
 
     Attributes:
         suite: The suite.
@@ -72,19 +72,19 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def score(self) -> float | None:
-        """How content the checks are together, from 0 to 1; `None` where nothing was checked."""
+        """The mean score of the checks, from 0 to 1; `None` if nothing was checked."""
         if self.checks:
             return sum(check.score for check in self.checks) / len(self.checks)
         return None if self.utility is None else float(self.utility)
 
     @property
     def tool_results(self) -> list[str]:
-        """What the model was told of each tool call, in its order."""
+        """The tool results that the model read, in their order."""
         return [message.content for message in self.result.messages if message.role == "tool"]
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One task's row in a report; everything in it was measured.
+    """The measured figures of one task, as a row of a report.
 
     Attributes:
         suite: The suite.
@@ -150,17 +150,20 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def sound(self) -> bool:
-        """Whether the run itself went well, whatever its checks say: done, every call answered, none forbidden."""
+        """Whether the run itself went well, whatever its checks say.
+
+        It ended, every call was answered, and no forbidden tool was about to run.
+        """
         return self.reason == "done" and self.forbidden == 0 and not self.unanswered
 
     @property
     def ok(self) -> bool:
-        """Whether the task passed: its run went as it should, and no check says that it was of no use."""
+        """Whether the task passed: its run went well, and no check failed."""
         return self.sound and self.utility is not False
 
     @property
     def failure(self) -> str | None:
-        """Why the task failed, in a sentence; `None` when it did not."""
+        """Why the task failed, in a sentence; `None` if it passed."""
         if self.ok:
             return None
         if self.unanswered:
@@ -210,7 +213,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRun:
-    """A list of tasks that was run once.
+    """One run of a list of tasks.
 
     Attributes:
         mode: With real tools, or answered by a recording.
@@ -234,12 +237,12 @@ class SuiteRun:
 
     @property
     def ok(self) -> bool:
-        """Whether every task ran, and ended as it should."""
+        """Whether every task ran and passed."""
         return not self.not_run and all(result.ok for result in self.results)
 
     @property
     def not_judged(self) -> list[str]:
-        """Names of the tasks that ran well, and that nothing judged: that have neither checks nor expected calls.
+        """Names of the tasks that ran well but have neither checks nor expected calls.
 
         In a replay the recording judges: a call that it does not have fails its task.
         """
@@ -290,7 +293,7 @@ class SuiteRun:
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One way in which a task's replay was not what had been recorded.
+    """One way in which the replay of a task differs from the recorded run.
 
     Attributes:
         task: The task with its suite.
@@ -306,7 +309,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How a replay compares to the run that it replays.
+    """The comparison of a replay with the run that it replays.
 
     Attributes:
         tasks: Tasks that were compared.
@@ -320,12 +323,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def same(self) -> bool:
-        """Whether both runs produced the same results."""
+        """Whether both runs gave the same results."""
         return not self.differences
 
 
 def compare(real: SuiteRun, replayed: SuiteRun) -> Comparison:
-    """Compare tool results, answers and trajectories of two runs, byte for byte."""
+    """Compare the tool results, answers and trajectories of two runs, byte for byte."""
     others = {result.name: result for result in replayed.results}
     differences: list[Difference] = []
     for result in real.results:

@@ -1,4 +1,4 @@
-"""Running the tasks of suites: with their real tools, recorded, replayed, strictly mocked, with faults on purpose."""
+"""Run the tasks of suites: with real tools, recorded, replayed or strictly mocked, with or without faults."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FORBID = ("replay", "strict", "replayed")
 
 
 def cases_of(suites: Iterable[RunsTasks], tasks: Iterable[str] = ()) -> list[Case]:
-    """The tasks of some suites.
+    """List the tasks of suites.
 
     Args:
         suites: The suites.
@@ -50,8 +50,8 @@ def cases_of(suites: Iterable[RunsTasks], tasks: Iterable[str] = ()) -> list[Cas
 
 
 def cassette_file(folder: Path, case: Case) -> Path:
-    """The file of a task's cassette: `FOLDER/SUITE/TASK.yaml`, in characters that every file system has."""
-    return folder / _safe(case[0].name) / f"{_safe(case[1])}.yaml"
+    """Return the path of a task's cassette: `FOLDER/SUITE/TASK.yaml`, in characters that every file system has."""
+    return folder / _file_name(case[0].name) / f"{_file_name(case[1])}.yaml"
 
 
 async def record(
@@ -61,7 +61,7 @@ async def record(
     hooks: Iterable[AnyHook] = (),
     on_result: OnResult | None = None,
 ) -> SuiteRun:
-    """Run tasks with their real tools, observed on all sixteen events, and keep in memory what the tools answer.
+    """Run tasks with their real tools, and keep in memory what the tools answer.
 
     Args:
         cases: The tasks.
@@ -80,7 +80,7 @@ async def replay(
     hooks: Iterable[AnyHook] = (),
     on_result: OnResult | None = None,
 ) -> SuiteRun:
-    """Run tasks again with every tool call answered by the recording. The real tools are forbidden to run.
+    """Run tasks again with every tool call answered by the recording. Real tools are forbidden to run.
 
     Args:
         recorded: What `record` gave.
@@ -100,9 +100,9 @@ async def replay(
 
 
 class SuiteRunner:
-    """Runs tasks, each as one operation with rules, faults and a cassette of its own.
+    """Runs tasks, each as one operation with its own rules, faults and cassette.
 
-    Nothing of a run is lost: a task that breaks is a failed task, and after an interruption `so_far` has what was done.
+    A task that raises counts as failed. After an interruption, `so_far` returns the tasks that are done.
 
     Args:
         cases: The tasks.
@@ -181,7 +181,7 @@ class SuiteRunner:
 
     @property
     def so_far(self) -> SuiteRun:
-        """The tasks that are done, in the order in which they were asked for."""
+        """Return the results of the tasks that are done, in the order in which they were asked for."""
         done = sorted(self._results)
         results = [self._results[position] for position in done]
         return SuiteRun(
@@ -211,7 +211,7 @@ class SuiteRunner:
             mocks = self._mocks(case, None if self._in_memory else cassette)
             outcome = await suite.run_task(
                 task_id,
-                hooks=[self._recorder.hooks, *self._attached(mocks, cassette), *self._hooks],
+                hooks=[self._recorder.hooks, *self._hooks_of(mocks, cassette), *self._hooks],
                 dispatcher=dispatcher,
                 store=store,
                 forbid_tools=self.mode in FORBID,
@@ -221,9 +221,9 @@ class SuiteRunner:
             recorded = self._recorder[outcome.result.operation_id]
             return _result(outcome, recorded, mocks, None if cassette is None or path is None else str(path))
         except Exception as error:
-            return _broken(case, error, (perf_counter_ns() - started) / 1e6)
+            return _failed_result(case, error, (perf_counter_ns() - started) / 1e6)
 
-    def _attached(self, mocks: ToolMocks, cassette: Cassette | None) -> list[AnyHook]:
+    def _hooks_of(self, mocks: ToolMocks, cassette: Cassette | None) -> list[AnyHook]:
         # A run without rules and faults is watched by nothing that has nothing to do: its hooks' cost is shown.
         busy: list[AnyHook] = [mocks] if mocks.rules or mocks.faults or not self._in_memory else []
         if not self._in_memory or cassette is None:
@@ -279,7 +279,7 @@ def _name(case: Case) -> str:
     return f"{case[0].name}/{case[1]}"
 
 
-def _safe(name: str) -> str:
+def _file_name(name: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:80]
     if plain == name:
         return name
@@ -295,7 +295,7 @@ def _result(outcome: TaskOutcome, recorded: RecordedOperation, mocks: ToolMocks,
         operation_id=result.operation_id,
         utility=outcome.utility,
         reason=result.reason,
-        error=_told(result.error) if result.error else None,
+        error=_describe_error(result.error) if result.error else None,
         steps=result.steps,
         tool_calls=result.tool_calls,
         mocked=recorded.mocked,
@@ -316,7 +316,7 @@ def _result(outcome: TaskOutcome, recorded: RecordedOperation, mocks: ToolMocks,
     )
 
 
-def _broken(case: Case, error: Exception, duration_ms: float) -> TaskResult:
+def _failed_result(case: Case, error: Exception, duration_ms: float) -> TaskResult:
     suite, task_id = case
     return TaskResult(
         suite=suite.name,
@@ -325,7 +325,7 @@ def _broken(case: Case, error: Exception, duration_ms: float) -> TaskResult:
         operation_id="",
         utility=None,
         reason="error",
-        error=_told(error),
+        error=_describe_error(error),
         steps=0,
         tool_calls=0,
         mocked=0,
@@ -341,7 +341,7 @@ def _broken(case: Case, error: Exception, duration_ms: float) -> TaskResult:
     )
 
 
-def _told(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {message_of(error)}"
 
 

@@ -1,4 +1,4 @@
-"""Suites by name or by file: `agentdojo:banking`, `agentdojo:all`, `suite.yaml`, `suite.py`."""
+"""Find suites by name or file: `agentdojo:banking`, `agentdojo:all`, `suite.yaml`, `suite.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUFFIXES = (".yaml", ".yml", ".py")
 
 
 def find_suites(target: str) -> list[RunsTasks]:
-    """The suites that a target names.
+    """Find the suites that a target names.
 
     Args:
         target: `agentdojo:SUITE`, `agentdojo:all` for its four, or the file of a suite of your own.
@@ -46,7 +46,7 @@ def find_suites(target: str) -> list[RunsTasks]:
 
 
 def load_suite_file(path: str | Path) -> RunsTasks:
-    """A suite of your own, from its file.
+    """Load a suite of your own from its file.
 
     Args:
         path: A YAML file, or a Python file that has the suite as `suite`. Modules of its folder can be imported.
@@ -60,7 +60,7 @@ def load_suite_file(path: str | Path) -> RunsTasks:
         raise SuiteFileError(str(path), "there is no such file")
     if file.suffix != ".py":
         return read_yaml_suite(file)
-    suite = getattr(_executed(file), "suite", None)
+    suite = getattr(_load_module(file), "suite", None)
     if suite is None:
         raise SuiteFileError(str(path), "it defines no `suite`; end it with `suite = UserSuite(...)`")
     missing = [name for name in ("name", "select", "run_task") if not hasattr(suite, name)]
@@ -70,7 +70,7 @@ def load_suite_file(path: str | Path) -> RunsTasks:
     return found
 
 
-def _executed(file: Path) -> Any:
+def _load_module(file: Path) -> Any:
     folder = str(file.absolute().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -89,7 +89,7 @@ def _executed(file: Path) -> Any:
 
 
 def _line_in(file: Path, error: BaseException) -> int | None:
-    """Where in the file it went wrong."""
+    """Return the line of the file in which an error was raised, if it was raised there."""
     if isinstance(error, SyntaxError):
         return error.lineno
     own = str(file)

@@ -1,4 +1,4 @@
-"""What a task is checked for: its answer, its calls, its limits, or whatever a function of yours finds out."""
+"""Checks of a finished task: its answer, its calls, its limits, or any function of yours."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHOWN = 300
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedTask:
-    """A task that has run, as its checks see it.
+    """A finished task, as checks see it.
 
     Attributes:
         id: The task.
@@ -62,7 +62,7 @@ class FinishedTask:
 
     @property
     def calls(self) -> list[ToolRequest]:
-        """The tool calls, in the order in which the model asked."""
+        """The tool calls, in the order in which the model asked for them."""
         return [
             ToolRequest(
                 toolset=event.toolset,
@@ -75,7 +75,7 @@ class FinishedTask:
 
     @property
     def tool_results(self) -> list[str]:
-        """What the model was told of each call, in its order."""
+        """The tool results that the model read, in their order."""
         return [message.content for message in self.result.messages if message.role == "tool"]
 
 
@@ -85,25 +85,25 @@ missing, a number from 0 to 1 (a share of what was asked for), or an `AssertionE
 
 
 def output_contains(text: str) -> Check:
-    """The answer has this text in it."""
+    """Check that the answer contains a text."""
 
     def check(task: FinishedTask) -> object:
-        return text in task.output or f"the answer is {_shown(task.output)}"
+        return text in task.output or f"the answer is {_format_output(task.output)}"
 
-    return _named(check, f"output contains {text!r}")
+    return _name_check(check, f"output contains {text!r}")
 
 
 def output_equals(text: str) -> Check:
-    """The answer is this text."""
+    """Check that the answer is exactly a text."""
 
     def check(task: FinishedTask) -> object:
-        return task.output == text or f"the answer is {_shown(task.output)}"
+        return task.output == text or f"the answer is {_format_output(task.output)}"
 
-    return _named(check, f"output equals {text!r}")
+    return _name_check(check, f"output equals {text!r}")
 
 
 def output_matches(pattern: str) -> Check:
-    """A regular expression finds something in the answer.
+    """Check that a regular expression matches somewhere in the answer.
 
     Raises:
         HookUsageError: If it is none.
@@ -114,13 +114,13 @@ def output_matches(pattern: str) -> Check:
         raise HookUsageError(f"{pattern!r} is no regular expression: {error}.") from error
 
     def check(task: FinishedTask) -> object:
-        return compiled.search(task.output) is not None or f"the answer is {_shown(task.output)}"
+        return compiled.search(task.output) is not None or f"the answer is {_format_output(task.output)}"
 
-    return _named(check, f"output matches {pattern!r}")
+    return _name_check(check, f"output matches {pattern!r}")
 
 
 def called(tool: str, args: Mapping[str, Any] | None = None, *, times: int | None = None) -> Check:
-    """A tool was called.
+    """Check that a tool was called.
 
     Args:
         tool: Its path, its name, or a glob.
@@ -130,17 +130,17 @@ def called(tool: str, args: Mapping[str, Any] | None = None, *, times: int | Non
     matcher = _calls_of(tool, args)
 
     def check(task: FinishedTask) -> object:
-        found = sum(matcher.matches(call) for call in _seen(task))
+        found = sum(matcher.matches(call) for call in _calls_seen(task))
         if (found == times) if times is not None else found:
             return True
         return f"it was called {found} times so; calls: {_paths(task)}"
 
     often = "" if times is None else f" {times} times"
-    return _named(check, f"{tool} called{often}{f' with {dict(args)}' if args else ''}", tool)
+    return _name_check(check, f"{tool} called{often}{f' with {dict(args)}' if args else ''}", tool)
 
 
 def not_called(tool: str, args: Mapping[str, Any] | None = None) -> Check:
-    """A tool was not called.
+    """Check that a tool was not called.
 
     Args:
         tool: Its path, its name, or a glob.
@@ -149,14 +149,14 @@ def not_called(tool: str, args: Mapping[str, Any] | None = None) -> Check:
     matcher = _calls_of(tool, args)
 
     def check(task: FinishedTask) -> object:
-        found = [call for call in _seen(task) if matcher.matches(call)]
+        found = [call for call in _calls_seen(task) if matcher.matches(call)]
         return not found or f"it was called {len(found)} times, first with {dict(found[0].args)}"
 
-    return _named(check, f"{tool} not called{f' with {dict(args)}' if args else ''}", tool)
+    return _name_check(check, f"{tool} not called{f' with {dict(args)}' if args else ''}", tool)
 
 
 def max_calls(count: int, tool: str = "*") -> Check:
-    """No more tool calls than this.
+    """Check that there were at most this many tool calls.
 
     Args:
         count: How many are allowed.
@@ -165,24 +165,24 @@ def max_calls(count: int, tool: str = "*") -> Check:
     matcher = match.tool(tool)
 
     def check(task: FinishedTask) -> object:
-        calls = task.recorded.calls if tool == "*" else _seen(task)
+        calls = task.recorded.calls if tool == "*" else _calls_seen(task)
         found = sum(matcher.matches(call) for call in calls)
         return found <= count or f"there were {found}: {_paths(task)}"
 
-    return _named(check, f"at most {count} calls{'' if tool == '*' else f' of {tool}'}", tool)
+    return _name_check(check, f"at most {count} calls{'' if tool == '*' else f' of {tool}'}", tool)
 
 
 def max_steps(count: int) -> Check:
-    """No more steps than this."""
+    """Check that there were at most this many steps."""
 
     def check(task: FinishedTask) -> object:
         return task.result.steps <= count or f"there were {task.result.steps}"
 
-    return _named(check, f"at most {count} steps")
+    return _name_check(check, f"at most {count} steps")
 
 
 async def run_check(check: Check, task: FinishedTask) -> CheckResult:
-    """What a check comes to; one that raises is a check that failed, whatever it raised."""
+    """Run a check and return its result. A check that raises has failed, whatever it raised."""
     name = name_of(check)
     try:
         said = check(task)
@@ -216,14 +216,14 @@ def _calls_of(tool: str, args: Mapping[str, Any] | None) -> Matcher:
     return matcher if args is None else matcher & match.args(args, mode="superset")
 
 
-def _named(check: Check, name: str, *tools: str) -> Check:
+def _name_check(check: Check, name: str, *tools: str) -> Check:
     check.__name__ = name
     check.tool_patterns = tools  # type: ignore[attr-defined]  # a suite looks whether there are such tools
     return check
 
 
-def _seen(task: FinishedTask) -> list[SeenCall]:
-    """The calls of tools and of sub-agents, which a model calls as the tools `agent/<id>`."""
+def _calls_seen(task: FinishedTask) -> list[SeenCall]:
+    """Return the calls of tools and of sub-agents, which a model calls as the tools `agent/<id>`."""
     agents = Counter[str]()
     found: list[SeenCall] = []
     for event in task.recorded.events:
@@ -245,13 +245,13 @@ def _seen(task: FinishedTask) -> list[SeenCall]:
 
 
 def name_of(check: Check) -> str:
-    """The name of a check, as results show it."""
+    """Return the name of a check in results."""
     return str(getattr(check, "__name__", None) or type(check).__name__)
 
 
 def _paths(task: FinishedTask) -> str:
-    return ", ".join(f"{call.toolset}/{call.tool_name}" for call in _seen(task)) or "none"
+    return ", ".join(f"{call.toolset}/{call.tool_name}" for call in _calls_seen(task)) or "none"
 
 
-def _shown(text: str) -> str:
+def _format_output(text: str) -> str:
     return repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r} and {len(text) - SHOWN} characters more"

@@ -1,4 +1,4 @@
-"""Where the answers of tool calls came from, and which tools of a suite were never called."""
+"""The origin of the answers to tool calls, and the coverage of a suite's tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CallRow", "Coverage", "call_rows", "coverage_of"]
 
 
 class CallRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One tool call with where its answer came from.
+    """One tool call, with where its answer came from.
 
     Attributes:
         task: The task with its suite.
@@ -49,7 +49,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def source(self) -> str:
-        """Where the answer came from, in a few words."""
+        """The origin of the answer in a few words: the rule, cassette, fault or hook."""
         told = [f"rule {self.rule}" if self.rule else "", f"cassette {self.cassette}" if self.cassette else ""]
         told.append(f"fault {self.fault}" if self.fault else "")
         return ", ".join(filter(None, told)) or (self.answered_by or "")
@@ -80,12 +80,12 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def share(self) -> float:
-        """How many of the suite's tools were called, from 0 to 1."""
+        """The share of the suite's tools that were called, from 0 to 1."""
         return (1 - len(self.never_called) / len(self.discovered)) if self.discovered else 1.0
 
 
 def call_rows(task: str, recorded: RecordedOperation, seen: Iterable[MockedCall] = ()) -> list[CallRow]:
-    """The tool calls of a recorded operation, in the order in which the model asked.
+    """Return the tool calls of a recorded operation, in the order in which the model asked.
 
     Args:
         task: The task with its suite.
@@ -99,7 +99,7 @@ def call_rows(task: str, recorded: RecordedOperation, seen: Iterable[MockedCall]
 
 
 def coverage_of(suite: str, tools: Iterable[ToolSpec], calls: Sequence[CallRow]) -> Coverage:
-    """Which tools of a suite its tasks called.
+    """Count which tools of a suite its tasks called.
 
     Args:
         suite: The suite.

@@ -1,4 +1,4 @@
-"""Recorded runs as files: one event per line, each as `hookline.encode` writes it."""
+"""Read and write recorded runs as files with one event per line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_LINE = 64 * 1024 * 1024
 
 
 def write_events(path: str | Path, events: Iterable[Event]) -> Path:
-    """Write events to a file, in the order in which they are given; what was in it is replaced.
+    """Write events to a file, in the given order. An existing file is replaced.
 
     Args:
         path: The file.
@@ -46,7 +46,7 @@ def write_events(path: str | Path, events: Iterable[Event]) -> Path:
 
 
 def read_events(path: str | Path) -> list[Event]:
-    """Read the events of a file, in its order; blank lines are skipped.
+    """Read the events of a file, in its order. Blank lines are skipped.
 
     Args:
         path: The file.

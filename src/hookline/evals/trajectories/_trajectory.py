@@ -1,4 +1,4 @@
-"""What an agent did, and how that compares to what it should have done."""
+"""Trajectories: the steps and calls of an agent, and their alignment with the expected calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookline._checks import tool_test
 from hookline.calls import ToolRequest
 from hookline.errors import HookUsageError
 from hookline.evals._canonical import canonical
-from hookline.evals.matching import ArgumentMode, ArgumentRule, ArgumentRules, ToolRule, match, path_of, shown
+from hookline.evals.matching import ArgumentMode, ArgumentRule, ArgumentRules, ToolRule, format_value, match, path_of
 from hookline.evals.mocking import MockedCall
 from hookline.events import ToolOutcome
 
@@ -29,9 +29,9 @@ __all__ = [
     "Trajectory",
     "TrajectoryMatch",
     "TrajectoryStep",
+    "align_in_any_order",
+    "align_in_order",
     "assert_trajectory",
-    "in_any_order",
-    "in_order",
 ]
 
 FULL = 2
@@ -50,8 +50,8 @@ Pairs = list[tuple[int, int, int]]
 """The places of an actual and an expected call, and their worth."""
 
 
-def in_order(actual: int, expected: int, worth: Worth) -> Pairs:
-    """Pair calls so that no two pairs cross, for the most worth.
+def align_in_order(actual: int, expected: int, worth: Worth) -> Pairs:
+    """Pair calls so that no two pairs cross and their total worth is as large as possible.
 
     Args:
         actual: How many actual calls there are.
@@ -69,13 +69,13 @@ def in_order(actual: int, expected: int, worth: Worth) -> Pairs:
     end = 0
     while end < min(actual, expected) - start and worth(actual - 1 - end, expected - 1 - end) == FULL:
         end += 1
-    inner = _inner(range(start, actual - end), range(start, expected - end), worth)
+    inner = _align_middle(range(start, actual - end), range(start, expected - end), worth)
     head = [(place, place, FULL) for place in range(start)]
     tail = [(actual - end + place, expected - end + place, FULL) for place in range(end)]
     return head + inner + tail
 
 
-def _inner(actual: range, expected: range, worth: Worth) -> Pairs:
+def _align_middle(actual: range, expected: range, worth: Worth) -> Pairs:
     rows = _table(actual, expected, worth)
     best = [array("I", bytes(4 * (len(expected) + 1)))]
     for row in rows:
@@ -99,8 +99,8 @@ def _inner(actual: range, expected: range, worth: Worth) -> Pairs:
     return pairs[::-1]
 
 
-def in_any_order(actual: Sequence[Hashable], expected: Sequence[Hashable], worth: Worth) -> Pairs:
-    """Pair calls whatever their order: as many equal ones as possible, then as many of one tool as possible.
+def align_in_any_order(actual: Sequence[Hashable], expected: Sequence[Hashable], worth: Worth) -> Pairs:
+    """Pair calls in any order: as many equal ones as possible, then as many of one tool as possible.
 
     Args:
         actual: A key for each actual call; `None` for one that has none.
@@ -113,9 +113,9 @@ def in_any_order(actual: Sequence[Hashable], expected: Sequence[Hashable], worth
     Raises:
         HookUsageError: If there are too many that have no call of the same key on the other side.
     """
-    pairs = _twins(actual, expected, worth)
-    ours = _unpaired(len(actual), [pair[0] for pair in pairs])
-    theirs = _unpaired(len(expected), [pair[1] for pair in pairs])
+    pairs = _pair_equal_calls(actual, expected, worth)
+    ours = _places_left(len(actual), [pair[0] for pair in pairs])
+    theirs = _places_left(len(expected), [pair[1] for pair in pairs])
     rows = _table(ours, theirs, worth)
     gone: set[int] = set()
     free = (1 << len(theirs)) - 1
@@ -127,7 +127,7 @@ def in_any_order(actual: Sequence[Hashable], expected: Sequence[Hashable], worth
     return sorted(pairs, key=lambda pair: pair[1])
 
 
-def _twins(actual: Sequence[Hashable], expected: Sequence[Hashable], worth: Worth) -> Pairs:
+def _pair_equal_calls(actual: Sequence[Hashable], expected: Sequence[Hashable], worth: Worth) -> Pairs:
     waiting: dict[Hashable, list[int]] = {}
     for place in reversed(range(len(actual))):
         if actual[place] is not None:
@@ -141,19 +141,21 @@ def _twins(actual: Sequence[Hashable], expected: Sequence[Hashable], worth: Wort
     return pairs
 
 
-def _unpaired(count: int, paired: Sequence[int]) -> list[int]:
+def _places_left(count: int, paired: Sequence[int]) -> list[int]:
     taken = set(paired)
     return [place for place in range(count) if place not in taken]
 
 
 def _mask(row: bytes, value: int) -> int:
-    """A number that has a bit for every column in which a row has a value, the first column's being the lowest."""
+    """Return a bit mask of the columns of a row that have a value; the first column is the lowest bit."""
     bits = bytes(ord("1") if number == value else ord("0") for number in range(256))
     return int(row[::-1].translate(bits) or b"0", 2)
 
 
 def _most_pairs(masks: Sequence[int]) -> list[tuple[int, int]]:
-    """A largest set of pairs of rows and columns in which none stands twice; a row's mask has its columns' bits.
+    """Find a largest set of pairs of rows and columns in which none occurs twice.
+
+    A row's mask has the bits of its columns.
 
     Source:
         Augmenting paths, searched in breadth (Berge 1957). A set of columns from which a search found nothing free is
@@ -214,7 +216,7 @@ COLUMN = 48
 
 
 class TrajectoryStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent did in one step.
+    """The answer, tool calls and tool results of one step.
 
     Attributes:
         content: What the model said.
@@ -228,7 +230,7 @@ class TrajectoryStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent did from its first step to its answer, without anything that differs between equal runs.
+    """The steps of an agent and its final answer, without anything that differs between equal runs.
 
     Attributes:
         steps: Its steps.
@@ -242,7 +244,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_calls(cls, calls: Iterable[ExpectedCall]) -> Trajectory:
-        """A trajectory to compare with, from nothing but its calls; each is a step of its own.
+        """Make an expected trajectory from calls alone; each call is a step.
 
         Args:
             calls: Each is a tool with its arguments, as `("bank/get_iban", {"user": "x"})` or `{"tool": …, "args": …}`;
@@ -254,8 +256,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
             HookUsageError: If one of them is something else; it says which.
         """
         if isinstance(calls, str | Mapping):
-            raise HookUsageError(f"Expected calls are given as a list; got {shown(calls)}.")
-        callings = [_calling(number, call) for number, call in enumerate(calls, 1)]
+            raise HookUsageError(f"Expected calls are given as a list; got {format_value(calls)}.")
+        callings = [_to_request(number, call) for number, call in enumerate(calls, 1)]
         steps = [TrajectoryStep(content="", calls=[calling], results=[]) for calling in callings]
         return cls(steps=steps, output="", reason="done")
 
@@ -265,7 +267,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         return [call for step in self.steps for call in step.calls]
 
     def encode(self) -> bytes:
-        """The trajectory as canonical JSON: equal runs give equal bytes."""
+        """Encode the trajectory as canonical JSON. Equal runs give equal bytes."""
         return canonical(self).encode()
 
     def match(
@@ -276,7 +278,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         args: ToolRule = "exact",
         tools: Mapping[str, ToolRule] | None = None,
     ) -> TrajectoryMatch:
-        """Compare the calls with those that were expected; texts and results do not count.
+        """Compare the calls with the expected ones. Texts and results do not count.
 
         Args:
             expected: A trajectory, or calls as `of_calls` takes them.
@@ -293,13 +295,13 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         """
         if mode not in get_args(MatchType):
             modes = ", ".join(map(repr, get_args(MatchType)))
-            raise HookUsageError(f"A trajectory is matched by one of {modes}; got {shown(mode)}.")
+            raise HookUsageError(f"A trajectory is matched by one of {modes}; got {format_value(mode)}.")
         reference = expected if isinstance(expected, Trajectory) else Trajectory.of_calls(expected)
         return _Comparison(self.calls, reference.calls, ArgumentRules(args, tools)).match(mode)
 
 
 class AlignedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of an alignment.
+    """One line of an alignment: an actual call, an expected call, or a pair of them.
 
     Attributes:
         sign: `"="` for a call as expected, `"~"` for one with other arguments, `"-"` for an expected call that was not
@@ -320,7 +322,7 @@ class AlignedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrajectoryMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """How a trajectory compares to the expected one; `str()` shows both side by side.
+    """The comparison of a trajectory with the expected one. `str()` shows both side by side.
 
     Attributes:
         ok: Whether it is as expected, as `mode` sees it.
@@ -363,11 +365,11 @@ class TrajectoryMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HasTrajectory(Protocol):
-    """A recorded operation, or a row of results."""
+    """Anything with a trajectory: a recorded operation, or a row of results."""
 
     @property
     def trajectory(self) -> Trajectory:
-        """What the agent did."""
+        """The steps of the agent and its final answer."""
 
 
 def assert_trajectory(
@@ -379,7 +381,7 @@ def assert_trajectory(
     tools: Mapping[str, ToolRule] | None = None,
     min_score: float = 1.0,
 ) -> None:
-    """Fail unless an agent did what was expected; the message shows both side by side.
+    """Fail unless an agent did what was expected. The message shows both sides.
 
     Args:
         actual: A trajectory, or what has one: a recorded operation.
@@ -411,9 +413,9 @@ class _Comparison:
 
     def match(self, mode: MatchType) -> TrajectoryMatch:
         if mode in ("strict", "in_order"):
-            pairs = in_order(len(self.actual), len(self.expected), self.worth)
+            pairs = align_in_order(len(self.actual), len(self.expected), self.worth)
         else:
-            pairs = in_any_order(self.keys(self.actual), self.keys(self.expected), self.worth)
+            pairs = align_in_any_order(self.keys(self.actual), self.keys(self.expected), self.worth)
         counted = {"in_order": len(self.expected), "superset": len(self.expected), "subset": len(self.actual)}
         most = FULL * counted.get(mode, max(len(self.actual), len(self.expected)))
         reached = sum(worth for _, _, worth in pairs)
@@ -435,7 +437,7 @@ class _Comparison:
         return [self.key(call) for call in calls]
 
     def key(self, call: ToolRequest) -> tuple[str, str] | None:
-        """What calls have in common only if each is equal to whatever the other is equal to."""
+        """Return a key that only interchangeable calls share, or `None` if equality is not enough."""
         path = path_of(call)
         rule = self.rules.of(path)
         if not rule.is_equivalence or any(char in path for char in "*?["):
@@ -478,7 +480,7 @@ class _Comparison:
         return AlignedCall(sign="+", actual=self.actual[place], actual_index=place)
 
 
-def _calling(number: int, call: object) -> ToolRequest:
+def _to_request(number: int, call: object) -> ToolRequest:
     args: object = match.anything
     tool = call
     if isinstance(call, ToolRequest):
@@ -493,8 +495,8 @@ def _calling(number: int, call: object) -> ToolRequest:
         tool, args = call
     if not isinstance(tool, str) or not tool:
         raise HookUsageError(
-            f"Expected call {number} is {shown(call)}. Write it as a tool, as ('bank/get_iban', {{'user': 'x'}}) or as "
-            "{'tool': 'bank/get_iban', 'args': {'user': 'x'}}."
+            f"Expected call {number} is {format_value(call)}. Write it as a tool, "
+            "as ('bank/get_iban', {'user': 'x'}) or as {'tool': 'bank/get_iban', 'args': {'user': 'x'}}."
         )
     toolset, slash, name = tool.rpartition("/")
     # A struct does not check its fields, which is what lets objects that compare themselves stand for arguments.
@@ -511,7 +513,7 @@ def _side(call: ToolRequest | None, place: int | None) -> str:
     if args is match.anything:
         return f"{place + 1:>4} {path}"
     room = max(COLUMN - len(path) - 1, 12)
-    return f"{place + 1:>4} {path} {shown(args, room)}"
+    return f"{place + 1:>4} {path} {format_value(args, room)}"
 
 
 def _percent(score: float) -> str:
