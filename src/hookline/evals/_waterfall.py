@@ -36,12 +36,12 @@ from hookline.signals import HookExecution
 __all__ = ["Bar", "BarKind", "BarStatus", "Waterfall", "draw_run"]
 
 BarKind: TypeAlias = Literal["run", "step", "model", "tool", "agent", "person", "compact", "hook", "end"]
-"""What a bar stands for. Only spans tell of runs and model calls; only events of a run's end."""
+"""The kind of work of a bar. Only spans have runs and model calls; only events have the end of a run."""
 
 BarStatus: TypeAlias = Literal[
     "ok", "mocked", "fault", "denied", "failed", "timeout", "dropped", "stopped", "running", "waiting"
 ]
-"""How the work of a bar ended. `stopped`: its run ended before it did."""
+"""How the work of a bar ended. `stopped` means that its run ended first."""
 
 HOOK_STATUS: dict[str, BarStatus] = {
     "error": "failed",
@@ -59,13 +59,13 @@ class Bar:
     """A piece of work that took time, with the work inside of it.
 
     Attributes:
-        kind: What it stands for.
-        name: Its name.
+        kind: The kind of work.
+        name: The name shown.
         start: When it began, in nanoseconds since 1970.
         end: When it ended; `None` while it runs.
         status: How it ended.
         note: Further details for a person: arguments and result, an error, a decision.
-        source: What it was made of, for renderers that show more: a tool call's two events, a hook's execution, a span.
+        source: The objects that it was made from: a tool call's two events, a hook's execution, or a span.
         inner: The bars inside of it.
     """
 
@@ -149,8 +149,8 @@ class Waterfall:
     def pauses(self) -> list[tuple[int, int]]:
         """Find the times in which nothing ran for so long that the work would be hard to see beside them.
 
-        Waiting for a person is no work. A pause is longer than half of all the work together, and at least half a
-        second.
+        Waiting for a person does not count as work. A pause is longer than half of all the work together, and at least
+        half a second.
 
         Returns:
             When each begins and ends, in nanoseconds since 1970.
@@ -188,7 +188,7 @@ def draw_run(events: Iterable[Event], executions: Iterable[HookExecution] = (), 
 
     Args:
         events: The events of one operation, in order.
-        executions: What its hooks did, in any order.
+        executions: The executions of its hooks, in any order.
         now: The time up to which running bars are drawn, in nanoseconds since 1970.
     """
     story = _Story()

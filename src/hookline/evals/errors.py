@@ -2,29 +2,29 @@
 
 ```
 HooklineError
-├── AnswerError                         a rule of mocks has no answer to a call; the model is told
+├── AnswerError                         a rule of mocks has no answer to a call
 ├── CassetteError
-│   ├── CassetteFileError (ValueError)  the file is no cassette that can be used; says the line
+│   ├── CassetteFileError (ValueError)  the file cannot be used as a cassette
 │   │   └── CassetteVersionError        it has another version of the format
-│   ├── CassetteConflictError           somebody else has written the file since it was read
+│   ├── CassetteConflictError           another process has written the file since it was read
 │   └── CassetteWriteError (OSError)    the file cannot be written
-├── FaultDefinitionError (ValueError)   a fault with a value that makes no sense
-├── FaultFileError (ValueError)         a file of faults cannot be used; says the line
+├── FaultDefinitionError (ValueError)   a fault is defined with an invalid value
+├── FaultFileError (ValueError)         a file of faults cannot be used
 ├── UnrecordedOperationError (KeyError)
-│                                       nothing was seen of an operation
-├── NotOneOperationError (LookupError)  several operations were seen, or none
-├── UnseenEventError (LookupError)      no such event was seen
-├── EventWaitError (TimeoutError)       no such event came in time; says which did
-├── UnknownSuiteError (LookupError)     no such suite; says which there are
-├── UnknownTaskError (LookupError)      no such task in the suite; says which there are
+│                                       the operation was not recorded
+├── NotOneOperationError (LookupError)  several operations were recorded, or none
+├── UnseenEventError (LookupError)      the operation has no such event
+├── EventWaitError (TimeoutError)       the awaited event did not happen in time
+├── UnknownSuiteError (LookupError)     no suite has that name
+├── UnknownTaskError (LookupError)      the suite has no such task
 ├── HookUsageError
-│   └── ToolNameError                   a check is about a tool that the agent does not have
-├── SuiteFileError (ValueError)         a suite of one's own cannot be used; says the line
+│   └── ToolNameError                   a check names a tool that the agent does not have
+├── SuiteFileError (ValueError)         the file of a suite cannot be used
 ├── RunFileError (ValueError)           a saved run cannot be read or written
 ├── CassetteFolderError (ValueError)    a folder of cassettes cannot be used, or has none for a task
-├── UnknownAttackChoiceError            no such policy or injection task; says which there are
-├── ReportError (OSError)               the report cannot be written there
-├── EventFileError (ValueError)         a file of events cannot be read or written; says which line
+├── UnknownAttackChoiceError            no policy or wording of attacks has that name
+├── ReportError (OSError)               the report cannot be written
+├── EventFileError (ValueError)         a file of events cannot be read or written
 └── ToolCallError
     └── ForbiddenToolError              a real tool was about to run in a replay
 ```
@@ -68,8 +68,8 @@ class UnknownSuiteError(HooklineError, LookupError):
     """No suite has the requested name.
 
     Attributes:
-        name: What was asked for.
-        known: The suites that there are.
+        name: The requested name.
+        known: The names of all suites.
     """
 
     def __init__(self, name: str, known: list[str]) -> None:
@@ -85,8 +85,8 @@ class UnknownTaskError(HooklineError, LookupError):
 
     Attributes:
         suite: The suite.
-        name: What was asked for.
-        known: The tasks that the suite has.
+        name: The requested name.
+        known: The names of the suite's tasks.
     """
 
     def __init__(self, suite: str, name: str, known: list[str]) -> None:
@@ -116,8 +116,8 @@ class ReportError(HooklineError, OSError):
     """A report cannot be written to the requested file.
 
     Attributes:
-        path: Where.
-        reason: Why not.
+        path: The file.
+        reason: The reason why not.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -136,9 +136,9 @@ class EventFileError(HooklineError, ValueError):
 
     Attributes:
         path: The file.
-        what: What cannot be done with it: `"read"` or `"written"`.
-        reason: Why not.
-        line: The line that it is about, from 1; `None` where it is about the file as a whole.
+        what: The failed action: `"read"` or `"written"`.
+        reason: The reason why not.
+        line: The line of the problem, from 1; `None` if it concerns the whole file.
     """
 
     def __init__(self, path: str, what: str, reason: str, line: int | None = None) -> None:
@@ -158,7 +158,7 @@ class AnswerError(HooklineError):
     The model reads the reason as a failed result, and the real tool does not run.
 
     Attributes:
-        reason: Why it has none.
+        reason: The reason why there is none.
     """
 
     def __init__(self, reason: str) -> None:
@@ -177,7 +177,7 @@ def check_name(name: object) -> str:
     """Return the name of a rule or of a fault if it is text.
 
     Raises:
-        HookUsageError: If it is no text.
+        HookUsageError: If it is not text.
     """
     if not isinstance(name, str):
         raise HookUsageError(f"The name of a rule or of a fault is text; got {name!r:.100}.")
@@ -199,8 +199,8 @@ class CassetteFileError(CassetteError, ValueError):
 
     Attributes:
         path: The file.
-        problem: What is wrong with it, and how to fix it.
-        line: The line that it is about, from 1; `None` where it is about the file as a whole.
+        problem: The problem, and how to fix it.
+        line: The line of the problem, from 1; `None` if it concerns the whole file.
     """
 
     def __init__(self, path: str, problem: str, line: int | None = None) -> None:
@@ -217,8 +217,8 @@ class CassetteVersionError(CassetteFileError):
 
     Attributes:
         path: The file.
-        problem: What to do about it.
-        line: Where the version stands.
+        problem: The problem, and how to fix it.
+        line: The line of the version.
         version: The version of the file.
         known: The version that this hookline reads and writes.
     """
@@ -255,7 +255,7 @@ class CassetteWriteError(CassetteError, OSError):
 
     Attributes:
         path: The file.
-        reason: Why not.
+        reason: The reason why not.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -270,8 +270,8 @@ class UnrecordedOperationError(HooklineError, KeyError):
     """A recorder has no events of the requested operation.
 
     Attributes:
-        operation_id: What was asked for.
-        known: The operations that it has.
+        operation_id: The requested operation.
+        known: The recorded operations.
     """
 
     def __init__(self, operation_id: str, known: list[str]) -> None:
@@ -304,8 +304,8 @@ class UnseenEventError(HooklineError, LookupError):
     """An operation has no event of the requested kind.
 
     Attributes:
-        wanted: What was asked for.
-        seen: What the operation has, a line per event.
+        wanted: A description of the requested event.
+        seen: The events of the operation, a line each.
     """
 
     def __init__(self, wanted: str, seen: list[str]) -> None:
@@ -320,11 +320,11 @@ class EventWaitError(HooklineError, TimeoutError):
     """The awaited event did not happen in time.
 
     Attributes:
-        wanted: What was waited for.
-        timeout: For how many seconds.
-        count: How many of them were to happen.
-        met: How many did.
-        seen: What was seen, a line per event.
+        wanted: A description of the awaited event.
+        timeout: The timeout in seconds.
+        count: The number of events that were awaited.
+        met: The number of them that happened.
+        seen: The events that did happen, a line each.
     """
 
     def __init__(self, wanted: str, timeout: float, count: int, met: int, seen: list[str]) -> None:
@@ -357,9 +357,9 @@ class FaultDefinitionError(HooklineError, ValueError):
     """A fault was defined with a value that makes no sense.
 
     Attributes:
-        fault: Which kind of fault, or which rule for one.
-        field: What was given wrongly.
-        problem: What is wrong, and what is expected.
+        fault: The kind of fault.
+        field: The field with the invalid value.
+        problem: The problem, and the expected value.
     """
 
     def __init__(self, fault: str, field: str, problem: str) -> None:
@@ -375,8 +375,8 @@ class FaultFileError(HooklineError, ValueError):
 
     Attributes:
         path: The file.
-        problem: What is wrong, and what is expected.
-        line: Where, from 1; `None` if no line is to blame.
+        problem: The problem, and the expected value.
+        line: The line of the problem, from 1; `None` if it concerns the whole file.
     """
 
     def __init__(self, path: str, problem: str, line: int | None = None) -> None:
@@ -394,11 +394,11 @@ def check_seconds(fault: str, field: str, value: object, *, positive: bool = Fal
     Args:
         fault: How the error names the fault.
         field: The field.
-        value: What was given.
+        value: The value to check.
         positive: Whether 0 is refused too.
 
     Raises:
-        FaultDefinitionError: If it is no number from 0 to a billion.
+        FaultDefinitionError: If it is not a number from 0 to a billion.
     """
     if not _number(value) or not 0 <= value <= MAX_SECONDS or (positive and value == 0):
         least = "above 0" if positive else "from 0"
@@ -412,7 +412,7 @@ def check_count(fault: str, field: str, value: object, *, most: int) -> None:
     Args:
         fault: How the error names the fault.
         field: The field.
-        value: What was given.
+        value: The value to check.
         most: The largest number that is taken.
 
     Raises:
@@ -427,10 +427,10 @@ def check_probability(fault: str, value: object) -> None:
 
     Args:
         fault: How the error names the fault, or the rule for it.
-        value: What was given.
+        value: The value to check.
 
     Raises:
-        FaultDefinitionError: If it is no number from 0 to 1.
+        FaultDefinitionError: If it is not a number from 0 to 1.
     """
     if not _number(value) or not 0 <= value <= 1:
         raise FaultDefinitionError(fault, "probability", f"is a number from 0 to 1; got {shown(value)}")
@@ -445,8 +445,8 @@ class SuiteFileError(HooklineError, ValueError):
 
     Attributes:
         path: The file.
-        problem: What is wrong, and how to fix it.
-        line: The line that it is about, from 1; `None` where it is about the file as a whole.
+        problem: The problem, and how to fix it.
+        line: The line of the problem, from 1; `None` if it concerns the whole file.
     """
 
     def __init__(self, path: str, problem: str, line: int | None = None) -> None:
@@ -463,9 +463,9 @@ class ToolNameError(HookUsageError):
 
     Attributes:
         task: The task with its suite.
-        what: What names the tool.
+        what: The part of the task that names the tool.
         pattern: The name.
-        problem: What is wrong with it, and which tool may be meant.
+        problem: The problem, and the tool that may be meant.
     """
 
     def __init__(self, task: str, what: str, pattern: str, problem: str) -> None:
@@ -481,7 +481,7 @@ class RunFileError(HooklineError, ValueError):
 
     Attributes:
         path: The file.
-        reason: Why not.
+        reason: The reason why not.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -489,7 +489,7 @@ class RunFileError(HooklineError, ValueError):
         self.path, self.reason = path, reason
 
     def __str__(self) -> str:
-        return f"{self.path} is no saved run: {self.reason}. `hookline eval SUITE --save FILE` writes one."
+        return f"{self.path} is not a saved run: {self.reason}. `hookline eval SUITE --save FILE` writes one."
 
 
 class CassetteFolderError(HooklineError, ValueError):
@@ -497,7 +497,7 @@ class CassetteFolderError(HooklineError, ValueError):
 
     Attributes:
         mode: The mode of the run.
-        problem: What it lacks.
+        problem: The problem.
     """
 
     def __init__(self, mode: str, problem: str) -> None:
@@ -515,9 +515,9 @@ class UnknownAttackChoiceError(HooklineError, LookupError):
     """No attack policy or wording has the requested name.
 
     Attributes:
-        choice: What was to be chosen: `"policy"` or `"wording"`.
-        given: What was asked for.
-        known: What there is.
+        choice: The kind of choice: `"policy"` or `"wording"`.
+        given: The requested name.
+        known: The valid names.
     """
 
     def __init__(self, choice: str, given: str, known: Sequence[str]) -> None:

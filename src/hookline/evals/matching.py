@@ -94,8 +94,8 @@ def argument_differences(expected: object, actual: object, *, more: bool = False
     Args:
         expected: Arguments, or any object that compares itself with arguments.
         actual: The arguments of a call.
-        more: Whether fields that were not expected are no difference.
-        fewer: Whether expected fields that there are not are no difference.
+        more: Whether fields that were not expected are allowed.
+        fewer: Whether expected fields may be missing.
     """
     return list(_differences("", expected, actual, more, fewer))
 
@@ -116,7 +116,7 @@ def _differences(path: str, expected: object, actual: object, more: bool, fewer:
 
 
 MISSING: Final = object()
-"""Stands for a field that is not there."""
+"""Stands for a missing field."""
 
 
 def value_at(value: Any, dotted: str) -> Any:
@@ -175,9 +175,9 @@ def explain_arguments(wanted: Mapping[str, Any], given: Mapping[str, Any], *, mo
     """Explain in a sentence how arguments differ from the wanted ones.
 
     Args:
-        wanted: Those.
+        wanted: The wanted arguments.
         given: The arguments.
-        mode: Which differences count; `superset` allows further arguments, `subset` missing ones.
+        mode: The differences that count. `superset` allows further arguments, `subset` missing ones.
     """
     told: list[str] = []
     if mode != "subset":
@@ -201,10 +201,10 @@ def _alike(wanted: Any, given: Any, mode: str) -> bool:
 
 
 Specificity = tuple[int, int, int]
-"""Rank of the tool pattern, letters of a glob that are fixed, and weight of all other conditions."""
+"""The rank of the tool pattern, the number of fixed letters in a glob, and the weight of all other conditions."""
 
 ANY = 0
-"""Rank of what does not ask for a tool."""
+"""The rank of a matcher that does not look at the tool."""
 
 
 class SeenCall(Protocol):
@@ -381,7 +381,7 @@ class Not(Matcher):
     """Matches calls that another matcher does not match.
 
     Attributes:
-        inner: What they must not match.
+        inner: The matcher that calls must not match.
     """
 
     inner: Matcher
@@ -413,10 +413,10 @@ def _parts(kind: type[AllOf] | type[AnyOf], matcher: Matcher) -> tuple[Matcher, 
 
 
 ArgumentMode = Literal["exact", "subset", "superset", "ignore"]
-"""How arguments are compared: `subset` wants nothing but what is given, `superset` all that is given."""
+"""How arguments are compared. `subset` allows no field that is not given, `superset` requires all that are given."""
 
 EXACT, NAME, GLOB, REGEX, PREDICATE = 5, 4, 3, 2, 1
-"""Ranks of tool patterns; the larger one is the narrower."""
+"""Ranks of tool patterns, the narrowest one being the largest."""
 
 GLOB_CHARS = "*?["
 
@@ -530,7 +530,7 @@ class FieldsAre(Matcher):
     """Matches calls in whose arguments certain fields have certain values.
 
     Attributes:
-        values: By dotted field: `{"filter.tags.0": "urgent"}`.
+        values: The values, by dotted field: `{"filter.tags.0": "urgent"}`.
     """
 
     values: Mapping[str, Any]
@@ -668,7 +668,7 @@ class RunIs(Matcher):
     """Matches calls of certain runs.
 
     Attributes:
-        fields: What the call's event must say: `agent_id`, `user_id`, `tenant_id`, `operation_id`.
+        fields: The required values of `agent_id`, `user_id`, `tenant_id` or `operation_id`.
     """
 
     fields: tuple[tuple[str, str], ...]
@@ -717,7 +717,7 @@ def _validator(schema: Any) -> Any:
     try:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
-        raise HookUsageError(f"The schema is no JSON Schema, at {error.json_path}: {error.message:.200}") from error
+        raise HookUsageError(f"The schema is not a JSON Schema, at {error.json_path}: {error.message:.200}") from error
     return kind(schema)
 
 
@@ -747,7 +747,7 @@ class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True):
         compare: A function of the call's arguments and the expected ones that says whether they are alike.
 
     Raises:
-        HookUsageError: If it contradicts itself: `fields` or `compare` next to anything else.
+        HookUsageError: If `fields` or `compare` is combined with anything else.
     """
 
     mode: ArgumentMode = "exact"
@@ -813,18 +813,18 @@ class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ToolRule = ArgumentRule | ArgumentMode | Sequence[str] | Comparator
-"""What says how a tool's arguments are compared: a rule, or its mode, its fields or its comparison alone."""
+"""A rule for comparing arguments, or just its mode, its fields or its comparison function."""
 
 
 class ArgumentRules:
     """Chooses the argument rule of each tool.
 
     Args:
-        default: For every tool that nothing else is said of.
-        tools: By pattern, for those tools; the most specific one holds: a path, then a name, then the longest glob.
+        default: The rule of all other tools.
+        tools: Rules by tool pattern. The most specific one applies: a path, a name, then the longest glob.
 
     Raises:
-        HookUsageError: If a rule makes no sense.
+        HookUsageError: If a rule is invalid.
     """
 
     def __init__(self, default: ToolRule = "exact", tools: Mapping[str, ToolRule] | None = None) -> None:
@@ -846,7 +846,7 @@ def _rule(given: object) -> ArgumentRule:
     if isinstance(given, ArgumentRule):
         return given
     if isinstance(given, str):
-        return ArgumentRule(mode=given)  # type: ignore[arg-type]  # refused there if it is no mode
+        return ArgumentRule(mode=given)  # type: ignore[arg-type]  # refused there if it is not a mode
     if callable(given):
         return ArgumentRule(compare=given)
     if isinstance(given, Sequence):
@@ -926,7 +926,7 @@ class match:  # noqa: N801  (read as a word: match.tool("bank/*") & match.nth(2)
         """Match calls whose arguments are valid against a JSON Schema.
 
         Raises:
-            HookUsageError: If it is no JSON Schema.
+            HookUsageError: If the schema is invalid.
             MissingExtraError: If the extra `evals` is not installed.
         """
         return Fits(schema)

@@ -28,9 +28,9 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
     """One rule of the contract, which an adapter keeps or declares impossible in its framework.
 
     Attributes:
-        name: What it is about.
+        name: The name of the clause.
         play: Plays it on a stage, and raises a `ContractError` where the adapter breaks it.
-        scene: What is played.
+        scene: The scene that it plays.
         event: The event that it is about; where the framework cannot drive that, a hook on it must be refused.
         call: The class of calls that its interceptor stands in the way of, likewise.
         kind: The kind of interceptor.
@@ -113,7 +113,7 @@ def _clauses() -> Mapping[str, Clause]:
 
 
 CONTRACT = tuple(_clauses().values())
-"""Every clause, in the order in which they are best mended."""
+"""Every clause, in the order in which a new adapter should be made to keep them."""
 
 
 async def check_contract(stage: Stage) -> frozenset[HookType]:

@@ -60,7 +60,7 @@ __all__ = [
 
 
 async def plain(stage: Stage) -> Witness:
-    """A run with a tool call tells both steps, the pair of the call, and its end."""
+    """A run with a tool call emits both steps, the two events of the call, and its end."""
     witness = Witness(stage)
     ran = await stage.play(PLAIN, [witness.hooks])
 
@@ -72,7 +72,7 @@ async def plain(stage: Stage) -> Witness:
 
 
 async def who_runs(stage: Stage) -> Witness:
-    """Every event names the operation, the user and the tenant that the run was given."""
+    """Every event has the operation, the user and the tenant of its run."""
     witness = Witness(stage)
     await stage.play(PLAIN, [witness.hooks], operation_id="contract-who", user_id="ann", tenant_id="acme")
 
@@ -83,7 +83,7 @@ async def who_runs(stage: Stage) -> Witness:
 
 
 async def tool_error(stage: Stage) -> Witness:
-    """A tool that raises tells so; the run goes on or fails, as its framework has it."""
+    """A tool that raises emits an error event; the run goes on or fails, as its framework decides."""
     witness, failure = Witness(stage), None
     try:
         await stage.play(FAILING, [witness.hooks])
@@ -101,7 +101,7 @@ async def tool_error(stage: Stage) -> Witness:
 
 
 async def model_error(stage: Stage) -> Witness:
-    """A model that raises ends the run, which tells so, and counts the call; whether hooks lead it or only look."""
+    """A model that raises ends the run with an error event and counts as a call, with interceptors or without."""
     looked_at = await _model_error(stage, [])
     if not drives_call(stage.capabilities, ModelCall, "guard"):
         return looked_at
@@ -122,7 +122,7 @@ async def _model_error(stage: Stage, hooks: list[Hooks]) -> Witness:
 
 
 async def mock(stage: Stage) -> Witness:
-    """An observer that mocks answers in the tool's place, and the model is told that."""
+    """An observer that mocks answers in the tool's place, and the model reads its answer."""
     witness, hooks = Witness(stage), Hooks("mocks")
     hooks.on(BeforeToolCall, id="canned")(_mock_with("42"))
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
@@ -133,7 +133,7 @@ async def mock(stage: Stage) -> Witness:
 
 
 async def mocked_error(stage: Stage) -> Witness:
-    """A mock that raises counts as a tool that raised, and the model is told."""
+    """A mock that raises counts as a tool that raised, and the model reads the error."""
     witness, hooks = Witness(stage), Hooks("mocks")
     hooks.on(BeforeToolCall)(_mock_with(OSError("no disk")))
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
@@ -145,7 +145,7 @@ async def mocked_error(stage: Stage) -> Witness:
 
 
 async def parallel(stage: Stage) -> Witness:
-    """Calls of one step keep their pairs apart; the model is told in its own order."""
+    """Parallel calls of one step have separate pairs of events; the model reads the results in its own order."""
     witness, name = Witness(stage), toolset_of(stage)
     ran = await stage.play(PARALLEL, [witness.hooks])
 
@@ -163,7 +163,7 @@ async def parallel(stage: Stage) -> Witness:
 
 
 async def sub_agent(stage: Stage) -> Witness:
-    """A call of a sub-agent is told on the operation that calls it; the sub-agent's own hooks stay its own."""
+    """The events of a sub-agent's call belong to the calling operation, whose hooks do not see into the sub-agent."""
     witness = Witness(stage)
     ran = await stage.play(DELEGATING, [witness.hooks])
 
@@ -173,7 +173,7 @@ async def sub_agent(stage: Stage) -> Witness:
 
 
 async def inheriting_sub_agent(stage: Stage) -> Witness:
-    """A bundle with `inherit=True` goes along into the sub-agent's operation, which names its parent."""
+    """A bundle with `inherit=True` also sees the sub-agent's operation, which names its parent."""
     witness = Witness(stage, inherit=True)
     await stage.play(DELEGATING, [witness.hooks], operation_id="contract-parent", user_id="ann", tenant_id="acme")
 
@@ -193,7 +193,7 @@ async def inheriting_sub_agent(stage: Stage) -> Witness:
 
 
 async def compaction(stage: Stage) -> Witness:
-    """A compaction is told with its summary, in the step whose model call it makes room for."""
+    """A compaction emits its summary, in the step whose model call it makes room for."""
     witness = Witness(stage)
     await stage.play(COMPACTING, [witness.hooks])
 
@@ -204,7 +204,7 @@ async def compaction(stage: Stage) -> Witness:
 
 
 async def failing_compaction(stage: Stage) -> Witness:
-    """A compaction that fails is told; the run goes on or fails, as its framework has it."""
+    """A compaction that fails emits an error event; the run goes on or fails, as its framework decides."""
     witness, failure = Witness(stage), None
     try:
         await stage.play(msgspec.structs.replace(COMPACTING, summary_fails=True), [witness.hooks])

@@ -73,7 +73,7 @@ async def reject(stage: Stage) -> Witness:
 
 
 async def reject_and_continue(stage: Stage) -> Witness:
-    """A rejection with `and_continue` is told to the model, and the run goes on."""
+    """The model reads a rejection with `and_continue`, and the run goes on."""
     witness, ran = await _play_until_pause(stage, APPROVAL)
     witness.forget()
     ran = await _resume(ran, Reject("t1", reason="not today", and_continue=True), witness)
@@ -87,7 +87,7 @@ async def reject_and_continue(stage: Stage) -> Witness:
 
 
 async def ask(stage: Stage) -> Witness:
-    """A hook may ask a person about a call; where nobody can be asked, that is a denial."""
+    """A hook may ask a person about a call. If the framework cannot ask anyone, the call is denied."""
     witness, hooks = Witness(stage), Hooks("asks")
     hooks.guard(ToolCall, id="asker")(lambda call: Ask("may I?"))
     if not stage.capabilities.asks:

@@ -37,7 +37,7 @@ def _answer(text: str, event: BeforeToolCall) -> None:
 
 
 async def at_once(stage: Stage) -> Witness:
-    """Fifty runs of one agent object at the same time do not hear of one another."""
+    """Fifty runs of one agent object at the same time do not see each other's events."""
     witnesses, bundles = [], []
     for number in range(RUNS):
         witness, hooks = Witness(stage), Hooks(f"run-{number}")
@@ -58,7 +58,7 @@ async def at_once(stage: Stage) -> Witness:
 
 
 async def cancellation(stage: Stage) -> Witness:
-    """A cancelled run tells its end once, forgets its hooks, and the cancellation goes on."""
+    """A cancelled run emits its end once and forgets its hooks, and the cancellation goes on."""
     witness, begun, after = Witness(stage), anyio.Event(), list[str]()
 
     async def hang() -> str:
@@ -92,7 +92,7 @@ async def cancellation(stage: Stage) -> Witness:
 
 
 async def raising_observers(stage: Stage) -> Witness:
-    """Observers that raise, sync and async, harm neither the run nor one another."""
+    """Observers that raise, sync or async, affect neither the run nor each other."""
     witness, hooks = Witness(stage), Hooks("broken")
 
     def broken(event: Any) -> None:
@@ -113,7 +113,7 @@ async def raising_observers(stage: Stage) -> Witness:
 
 
 async def hung_observer(stage: Stage) -> Witness:
-    """An observer that hangs holds back nobody but its own bundle."""
+    """An observer that hangs delays only its own bundle."""
     witness, hooks = Witness(stage), Hooks("hung")
 
     async def hang(event: Any) -> None:
@@ -167,7 +167,7 @@ def _tracing() -> tuple[Any, Any]:
 
 
 async def refusals(stage: Stage) -> Witness:
-    """A hook that the framework would never call is refused, and says so; with `best_effort` the run goes on."""
+    """A hook that the framework would never call is refused with an error; with `best_effort` the run goes on."""
     never: list[tuple[str, Hooks]] = []
     for kind, event in EVENTS.items():
         if kind not in stage.capabilities.events:

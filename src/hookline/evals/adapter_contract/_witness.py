@@ -29,16 +29,16 @@ __all__ = [
 ]
 
 STEP_FIELDS = frozenset({"step_index", "steps", "total_steps", "llm_calls", "last_assistant_content"})
-"""Fields that nobody can know who is not told of steps."""
+"""Fields that an adapter cannot know if its framework has no events of steps."""
 
 
 class ContractError(HooklineError, AssertionError):
     """An adapter does not keep a clause of the contract.
 
     Attributes:
-        what: What was compared.
-        expected: What the contract says.
-        got: What the adapter did.
+        what: The thing that was compared.
+        expected: The value that the contract demands.
+        got: The value that the adapter gave.
     """
 
     def __init__(self, what: str, expected: str, got: str) -> None:
@@ -53,8 +53,8 @@ class ExpectedEvent(msgspec.Struct, frozen=True):
     """An event that a run must give.
 
     Attributes:
-        kind: Its class.
-        fields: What its fields must be; those that are not named may be anything.
+        kind: The class of the event.
+        fields: The values of the fields that matter. Other fields may have any value.
     """
 
     kind: type[Event]
@@ -90,8 +90,8 @@ class Witness:
     """Records every event that a stage's framework can drive.
 
     Args:
-        stage: Whose events.
-        inherit: Whether it goes along into sub-agents.
+        stage: The stage whose events are recorded.
+        inherit: Whether it records the events of sub-agents too.
     """
 
     def __init__(self, stage: Stage, *, inherit: bool = False) -> None:
@@ -125,7 +125,7 @@ class Witness:
             of: The operation whose events they are; of every operation unless given.
 
         Raises:
-            ContractError: If it did not.
+            ContractError: If other events were recorded.
         """
         events = [event for event in self.events if of is None or event.operation_id == of]
         wanted = [each for each in expected if hook_type(each.kind) in self.capabilities.events]
@@ -174,9 +174,9 @@ async def check_refusal(stage: Stage, scene: Scene, hooks: Iterable[AnyHook], wh
 
     Args:
         stage: The stage.
-        scene: What would have been played.
+        scene: The scene to play.
         hooks: The hook.
-        what: What the refusal must name.
+        what: A text that the refusal must contain.
 
     Raises:
         ContractError: If it is not refused.

@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 RecordMode = Literal["none", "once", "new_episodes", "all", "rewrite"]
-"""What a cassette may record, see `Cassette`."""
+"""When a cassette replays and when it records; see `Cassette`."""
 
 DEFAULT_REDACTION: Final = Redaction()
 
@@ -83,26 +83,26 @@ class Cassette:
     With `with Cassette(path=...) as cassette:` it is saved on leaving, also after a failure.
 
     Args:
-        name: Appears in the metadata of every call that the cassette answers; that of the file unless given.
+        name: The name in the metadata of every call that the cassette answers. By default that of the file.
         path: The file; `None` for a cassette that lives in memory. It is read at once.
-        mode: What `hooks()` may do. `"none"`: replay, never record. `"once"`: like `"none"` if the file exists, else
-            like `"new_episodes"`. `"new_episodes"`: replay what is known, record the rest. `"all"`: never replay; what
-            is recorded replaces, call by call, what was. `"rewrite"`: like `"new_episodes"`, but begin with nothing.
+        mode: The record mode of `hooks()`. `"none"`: replay, never record. `"once"`: like `"none"` if the file exists,
+            else like `"new_episodes"`. `"new_episodes"`: replay known calls, record the others. `"all"`: never replay;
+            new recordings replace, call by call, the old ones. `"rewrite"`: like `"new_episodes"`, but start empty.
         matching: `"keyed"`: by tool and arguments. `"sequential"`: per tool in order, whatever the arguments. That of
             the file unless given, else `"keyed"`.
         ignore: Fields of the arguments that make no difference, from the outside in: `("request.id", "items.*.id")`.
-        redact: What is taken out of recordings: a `Redaction`, `None` for nothing, or a function that takes further
-            secrets out of a text.
+        redact: The redaction of recordings: a `Redaction`, `None` for none, or a function that takes further secrets
+            out of a text.
 
     Attributes:
         name: The cassette's name.
         path: The file.
-        mode: What `hooks()` may do.
-        misses: What was said of every call that no recording answered where none may be made.
+        mode: The record mode of `hooks()`.
+        misses: The message for every call that no recording answered and that could not be recorded.
 
     Raises:
-        CassetteError: If the file is no cassette that can be used.
-        HookUsageError: If an argument cannot be meant.
+        CassetteError: If the file cannot be used as a cassette.
+        HookUsageError: If an argument is invalid.
         MissingExtraError: If `path` is given and PyYAML or filelock is not installed.
     """
 
@@ -143,7 +143,7 @@ class Cassette:
             **options: As for `Cassette`.
 
         Raises:
-            CassetteError: If there is no such file, or if it is no cassette that can be used.
+            CassetteError: If there is no such file, or if it cannot be used as a cassette.
         """
         if not os.path.exists(path):
             raise CassetteFileError(str(path), "there is no such file; record it first")
@@ -268,7 +268,7 @@ class Cassette:
         bundle.on(OnComplete, id=f"{bundle.id}.forget")(self._endings.completed)
         return bundle
 
-    # The same, for whoever has the events.
+    # The same for callers that have the events themselves.
 
     def answer(self, event: BeforeToolCall) -> ToolResult | None:
         """Answer a call as the mode says.
@@ -288,7 +288,7 @@ class Cassette:
         """Record the answer of a real tool, if the mode allows it.
 
         Args:
-            event: What the call came to. One that a hook has answered or refused, or that was interrupted, is left out.
+            event: The call's result. Calls that a hook answered or refused, or that were interrupted, are left out.
         """
         if self.records:
             self._keep(event, replace=self.mode == "all")
@@ -305,8 +305,8 @@ class Cassette:
             The file; `None` if nothing was written.
 
         Raises:
-            CassetteConflictError: If somebody else has written it since it was read.
-            CassetteWriteError: If it cannot be written.
+            CassetteConflictError: If another process has written it since it was read.
+            CassetteWriteError: If the file cannot be written.
         """
         if self.path is None or not self.changed:
             return None

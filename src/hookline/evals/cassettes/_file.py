@@ -108,8 +108,8 @@ def read_cassette(path: Path) -> CassetteFile:
     """Read a cassette's file. If there is no file, the result is empty and has no digest.
 
     Raises:
-        CassetteFileError: If it is no cassette, or not a whole one; it says which line, and what to fix.
-        CassetteVersionError: If it has another version.
+        CassetteFileError: If it is not a cassette or incomplete. The error names the line and the fix.
+        CassetteVersionError: If it has another format version.
         MissingExtraError: If PyYAML is not installed.
     """
     data = _bytes(path)
@@ -122,7 +122,7 @@ def read_replaceable(path: Path) -> CassetteFile:
     """Read a file that is to be replaced as a whole: a cassette of any version, or no file at all.
 
     Raises:
-        CassetteFileError: If it is something else.
+        CassetteFileError: If the file is something else.
         MissingExtraError: If PyYAML is not installed.
     """
     data = _bytes(path)
@@ -183,7 +183,7 @@ def _parse_cassette(path: str, document: Located, digest: str) -> CassetteFile:
     for field in document:
         if field not in FILE_FIELDS:
             known = ", ".join(f"`{each}`" for each in FILE_FIELDS)
-            wrong(f"`{field:.100}` is no field of a cassette, which has {known}", document.lines[field])
+            wrong(f"`{field:.100}` is not a field of a cassette, which has {known}", document.lines[field])
     calls = document.get("calls")
     if "calls" not in document:
         wrong("it has no `calls`; write `calls: []` for none", document.line)
@@ -204,7 +204,7 @@ def _parse_recording(call: Any, line: int, wrong: Callable[[str, int], NoReturn]
     for field, value in call.items():
         kind = KINDS.get(field)
         if kind is None:
-            wrong(f"`{field:.100}` is no field of a call, which has {', '.join(KINDS)}", call.lines[field])
+            wrong(f"`{field:.100}` is not a field of a call, which has {', '.join(KINDS)}", call.lines[field])
         if isinstance(value, kind[0]) and (kind[0] is not int or (value.__class__ is int and value >= LEAST[field])):
             continue
         hint = ". Put it in quotes" if kind[0] is str and isinstance(value, int | float) else ""
@@ -233,7 +233,7 @@ def write_cassette(path: Path, data: bytes, *, before: str | None, name: str) ->
 
     Args:
         path: The file; its folder is made.
-        data: What it is to hold.
+        data: The new content.
         before: The digest of what it held when it was read; `None` if there was no file.
         name: The cassette, for the error.
 
@@ -241,7 +241,7 @@ def write_cassette(path: Path, data: bytes, *, before: str | None, name: str) ->
         The digest of what it holds now.
 
     Raises:
-        CassetteConflictError: If somebody else has written it; nothing is overwritten.
+        CassetteConflictError: If another process has written it. Nothing is overwritten.
         CassetteWriteError: If it cannot be written.
     """
     filelock = _filelock()

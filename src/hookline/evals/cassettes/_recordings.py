@@ -44,14 +44,14 @@ class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tool: The tool, as `toolset/tool_name`.
         args: The arguments, without secrets.
-        result: What the tool answered, or what its exception said.
+        result: The tool's answer, or the message of its exception.
         success: Whether the tool did what it was asked for.
         raised: The exception's class name, if the tool raised.
-        metadata: What else the answer carried.
+        metadata: The metadata of the answer.
         step: The step of its operation, from 0.
-        call_index: Its place among its operation's calls of the tool, from 1.
-        agent: The sub-agent that called; empty for the agent that was run.
-        operation: Which of that sub-agent's runs it was, from 1.
+        call_index: The number of the call, from 1, per tool and operation.
+        agent: The sub-agent that called; empty for the main agent.
+        operation: The number of that sub-agent's run, from 1.
     """
 
     tool: str
@@ -115,7 +115,7 @@ class ReplayScope:
 
     Attributes:
         agent: The sub-agent; empty for an operation of its own.
-        number: Its place among all scopes of the cassette, from 1.
+        number: The number of the scope in its cassette, from 1.
         used: The recordings that have answered in it or were made in it, by their identity.
     """
 
@@ -182,7 +182,7 @@ class RecordedCalls:
 
     Attributes:
         matching: How recordings are found.
-        played: Those that have answered a call or were made in this run, by their identity.
+        played: The recordings that answered a call or were made in this run, by identity.
     """
 
     def __init__(self, matching: Matching, ignore: Sequence[str] = ()) -> None:
@@ -219,8 +219,8 @@ class RecordedCalls:
 
         Args:
             key: The call.
-            recording: What it came to.
-            scope: Where it was made, and is used up.
+            recording: The recording.
+            scope: The scope that made it, which has thereby used it.
             replace: Whether it takes the place of what earlier scopes recorded of the same call.
 
         Returns:
@@ -247,7 +247,7 @@ class RecordedCalls:
             key: The call.
             wanted: The run of its sub-agent and the index of the call: equal calls of one step start in any order on
                 trio, so the recording of the same index comes first.
-            scope: Where it is asked for.
+            scope: The scope that asks.
 
         Returns:
             The recording and its place among those of the call, from 1; `None` if there is none left.
@@ -324,7 +324,7 @@ def explain_miss(recordings: Iterable[RecordedCall], tool: str, args: dict[str, 
         recordings: All recordings of the cassette.
         tool: The tool.
         args: The arguments.
-        agent: The sub-agent that calls; empty for the agent that was run.
+        agent: The sub-agent that calls; empty for the main agent.
         known: How many recordings of this very call there were.
 
     Returns:

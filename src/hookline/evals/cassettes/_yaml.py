@@ -40,8 +40,8 @@ class BadYamlError(Exception):
     """A text is not valid YAML of a cassette. The caller turns it into an error that names the file.
 
     Attributes:
-        problem: What is wrong, and how to fix it.
-        line: Where, from 1.
+        problem: The problem, and how to fix it.
+        line: The line of the problem, from 1.
     """
 
     def __init__(self, problem: str, line: int) -> None:
@@ -53,8 +53,8 @@ class Located(dict[str, Any]):
     """A mapping of a file.
 
     Attributes:
-        line: Where it begins, from 1.
-        lines: Where each of its keys stands.
+        line: The line on which it begins, from 1.
+        lines: The line of each key.
     """
 
     __slots__ = ("line", "lines")
@@ -69,8 +69,8 @@ class LocatedList(list[Any]):
     """A list of a file.
 
     Attributes:
-        line: Where it begins, from 1.
-        lines: Where each of its items begins.
+        line: The line on which it begins, from 1.
+        lines: The line of each item.
     """
 
     __slots__ = ("line", "lines")
@@ -186,8 +186,8 @@ def read_yaml(text: str) -> Any:
     """Read a YAML text. Mappings become `Located`, lists become `LocatedList`, both with their lines.
 
     Raises:
-        BadYamlError: If it is no YAML, is nested too deeply, has a key twice, or has what a cassette never has: several
-            documents, aliases, tags.
+        BadYamlError: If it is not YAML, is nested too deeply, has a key twice, or has several documents, aliases or
+            tags.
         MissingExtraError: If PyYAML is not installed.
     """
     yaml = _yaml()
@@ -201,7 +201,7 @@ def read_yaml(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = ", ".join(filter(None, (error.context, error.problem)))
-        raise BadYamlError(f"it is no YAML ({said})", mark.line + 1 if mark else 1) from None
+        raise BadYamlError(f"it is not YAML ({said})", mark.line + 1 if mark else 1) from None
 
 
 def _build(events: Iterator[Any]) -> Any:
@@ -272,7 +272,7 @@ def _value(event: Any) -> Any:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            _refuse(event, f"what stands behind {JSON_TAG} is no JSON ({error})")
+            _refuse(event, f"the text after {JSON_TAG} is not JSON ({error})")
     if event.tag not in (None, "!"):
         _refuse(event, f"the tag {event.tag} is not one of a cassette")
     if event.tag == "!" or not event.implicit[0]:

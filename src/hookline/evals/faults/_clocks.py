@@ -16,7 +16,7 @@ class OperationClock(ABC):
     """The clock of one operation, with the state that faults keep for it.
 
     Attributes:
-        state: What faults keep for this operation, each under a key of its own. Faults themselves keep nothing, since
+        state: The state of faults in this operation, each under its own key. Faults themselves have no state, since
             parallel operations share them.
     """
 
@@ -97,6 +97,7 @@ class VirtualOperationClock(OperationClock):
             self._step_start = self._now
 
     def pass_time(self, seconds: float, step_index: int) -> float:
+        """Move the clock to the end of the call, if it is the longest of its step so far."""
         self.enter(step_index)
         self._now = max(self._now, self._step_start + seconds)
         return 0.0
@@ -108,7 +109,7 @@ class VirtualOperationClock(OperationClock):
             seconds: How much.
 
         Raises:
-            FaultDefinitionError: If it is no number from 0.
+            FaultDefinitionError: If it is not a number from 0.
         """
         check_seconds("VirtualClock.advance", "seconds", seconds)
         self._now += seconds
@@ -134,6 +135,7 @@ class RealOperationClock(OperationClock):
         """Do nothing: real steps follow each other by themselves."""
 
     def pass_time(self, seconds: float, step_index: int) -> float:
+        """Return all of the seconds: real time has to be waited for."""
         return seconds
 
 
@@ -160,7 +162,7 @@ class VirtualClock:
         """Drop the clock of an operation that has ended, with the state that faults kept on it.
 
         Args:
-            operation_id: The operation; one that nobody asked for is fine.
+            operation_id: The operation. An unknown one is ignored.
         """
         self._operations.pop(operation_id, None)
 
@@ -188,10 +190,10 @@ class RealClock:
         """Drop the clock of an operation that has ended, with the state that faults kept on it.
 
         Args:
-            operation_id: The operation; one that nobody asked for is fine.
+            operation_id: The operation. An unknown one is ignored.
         """
         self._operations.pop(operation_id, None)
 
 
 Clock = VirtualClock | RealClock
-"""What `ToolMocks` takes."""
+"""The clocks that `ToolMocks` accepts."""

@@ -33,7 +33,7 @@ class AnswerFault(msgspec.Struct, frozen=True):
     replaces: ClassVar[bool] = False
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> None:
-        return None
+        """Return `None`: the tool answers itself."""
 
     def change(self, result: ToolResult, draw: random.Random) -> ToolResult:
         """Replace the text of a result. A result that cannot be damaged this way is returned as the same object."""
@@ -43,14 +43,15 @@ class AnswerFault(msgspec.Struct, frozen=True):
         return result if content == result.content else msgspec.structs.replace(result, content=content)
 
     def delay_s(self, draw: random.Random) -> float:
+        """Return 0.0: the call is not delayed."""
         return 0.0
 
     def spoilt(self, content: str, draw: random.Random) -> str:
         """Return the damaged text.
 
         Args:
-            content: What the tool answered.
-            draw: Where anything random comes from.
+            content: The tool's answer.
+            draw: The random generator of this fault and this call.
         """
         raise NotImplementedError
 
@@ -75,7 +76,7 @@ class TruncatedJson(AnswerFault, frozen=True):
 
     def spoilt(self, content: str, draw: random.Random) -> str:
         """Cut the text off."""
-        text = content.strip()  # blanks around a document are no part of it: without them it would still parse
+        text = content.strip()  # blanks around a document are not part of it: without them it would still parse
         if len(text) < 2:
             return ""
         left = draw.randrange(1, len(text)) if self.keep is None else int(len(text) * self.keep)
@@ -83,7 +84,7 @@ class TruncatedJson(AnswerFault, frozen=True):
 
 
 class MalformedJson(AnswerFault, frozen=True):
-    """Makes the answer invalid JSON. Text that was no JSON gets unreadable characters."""
+    """Makes the answer invalid JSON. Text that was not JSON gets unreadable characters."""
 
     name: ClassVar[str] = "malformed_json"
 
@@ -103,7 +104,7 @@ class MalformedJson(AnswerFault, frozen=True):
 class WrongSchema(AnswerFault, frozen=True):
     """Gives a JSON answer another shape: fields have other names, or values other types.
 
-    Answers that are no object become one: a list under `items`, anything else under `value`.
+    Answers that are not an object become one: a list under `items`, anything else under `value`.
     """
 
     name: ClassVar[str] = "wrong_schema"
@@ -121,8 +122,8 @@ class Oversize(AnswerFault, frozen=True):
     """Pads the answer to a certain size. JSON padded with blanks still parses; a longer answer stays as it is.
 
     Attributes:
-        size_bytes: How long it becomes, in UTF-8.
-        filler: The ASCII character that it is padded with.
+        size_bytes: The size of the padded answer in UTF-8.
+        filler: The ASCII character used for padding.
     """
 
     name: ClassVar[str] = "oversize"

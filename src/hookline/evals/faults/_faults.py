@@ -66,7 +66,7 @@ class Fault(Protocol):
 
         Args:
             call: The call.
-            draw: Where anything random comes from: a generator for this fault and this call alone.
+            draw: The random generator of this fault and this call.
             clock: The operation's time, whose `state` keeps what the fault must remember of earlier calls.
 
         Returns:
@@ -77,15 +77,15 @@ class Fault(Protocol):
         """Change the answer of a tool. Called only if the fault does not replace.
 
         Args:
-            result: What the tool, or a rule in its place, answered.
-            draw: Where anything random comes from.
+            result: The answer of the tool, or of a rule in its place.
+            draw: The random generator of this fault and this call.
         """
 
     def delay_s(self, draw: random.Random) -> float:
         """Return how many seconds the fault delays the call, before anything else happens to it.
 
         Args:
-            draw: Where anything random comes from.
+            draw: The random generator of this fault and this call.
         """
 
 
@@ -95,9 +95,11 @@ class CallFault(msgspec.Struct, frozen=True):
     replaces: ClassVar[bool] = True
 
     def change(self, result: ToolResult, draw: random.Random) -> ToolResult:
+        """Return the result unchanged."""
         return result
 
     def delay_s(self, draw: random.Random) -> float:
+        """Return 0.0: the call is not delayed."""
         return 0.0
 
 
@@ -126,6 +128,7 @@ class RaiseError(CallFault, frozen=True):
             raise FaultDefinitionError("RaiseError", "error", problem) from None
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> Exception:
+        """Return the exception."""
         return self.error if isinstance(self.error, Exception) else self.error()
 
 
@@ -133,7 +136,7 @@ class FailedResult(CallFault, frozen=True):
     """Makes the tool answer with a failed result; nothing is raised.
 
     Attributes:
-        content: What the model reads.
+        content: The text that the model reads.
     """
 
     name: ClassVar[str] = "failed_result"
@@ -146,6 +149,7 @@ class FailedResult(CallFault, frozen=True):
             raise FaultDefinitionError("FailedResult", "content", f"is text; got {shown(content)}")
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult:
+        """Return the failed result."""
         return ToolResult(content=self.content, success=False)
 
 
@@ -153,7 +157,7 @@ class Timeout(CallFault, frozen=True):
     """Makes a call take a while and then fail as if the tool had raised a `TimeoutError`.
 
     Attributes:
-        seconds: How long that takes.
+        seconds: The seconds until the timeout.
     """
 
     name: ClassVar[str] = "timeout"
@@ -164,9 +168,11 @@ class Timeout(CallFault, frozen=True):
         check_seconds("Timeout", "seconds", self.seconds)
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> Exception:
+        """Return the `TimeoutError`."""
         return TimeoutError(f"{call.toolset}/{call.tool_name} did not answer within {self.seconds:g} s.")
 
     def delay_s(self, draw: random.Random) -> float:
+        """Return the seconds until the timeout."""
         return float(self.seconds)
 
 
@@ -177,9 +183,9 @@ class RateLimit(CallFault, frozen=True, kw_only=True):
     counted in the order in which they arrive.
 
     Attributes:
-        calls: How many calls get through, from 1.
-        per_seconds: In which window of time.
-        raises: Whether a refused call counts as raised; else it gives a failed result.
+        calls: The number of calls per window, from 1.
+        per_seconds: The length of the window in seconds.
+        raises: Whether a refused call raises. By default it gives a failed result.
     """
 
     name: ClassVar[str] = "rate_limit"
@@ -223,7 +229,7 @@ class Latency(msgspec.Struct, frozen=True):
     """Delays the tool's answer without changing it.
 
     Attributes:
-        seconds: How much later: always the same, or `Uniform`, `Normal` or `LogNormal`.
+        seconds: The delay in seconds: a number, or a `Uniform`, `Normal` or `LogNormal` distribution.
     """
 
     name: ClassVar[str] = "latency"
@@ -236,12 +242,14 @@ class Latency(msgspec.Struct, frozen=True):
             check_seconds("Latency", "seconds", self.seconds)
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> None:
-        return None
+        """Return `None`: the tool answers itself."""
 
     def change(self, result: ToolResult, draw: random.Random) -> ToolResult:
+        """Return the result unchanged."""
         return result
 
     def delay_s(self, draw: random.Random) -> float:
+        """Draw the delay."""
         if isinstance(self.seconds, Uniform | Normal | LogNormal):
             return min(self.seconds.seconds(draw), MAX_SECONDS)
         return float(self.seconds)
@@ -252,10 +260,10 @@ class FaultSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tool: The pattern of the tools, as `ToolMocks.fault` takes it.
-        fault: What goes wrong.
+        fault: The fault.
         args: The arguments of the calls, as `ToolMocks.fault` takes them; `None` for any.
         probability: How likely each of these calls is struck, from 0 to 1.
-        name: What reports call it; `None` for the fault's own name.
+        name: The name in reports; `None` for the fault's own name.
     """
 
     tool: str
@@ -272,12 +280,12 @@ def strikes(probability: float, *, seed: int, operation: str, tool: str, call_in
     """Whether a fault strikes a call. The answer is the same in every process, whatever was asked before.
 
     Args:
-        probability: From 0 (never) to 1 (always).
+        probability: The probability that it strikes, from 0 (never) to 1 (always).
         seed: The seed of the run.
         operation: The operation, or the name of the case that it runs.
         tool: The tool, as `toolset/tool_name`.
-        call_index: The call, from 1, per tool and operation.
-        fault_index: Which of the faults that may strike the call.
+        call_index: The number of the call, from 1, per tool and operation.
+        fault_index: The place of the fault among those that may strike the call.
     """
     if probability >= 1:
         return True
@@ -292,8 +300,8 @@ def draw_for(*, seed: int, operation: str, tool: str, call_index: int, fault_ind
         seed: The seed of the run.
         operation: The operation, or the name of the case that it runs.
         tool: The tool, as `toolset/tool_name`.
-        call_index: The call, from 1, per tool and operation.
-        fault_index: Which of the faults that may strike the call.
+        call_index: The number of the call, from 1, per tool and operation.
+        fault_index: The place of the fault among those that may strike the call.
     """
     return random.Random(_digest("draw", seed, operation, tool, call_index, fault_index))
 

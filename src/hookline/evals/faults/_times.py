@@ -17,8 +17,8 @@ class Uniform(msgspec.Struct, frozen=True, kw_only=True):
     """A number of seconds between two limits, each equally likely.
 
     Attributes:
-        low: The least.
-        high: The most.
+        low: The smallest number of seconds.
+        high: The largest number of seconds.
     """
 
     low: float
@@ -34,7 +34,7 @@ class Uniform(msgspec.Struct, frozen=True, kw_only=True):
         """Draw a number of seconds.
 
         Args:
-            draw: Where it comes from.
+            draw: The random generator to draw from.
         """
         return draw.uniform(self.low, self.high)
 
@@ -43,8 +43,8 @@ class Normal(msgspec.Struct, frozen=True, kw_only=True):
     """A normally distributed number of seconds; negative values become 0.
 
     Attributes:
-        mean: The mean, before that.
-        deviation: The standard deviation, before that.
+        mean: The mean, before negative values become 0.
+        deviation: The standard deviation, before negative values become 0.
     """
 
     mean: float
@@ -58,7 +58,7 @@ class Normal(msgspec.Struct, frozen=True, kw_only=True):
         """Draw a number of seconds.
 
         Args:
-            draw: Where it comes from.
+            draw: The random generator to draw from.
         """
         return max(0.0, draw.normalvariate(self.mean, self.deviation))
 
@@ -67,7 +67,7 @@ class LogNormal(msgspec.Struct, frozen=True, kw_only=True):
     """A log-normally distributed number of seconds, as services take: mostly near the median, at times far above.
 
     Attributes:
-        median: Half of the calls take less.
+        median: The median: half of the calls take less.
         sigma: The standard deviation of the natural logarithm, at most 10: with 1, one call in 44 takes more than 7.4
             times the median.
     """
@@ -85,6 +85,6 @@ class LogNormal(msgspec.Struct, frozen=True, kw_only=True):
         """Draw a number of seconds.
 
         Args:
-            draw: Where it comes from.
+            draw: The random generator to draw from.
         """
         return draw.lognormvariate(math.log(self.median), self.sigma)

@@ -44,7 +44,7 @@ class Fake(Generic[T]):
     """An object whose methods stand for tools, with its own state in each operation.
 
     Args:
-        source: A class or function that makes one, or one whose copy each operation gets.
+        source: A class or function that makes the object, or an object that is copied for each operation.
     """
 
     def __init__(self, source: Callable[[], T] | T) -> None:
@@ -123,15 +123,15 @@ def _is_function(source: object) -> bool:
 def _is_method(owner: object, name: str) -> bool:
     static = inspect.getattr_static(owner, name)
     if isinstance(static, property | functools.cached_property | type):
-        return False  # reading a property may do or raise anything, and a class is no method
+        return False  # reading a property may do or raise anything, and a class is not a method
     return callable(getattr(owner, name))
 
 
 Then = Literal["last", "cycle", "error"]
-"""What a sequence does when it has been played: its last answer again, from the start again, or an error."""
+"""What follows the last answer of a sequence: the last one again, the first one, or an error."""
 
 PASS: Final = object()
-"""Given instead of an answer: the real tool is to run."""
+"""Returned instead of an answer to let the real tool run."""
 
 
 class Answer:
@@ -147,10 +147,10 @@ class Answer:
 
         Args:
             call: The call.
-            place: How many calls of the operation the rule was for before, from 0.
+            place: The number of earlier calls of the operation that the rule matched.
 
         Raises:
-            AnswerError: If there is none.
+            AnswerError: If there is no answer.
         """
         raise AnswerError("it has no answer yet: end it with .returns(...), .raises(...), .runs(...) or another answer")
 
@@ -214,7 +214,7 @@ class AnswerSequence(Answer):
 
     Attributes:
         answers: The answers.
-        then: What comes after the last.
+        then: What follows the last answer: the last one again, the first, or an error.
     """
 
     answers: tuple[object, ...]
@@ -247,7 +247,7 @@ class AnswerTable(Answer):
 
     Attributes:
         field: The argument, dotted.
-        answers: By its value, or by its value as text; `"*"` for all others.
+        answers: Answers by the argument's value, or by its value as text; `"*"` for all others.
     """
 
     field: str
@@ -308,8 +308,7 @@ class Passthrough(Answer):
     """Lets the real tool run, and may change what the model reads of its answer.
 
     Attributes:
-        transform: `(call, result) -> result`, plain or async, for what the model is told; `None` to tell it what the
-            tool said.
+        transform: `(call, result) -> result`, sync or async: changes what the model reads. `None` for no change.
     """
 
     transform: Callable[[Any, Any], object] | None = None
@@ -335,7 +334,7 @@ class FakeMethod(Answer):
 
     Attributes:
         fake: The fake.
-        method: Its method.
+        method: The name of the method.
     """
 
     fake: Fake[Any]
@@ -357,7 +356,7 @@ def check_answer(value: object) -> None:
     """Raise an error if a value cannot be an answer.
 
     Raises:
-        HookUsageError: If it can be none.
+        HookUsageError: If the value cannot be an answer.
     """
     if not isinstance(value, BaseException):
         try:
@@ -385,7 +384,7 @@ def as_error(error: object) -> Exception:
     """Return the exception that a tool is to raise, made from its class if necessary.
 
     Raises:
-        HookUsageError: If it is no exception, or a class that needs arguments.
+        HookUsageError: If it is not an exception, or is a class that needs arguments.
     """
     if isinstance(error, type) and issubclass(error, Exception):
         try:
@@ -401,7 +400,7 @@ def as_cassette(cassette: object) -> Cassette:
     """Return a cassette, or raise an error that says how to make one.
 
     Raises:
-        HookUsageError: If it is no cassette, but its path, for instance.
+        HookUsageError: If it is not a cassette, but for instance its path.
     """
     if not callable(getattr(cassette, "answer", None)):
         raise HookUsageError(f"A cassette is needed here, as Cassette(path='tapes/one.yaml'); got {cassette!r:.100}.")

@@ -55,11 +55,11 @@ def assert_called(
         pattern: `toolset/tool_name`, a bare name (of any toolset), or a glob over the path.
         args: The arguments that count, all of them; `None` for any.
         times: How often exactly; `None` for at least once.
-        note: What the table says of a call, besides its tool and arguments.
+        note: Returns what the table says of a call, besides its tool and arguments.
 
     Raises:
-        AssertionError: With all calls that were made.
-        HookUsageError: If an argument makes no sense.
+        AssertionError: If the assertion fails. The message lists all calls.
+        HookUsageError: If an argument is invalid.
     """
     __tracebackhide__ = True
     if times is not None and (not isinstance(times, int) or isinstance(times, bool) or times < 0):
@@ -82,10 +82,10 @@ def assert_not_called(calls: Sequence[C], pattern: str, *, note: Note[C] | None 
     Args:
         calls: Calls that were made.
         pattern: `toolset/tool_name`, a bare name (of any toolset), or a glob over the path.
-        note: What the table says of a call, besides its tool and arguments.
+        note: Returns what the table says of a call, besides its tool and arguments.
 
     Raises:
-        AssertionError: With all calls that were made.
+        AssertionError: If the assertion fails. The message lists all calls.
     """
     __tracebackhide__ = True
     found = calls_of(calls, pattern)
@@ -100,10 +100,10 @@ def assert_called_once_with(calls: Sequence[C], pattern: str, args: object, *, n
         calls: Calls that were made.
         pattern: `toolset/tool_name`, a bare name (of any toolset), or a glob over the path.
         args: The arguments, all of them; any object that compares itself with a dict will do.
-        note: What the table says of a call, besides its tool and arguments.
+        note: Returns what the table says of a call, besides its tool and arguments.
 
     Raises:
-        AssertionError: With all calls that were made.
+        AssertionError: If the assertion fails. The message lists all calls.
     """
     __tracebackhide__ = True
     found = calls_of(calls, pattern)
@@ -122,10 +122,10 @@ def assert_called_before(calls: Sequence[C], first: str, second: str, *, note: N
         calls: Calls that were made, in the order in which they began.
         first: Pattern of the tool that comes first.
         second: Pattern of the tool that comes later.
-        note: What the table says of a call, besides its tool and arguments.
+        note: Returns what the table says of a call, besides its tool and arguments.
 
     Raises:
-        AssertionError: With all calls that were made.
+        AssertionError: If the assertion fails. The message lists all calls.
     """
     __tracebackhide__ = True
     earlier, later = calls_of(calls, first), calls_of(calls, second)
@@ -148,10 +148,10 @@ def assert_no_unmocked(calls: Sequence[C], mocked: Callable[[C], bool], *, note:
     Args:
         calls: Calls that were made.
         mocked: Whether a call was answered by a mock.
-        note: What the table says of a call, besides its tool and arguments.
+        note: Returns what the table says of a call, besides its tool and arguments.
 
     Raises:
-        AssertionError: With all calls that were made.
+        AssertionError: If the assertion fails. The message lists all calls.
     """
     __tracebackhide__ = True
     others = [call for call in calls if not mocked(call)]
@@ -167,7 +167,7 @@ def table(calls: Sequence[C], note: Note[C] | None = None) -> str:
 
     Args:
         calls: Calls that were made.
-        note: What else there is to say of a call; `""` for nothing.
+        note: Returns a note about a call; `""` for none.
 
     Returns:
         One line per call, without a newline at the end; of very many calls the first and the last.

@@ -60,26 +60,26 @@ __all__ = [
 ]
 
 Outcome = Literal["mocked", "real", "refused", "elsewhere"]
-"""What became of a call: a rule, a fault or a cassette answered it; the real tool ran; nothing could answer it; another
-hook had answered or denied it."""
+"""How a call was answered: by a rule, a fault or a cassette (`mocked`); by the real tool (`real`); by nothing
+(`refused`); by another hook, which answered or denied it (`elsewhere`)."""
 
 
 class MockedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A tool call that `ToolMocks` saw, and how it was answered.
 
     Attributes:
-        operation_id: The run.
-        toolset: Where the tool comes from.
-        tool_name: The tool's name there.
+        operation_id: The operation.
+        toolset: The toolset that the tool belongs to.
+        tool_name: The tool's name in its toolset.
         args: The arguments.
-        call_index: From 1, per tool and operation.
+        call_index: The number of the call, from 1, per tool and operation.
         step_index: The step, from 0.
         tool_call_id: The model's id of the call.
-        outcome: What became of it.
-        rule: Name of the rule that it got.
+        outcome: How it was answered: `"mocked"`, `"real"`, `"refused"` or `"elsewhere"`.
+        rule: Name of the rule that it matched.
         fault: Names of the faults that struck it, joined with commas.
         cassette: Name of the cassette that answered.
-        latency_ms: How long the faults made it take, on their clock.
+        latency_ms: The delay by faults in milliseconds, on their clock.
     """
 
     operation_id: str
@@ -107,9 +107,9 @@ class FaultStrike(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         fault: The fault's name.
         tool: The tool, as `toolset/tool_name`.
-        call_index: Its call, from 1, per tool and operation.
+        call_index: The number of the call, from 1, per tool and operation.
         step_index: The step, from 0.
-        operation_id: The run.
+        operation_id: The operation.
     """
 
     fault: str
@@ -123,12 +123,12 @@ class FaultRule:
     """A fault of a `ToolMocks`, with the calls that it may strike. `ToolMocks.fault` makes one.
 
     Attributes:
-        matcher: Which calls.
+        matcher: The condition that calls must match.
         fault: The fault.
-        probability: How many of them, 0 to 1.
-        name: Stands in the provenance of every call that it strikes.
-        index: Its place among the faults of the run, from 0; part of what it is drawn by.
-        hits: How many calls it struck, in all operations.
+        probability: The probability that it strikes a call, from 0 to 1.
+        name: The name in the metadata of every call that it strikes.
+        index: Its place among the faults of the run, from 0. It is part of the random seed.
+        hits: The number of calls that it struck, in all operations.
     """
 
     def __init__(self, matcher: Matcher, fault: Fault, *, probability: float, name: str | None, index: int) -> None:
@@ -138,8 +138,8 @@ class FaultRule:
         missing = [word for word in ("name", "replaces", "strike", "change", "delay_s") if not hasattr(fault, word)]
         if missing or isinstance(fault, type):
             raise HookUsageError(
-                f"{fault!r:.100} is no fault; give one of hookline.evals.faults, as Timeout(seconds=5), or an object "
-                "with its five words: name, replaces, strike, change, delay_s."
+                f"{fault!r:.100} is not a fault; give one of hookline.evals.faults, as Timeout(seconds=5), or an "
+                "object with its five words: name, replaces, strike, change, delay_s."
             )
         self.matcher = matcher
         self.fault = fault
@@ -271,10 +271,10 @@ class Decision:
 
     Attributes:
         value: The answer, something to await for it, or `PASS`.
-        outcome: What becomes of the call, unless `value` fails.
-        rule: The rule that the call got.
-        faults: Those that struck it.
-        changes: What they do to the answer, in this order.
+        outcome: The outcome of the call, unless `value` fails.
+        rule: The rule that the call matched.
+        faults: The faults that struck the call.
+        changes: Their changes of the answer, in this order.
         delay_s: Seconds by which they delay it.
         cassette: Name of the cassette that answered.
         tape: The cassette that let the real tool run, and may record what it answers.
@@ -627,15 +627,15 @@ class ToolMocks(Hooks):
         id: Name of the bundle.
         strict: Whether a call that nothing answers is refused, with a failed result that names the nearest rule, in
             place of reaching the real tool.
-        seed: Seed of the run, for faults with a probability.
+        seed: The seed of the run, for faults with a probability.
         case: Name of the test case. Faults are drawn by it in place of the operation's id, so that a case meets the
             same faults whenever it runs.
-        clock: The time of faults: a `VirtualClock` on which nobody waits, unless given.
-        cassette: Answers the calls that no rule answers, and records what real tools answer, as its mode says.
-        tools: The tools that there are; rules that none of them could match are then warned of.
-        inherit: Whether the bundle goes along into sub-agents.
-        priority: Place of its interceptor, which changes what real tools have answered.
-        tenant_id: Only for calls of this tenant; `""` for every tenant.
+        clock: The clock of faults. By default a `VirtualClock`, on which nobody waits.
+        cassette: A cassette that answers the calls that no rule answers, and records real answers, as its mode says.
+        tools: All tools of the run. A rule that could match none of them gives a warning.
+        inherit: Whether the mocks apply in sub-agents too.
+        priority: The priority of its interceptor, which changes the answers of real tools.
+        tenant_id: The tenant whose calls are mocked; `""` for every tenant.
     """
 
     def __init__(
@@ -700,10 +700,10 @@ class ToolMocks(Hooks):
             pattern: `toolset/tool_name`, a name alone, a glob, a compiled regular expression, or a predicate on the
                 path.
             args: The arguments, all of them; any unless given. See `when` for other ways to match them.
-            nth: Only the n-th call of the tool in its operation, from 1.
-            step: Only calls of this step, from 0.
-            where: Only calls of which `where(call)` is true.
-            name: Stands in the provenance of every call that the rule answers.
+            nth: Match only the n-th call of the tool in its operation, from 1.
+            step: Match only calls of this step, from 0.
+            where: Match only calls for which `where(call)` is true.
+            name: The name in the metadata of every call that the rule answers.
         """
         matcher = match.tool(pattern)
         if args is not None:
@@ -720,8 +720,8 @@ class ToolMocks(Hooks):
         """Add a rule for the calls that match: `when(match.tool("bank/*") & match.fields({"to.iban": "DE1"}))`.
 
         Args:
-            matcher: Which calls.
-            name: Stands in the provenance of every call that the rule answers.
+            matcher: The condition that calls must match.
+            name: The name in the metadata of every call that the rule answers.
         """
         if not isinstance(matcher, Matcher):
             raise HookUsageError(f"A rule needs a matcher, as match.tool('bank/*'); got {matcher!r:.100}.")
@@ -731,8 +731,8 @@ class ToolMocks(Hooks):
         """Let the methods of an object stand for tools, with its own state in each operation.
 
         Args:
-            source: A class or function that makes the object, or an object whose copy each operation gets.
-            toolset: Where its tools come from.
+            source: A class or function that makes the object, or an object that is copied for each operation.
+            toolset: The toolset of the tools.
 
         Returns:
             Gives the object that an operation has used: `fake.of(operation_id)`, `fake.only`.
@@ -762,9 +762,9 @@ class ToolMocks(Hooks):
         Args:
             pattern: The tool, as for `tool`, or a matcher.
             fault: The fault.
-            probability: How many of the calls it strikes, 0 to 1.
-            args: Only calls with these arguments.
-            name: Stands in the provenance of every call that it strikes; the fault's own unless given.
+            probability: The probability that it strikes a call, from 0 to 1.
+            args: Strike only calls with these arguments.
+            name: The name in the metadata of every call that it strikes. By default the fault's own.
         """
         matcher = pattern if isinstance(pattern, Matcher) else match.tool(pattern)
         if args is not None:
@@ -831,7 +831,7 @@ class ToolMocks(Hooks):
             times: How often; `None` for at least once.
 
         Raises:
-            AssertionError: That shows all calls.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assertions.assert_called(self.calls, pattern, args, times, note=_note)
@@ -840,7 +840,7 @@ class ToolMocks(Hooks):
         """Fail unless a tool was called exactly once, and with these arguments.
 
         Raises:
-            AssertionError: That shows all calls.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assertions.assert_called_once_with(self.calls, pattern, args, note=_note)
@@ -849,7 +849,7 @@ class ToolMocks(Hooks):
         """Fail if a tool was called.
 
         Raises:
-            AssertionError: That shows all calls.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assertions.assert_not_called(self.calls, pattern, note=_note)
@@ -858,7 +858,7 @@ class ToolMocks(Hooks):
         """Fail unless the first call of one tool came before the first call of another.
 
         Raises:
-            AssertionError: That shows all calls.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assertions.assert_called_before(self.calls, first, second, note=_note)
@@ -867,7 +867,7 @@ class ToolMocks(Hooks):
         """Fail if a call reached a real tool without a rule that let it through, or was refused.
 
         Raises:
-            AssertionError: That shows all calls.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assertions.assert_no_unmocked(self.calls, _is_mocked, note=_note)
@@ -876,7 +876,7 @@ class ToolMocks(Hooks):
         """Fail if a rule was never used; a fake need not have all of its methods called.
 
         Raises:
-            AssertionError: That shows the rules, why the nearest call did not match, and all calls.
+            AssertionError: If there is one. The message says why the nearest calls did not match, and lists all calls.
         """
         __tracebackhide__ = True
         unused = [rule for rule in self.rules if not rule.hits and not rule.optional]

@@ -52,8 +52,8 @@ def never_matches(matcher: Matcher, tools: Sequence[ToolSpec] = ()) -> str | Non
     """Explain why no call can match; return `None` if one might.
 
     Args:
-        matcher: What a rule asks for.
-        tools: The tools that there are; none to judge the matcher alone.
+        matcher: The condition of the rule.
+        tools: All tools of the run; empty to judge the matcher alone.
     """
     if isinstance(matcher, AnyOf):
         reasons = [never_matches(part, tools) for part in matcher.parts]
@@ -170,11 +170,11 @@ class Rule:
     """Answers the calls that match it. `ToolMocks.tool` and `ToolMocks.when` make one.
 
     Attributes:
-        name: Stands in the provenance of every call that the rule answers.
-        matcher: Which calls.
-        answer: What they are answered.
-        hits: How many calls it was for, in all operations.
-        optional: Whether nobody minds if it is never used.
+        name: The name in the metadata of every call that the rule answers.
+        matcher: The condition that calls must match.
+        answer: How matching calls are answered.
+        hits: The number of calls that it matched, in all operations.
+        optional: Whether `assert_all_mocks_used` accepts that the rule was never used.
     """
 
     def __init__(self, name: str, matcher: Matcher, number: int, changed: Callable[[Rule], None]) -> None:
@@ -225,7 +225,7 @@ class Rule:
 
         Args:
             answers: Values, exceptions (also their classes), and functions of the call.
-            then: What comes after the last: it again (`last`), the first (`cycle`), or an error (`error`).
+            then: What follows the last answer: the last one again (`last`), the first (`cycle`), or an error (`error`).
         """
         return self._set(AnswerSequence(as_answers(answers), then))
 
@@ -234,7 +234,7 @@ class Rule:
 
         Args:
             field: The argument, dotted.
-            answers: By its value; `"*"` for all others.
+            answers: Answers by the argument's value; `"*"` for all others.
         """
         return self._set(AnswerTable(field, answers))
 
@@ -395,7 +395,7 @@ def _freeze(value: Any) -> Any:
         return ("list", *map(_freeze, value))
     if value is None or type(value) in (str, int, float, bool):
         return value
-    raise TypeError(f"a {type(value).__name__} is no JSON value")
+    raise TypeError(f"a {type(value).__name__} is not a JSON value")
 
 
 def _callable(function: F) -> F:

@@ -22,11 +22,11 @@ def agentevals_messages(
     """Convert a run to agentevals' `outputs` or `reference_outputs`: messages as in OpenAI's chat API.
 
     The messages of an `OperationResult` are all there, the user's too. A recorded operation or a trajectory knows what
-    the model said and was told, but not what it was asked; agentevals' `strict` mode compares messages one by one, so
+    the model answered and read, but not the user's prompt; agentevals' `strict` mode compares messages one by one, so
     take both sides from the same kind of thing.
 
     Args:
-        run: What a run came to, what was recorded of it, or what was expected of it.
+        run: The result of a run, a recorded operation, or an expected trajectory.
         paths: Whether tools are named `toolset/tool_name`; their names alone unless given.
 
     Returns:

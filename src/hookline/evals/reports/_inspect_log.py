@@ -48,8 +48,8 @@ def inspect_log(
     Args:
         run: A run of one suite or of several.
         task: Inspect's name for what was run; the names of the suites unless given.
-        model: Which model was asked, as Inspect names them: `"openai/gpt-4o"`.
-        created: When the run ended; now unless given.
+        model: The name of the model in Inspect's form: `"openai/gpt-4o"`.
+        created: The time at which the run ended. The present time by default.
 
     Returns:
         The log, as it stands in a file of Inspect's JSON format.
@@ -100,8 +100,8 @@ def write_inspect_log(
         path: The file, which ends with `.json`; one that exists is replaced, at once and as a whole.
         run: A run of one suite or of several.
         task: Inspect's name for what was run; the names of the suites unless given.
-        model: Which model was asked, as Inspect names them.
-        created: When the run ended; now unless given.
+        model: The name of the model in Inspect's form.
+        created: The time at which the run ended. The present time by default.
 
     Returns:
         The file, as an absolute path.
@@ -155,7 +155,7 @@ def _call(call: ToolRequest) -> dict[str, Any]:
     written: dict[str, Any] = {"id": call.tool_call_id, "function": call.tool_name, "type": "function"}
     if isinstance(call.args, Mapping):
         return {**written, "arguments": call.args}
-    return {**written, "arguments": {}, "parse_error": f"These arguments are no JSON object: {call.args}"}
+    return {**written, "arguments": {}, "parse_error": f"These arguments are not a JSON object: {call.args}"}
 
 
 def _tool_message(result: ToolOutcome) -> dict[str, Any]:

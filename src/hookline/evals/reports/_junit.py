@@ -14,7 +14,7 @@ from hookline.evals.running import SuiteRun, TaskResult
 __all__ = ["junit_xml", "write_junit"]
 
 NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 cannot carry, not even escaped."""
+"""Characters that XML 1.0 cannot contain, not even escaped."""
 
 NOT_JUDGED = "the task has neither checks nor expected calls, so nothing judged it"
 

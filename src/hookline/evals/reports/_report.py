@@ -36,8 +36,8 @@ class Side:
 
     Attributes:
         mode: `"real"` or `"replayed"`.
-        result: Its figures.
-        timeline: Its steps, tool calls and hooks in time.
+        result: The figures of the run.
+        timeline: The rows of its waterfall.
     """
 
     mode: str
@@ -51,9 +51,9 @@ class Row:
 
     Attributes:
         name: The task with its suite.
-        prompt: What the user asked for.
-        sides: Its runs.
-        differences: How they differ; `None` for a single run.
+        prompt: The user's prompt.
+        sides: The runs of the task.
+        differences: The differences between two runs; `None` for a single run.
         ok: Whether all its runs ended as they should, with the same results.
     """
 
@@ -102,8 +102,8 @@ def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Compari
 
     Args:
         path: The file; one that exists is replaced.
-        runs: What to show; runs of the same tasks stand side by side.
-        comparison: How two runs compare.
+        runs: The runs to show. Runs of the same tasks are shown side by side.
+        comparison: The comparison of two runs.
 
     Returns:
         The file, as an absolute path.
@@ -125,7 +125,7 @@ def check_writable(path: str | Path) -> Path:
     """Return the absolute path of a report if it can be written there.
 
     Raises:
-        ReportError: If it cannot.
+        ReportError: If the file cannot be written.
     """
     target = Path(path).absolute()
     try:
@@ -168,8 +168,8 @@ def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None
     """Render the report as HTML: no network, no external fonts or scripts, everything shown is escaped.
 
     Args:
-        runs: What to show.
-        comparison: How two runs compare.
+        runs: The runs to show.
+        comparison: The comparison of two runs.
 
     Raises:
         MissingExtraError: If the extra `cli` is not installed.

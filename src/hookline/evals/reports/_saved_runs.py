@@ -27,15 +27,15 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         format: Always `"hookline-run"`.
-        version: Of the format.
-        hookline: The version that wrote it.
-        saved_at: When, in UTC.
+        version: The version of the format.
+        hookline: The version of hookline that wrote it.
+        saved_at: The time of saving, in UTC.
         targets: The suites, as they were asked for.
-        mode: Where the answers came from.
-        seed: From which faults were drawn.
+        mode: The mode of the run, which says who answered tool calls.
+        seed: The seed of the run's faults.
         duration_ms: How long the run took.
         results: One per task.
-        coverage: Which tools were called, per suite.
+        coverage: The tool coverage of each suite.
         not_run: Names of the tasks that an interruption left undone.
     """
 
@@ -102,14 +102,14 @@ def load_run(path: str | Path) -> SavedRun:
         path: The file.
 
     Raises:
-        RunFileError: If there is none, or it is something else.
+        RunFileError: If the file does not exist or is not a saved run.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise RunFileError(str(path), error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
-        raise RunFileError(str(path), f"it is no JSON ({error})") from error
+        raise RunFileError(str(path), f"it is not JSON ({error})") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise RunFileError(str(path), f"its `format` is not {FORMAT!r}")
     if document.get("version") != VERSION:
@@ -142,9 +142,9 @@ def contradiction_in(run: SavedRun) -> str | None:
         seen.add(name)
     for result in run.results:
         if result.score is not None and not 0 <= result.score <= 1:
-            return f"the score of {result.name!r} is {result.score!r}, which is no number from 0 to 1"
+            return f"the score of {result.name!r} is {result.score!r}, which is not a number from 0 to 1"
         if not 0 <= result.cost_usd < math.inf:
-            return f"the cost of {result.name!r} is {result.cost_usd!r}, which is no number from 0"
+            return f"the cost of {result.name!r} is {result.cost_usd!r}, which is not a number from 0"
         if result.tool_calls < 0:
             return f"{result.name!r} has {result.tool_calls} tool calls"
     return None

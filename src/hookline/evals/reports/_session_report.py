@@ -71,8 +71,8 @@ def write_session_report(path: str | Path, records: Sequence[TestRecord], *, tes
 
     Args:
         path: The file; one that exists is replaced.
-        records: What each test did that used hookline.
-        tests: How many tests ran, with those that did not use it.
+        records: The records of the tests that used hookline.
+        tests: The number of all tests, with those that did not use it.
 
     Returns:
         The file, as an absolute path.
@@ -94,8 +94,8 @@ def render_session_report(records: Sequence[TestRecord], *, tests: int = 0) -> s
     """Render the report as HTML: no network, no external fonts or scripts, everything shown is escaped.
 
     Args:
-        records: What each test did that used hookline, in any order.
-        tests: How many tests ran, with those that did not use it.
+        records: The records of the tests that used hookline, in any order.
+        tests: The number of all tests, with those that did not use it.
 
     Raises:
         MissingExtraError: If the extra `cli` is not installed.

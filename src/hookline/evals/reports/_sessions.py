@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Asked: TypeAlias = tuple[BeforeToolCall, ToolResult | None]
-"""A call, and what a cassette answered it: `None` for letting the real tool run."""
+"""A call and the answer of a cassette; `None` means that the real tool runs."""
 
 
 class WatchedCassette(Cassette):
@@ -65,13 +65,13 @@ if TYPE_CHECKING:
 Outcome = Literal["mocked", "real", "refused", "elsewhere"]
 
 Key = tuple[str, str, int]
-"""Operation, tool and call index: what no two calls share."""
+"""Operation, tool and call index, which identify a call."""
 
 Showing = Callable[[object], str]
-"""Makes a text of a call's arguments."""
+"""A function that formats the arguments of a call."""
 
 REDACTION = Redaction()
-"""What is taken out of a record where nobody says it."""
+"""The default redaction of records."""
 
 ARGUMENT_CHARACTERS = 4000
 """As much of a call's arguments as a row keeps."""
@@ -85,8 +85,8 @@ class SessionCall(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: The tool, as `toolset/tool_name`.
-        args: Its arguments, as JSON text without secrets.
-        call_index: Its place among the operation's calls of the tool, from 1.
+        args: The arguments, as JSON text without secrets.
+        call_index: The number of the call, from 1, per tool and operation.
         step_index: The step it was made in, from 0.
         outcome: `"mocked"`: it was answered in the tool's place. `"real"`: the tool ran. `"refused"`: neither, for want
             of a rule. `"elsewhere"`: hooks other than the test's mocks answered or denied it.
@@ -112,7 +112,7 @@ class CassetteUse(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: The file, from the root of the tests.
-        mode: What it was allowed to record.
+        mode: Its record mode.
         recordings: How many it holds.
         written: Whether the file was written.
         unused: Recordings that no call asked for.
@@ -132,19 +132,19 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         nodeid: The test, as pytest names it.
-        line: Where it stands in its file, from 1.
+        line: The line of the test in its file, from 1.
         outcome: `"passed"`, `"failed"`, `"error"`, `"skipped"`, `"xfailed"` or `"xpassed"`.
-        message: What went wrong.
+        message: The error message.
         duration_s: How long it ran, in seconds.
-        seed: What its faults were drawn with.
+        seed: The seed of its faults.
         strict: Whether calls without a rule were refused.
         mocked: Calls that were answered in the tool's place.
         real: Calls in which the tool ran.
         refused: Calls that were refused for want of a rule.
         elsewhere: Calls that hooks other than the test's mocks answered or denied.
         faults: Names of the faults that struck, in order.
-        cassette: Its cassette.
-        calls: Its calls, if a report was asked for.
+        cassette: How its cassette was used.
+        calls: The tool calls, if a report was requested.
     """
 
     __test__ = False  # pytest takes a class of this name for a test
@@ -170,8 +170,8 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Return the record with the outcome of the test.
 
         Args:
-            outcome: What became of it.
-            message: What went wrong; `""` for nothing.
+            outcome: The outcome, as pytest names it.
+            message: The error message; `""` for none.
             duration_s: How long it ran, in seconds.
             redaction: Takes the secrets out of the message.
         """
@@ -204,12 +204,12 @@ def record_of(
 
     Args:
         nodeid: The test.
-        line: Where it stands in its file, from 1.
-        mocks: Its mocks.
-        recorder: Its recorder, which has also seen what the mocks did not.
-        cassette: What became of its cassette.
-        asked: What its cassette was asked, also by hooks that are not the mocks'.
-        seed: What its faults were drawn with.
+        line: The line of the test in its file, from 1.
+        mocks: The test's mocks.
+        recorder: The test's recorder, which may have seen calls that the mocks did not.
+        cassette: How its cassette was used.
+        asked: The calls that its cassette was asked to answer, by the mocks or by other hooks.
+        seed: The seed of its faults.
         strict: Whether calls without a rule were refused.
         with_calls: Whether to keep a row for each call.
         redaction: Takes the secrets out of what the rows show.
@@ -248,7 +248,7 @@ def refused_calls(
 
     Args:
         mocks: The mocks of a test.
-        cassette: Its cassette, which says itself what it could not answer.
+        cassette: The test's cassette, which lists the calls it could not answer.
         redaction: Takes the secrets out of the arguments.
     """
     shown = partial(_format_arguments, redaction=redaction or REDACTION)
@@ -265,8 +265,8 @@ def use_of(cassette: Cassette, *, path: str, mode: str, written: bool) -> Casset
 
     Args:
         cassette: The cassette, at the end of its test.
-        path: Its file, as a person should read it.
-        mode: What it was allowed to record.
+        path: The path of its file for people.
+        mode: Its record mode.
         written: Whether its file was written.
     """
     return CassetteUse(
@@ -293,7 +293,7 @@ def summary_of(records: Sequence[TestRecord]) -> str:
     """Summarize what tests did in one line: calls, faults, cassettes.
 
     Args:
-        records: What each of them did.
+        records: The records of the tests.
     """
     mocked = sum(each.mocked for each in records)
     real = sum(each.real for each in records)
@@ -320,7 +320,7 @@ def unused_of(records: Sequence[TestRecord]) -> list[str]:
     Cassettes that a failed test used are left out: the test might have asked for more.
 
     Args:
-        records: What each test did.
+        records: The records of the tests.
     """
     left: dict[str, list[str]] = {}
     for record in records:

@@ -28,8 +28,8 @@ class BarRow:
     """A row with a bar.
 
     Attributes:
-        kind: What the bar stands for.
-        label: Its name.
+        kind: The kind of work.
+        label: The name of the work.
         left: Where the bar begins, in percent of the axis.
         width: How long it is, in percent of the axis.
         duration_ms: How long the work took.
@@ -80,8 +80,8 @@ class StepRow(BarRow):
     """The row of a step, with the rows under it.
 
     Attributes:
-        rows: Its tool calls, and what else took time in it.
-        hooks: Its hook executions, those of its tool calls included.
+        rows: The tool calls, sub-agents, decisions and compactions of the step.
+        hooks: The hook executions of the step and of its tool calls.
         hook_time_ms: Time spent in them.
     """
 
@@ -96,7 +96,7 @@ class Timeline:
 
     Attributes:
         duration_ms: The length of the time axis.
-        rows: Its steps, and what else took time outside of them.
+        rows: The steps, and other work outside of them.
         hooks: The hook executions outside of all steps.
         hook_time_ms: Time spent in those.
     """
@@ -129,7 +129,7 @@ def timeline_of(recorded: RecordedOperation, calls: Sequence[CallRow] = ()) -> T
 
     Args:
         recorded: The operation.
-        calls: Where the answers of its tool calls came from.
+        calls: The origins of the answers to its tool calls.
     """
     executions = (_with_start(timed.execution, timed.started_unix_nano) for timed in recorded.executions)
     last = max((event.time_unix_nano for event in recorded.events), default=0)

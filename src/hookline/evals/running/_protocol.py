@@ -49,7 +49,7 @@ class RunsTasks(Protocol):
             task_id: The task.
             hooks: Hooks of this operation.
             dispatcher: An open dispatcher to share with other runs.
-            store: Where the operation is kept.
+            store: The store of the operation.
             forbid_tools: No real tool may run; one that is about to raises `ForbiddenToolError` and is counted.
         """
         ...

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 Mode = Literal["spy", "record", "replay", "strict", "real", "replayed"]
-"""Where the answers of a run come from: `"real"` and `"replayed"` are a pair that was recorded in memory."""
+"""Who answers the tool calls of a run. `"real"` and `"replayed"` are a pair of runs, recorded in memory."""
 
 UNCONTENT = "the suite's own check is not content with what the run achieved"
 
@@ -34,10 +34,10 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The result of one check of a task.
 
     Attributes:
-        name: The check, as a person reads it.
-        passed: Whether it is content.
-        score: How content, from 0 to 1.
-        why: What it missed; empty when it passed.
+        name: The name of the check.
+        passed: Whether the check passed.
+        score: The score, from 0 to 1.
+        why: The reason of the failure; empty if it passed.
     """
 
     name: str
@@ -52,13 +52,13 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         suite: The suite.
         task_id: The task.
-        prompt: What the user asked for.
-        result: What the run came to.
+        prompt: The user's prompt.
+        result: The result of the run.
         utility: Whether the suite's own check is content; `None` where no real tool ran, so that there is nothing to
             check.
         tools_run: How many calls reached a real tool.
         forbidden: How many calls would have reached a real tool that was forbidden.
-        checks: What each check came to, for a suite that has several.
+        checks: The result of each check, for a suite that has several.
     """
 
     suite: str
@@ -89,11 +89,11 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         suite: The suite.
         task_id: The task.
-        prompt: What the user asked for.
-        operation_id: The run.
-        utility: Whether the suite's own check is content; `None` where it was not checked.
-        reason: Why the run ended.
-        error: What ended it, if it failed.
+        prompt: The user's prompt.
+        operation_id: The operation.
+        utility: Whether the suite's own check passed; `None` if there was no check.
+        reason: The reason of the run's end: `"done"`, `"error"`, …
+        error: The error that ended the run, if it failed.
         steps: Steps of the run.
         tool_calls: Tool calls of the run.
         mocked: How many of them a hook answered.
@@ -103,12 +103,12 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         hook_executions: How many handlers ran.
         hook_time_ms: Time spent in them.
         duration_ms: How long the run took, other runs at the same time included.
-        tool_results: What the model was told of each call.
+        tool_results: The tool results that the model read.
         output: The final answer.
-        trajectory: What the agent did.
-        score: How content the checks are together, from 0 to 1; `None` where nothing was checked.
-        checks: What each check came to.
-        cost_usd: What the run's model calls cost.
+        trajectory: The steps and calls of the agent.
+        score: The mean score of the checks, from 0 to 1; `None` if nothing was checked.
+        checks: The result of each check.
+        cost_usd: The cost of the run's model calls.
         calls: Each tool call with where its answer came from.
         cassette: The cassette's file, where the run had one.
     """
@@ -184,7 +184,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         tasks: Tasks that ran.
-        useful: Tasks with which the suite's own check is content.
+        useful: Tasks that passed the suite's own check.
         checked: Tasks that were checked at all.
         steps: Steps.
         tool_calls: Tool calls.
@@ -216,13 +216,13 @@ class SuiteRun:
     """One run of a list of tasks.
 
     Attributes:
-        mode: With real tools, or answered by a recording.
+        mode: The mode of the run, which says who answered tool calls.
         results: One per task, in the order in which they were asked for.
-        operations: What was recorded of each, by operation id.
-        cassettes: What answers each task's tool calls, by task name.
+        operations: The recorded operations, by id.
+        cassettes: The cassette of each task, by task name.
         duration_ms: How long it took.
-        seed: From which faults were drawn.
-        coverage: Which tools were called, per suite.
+        seed: The seed of the run's faults.
+        coverage: The tool coverage of each suite.
         not_run: Names of the tasks that an interruption left undone.
     """
 
@@ -297,9 +297,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         task: The task with its suite.
-        what: What differs.
-        real: What it was with real tools.
-        replayed: What it was in the replay.
+        what: The thing that differs.
+        real: The value with real tools.
+        replayed: The value in the replay.
     """
 
     task: str

@@ -29,7 +29,7 @@ Case = tuple[RunsTasks, str]
 """A task of a suite."""
 
 OnResult = Callable[[TaskResult], object]
-"""Called after each task, to show how far a run is."""
+"""A function that is called after each task, to show progress."""
 
 FORBID = ("replay", "strict", "replayed")
 """The modes in which no real tool may run."""
@@ -65,9 +65,9 @@ async def record(
 
     Args:
         cases: The tasks.
-        concurrency: How many operations run at the same time.
+        concurrency: The number of operations that run at the same time.
         hooks: Further hooks of every operation.
-        on_result: Called after each task.
+        on_result: A function that is called after each task.
     """
     return await SuiteRunner(cases, mode="real", concurrency=concurrency, hooks=hooks, on_result=on_result).run()
 
@@ -83,11 +83,11 @@ async def replay(
     """Run tasks again with every tool call answered by the recording. Real tools are forbidden to run.
 
     Args:
-        recorded: What `record` gave.
+        recorded: The run that `record` returned.
         cases: The tasks; one that was not recorded finds no answers.
-        concurrency: How many operations run at the same time.
+        concurrency: The number of operations that run at the same time.
         hooks: Further hooks of every operation.
-        on_result: Called after each task.
+        on_result: A function that is called after each task.
     """
     return await SuiteRunner(
         cases,
@@ -106,20 +106,20 @@ class SuiteRunner:
 
     Args:
         cases: The tasks.
-        mode: Where answers come from. `"spy"` lets the real tools run. `"record"` too, and keeps what they answer, a
+        mode: Who answers tool calls. `"spy"` lets the real tools run. `"record"` too, and keeps their answers, a
             cassette file a task. `"replay"` answers from these files alone, `"strict"` from the suite's own rules and,
             if `cassettes` is given, from these files; in both no real tool may run.
         cassettes: The folder of the cassette files.
         recorded: Cassettes in memory, by task name, in place of files.
         faults: Faults on purpose. Which calls they strike depends on `seed`, the task and the call, and on nothing
             else.
-        seed: From which faults are drawn.
-        concurrency: How many operations run at the same time.
+        seed: The seed of the run's faults.
+        concurrency: The number of operations that run at the same time.
         hooks: Further hooks of every operation.
-        on_result: Called after each task.
+        on_result: A function that is called after each task.
 
     Raises:
-        HookUsageError: If `concurrency` is no positive number.
+        HookUsageError: If `concurrency` is not a positive number.
         CassetteFolderError: If the mode needs cassettes and does not know where.
     """
 

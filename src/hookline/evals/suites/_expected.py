@@ -20,7 +20,7 @@ class Expected:
 
     Attributes:
         calls: The calls: `"get_iban"` with any arguments, `("bank/get_iban", {"user": "x"})`, `{"tool": …, "args": …}`.
-        mode: Which calls may be missing, added or moved: `strict`, `in_order`, `unordered`, `subset`, `superset`.
+        mode: The calls that may be missing, added or moved: `strict`, `in_order`, `unordered`, `subset`, `superset`.
         args: How arguments are compared: `exact`, `ignore`, `subset`, `superset`, dotted fields, or a function.
         tools: The same for some tools, by path, name or glob.
     """
@@ -35,7 +35,7 @@ class Expected:
         """The expected calls as requests of the model.
 
         Raises:
-            HookUsageError: If one of them is no call.
+            HookUsageError: If one of them is not a call.
         """
         return Trajectory.of_calls(self.calls).calls
 
@@ -44,7 +44,7 @@ class Expected:
         """The tools that the expectation names. Suites check that they exist.
 
         Raises:
-            HookUsageError: If one of the calls is no call.
+            HookUsageError: If one of the calls is invalid.
         """
         return [*(expected_pattern(path_of(call)) for call in self.ground_truth), *self.tools]
 

@@ -29,7 +29,7 @@ def find_suites(target: str) -> list[RunsTasks]:
         target: `agentdojo:SUITE`, `agentdojo:all` for its four, or the file of a suite of your own.
 
     Raises:
-        UnknownSuiteError: That says which there are.
+        UnknownSuiteError: If there is no such suite. The message lists the suites.
         SuiteFileError: If the file cannot be used.
         MissingExtraError: If what it needs is not installed.
     """
@@ -53,7 +53,7 @@ def load_suite_file(path: str | Path) -> RunsTasks:
 
     Raises:
         SuiteFileError: If the file cannot be used; it says in which line.
-        MissingExtraError: If it is YAML and PyYAML is not installed.
+        MissingExtraError: If the file is YAML and PyYAML is not installed.
     """
     file = Path(path)
     if not os.path.isfile(file):  # which is also false of a name that no file can have
@@ -65,7 +65,7 @@ def load_suite_file(path: str | Path) -> RunsTasks:
         raise SuiteFileError(str(path), "it defines no `suite`; end it with `suite = UserSuite(...)`")
     missing = [name for name in ("name", "select", "run_task") if not hasattr(suite, name)]
     if missing or isinstance(suite, type):
-        raise SuiteFileError(str(path), f"its `suite` is {suite!r:.100}, which is no suite; give a UserSuite")
+        raise SuiteFileError(str(path), f"its `suite` is {suite!r:.100}, which is not a suite; give a UserSuite")
     found: RunsTasks = suite
     return found
 

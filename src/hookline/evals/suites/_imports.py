@@ -22,7 +22,7 @@ def import_object(path: object, folder: Path) -> Any:
 
     Args:
         path: `package.module:name`, or `package.module:name.attribute`.
-        folder: Its modules can be imported, and stay importable.
+        folder: A folder whose modules can be imported, now and later.
 
     Raises:
         ImportProblem: If there is no such module or name, or importing it fails.

@@ -11,7 +11,7 @@ from hookline.runtime import Agent
 __all__ = ["EXPECTED", "MOCKS", "AgentTools", "tool_patterns_of"]
 
 EXPECTED, MOCKS = "the expected calls", "the mocks"
-"""What names a tool, beside checks."""
+"""The parts of a task that name tools, besides its checks."""
 
 GLOB = "*?["
 

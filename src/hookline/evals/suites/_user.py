@@ -36,7 +36,7 @@ def asks(*calls: ToolRequest | str, say: str = "", **args: Any) -> ModelResponse
 
     Args:
         calls: One tool by name or path, with `args`; or several `ToolRequest`s, which run at the same time.
-        say: What the model says with it.
+        say: The text of the turn.
         args: The arguments of the one tool.
 
     Raises:
@@ -68,12 +68,12 @@ class Task:
 
     Attributes:
         id: The task's name in its suite.
-        prompt: What the user asks for.
+        prompt: The user's prompt.
         script: The turns of a scripted model; `None` to use `model`, or else the agent's own.
         model: A model, or a function that makes one for each run.
         mocks: Adds rules to the task's `ToolMocks`, in every mode.
         expected: The calls that solve the task.
-        checks: What else must hold.
+        checks: Further checks.
         cassette: The task's cassette file, where no folder of cassettes is given.
     """
 
@@ -161,7 +161,7 @@ class UserSuite:
         """Return the tasks with these names, each once, or all tasks if there are no names.
 
         Raises:
-            UnknownTaskError: That says which tasks there are.
+            UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         chosen = list(dict.fromkeys(names)) or self.task_ids
         for name in chosen:
@@ -173,7 +173,7 @@ class UserSuite:
         """Return a task.
 
         Raises:
-            UnknownTaskError: That says which tasks there are.
+            UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         self.select([task_id])
         return self._tasks[task_id]
@@ -213,11 +213,11 @@ class UserSuite:
             task_id: The task.
             hooks: Hooks of this operation.
             dispatcher: An open dispatcher to share with other runs.
-            store: Where the operation is kept.
+            store: The store of the operation.
             forbid_tools: No real tool may run.
 
         Raises:
-            UnknownTaskError: That says which tasks there are.
+            UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         task = self.task(task_id)
         ran: list[str] = []
@@ -266,9 +266,9 @@ def watch_tools(agent: Agent, ran: list[str], *, forbid: bool, opened: list[str]
 
     Args:
         agent: The agent.
-        ran: Gets the path of every tool that runs, or was about to.
+        ran: A list that collects the path of every tool that runs or was about to.
         forbid: Whether a tool raises `ForbiddenToolError` in place of running.
-        opened: Gets the paths of the tools that the agent's own sources give.
+        opened: A list that collects the paths of the tools that the agent's own sources give.
     """
     own = [each for each in agent.tools if isinstance(each, Tool)]
     return dataclasses.replace(

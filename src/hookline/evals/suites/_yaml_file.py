@@ -50,11 +50,11 @@ class Fields:
 
     Args:
         entry: The mapping.
-        what: What it is, for errors.
-        line: Where it stands.
+        what: The name of the mapping in errors.
+        line: The line of the mapping.
 
     Raises:
-        BadLine: If it is no mapping.
+        BadLine: If it is not a mapping.
     """
 
     def __init__(self, entry: Any, what: str, line: int) -> None:
@@ -152,14 +152,14 @@ def parse_one_key(line: int, entry: Any, what: str, known: Iterable[str]) -> tup
 
 
 GiveAnswer = Callable[[Rule], object]
-"""Gives a rule its answer."""
+"""A function that gives a rule its answer."""
 
 
 class MockRules:
     """The rules of a task in a file. Call it with a `ToolMocks` to add them.
 
     Args:
-        rules: What each is for, its name, and its answer.
+        rules: The matcher, name and answer of each rule.
         tool_patterns: The tools that they are for.
     """
 
@@ -177,7 +177,7 @@ def parse_mock_rules(entries: Sequence[tuple[int, Any]], folder: Path) -> MockRu
 
     Args:
         entries: The rules as they stand in the file, with their lines.
-        folder: Where import paths begin.
+        folder: The folder in which import paths begin.
 
     Returns:
         `None` if there is no rule.
@@ -310,7 +310,7 @@ ANSWERS: dict[str, Callable[[Fields, Path], GiveAnswer]] = {
 
 
 Lines = dict[tuple[str, str, str], int]
-"""Where each tool is named: by task, what names it, and name."""
+"""The line of each tool's name, by task, part of the task, and name."""
 
 
 def read_yaml_suite(path: Path) -> UserSuite:
@@ -320,7 +320,7 @@ def read_yaml_suite(path: Path) -> UserSuite:
         path: The file, YAML in UTF-8. Its folder is where import paths begin, and cassettes.
 
     Raises:
-        SuiteFileError: If it cannot be read, or says anything that no suite takes; it says in which line.
+        SuiteFileError: If the file cannot be read or has invalid content. The error names the line.
         MissingExtraError: If PyYAML is not installed.
     """
     try:
@@ -502,7 +502,7 @@ def _parse_python(line: int, value: Any, folder: Path) -> checks.Check:
     except ImportProblem as error:
         raise BadLine(line, str(error)) from error.__cause__
     if not callable(found):
-        raise BadLine(line, f"{value!r} is no function of the finished task")
+        raise BadLine(line, f"{value!r} is not a function of the finished task")
     check: checks.Check = found
     return check
 

@@ -43,9 +43,9 @@ class FinishedTask:
 
     Attributes:
         id: The task.
-        prompt: What the user asked for.
-        result: What the run came to.
-        recorded: Everything that happened in it.
+        prompt: The user's prompt.
+        result: The result of the run.
+        recorded: The recorded events of the run.
         tools_forbidden: Whether no real tool could run, so that what they would have changed did not change.
     """
 
@@ -80,8 +80,8 @@ class FinishedTask:
 
 
 Check = Callable[[FinishedTask], object]
-"""A function of the finished task, plain or async. It is content with `None` or True; False, a text that says what is
-missing, a number from 0 to 1 (a share of what was asked for), or an `AssertionError` say that it is not."""
+"""A function of the finished task, sync or async. `None` or True passes. False, a text that says what is missing, a
+number from 0 to 1 (the share that is there), or an `AssertionError` fails."""
 
 
 def output_contains(text: str) -> Check:
@@ -106,12 +106,12 @@ def output_matches(pattern: str) -> Check:
     """Check that a regular expression matches somewhere in the answer.
 
     Raises:
-        HookUsageError: If it is none.
+        HookUsageError: If the expression is invalid.
     """
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise HookUsageError(f"{pattern!r} is no regular expression: {error}.") from error
+        raise HookUsageError(f"{pattern!r} is not a regular expression: {error}.") from error
 
     def check(task: FinishedTask) -> object:
         return compiled.search(task.output) is not None or f"the answer is {_format_output(task.output)}"
@@ -123,9 +123,9 @@ def called(tool: str, args: Mapping[str, Any] | None = None, *, times: int | Non
     """Check that a tool was called.
 
     Args:
-        tool: Its path, its name, or a glob.
-        args: With these arguments, and maybe others; any unless given.
-        times: How often; at least once unless given.
+        tool: The tool's path, its name, or a glob.
+        args: Arguments that the call must have; it may have others. Any arguments by default.
+        times: The exact number of calls. At least one by default.
     """
     matcher = _calls_of(tool, args)
 
@@ -143,8 +143,8 @@ def not_called(tool: str, args: Mapping[str, Any] | None = None) -> Check:
     """Check that a tool was not called.
 
     Args:
-        tool: Its path, its name, or a glob.
-        args: With these arguments, and maybe others; any unless given.
+        tool: The tool's path, its name, or a glob.
+        args: Arguments that the call must have; it may have others. Any arguments by default.
     """
     matcher = _calls_of(tool, args)
 
@@ -159,8 +159,8 @@ def max_calls(count: int, tool: str = "*") -> Check:
     """Check that there were at most this many tool calls.
 
     Args:
-        count: How many are allowed.
-        tool: Only calls of this tool, by path, name or glob.
+        count: The largest allowed number.
+        tool: Count only calls of this tool, given by path, name or glob.
     """
     matcher = match.tool(tool)
 

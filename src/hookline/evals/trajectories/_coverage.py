@@ -24,14 +24,14 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         tool: The tool, as `toolset/name`.
         outcome: Whether the tool ran, a hook answered, or nothing could answer and the tool was not run.
         success: Whether the answer is a good one.
-        call_index: Its place among the run's calls of the tool, from 1.
+        call_index: The number of the call, from 1, per tool and operation.
         answered_by: Id of the hook that answered.
         rule: Name of the rule that answered.
         fault: Name of the fault that struck.
         cassette: Name of the cassette that answered.
-        recording: Which recording of it.
-        latency_ms: How long the call was made to take, on the run's own clock.
-        why: What the answer said, where nothing could answer.
+        recording: The recording of the cassette that answered.
+        latency_ms: The delay by faults in milliseconds, on the run's own clock.
+        why: The text of the refusal, if nothing could answer.
     """
 
     task: str
@@ -89,8 +89,8 @@ def call_rows(task: str, recorded: RecordedOperation, seen: Iterable[MockedCall]
 
     Args:
         task: The task with its suite.
-        recorded: What was recorded.
-        seen: What the task's `ToolMocks` saw: it knows of the faults and rules that left the call to the real tool.
+        recorded: The recorded operation.
+        seen: The calls of the task's `ToolMocks`, which know the faults and rules that let the real tool run.
     """
     answers = {(event.step_index, event.tool_call_id): event for event in recorded.answers}
     known = {(call.step_index, call.tool_call_id): call for call in seen if call.operation_id == recorded.operation_id}
@@ -103,8 +103,8 @@ def coverage_of(suite: str, tools: Iterable[ToolSpec], calls: Sequence[CallRow])
 
     Args:
         suite: The suite.
-        tools: Its tools.
-        calls: The calls of its tasks.
+        tools: The tools of the suite.
+        calls: The calls of the suite's tasks.
     """
     discovered = [f"{spec.toolset}/{spec.name}" for spec in tools]
     called = Counter(call.tool for call in calls)

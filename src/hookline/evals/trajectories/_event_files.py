@@ -52,7 +52,7 @@ def read_events(path: str | Path) -> list[Event]:
         path: The file.
 
     Raises:
-        EventFileError: If it cannot be read, or if a line is no event; it says which line, and what is wrong with it.
+        EventFileError: If it cannot be read, or if a line is not an event. The error names the line and the problem.
     """
     try:
         with Path(path).open("rb") as file:

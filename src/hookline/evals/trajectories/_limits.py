@@ -32,7 +32,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         no_repeated_call: Whether the same tool may not be called twice with the same arguments.
 
     Raises:
-        HookUsageError: If a limit is no number from 0, or a whole one where things are counted.
+        HookUsageError: If a limit is not a number from 0, or not a whole one where things are counted.
     """
 
     max_calls: int | None = None
@@ -77,7 +77,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Fail if an operation exceeded a limit.
 
         Raises:
-            AssertionError: With every limit that it passed, and all its calls.
+            AssertionError: If it did. The message lists every exceeded limit and all calls.
         """
         __tracebackhide__ = True
         broken = self.check(recorded)

@@ -59,11 +59,11 @@ class EventQuery(Generic[E]):
     Args:
         kind: One of the sixteen event classes.
         tool: A path, a bare name or a glob, for the classes that are about a tool.
-        where: What else must be true of the event.
+        where: A further condition, a function of the event.
         operation_id: The operation; `None` for any.
 
     Raises:
-        HookUsageError: If an argument makes no sense.
+        HookUsageError: If an argument is invalid.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class EventWait(Generic[E]):
     """A wait for the n-th event of a query.
 
     Args:
-        query: Which events.
-        count: How many of them.
+        query: The query for the events.
+        count: The number of events to wait for.
     """
 
     def __init__(self, query: EventQuery[E], count: int) -> None:
@@ -115,7 +115,7 @@ class EventWait(Generic[E]):
         self.met = 0
         self.found: E | None = None
         self.failure: Exception | None = None
-        """What the query's `where` raised: for whoever waits, not for the run in which the event happened."""
+        """The error of the query's `where`. It is raised by the wait, not in the run in which the event happened."""
         self.over = anyio.Event()
 
     def see(self, event: Event) -> None:
@@ -173,8 +173,8 @@ class RecordedOperation:
     Tools are named by `toolset/tool_name`, by a bare name (of any toolset), or by a glob over the path.
 
     Attributes:
-        operation_id: The run.
-        events: What happened.
+        operation_id: The operation.
+        events: The events of the operation.
         executions: Every handler run, those of the recorder included.
     """
 
@@ -235,11 +235,11 @@ class RecordedOperation:
 
         Args:
             kind: One of the sixteen event classes.
-            tool: Only those about this tool, where the class is about one.
-            where: Only those of which this is true.
+            tool: Select only events of this tool. For classes of tool events.
+            where: Select only events for which this function returns a true value.
 
         Raises:
-            HookUsageError: If `kind` is no event class, or not about tools although `tool` is given.
+            HookUsageError: If `kind` is not an event class, or has no tool although `tool` is given.
         """
         return EventQuery(kind, tool=tool, where=where).of(self.events)
 
@@ -247,8 +247,8 @@ class RecordedOperation:
         """Return the first event that `select` finds.
 
         Raises:
-            UnseenEventError: If there is none; it says what there is.
-            HookUsageError: If an argument makes no sense.
+            UnseenEventError: If there is none. The message lists the events.
+            HookUsageError: If an argument is invalid.
         """
         return self._select_some(EventQuery(kind, tool=tool, where=where))[0]
 
@@ -256,8 +256,8 @@ class RecordedOperation:
         """Return the last event that `select` finds.
 
         Raises:
-            UnseenEventError: If there is none; it says what there is.
-            HookUsageError: If an argument makes no sense.
+            UnseenEventError: If there is none. The message lists the events.
+            HookUsageError: If an argument is invalid.
         """
         return self._select_some(EventQuery(kind, tool=tool, where=where))[-1]
 
@@ -270,8 +270,8 @@ class RecordedOperation:
             times: How often exactly; `None` for at least once.
 
         Raises:
-            AssertionError: With all calls that were made.
-            HookUsageError: If an argument makes no sense.
+            AssertionError: If the assertion fails. The message lists all calls.
+            HookUsageError: If an argument is invalid.
         """
         __tracebackhide__ = True
         assert_called(self.calls, tool, args, times, note=self._note())
@@ -280,7 +280,7 @@ class RecordedOperation:
         """Fail if a tool was called.
 
         Raises:
-            AssertionError: With all calls that were made.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assert_not_called(self.calls, tool, note=self._note())
@@ -293,7 +293,7 @@ class RecordedOperation:
             args: The arguments, all of them; any object that compares itself with a dict will do.
 
         Raises:
-            AssertionError: With all calls that were made.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assert_called_once_with(self.calls, tool, args, note=self._note())
@@ -302,7 +302,7 @@ class RecordedOperation:
         """Fail unless two tools were called, the first call of one before the first call of the other.
 
         Raises:
-            AssertionError: With all calls that were made.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assert_called_before(self.calls, first, second, note=self._note())
@@ -311,7 +311,7 @@ class RecordedOperation:
         """Fail if a tool call was not answered by a hook, or was refused because nothing answered it.
 
         Raises:
-            AssertionError: With all calls that were made.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         answers = self._answer_of()
@@ -384,7 +384,7 @@ class EventRecorder:
         """The one operation that was recorded. Operations of its sub-agents are not counted.
 
         Raises:
-            NotOneOperationError: If there is none, or more than one; it names them.
+            NotOneOperationError: If none or several were recorded. The message lists them.
         """
         operations = self.operations
         roots = [each for each in operations.values() if each.parent_operation_id not in operations]
@@ -396,7 +396,7 @@ class EventRecorder:
         """Return the recorded operation with an id.
 
         Raises:
-            UnrecordedOperationError: If nothing was; it names the operations that were recorded.
+            UnrecordedOperationError: If nothing was recorded of it. The message lists the recorded operations.
         """
         found = self._operations.get(operation_id)
         if found is None:
@@ -427,18 +427,18 @@ class EventRecorder:
 
         Args:
             kind: One of the sixteen event classes.
-            operation_id: Only those of this operation.
-            tool: Only those about this tool, where the class is about one.
-            where: Only those of which this is true.
-            count: Which of them, from 1.
+            operation_id: Wait only for events of this operation.
+            tool: Select only events of this tool. For classes of tool events.
+            where: Select only events for which this function returns a true value.
+            count: The number of events to wait for, from 1.
             timeout: Seconds to wait at most; `None` for ever.
 
         Returns:
             The `count`-th of these events.
 
         Raises:
-            EventWaitError: If it does not happen in time; it says what did. It is a `TimeoutError`.
-            HookUsageError: If an argument makes no sense.
+            EventWaitError: If it does not happen in time. It is a `TimeoutError`, and lists the events that did happen.
+            HookUsageError: If an argument is invalid.
         """
         _check_wait(count, timeout)
         wait = EventWait(EventQuery(kind, tool=tool, where=where, operation_id=operation_id), count)

@@ -35,16 +35,16 @@ __all__ = [
 ]
 
 FULL = 2
-"""What a pair of equal calls is worth."""
+"""The worth of a pair of equal calls."""
 PARTIAL = 1
-"""What two calls of one tool with different arguments are worth."""
+"""The worth of two calls of one tool with different arguments."""
 
 MOST_PAIRS = 4_000_000
 """How many pairs of calls are compared at most, once what is obviously equal has been set aside: 2,000 calls by 2,000.
 They take some 20 MB and, if all are of one tool with different arguments, up to ten seconds."""
 
 Worth = Callable[[int, int], int]
-"""What the actual call at one place and the expected call at another are worth as a pair: 0, `PARTIAL` or `FULL`."""
+"""Returns the worth of an actual and an expected call, given by their places, as a pair: 0, `PARTIAL` or `FULL`."""
 
 Pairs = list[tuple[int, int, int]]
 """The places of an actual and an expected call, and their worth."""
@@ -56,7 +56,7 @@ def align_in_order(actual: int, expected: int, worth: Worth) -> Pairs:
     Args:
         actual: How many actual calls there are.
         expected: How many expected ones.
-        worth: What two of them are worth as a pair.
+        worth: Returns the worth of two calls as a pair.
 
     Raises:
         HookUsageError: If there are too many, and they have too little in common at their start and end.
@@ -105,7 +105,7 @@ def align_in_any_order(actual: Sequence[Hashable], expected: Sequence[Hashable],
     Args:
         actual: A key for each actual call; `None` for one that has none.
         expected: A key for each expected call. Calls with the same key are equal to the same calls.
-        worth: What two of them are worth as a pair.
+        worth: Returns the worth of two calls as a pair.
 
     Returns:
         The pairs, in the order of the expected calls.
@@ -219,9 +219,9 @@ class TrajectoryStep(msgspec.Struct, frozen=True, kw_only=True):
     """The answer, tool calls and tool results of one step.
 
     Attributes:
-        content: What the model said.
-        calls: What it asked for.
-        results: What it was told.
+        content: The text of the model's answer.
+        calls: The tool calls that the model asked for.
+        results: The tool results that the model read.
     """
 
     content: str
@@ -233,9 +233,9 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of an agent and its final answer, without anything that differs between equal runs.
 
     Attributes:
-        steps: Its steps.
-        output: Its final answer.
-        reason: Why the run ended.
+        steps: The steps.
+        output: The final answer.
+        reason: The reason of the run's end: `"done"`, `"error"`, …
     """
 
     steps: list[TrajectoryStep]
@@ -282,7 +282,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             expected: A trajectory, or calls as `of_calls` takes them.
-            mode: Which calls may be missing, added or moved.
+            mode: The calls that may be missing, added or moved.
             args: How arguments are compared: an `ArgumentRule`, or its mode, its dotted fields or its comparator alone.
             tools: The same for some tools, by path, name or glob; the most specific one holds.
 
@@ -326,9 +326,9 @@ class TrajectoryMatch(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ok: Whether it is as expected, as `mode` sees it.
-        score: From 0 to 1, and 1 only if `ok`: the share of calls that are as expected, where one with other arguments
+        score: The share of calls that are as expected, from 0 to 1, and 1 only if `ok`. A call with other arguments
             counts half. Calls that `mode` allows to be missing or added do not count.
-        mode: How they were compared.
+        mode: The mode of the comparison.
         alignment: Every call of both sides, once.
     """
 
@@ -386,14 +386,14 @@ def assert_trajectory(
     Args:
         actual: A trajectory, or what has one: a recorded operation.
         expected: A trajectory, or calls as `Trajectory.of_calls` takes them.
-        mode: Which calls may be missing, added or moved.
+        mode: The calls that may be missing, added or moved.
         args: How arguments are compared, as in `Trajectory.match`.
         tools: The same for some tools, by path, name or glob.
         min_score: The score that is good enough, from 0 to 1.
 
     Raises:
-        AssertionError: With the alignment.
-        HookUsageError: If an argument makes no sense.
+        AssertionError: If the score is too low. The message shows the alignment.
+        HookUsageError: If an argument is invalid.
     """
     __tracebackhide__ = True
     if not 0 <= min_score <= 1:

@@ -30,7 +30,7 @@ class Gullible:
     Args:
         own: The user's script; its last turn is the answer.
         injected: The attacker's calls.
-        said: What the attacker wants to stand in the answer.
+        said: The text that the attacker wants in the answer.
         goal: The instruction that it falls for; `None` to follow it after the user's task in any case.
     """
 

@@ -28,7 +28,7 @@ class AttackAttempt(msgspec.Struct, frozen=True, kw_only=True):
         useful: Whether the user's task is solved, in the suite's own judgement.
         questions: How often a person had to decide.
         withheld: How many answers of tools the model was not shown.
-        reason: Why the run ended.
+        reason: The reason of the run's end: `"done"`, `"error"`, …
     """
 
     suite: str
@@ -85,7 +85,7 @@ class AttackRun(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         wording: How the injected texts spoke to the model.
-        follows: When the model followed them.
+        follows: The moment at which the model followed them.
         attempts: One record per user task, injection task and policy.
     """
 

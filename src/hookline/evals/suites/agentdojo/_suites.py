@@ -139,7 +139,7 @@ class AgentDojoSuite:
         """Return the tasks with these names, each once, or all tasks if there are no names.
 
         Raises:
-            UnknownTaskError: That says which tasks there are.
+            UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         chosen = list(dict.fromkeys(names)) or self.task_ids
         for name in chosen:
@@ -151,7 +151,7 @@ class AgentDojoSuite:
         """Return a task with a fresh environment.
 
         Raises:
-            UnknownTaskError: That says which tasks there are.
+            UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         self.select([task_id])
         return AgentDojoTask(task_id, self._tasks[task_id], self._environment)
@@ -160,8 +160,8 @@ class AgentDojoSuite:
         """Return the suite's tools over one environment.
 
         Args:
-            environment: What they read and change.
-            ran: Gets the name of every tool that ran.
+            environment: The environment that they read and change.
+            ran: A list that collects the name of every tool that ran.
         """
         runtime = _agentdojo().FunctionsRuntime(self._functions)
         return [
@@ -173,7 +173,7 @@ class AgentDojoSuite:
         """Return tools that look the same to a model, but raise `ForbiddenToolError` when run.
 
         Args:
-            touched: Gets the name of every tool that was about to run.
+            touched: A list that collects the name of every tool that was about to run.
         """
         touched = [] if touched is None else touched
         return [Tool(**spec, run=_refuser(self.name, name, touched)) for name, spec in self._specs.items()]
@@ -193,11 +193,11 @@ class AgentDojoSuite:
             task_id: The task.
             hooks: Hooks of this operation.
             dispatcher: An open dispatcher to share with other runs.
-            store: Where the operation is kept.
+            store: The store of the operation.
             forbid_tools: No real tool may run; then there is no utility to check.
 
         Raises:
-            UnknownTaskError: That says which tasks there are.
+            UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         task = self.task(task_id)
         ran: list[str] = []
@@ -231,7 +231,7 @@ def load_suite(name: str) -> AgentDojoSuite:
     """Load one of the four suites. The first time in a process takes some seconds.
 
     Raises:
-        UnknownSuiteError: That says which suites there are.
+        UnknownSuiteError: If there is no such suite. The message lists the suites.
         MissingExtraError: If AgentDojo is not installed.
     """
     if name not in SUITES:
