@@ -28,7 +28,7 @@ def canonical(value: object, *, indent: int | None = None, sort_keys: bool = Tru
         try:
             return _ONE_LINE.encode(value)
         except TypeError:
-            pass  # there is something in it that JSON does not know
+            pass  # the value has parts that JSON does not know
     plain = msgspec.to_builtins(value, enc_hook=repr)
     separators = (",", ":") if indent is None else None
     return json.dumps(plain, sort_keys=sort_keys, indent=indent, separators=separators)

@@ -61,7 +61,7 @@ class Endings:
         parent = self._parents.pop(operation_id, None)
         if operation_id not in self._waiting:
             self._forget(operation_id)
-        # Of a parent that runs elsewhere, or not at all, nobody will say that it has ended.
+        # There is no signal for the end of a parent that runs in another process or not at all.
         if parent is not None and parent not in live and parent not in self._waiting:
             _unwatch(parent, self._gone)
             self._parents.pop(parent, None)

@@ -6,6 +6,8 @@ the web page and the terminal render the same `Waterfall`, each in its own way.
 
 from __future__ import annotations
 
+import bisect
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
@@ -110,7 +112,7 @@ class Waterfall:
     def __init__(self, bars: Iterable[Bar], *, now: int = 0) -> None:
         self.bars = _sort_bars(bars)
         self.now = now
-        # Clocks of several processes may have put what is inside before what it is inside of.
+        # With the clocks of several processes, an inner bar may begin before the outer one.
         self.start = min((bar.start for _, bar in self.rows()), default=0)
         self.end = max((self.end_of(bar) for _, bar in self.rows()), default=0)
 
@@ -248,15 +250,23 @@ class _Story:
     def _outer_of(self, execution: HookExecution) -> Bar | None:
         index, call = execution.step_index, execution.tool_call_id
         if call is not None:
-            # The id of a call may be used again in a later step, and what calls it may not name the step.
+            # A later step may reuse the id of a call, and an execution may not name its step.
             tool = self._tools.get((index, call)) or self._tools.get((None, call))
             if tool is not None:
                 return tool
         if index is not None or execution.hook_type in ("onComplete", "onError"):
             return None if index is None else self._steps.get(index)
-        began = [step for step in self._steps.values() if step.start <= execution.time_unix_nano]
-        last = max(began, key=lambda step: step.start, default=None)
-        return last if last and (last.end is None or execution.time_unix_nano <= last.end) else None
+        return self._step_at(execution.time_unix_nano)
+
+    def _step_at(self, time: int) -> Bar | None:
+        place = bisect.bisect_right(self._steps_by_start, time, key=lambda step: step.start) - 1
+        step = self._steps_by_start[place] if place >= 0 else None
+        return step if step and (step.end is None or time <= step.end) else None
+
+    @functools.cached_property
+    def _steps_by_start(self) -> list[Bar]:
+        # Computed once all events are there: a search through all steps for every hook would be quadratic.
+        return sorted(self._steps.values(), key=lambda step: step.start)
 
     def _begin_tool(self, event: BeforeToolCall | AfterToolCall | OnToolCallError, start: int) -> Bar:
         bar = Bar(
@@ -354,7 +364,7 @@ def _sort_bars(bars: Iterable[Bar]) -> list[Bar]:
 
 
 def _walk(bars: Iterable[Bar]) -> Iterator[tuple[int, Bar]]:
-    # With a list of what is to come, not recursively: sub-agents of sub-agents are deeper than Python's stack.
+    # Not recursive: nested sub-agents may be deeper than Python's stack.
     waiting = [(0, bar) for bar in reversed([*bars])]
     while waiting:
         depth, bar = waiting.pop()

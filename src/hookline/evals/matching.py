@@ -71,7 +71,7 @@ def _text(value: object) -> str:
         else:
             text = repr(value)
     except Exception:
-        # What is shown stands in the message of another error, which it must not replace.
+        # The text goes into the message of another error, which this one must not replace.
         return f"a {type(value).__name__} that cannot be shown"
     # A lone surrogate of a model would make the whole message unprintable.
     return text.encode(errors="backslashreplace").decode()
@@ -122,7 +122,7 @@ MISSING: Final = object()
 def value_at(value: Any, dotted: str) -> Any:
     """Return the value of a dotted field such as `"filter.tags.0"`, or `MISSING`."""
     if isinstance(value, Mapping) and dotted in value:
-        return value[dotted]  # a key that has dots itself
+        return value[dotted]  # a key with dots
     for part in dotted.split("."):
         if isinstance(value, Mapping):
             value = value.get(part, MISSING)
@@ -305,7 +305,7 @@ class AllOf(Matcher):
                 reason = part.explain(call)
             except Exception:
                 if not reasons:
-                    raise  # as `matches` would; later parts are asked here alone, of calls that they may not be for
+                    raise  # as in `matches`, which never asks the later parts about such a call
             else:
                 reasons += [reason] if reason is not None else []
         return "; ".join(reasons) if reasons else None
@@ -784,7 +784,7 @@ class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True):
             return True
         if self.ignore:
             actual, expected = _without_keys(actual, self.ignore), _without_keys(expected, self.ignore)
-        # Equal as a whole first: a NaN is equal to itself there.
+        # Compare the whole first: containers compare a NaN with itself as equal.
         if expected == actual:
             return True
         if not isinstance(expected, Mapping) or not isinstance(actual, Mapping):

@@ -120,7 +120,7 @@ async def hung_observer(stage: Stage) -> Witness:
         await anyio.sleep_forever()
 
     for kind, event in EVENTS.items():
-        if kind in stage.capabilities.events and event is not BeforeToolCall:  # whoever may mock is waited for
+        if kind in stage.capabilities.events and event is not BeforeToolCall:  # a run waits for observers that may mock
             hooks.on(event)(hang)
     ran = await stage.play(PLAIN, [hooks, witness.hooks], drain_timeout=0.0)
 

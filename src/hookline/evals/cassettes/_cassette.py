@@ -182,7 +182,7 @@ class Cassette:
         except CassetteError as unsaved:
             if error is None:
                 raise
-            error.add_note(str(unsaved))  # what went wrong first is what its reader has to see
+            error.add_note(str(unsaved))  # the first error stays the one that is raised
 
     @property
     def matching(self) -> Matching:
@@ -215,7 +215,7 @@ class Cassette:
         played = self._recordings.played
         return [str(recording) for recording in self.recordings if id(recording) not in played]
 
-    # What to attach to a run.
+    # Hooks to attach to a run.
 
     def hooks(self) -> Hooks:
         """Return hooks that answer and record as the mode says, in sub-agents too. Attach these in tests."""
@@ -316,7 +316,7 @@ class Cassette:
         self._saved = CassetteFile(name=self.name, matching=self.matching, recordings=recordings, digest=digest)
         return self.path
 
-    # How it comes about.
+    # Internals.
 
     def _read(self) -> CassetteFile:
         if self.path is None:
@@ -334,7 +334,8 @@ class Cassette:
         try:
             args = self._redaction.value(to_json_value(event.args))
             key = self._recordings.key(scope.agent, tool, args)
-        except Exception as error:  # nobody could have written these down, and the real tool may not run for that
+        except Exception as error:
+            # Arguments that cannot be encoded have no recording, and the real tool must not run instead.
             why = f"its arguments cannot be read ({type(error).__name__}: {message_of(error)})"
             return None if may_run else self._missed(f"{tool}: {why}. The real tool was not run.")
         found = self._recordings.take(key, (scope.operation(event.operation_id), event.call_index), scope)

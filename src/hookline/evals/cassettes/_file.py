@@ -166,7 +166,7 @@ def _parse_document(path: str, data: bytes) -> Located:
         problem = "it does not begin with `hookline_cassette`, so it is some other file; name another path"
         raise CassetteFileError(path, problem, document.line if isinstance(document, Located) else 1)
     if not text.endswith("\n"):
-        # Every line that was written ends: what has no end was cut off, even if it happens to be YAML.
+        # Every complete file ends with a newline; without one it was cut off, even if it is valid YAML.
         raise CassetteFileError(path, f"it is cut off in its last line; {restore}", text.count("\n") + 1)
     return document
 

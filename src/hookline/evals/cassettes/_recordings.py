@@ -124,7 +124,7 @@ class ReplayScope:
     def __init__(self, agent: str, number: int) -> None:
         self.agent = agent
         self.number = number
-        # The recordings are held too, so that no other one gets the identity of one that is gone.
+        # Holding the recordings keeps their identities from being reused.
         self.used: dict[int, RecordedCall] = {}
         self._operations: dict[str, int] = {}
 
@@ -229,13 +229,13 @@ class RecordedCalls:
         if replace:
             track = self._tracks.get(key)
             if track is not None and scope.number < track.run:
-                return False  # the one that began last is kept whole
+                return False  # of two scopes that record at once, the one that began last is kept
             if track is None or scope.number > track.run:
                 for gone in track.recordings if track else ():
                     self.played.pop(id(gone), None)
                 self._tracks[key] = CallTrack(scope.number)
         elif self.take(key, (recording.operation, recording.call_index), scope) is not None:
-            return False  # another one has recorded the call while the tool of this one ran
+            return False  # another scope recorded the call while this scope's tool ran
         self.add(key, recording)
         scope.used[id(recording)] = self.played[id(recording)] = recording
         return True

@@ -149,7 +149,7 @@ def _block(start: str, text: str, indent: str) -> Iterator[str]:
     keep = "-" if lines[-1] else "" if lines[-2].strip(" \t") else "+"
     if not lines[-1]:
         lines.pop()
-    shown = "2" if text[0] in (" ", "\t", "\n") else ""  # the columns, where the first line does not show them
+    shown = "2" if text[0] in (" ", "\t", "\n") else ""  # the indentation, which a first line of blanks does not show
     yield f"{start}|{shown}{keep}"
     for line in lines:
         yield f"{indent}{line}" if line else ""

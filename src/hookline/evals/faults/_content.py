@@ -76,7 +76,7 @@ class TruncatedJson(AnswerFault, frozen=True):
 
     def spoilt(self, content: str, draw: random.Random) -> str:
         """Cut the text off."""
-        text = content.strip()  # blanks around a document are not part of it: without them it would still parse
+        text = content.strip()  # without its surrounding blanks, a document would still parse
         if len(text) < 2:
             return ""
         left = draw.randrange(1, len(text)) if self.keep is None else int(len(text) * self.keep)

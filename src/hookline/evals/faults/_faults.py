@@ -207,7 +207,7 @@ class RateLimit(CallFault, frozen=True, kw_only=True):
         The seconds to wait are in the text, and in the metadata as `retry_after_s`.
         """
         tool = f"{call.toolset}/{call.tool_name}"
-        # Two equal limits are two budgets. The state holds the fault too, so that nothing else gets its id.
+        # Keyed by identity: two equal limits have two budgets. Holding the fault keeps its id from being reused.
         _, passed = clock.state.setdefault((id(self), tool), (self, deque()))
         now = clock.arrival
         while passed and passed[0] + self.per_seconds - now < 1e-6:
@@ -307,6 +307,6 @@ def draw_for(*, seed: int, operation: str, tool: str, call_index: int, fault_ind
 
 
 def _digest(purpose: str, seed: int, operation: str, tool: str, call_index: int, fault_index: int) -> int:
-    # The operation's length comes before it, so that no two lists of parts give the same text.
+    # With its length before the operation, no two lists of parts give the same text.
     text = f"{purpose} {seed} {call_index} {fault_index} {len(operation)} {operation}{tool}"
     return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")

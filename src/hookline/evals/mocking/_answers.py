@@ -107,7 +107,7 @@ def why_not_callable(function: Callable[..., object], args: Mapping[str, Any]) -
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions in C do not tell
+    except (TypeError, ValueError):  # some C functions have no signature
         return None
     try:
         signature.bind(**args)
@@ -123,7 +123,7 @@ def _is_function(source: object) -> bool:
 def _is_method(owner: object, name: str) -> bool:
     static = inspect.getattr_static(owner, name)
     if isinstance(static, property | functools.cached_property | type):
-        return False  # reading a property may do or raise anything, and a class is not a method
+        return False  # reading a property could run any code, and a class is not a method
     return callable(getattr(owner, name))
 
 
@@ -166,7 +166,7 @@ class FixedAnswer(Answer):
     value: object
 
     def __post_init__(self) -> None:
-        check_answer(self.value)  # what could never be an answer is better refused here than in a run
+        check_answer(self.value)  # refuse an invalid answer here rather than in a run
 
     def give(self, call: BeforeToolCall, place: int) -> object:
         return self.value
@@ -408,7 +408,7 @@ def as_cassette(cassette: object) -> Cassette:
 
 
 def _with_arguments(function: Callable[..., object], call: BeforeToolCall) -> object:
-    args = copy.deepcopy(call.args)  # of a read-only one this is a plain dict, which the function may change
+    args = copy.deepcopy(call.args)  # the copy of a read-only dict is a plain one, which the function may change
     try:
         return function(**args)
     except TypeError:
@@ -419,5 +419,5 @@ def _with_arguments(function: Callable[..., object], call: BeforeToolCall) -> ob
 
 
 def _may_wait(function: object) -> bool:
-    # A lambda is plain, and may still be put around something async.
+    # A lambda is not async itself, but may return an awaitable.
     return callable(function) and (is_async_handler(function) or getattr(function, "__name__", "") == "<lambda>")

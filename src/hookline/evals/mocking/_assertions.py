@@ -203,7 +203,7 @@ def _message(reason: str, calls: Sequence[C], note: Note[C] | None) -> str:
 def _near(calls: Sequence[SeenCall], pattern: str, args: object) -> str:
     same_tool = calls_of(calls, pattern)
     if same_tool:
-        # The differences of the call that has the fewest, since that is most likely the one that was meant.
+        # Of the call with the fewest differences, which is most likely the one that was meant.
         lines = min((argument_differences(args, call.args) for call in same_tool[:ROWS]), key=len)
         return (
             f" It was called {_times(len(same_tool))} with other arguments; the nearest differs in {'; '.join(lines)}."

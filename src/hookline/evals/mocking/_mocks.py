@@ -132,7 +132,7 @@ class FaultRule:
     """
 
     def __init__(self, matcher: Matcher, fault: Fault, *, probability: float, name: str | None, index: int) -> None:
-        # Not `float(probability)` before it is known to be small: a whole number may be too large for that.
+        # Checked before `float(probability)`, which fails for very large whole numbers.
         if not isinstance(probability, int | float) or isinstance(probability, bool) or not 0 <= probability <= 1:
             raise HookUsageError(f"`probability` is a number from 0 to 1; got {probability!r:.100}.")
         missing = [word for word in ("name", "replaces", "strike", "change", "delay_s") if not hasattr(fault, word)]
@@ -217,7 +217,7 @@ def _winner(table: RuleTable, call: SeenCall) -> tuple[Rule | None, Exception | 
 def _reason(rule: Rule, call: SeenCall) -> str | None:
     try:
         return rule.matcher.explain(call)
-    except Exception as error:  # of a matcher that nobody had asked about this call
+    except Exception as error:  # from a matcher that had not been asked about this call
         return f"its matcher failed with {type(error).__name__}: {message_of(error)}"
 
 
@@ -344,7 +344,7 @@ class Decider:
                 self._strike(event, decision)
             if decision.value is PASS:
                 self._answer(operation, event, decision)
-        except Exception as error:  # also of a matcher or a fault of the user's own: the real tool must not run then
+        except Exception as error:  # also from the user's own matcher or fault: the real tool must not run then
             self._refuse(decision, failed_mock_result(event, decision.rule, error))
         self._count(event, decision)
         return decision
@@ -352,7 +352,7 @@ class Decider:
     async def await_answer(self, event: BeforeToolCall, decision: Decision) -> object:
         """Wait for the delay of a call and for its answer, and return the answer."""
         if decision.delay_s or inspect.isawaitable(decision.value):
-            self._keep(event, decision)  # what is awaited may be cancelled
+            self._keep(event, decision)  # recorded now, since the wait may be cancelled
         if decision.delay_s:
             try:
                 await self.clock.of(event.operation_id).sleep(decision.delay_s, event.step_index)
@@ -407,7 +407,7 @@ class Decider:
         if operation is None or decision is None:
             return
         if event.answered_by is not None:
-            operation.changes.pop(_key(event), None)  # they are for what the real tool answers
+            operation.changes.pop(_key(event), None)  # they apply to answers of the real tool only
             decision.outcome = "elsewhere"
             self._keep(event, decision)
             return
@@ -454,7 +454,7 @@ class Decider:
             fault = rule.fault
             if fault.replaces:
                 if decision.value is not PASS:
-                    continue  # one answer is enough, and the first fault's it is
+                    continue  # the first fault that answers wins
                 answer = fault.strike(event, draw, clock)
                 if answer is None:
                     continue
@@ -493,7 +493,7 @@ class Decider:
         if self.table.has_one_rule(path) and not any(
             each.fault.replaces and each.matcher.may_match(path) for each in self.faults
         ):
-            # Parallel calls may come in any order, and their indices still say which is which.
+            # Parallel calls may arrive in any order, but their indices are fixed.
             place = event.call_index - 1 - sum(index < event.call_index for index in others)
         else:
             others.append(event.call_index)
@@ -523,7 +523,7 @@ class Decider:
         decision.tape = cassette
         recorded = cassette.answer(event)
         if recorded is None:
-            return  # the cassette wants to record it, so the real tool runs in a strict run too
+            return  # the cassette records this call, so the real tool runs even in a strict run
         decision.cassette = cassette.name
         if recorded.metadata.get("recording") is None:
             self._refuse(decision, recorded)
@@ -532,7 +532,11 @@ class Decider:
 
     def _refuse(self, decision: Decision, result: ToolResult) -> None:
         decision.value, decision.outcome = result, "refused"
-        decision.faults, decision.changes, decision.delay_s = [], [], 0.0  # there is nothing for them to strike
+        decision.faults, decision.changes, decision.delay_s = (
+            [],
+            [],
+            0.0,
+        )  # a refused call has no answer that they could change
 
     def _result(self, event: BeforeToolCall, decision: Decision, value: object) -> ToolResult:
         try:
@@ -579,7 +583,7 @@ class Decider:
 
 
 def _key(call: ToolCall | BeforeToolCall | AfterToolCall | OnToolCallError) -> CallKey:
-    # Interceptors are shown the call as it was before another one made it a call of another tool; its id stays.
+    # By id, since an interceptor may have turned the call into one of another tool.
     return (str(call.step_index), call.tool_call_id) if call.tool_call_id else (_path(call), call.call_index)
 
 
@@ -682,7 +686,7 @@ class ToolMocks(Hooks):
     def __repr__(self) -> str:
         return f"ToolMocks({self.id!r}, rules={len(self.rules)}, faults={len(self.faults)}, calls={len(self.calls)})"
 
-    # What is to happen.
+    # Setting up rules and faults.
 
     def tool(
         self,
@@ -775,7 +779,7 @@ class ToolMocks(Hooks):
         self._change_results()
         return rule
 
-    # What has happened.
+    # Reading what happened.
 
     @property
     def rules(self) -> list[Rule]:
@@ -887,7 +891,7 @@ class ToolMocks(Hooks):
         lines += ["Calls:", assertions.table(self.calls, _note)] if self.calls else ["No tool was called at all."]
         raise AssertionError("\n".join(lines))
 
-    # How it comes about.
+    # Internals.
 
     def _add(self, matcher: Matcher, name: str | None, title: str) -> Rule:
         self._numbers += 1
@@ -909,7 +913,7 @@ class ToolMocks(Hooks):
             warnings.warn(f"The {what} can never match: {reason}.", NeverMatchingRuleWarning, stacklevel=4)
 
     def _listen(self) -> None:
-        # One observer, plain or async: an async one costs more, and is needed where answers or delays are awaited.
+        # One observer, sync or async: the async one costs more and is needed only if answers or delays are awaited.
         others = tuple(hook for hook in self.observers if hook.id != f"{self.id}.answer")
         handler = self._decide_async if self._waits else self._decide
         first = Hook(id=f"{self.id}.answer", type=BeforeToolCall, handler=handler, timeout=float("inf"))

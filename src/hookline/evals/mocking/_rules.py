@@ -104,7 +104,7 @@ def _contradicts(exact: Mapping[str, Any], other: Matcher) -> bool:
     if isinstance(other, FieldsAre):
         return not all(_may_equal(value, value_at(exact, name)) for name, value in other.values.items())
     if isinstance(other, ArgumentsAre) and other.mode in ("exact", "superset") and not other.ignore:
-        # An exact matcher wants no other fields either, but that is seen from its own side.
+        # That an exact matcher allows no other fields is checked when the two are swapped.
         return not _may_contain(other.values, exact, nested=other.mode == "superset")
     return False
 
@@ -362,7 +362,7 @@ class RuleTable:
 def _same(one: Matcher, other: Matcher) -> bool:
     try:
         return bool(one == other)
-    except Exception:  # values that cannot be compared with each other, as arrays
+    except Exception:  # values such as arrays cannot be compared as a whole
         return False
 
 
@@ -388,7 +388,7 @@ def _freeze_or_none(value: object) -> Any:
 
 def _freeze(value: Any) -> Any:
     """Make a hashable copy of a JSON value; equal values give equal copies."""
-    # No other subclasses: one may have an `==` of its own.
+    # No subclasses, which may have their own `==`.
     if type(value) in (dict, ReadOnlyDict):
         return frozenset((key, _freeze(item)) for key, item in value.items())
     if type(value) in (list, ReadOnlyList):

@@ -42,7 +42,7 @@ def agentevals_messages(
     messages: list[dict[str, Any]] = []
     for number, step in enumerate(trajectory.steps):
         messages += _of_step(step, number, paths)
-    # An expected trajectory of calls ends with one; a run of an agent that finished never does.
+    # Only an expected trajectory may end with calls; the run of an agent ends with an answer.
     if trajectory.reason == "done" and (not trajectory.steps or trajectory.steps[-1].calls):
         messages.append({"role": "assistant", "content": trajectory.output})
     return messages

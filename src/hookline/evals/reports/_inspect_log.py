@@ -114,7 +114,7 @@ def write_inspect_log(
         raise ReportError(str(target), "Inspect knows the format by the ending, and this one is not .json")
     log = inspect_log(run, task=task, model=model, created=created)
     text = json.dumps(log, ensure_ascii=False, indent=1, default=repr)
-    # Inspect's reader refuses lone surrogates, which models and tools do give.
+    # Inspect's reader refuses lone surrogates, which models and tools may return.
     write_whole(target, text.encode(errors="replace"))
     return target
 

@@ -151,9 +151,9 @@ def write_whole(target: Path, data: bytes) -> None:
         if target.exists() and not target.is_file():
             target.write_bytes(data)
             return
-        file = Path(os.path.realpath(target))  # a link stays one
+        file = Path(os.path.realpath(target))  # replace the target of a link, not the link
         name = hashlib.blake2b(os.fsencode(file.name), digest_size=8).hexdigest()
-        half = file.with_name(f".hookline-{name}-{os.getpid()}.half")  # with the name itself it might get too long
+        half = file.with_name(f".hookline-{name}-{os.getpid()}.half")  # a hash, since the name itself may be too long
         half.write_bytes(data)
         if file.exists():
             shutil.copymode(file, half)

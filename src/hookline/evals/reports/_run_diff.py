@@ -364,7 +364,7 @@ def _compare_tasks(
     if a is None:
         return problems, tolerated
     drop = a.score - b.score if a.score is not None and b.score is not None else 0.0
-    drop = 0.0 if math.isclose(drop, 0.0, abs_tol=TOLERANCE) else drop  # sums of fractions are off by so much
+    drop = 0.0 if math.isclose(drop, 0.0, abs_tol=TOLERANCE) else drop  # rounding errors
     may_drop = limits.allowed_drop is None or not exceeds(drop, limits.allowed_drop)
     if a.sound and not b.sound:  # a run that broke or was refused is worse, whatever its score
         problems.append(f"{'passed in A and fails' if a.ok else 'ended well in A and does not'} in B: {b.failure}")
@@ -420,7 +420,7 @@ def _trajectories(a: TaskResult | None, b: TaskResult | None) -> tuple[float | N
         return None, ""
     try:
         found = b.trajectory.match(a.trajectory, mode="strict")
-    except HookUsageError as error:  # more calls than can be aligned
+    except HookUsageError as error:  # too many calls to align
         return None, str(error)
     return found.score, "" if found.ok else str(found)
 

@@ -147,7 +147,7 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
         calls: The tool calls, if a report was requested.
     """
 
-    __test__ = False  # pytest takes a class of this name for a test
+    __test__ = False  # keeps pytest from collecting the class as a test
 
     nodeid: str
     line: int = 0
@@ -177,7 +177,7 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
         """
         try:
             said = redaction.text(message)[:MESSAGE_CHARACTERS]
-        except Exception as error:  # a redaction of the user's own
+        except Exception as error:  # from the user's own redaction
             said = f"cannot be shown: {type(error).__name__}: {message_of(error)}"
         return msgspec.structs.replace(self, outcome=outcome, message=said, duration_s=duration_s)
 
@@ -391,6 +391,6 @@ def _omit_arguments(args: object) -> str:
 def _format_arguments(args: object, *, redaction: Redacting) -> str:
     try:
         text = canonical(redaction.value(to_json_value(args)), sort_keys=False)
-    except Exception as error:  # arguments that nobody can write down, or a redaction of the user's own
+    except Exception as error:  # arguments that cannot be encoded, or an error of the user's own redaction
         text = f"cannot be shown: {type(error).__name__}: {message_of(error)}"
     return text if len(text) <= ARGUMENT_CHARACTERS else f"{text[:ARGUMENT_CHARACTERS]}…"

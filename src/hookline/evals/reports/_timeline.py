@@ -138,7 +138,7 @@ def timeline_of(recorded: RecordedOperation, calls: Sequence[CallRow] = ()) -> T
 
 
 def _with_start(execution: HookExecution, start: int) -> HookExecution:
-    # A record that was made elsewhere may not say when its handler began.
+    # Records made by other tools may lack the start of the handler.
     return execution if execution.time_unix_nano else msgspec.structs.replace(execution, time_unix_nano=start)
 
 
@@ -165,7 +165,7 @@ class _Rows:
             if bar.kind == "step":
                 rows.append(self._step(bar))
                 continue
-            if bar.kind not in ("hook", "end"):  # the page says elsewhere how a run ended
+            if bar.kind not in ("hook", "end"):  # the header of the column says how the run ended
                 rows.append(self._tool(bar) if bar.kind == "tool" else self._row(bar))
             for inner in bar:
                 if inner.kind == "hook":

@@ -194,7 +194,7 @@ class SuiteRunner:
             coverage=[
                 coverage_of(
                     suite.name,
-                    getattr(suite, "tool_specs", ()),  # a suite that only runs tasks has none to show
+                    getattr(suite, "tool_specs", ()),  # a suite that only runs tasks may have none
                     [call for result in results if result.suite == suite.name for call in result.calls],
                 )
                 for suite in dict.fromkeys(suite for suite, _ in self.cases)
@@ -224,7 +224,7 @@ class SuiteRunner:
             return _failed_result(case, error, (perf_counter_ns() - started) / 1e6)
 
     def _hooks_of(self, mocks: ToolMocks, cassette: Cassette | None) -> list[AnyHook]:
-        # A run without rules and faults is watched by nothing that has nothing to do: its hooks' cost is shown.
+        # Idle mocks are not attached to a run in memory, whose report shows the cost of its hooks.
         busy: list[AnyHook] = [mocks] if mocks.rules or mocks.faults or not self._in_memory else []
         if not self._in_memory or cassette is None:
             return busy
@@ -246,7 +246,7 @@ class SuiteRunner:
     def _cassette(self, case: Case, path: Path | None) -> Cassette | None:
         name = _name(case)
         options: dict[str, Any] = dict(getattr(case[0], "cassette_options", {}))
-        if self._in_memory:  # what never reaches a file needs no secrets taken out
+        if self._in_memory:  # nothing of it reaches a file, so secrets may stay
             kept = self._recorded.get(name)
             found = Cassette(name, **{**options, "redact": None}) if kept is None else kept
         elif path is None or (self.mode == "strict" and not path.exists()):

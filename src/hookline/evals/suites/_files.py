@@ -56,7 +56,7 @@ def load_suite_file(path: str | Path) -> RunsTasks:
         MissingExtraError: If the file is YAML and PyYAML is not installed.
     """
     file = Path(path)
-    if not os.path.isfile(file):  # which is also false of a name that no file can have
+    if not os.path.isfile(file):  # also false for a name that no file can have
         raise SuiteFileError(str(path), "there is no such file")
     if file.suffix != ".py":
         return read_yaml_suite(file)
@@ -78,10 +78,10 @@ def _load_module(file: Path) -> Any:
     if spec is None or spec.loader is None:
         raise SuiteFileError(str(file), "Python cannot load it")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # what it defines finds its own module, as annotations and pickles want
+    sys.modules[spec.name] = module  # annotations and pickles look the module up here
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a script that ends itself must not end as if its tasks had passed
+    except (Exception, SystemExit) as error:  # `sys.exit(0)` in the file must not look like a run that passed
         del sys.modules[spec.name]
         said = message_of(error).rstrip(".") if isinstance(error, HooklineError) else f"{type(error).__name__}: {error}"
         raise SuiteFileError(str(file), f"running it fails: {said}", _line_in(file, error)) from error

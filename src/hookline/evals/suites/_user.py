@@ -237,7 +237,9 @@ class UserSuite:
         )
         wanted: list[Check] = [*([] if task.expected is None else [task.expected]), *task.checks]
         checks = [await run_check(check, finished) for check in wanted]
-        if made.sources and (opened or result.reason != "error"):  # a source that did not open says no names
+        if made.sources and (
+            opened or result.reason != "error"
+        ):  # the names of a source are known only once it has opened
             unknown = _unknown_tools(f"{self.name}/{task_id}", task, AgentTools(made, opened))
             checks += [CheckResult(name=each.what, passed=False, score=0.0, why=each.problem) for each in unknown]
         return TaskOutcome(

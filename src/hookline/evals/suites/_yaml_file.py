@@ -352,7 +352,7 @@ def _suite(document: Any, folder: Path) -> UserSuite:
         raise BadLine(at, error.problem) from error
     except HooklineError as error:
         raise BadLine(fields.line, str(error).rstrip(".")) from error
-    except (Exception, SystemExit) as error:  # what the file names is the user's own code, and it has just been called
+    except (Exception, SystemExit) as error:  # from the user's code that the file names
         at = fields.lines.get("tools", fields.lines.get("agent", fields.line))
         raise BadLine(at, f"its tools cannot be made: {type(error).__name__}: {error}") from error
 

@@ -192,7 +192,7 @@ async def run_check(check: Check, task: FinishedTask) -> CheckResult:
         return CheckResult(name=name, passed=False, score=0.0, why=message_of(error) or "the assertion failed")
     except (KeyboardInterrupt, GeneratorExit, anyio.get_cancelled_exc_class()):
         raise
-    except BaseException as error:  # also what `pytest.fail` and `sys.exit` raise
+    except BaseException as error:  # `pytest.fail` and `sys.exit` raise BaseExceptions
         why = f"the check itself failed with {type(error).__name__}: {message_of(error)}"
         return CheckResult(name=name, passed=False, score=0.0, why=why)
     if isinstance(said, CheckResult):

@@ -72,7 +72,7 @@ def _events(path: str, file: BinaryIO) -> Iterator[Event]:
         try:
             yield decode(line)
         except EventDecodeError as error:
-            # Every event ends with a newline: a line that has neither its end nor one was cut off while it was written.
+            # Every event ends with a newline: a line without one was cut off while it was written.
             cut_off = error.path == "$" and line.startswith(b"{") and not line.endswith(b"\n")
             reason = "it is cut off in the middle" if cut_off else f"{error.reason} at {error.path}"
             raise EventFileError(path, "read", reason, number) from error

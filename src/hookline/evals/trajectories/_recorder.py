@@ -163,7 +163,7 @@ class TimedExecution(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def started_unix_nano(self) -> int:
         """When the handler began, in nanoseconds since 1970."""
-        # A record that was made elsewhere may not say when its handler began.
+        # Records made by other tools may lack the start of the handler.
         return self.execution.time_unix_nano or self.ended_unix_nano - round(self.execution.duration_ms * 1e6)
 
 
@@ -470,7 +470,7 @@ class EventRecorder:
             wait.see(event)
 
     def _record_execution(self, sender: Any, *, execution: HookExecution) -> None:
-        # A hook that stands before the recorder's own may be the first that is heard of an operation.
+        # Another hook may run before the recorder's own sees the first event of the operation.
         timed = TimedExecution(execution=execution, ended_unix_nano=time.time_ns())
         self._of(execution.operation_id).executions.append(timed)
 

@@ -135,7 +135,7 @@ def _pair_equal_calls(actual: Sequence[Hashable], expected: Sequence[Hashable], 
     pairs: Pairs = []
     for place, key in enumerate(expected):
         places = waiting.get(key)
-        # Keys are texts, and two different things may be written alike.
+        # Keys are texts, and different values may have the same text.
         if places and worth(places[-1], place) == FULL:
             pairs.append((places.pop(), place, FULL))
     return pairs
@@ -499,7 +499,7 @@ def _to_request(number: int, call: object) -> ToolRequest:
             "as ('bank/get_iban', {'user': 'x'}) or as {'tool': 'bank/get_iban', 'args': {'user': 'x'}}."
         )
     toolset, slash, name = tool.rpartition("/")
-    # A struct does not check its fields, which is what lets objects that compare themselves stand for arguments.
+    # Structs do not check their fields, so the arguments may be an object with its own `==`.
     return ToolRequest(
         toolset=toolset if slash else "*", tool_name=name, args=cast("dict[str, Any]", args), tool_call_id=""
     )
@@ -517,5 +517,5 @@ def _side(call: ToolRequest | None, place: int | None) -> str:
 
 
 def _percent(score: float) -> str:
-    # Rounded down, so that nothing but a match is shown as 1.
+    # Rounded down, so that only a full match is shown as 1.
     return f"{int(score * 1000) / 1000:.3g}"

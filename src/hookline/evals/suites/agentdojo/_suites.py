@@ -263,7 +263,7 @@ def _runner(
 ) -> Callable[[Mapping[str, Any]], Awaitable[ToolResult]]:
     async def run(args: Mapping[str, Any]) -> ToolResult:
         ran.append(name)
-        # Some tools put their arguments into the environment, so they get a copy that is theirs.
+        # A copy, since some tools put their arguments into the environment.
         result, error = runtime.run_function(environment, name, copy.deepcopy(args))
         if error is not None:
             return ToolResult(content=error, success=False)
