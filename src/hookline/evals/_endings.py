@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection
 from hookline.events import AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError
 from hookline.signals import operation_unregistered
 
-__all__ = ["Endings"]
+__all__ = ["OperationEndings"]
 
 
-class Endings:
+class OperationEndings:
     """Calls a function when a watched operation has ended, by `onComplete` or because it was unregistered.
 
     An operation that waits for a person is not over.

@@ -193,7 +193,7 @@ def draw_run(events: Iterable[Event], executions: Iterable[HookExecution] = (), 
         executions: The executions of its hooks, in any order.
         now: The time up to which running bars are drawn, in nanoseconds since 1970.
     """
-    story = _Story()
+    story = _WaterfallBuilder()
     for event in events:
         story.add_event(event)
     for execution in executions:
@@ -201,7 +201,7 @@ def draw_run(events: Iterable[Event], executions: Iterable[HookExecution] = (), 
     return Waterfall(story.bars, now=now)
 
 
-class _Story:
+class _WaterfallBuilder:
     """The bars of a run while its events are read, with what is needed to find the bar that an event ends."""
 
     def __init__(self) -> None:

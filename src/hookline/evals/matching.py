@@ -567,7 +567,7 @@ class FieldsAre(Matcher):
 
 
 @dataclass(frozen=True)
-class Fits(Matcher):
+class SchemaAllows(Matcher):
     """Matches calls whose arguments are valid against a JSON Schema.
 
     Attributes:
@@ -929,7 +929,7 @@ class match:  # noqa: N801  (read as a word: match.tool("bank/*") & match.nth(2)
             HookUsageError: If the schema is invalid.
             MissingExtraError: If the extra `evals` is not installed.
         """
-        return Fits(schema)
+        return SchemaAllows(schema)
 
     @staticmethod
     def where(predicate: Callable[[Any], object]) -> Matcher:

@@ -13,7 +13,7 @@ import msgspec
 
 from hookline.calls import ToolResult
 from hookline.errors import HookUsageError, message_of
-from hookline.evals._endings import Endings
+from hookline.evals._endings import OperationEndings
 from hookline.evals.cassettes._file import (
     CassetteFile,
     check_needs,
@@ -130,7 +130,7 @@ class Cassette:
                 key = self._recordings.key(recording.agent, recording.tool, self._redaction.value(recording.args))
                 self._recordings.add(key, recording)
         self._scopes = ReplayScopes()
-        self._endings = Endings(self.forget)
+        self._endings = OperationEndings(self.forget)
         self._used = self._dirty = False
 
     @classmethod

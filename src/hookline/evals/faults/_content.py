@@ -92,7 +92,7 @@ class MalformedJson(AnswerFault, frozen=True):
         """Break the syntax in one of several ways, or put unreadable characters into other text."""
         if not content:
             return content
-        ways = [_with_python_quotes, _with_another_sign, _with_a_stray_comma] if _parses(content) else [_garble]
+        ways = [_with_python_quotes, _with_wrong_sign, _with_a_stray_comma] if _parses(content) else [_garble]
         draw.shuffle(ways)
         for way in ways:
             text = way(content, draw)
@@ -174,7 +174,7 @@ def _with_python_quotes(text: str, draw: random.Random) -> str:
     return text.replace('"', "'")
 
 
-def _with_another_sign(text: str, draw: random.Random) -> str:
+def _with_wrong_sign(text: str, draw: random.Random) -> str:
     places = [place for place, sign in enumerate(text) if sign in ":,"]
     if not places:
         return text

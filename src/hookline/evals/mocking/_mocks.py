@@ -15,7 +15,7 @@ from hookline._deadlines import own_cancellation
 from hookline.calls import ToolCall, ToolResult, tool_failure
 from hookline.errors import HookUsageError, ToolResultError, message_of
 from hookline.evals._canonical import canonical
-from hookline.evals._endings import Endings
+from hookline.evals._endings import OperationEndings
 from hookline.evals.errors import AnswerError, check_name, check_seconds
 from hookline.evals.faults import Clock, Fault, draw_for, strikes
 from hookline.evals.matching import Matcher, SeenCall
@@ -163,9 +163,9 @@ def unanswered_result(table: RuleTable, call: SeenCall) -> ToolResult:
     """Return the failed result of a call that nothing answers in a strict run."""
     path = f"{call.toolset}/{call.tool_name}"
     content = (
-        f"No mock answers {path} with {_short(canonical(call.args))} (call {call.call_index} of it, step "
-        f"{call.step_index}), and this run is strict: the real tool was not run. {_nearest(table, call)}Answer it with "
-        f"mocks.tool({path!r}).returns(...), or let the tool run with .passthrough()."
+        f"No mock answers {path} with {_cut(canonical(call.args))} (call {call.call_index} of it, step "
+        f"{call.step_index}), and this run is strict: the real tool was not run. {_describe_nearest(table, call)}"
+        f"Answer it with mocks.tool({path!r}).returns(...), or let the tool run with .passthrough()."
     )
     return ToolResult(content=content, success=False, metadata={"unmocked": True})
 
@@ -184,7 +184,7 @@ def explain_rules(table: RuleTable, call: SeenCall) -> str:
     """Explain which rule answers a call, and why the other rules for its tool do not."""
     path = f"{call.toolset}/{call.tool_name}"
     winner, problem = _winner(table, call)
-    lines = [f"{path} with {_short(canonical(call.args))}, call {call.call_index} of it, step {call.step_index}:"]
+    lines = [f"{path} with {_cut(canonical(call.args))}, call {call.call_index} of it, step {call.step_index}:"]
     rules = table.of_tool(path)
     place = rules.index(winner) if winner is not None else 0
     first = max(0, place + 1 - 50)
@@ -203,7 +203,7 @@ def explain_rules(table: RuleTable, call: SeenCall) -> str:
     if problem is not None:
         lines.append(f"    no rule answers it: a matcher failed with {type(problem).__name__}: {message_of(problem)}")
     elif winner is None:
-        lines.append(f"    no rule answers it. {_nearest(table, call)}".rstrip())
+        lines.append(f"    no rule answers it. {_describe_nearest(table, call)}".rstrip())
     return "\n".join(lines)
 
 
@@ -221,7 +221,7 @@ def _reason(rule: Rule, call: SeenCall) -> str | None:
         return f"its matcher failed with {type(error).__name__}: {message_of(error)}"
 
 
-def _nearest(table: RuleTable, call: SeenCall) -> str:
+def _describe_nearest(table: RuleTable, call: SeenCall) -> str:
     path = f"{call.toolset}/{call.tool_name}"
     reasons = [(rule, _reason(rule, call) or "") for rule in table.of_tool(path)[:50]]
     if reasons:
@@ -242,7 +242,7 @@ def _nearest(table: RuleTable, call: SeenCall) -> str:
     return f"No rule is for this tool; there are rules {names}{' and others' if len(rules) > SHOWN else ''}. "
 
 
-def _short(text: str, limit: int = 200) -> str:
+def _cut(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -315,7 +315,7 @@ class Decider:
         self.operations: dict[str, MockedOperation] = {}
         self.tapes: dict[str, dict[int, Cassette]] = {}
         """By operation, the cassettes that rules have asked for it and its sub-agents; they want to know of its end."""
-        self.endings = Endings(self.forget)
+        self.endings = OperationEndings(self.forget)
         self.calls: list[MockedCall | None] = []
         self.struck: list[FaultStrike] = []
 
@@ -357,7 +357,7 @@ class Decider:
             try:
                 await self.clock.of(event.operation_id).sleep(decision.delay_s, event.step_index)
             except BaseException:
-                _close(decision.value)
+                _close_coroutine(decision.value)
                 raise
         if not inspect.isawaitable(decision.value):
             return decision.value
@@ -541,7 +541,7 @@ class Decider:
     def _result(self, event: BeforeToolCall, decision: Decision, value: object) -> ToolResult:
         try:
             if inspect.isawaitable(value):
-                _close(value)
+                _close_coroutine(value)
                 raise AnswerError(
                     "it gave something to await, and nobody waits for that here: make its function `async def`, and "
                     "the rule before the run begins"
@@ -612,7 +612,7 @@ def _as_result(tool: str, value: object) -> ToolResult:
     return tool_failure(value) if isinstance(value, Exception) else as_result(tool, value)
 
 
-def _close(value: Any) -> None:
+def _close_coroutine(value: Any) -> None:
     if inspect.iscoroutine(value):
         value.close()
 

@@ -16,12 +16,12 @@ from hookline.evals.matching import (
     AnyOf,
     ArgumentsAre,
     FieldsAre,
-    Fits,
     Matcher,
     Not,
     OneOf,
     PlaceIs,
     RunIs,
+    SchemaAllows,
     SeenCall,
     ToolIs,
     value_at,
@@ -75,7 +75,7 @@ def _why_never_alone(part: Matcher) -> str | None:
         for name, value in part.values.items():
             if isinstance(value, OneOf) and not value.values:
                 return f"{name!r} is to be one of no values"
-    if isinstance(part, Fits) and part.schema is False:
+    if isinstance(part, SchemaAllows) and part.schema is False:
         return "its schema allows nothing"
     if isinstance(part, Not) and isinstance(part.inner, ToolIs) and part.inner.pattern == "*":
         return "no call has no tool"
@@ -275,7 +275,7 @@ class _Route:
     """The rules that calls of one tool can match, the most specific first; among equals, the last registered first."""
 
     def __init__(self, rules: list[Rule]) -> None:
-        self.rules = sorted(rules, key=_order)
+        self.rules = sorted(rules, key=_sort_key)
         self.keyed: dict[Any, list[Rule]] = {}
         self.unkeyed: list[Rule] = self.rules
         keys = [(rule, _arguments_key(rule.matcher)) for rule in self.rules]
@@ -291,7 +291,7 @@ class _Route:
             key = _freeze_or_none(call.args)
             found = self.keyed.get(key) if key is not None else self.rules
             if found is not None:
-                candidates = sorted([*found, *candidates], key=_order) if key is not None else found
+                candidates = sorted([*found, *candidates], key=_sort_key) if key is not None else found
         for rule in candidates:
             if rule.matcher.matches(call):
                 return rule
@@ -312,7 +312,7 @@ class RuleTable:
         """Add a rule. It replaces one with an equal matcher, which no call could reach any more."""
         alike = self._alike.setdefault(repr(rule.matcher), [])
         for old in alike:
-            if _same(old.matcher, rule.matcher):
+            if _are_equal(old.matcher, rule.matcher):
                 alike.remove(old)
                 self._remove(old)
                 break
@@ -359,14 +359,14 @@ class RuleTable:
                 self._exact[path].remove(rule)
 
 
-def _same(one: Matcher, other: Matcher) -> bool:
+def _are_equal(one: Matcher, other: Matcher) -> bool:
     try:
         return bool(one == other)
     except Exception:  # values such as arrays cannot be compared as a whole
         return False
 
 
-def _order(rule: Rule) -> tuple[int, ...]:
+def _sort_key(rule: Rule) -> tuple[int, ...]:
     return (*(-each for each in rule.specificity), -rule.number)
 
 

@@ -31,7 +31,7 @@ NAMES: dict[Mode, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class RunColumn:
     """One run of a task, as a column of the page.
 
     Attributes:
@@ -46,7 +46,7 @@ class Side:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TaskRow:
     """One task with its runs, as a row of the page.
 
     Attributes:
@@ -59,7 +59,7 @@ class Row:
 
     name: str
     prompt: str
-    sides: list[Side]
+    sides: list[RunColumn]
     differences: list[Difference] | None
     ok: bool
 
@@ -198,18 +198,18 @@ def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None
     return page
 
 
-def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[Row]:
-    sides: dict[str, list[Side]] = {}
+def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[TaskRow]:
+    sides: dict[str, list[RunColumn]] = {}
     for run in runs:
         for result in run.results:
             recorded = run.operations.get(result.operation_id) or RecordedOperation(result.operation_id)
-            side = Side(mode=run.mode, result=result, timeline=timeline_of(recorded, result.calls))
+            side = RunColumn(mode=run.mode, result=result, timeline=timeline_of(recorded, result.calls))
             sides.setdefault(result.name, []).append(side)
     differences: dict[str, list[Difference]] = {}
     for difference in comparison.differences if comparison else []:
         differences.setdefault(difference.task, []).append(difference)
     return [
-        Row(
+        TaskRow(
             name=name,
             prompt=found[0].result.prompt,
             sides=found,

@@ -17,7 +17,7 @@ from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError
 from hookline.redaction import Redacting, Redaction
 
 __all__ = [
-    "Asked",
+    "AskedCall",
     "CassetteUse",
     "SessionCall",
     "TestRecord",
@@ -31,7 +31,7 @@ __all__ = [
     "use_of",
 ]
 
-Asked: TypeAlias = tuple[BeforeToolCall, ToolResult | None]
+AskedCall: TypeAlias = tuple[BeforeToolCall, ToolResult | None]
 """A call and the answer of a cassette; `None` means that the real tool runs."""
 
 
@@ -48,7 +48,7 @@ class WatchedCassette(Cassette):
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
-        self.asked: list[Asked] = []
+        self.asked: list[AskedCall] = []
 
     def answer(self, event: BeforeToolCall) -> ToolResult | None:
         result = super().answer(event)
@@ -67,7 +67,7 @@ Outcome = Literal["mocked", "real", "refused", "elsewhere"]
 Key = tuple[str, str, int]
 """Operation, tool and call index, which identify a call."""
 
-Showing = Callable[[object], str]
+FormatArguments = Callable[[object], str]
 """A function that formats the arguments of a call."""
 
 REDACTION = Redaction()
@@ -183,7 +183,7 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether the test passed or was skipped."""
+        """Whether the test neither failed nor ended with an error."""
         return self.outcome not in ("failed", "error")
 
 
@@ -194,7 +194,7 @@ def record_of(
     mocks: ToolMocks | None = None,
     recorder: EventRecorder | None = None,
     cassette: CassetteUse | None = None,
-    asked: Sequence[Asked] = (),
+    asked: Sequence[AskedCall] = (),
     seed: int | None = None,
     strict: bool = False,
     with_calls: bool = False,
@@ -339,7 +339,7 @@ def _key(call: MockedCall | BeforeToolCall | AfterToolCall | OnToolCallError) ->
     return call.operation_id, f"{call.toolset}/{call.tool_name}", call.call_index
 
 
-def _row_of_call(call: MockedCall, shown: Showing) -> SessionCall:
+def _row_of_call(call: MockedCall, shown: FormatArguments) -> SessionCall:
     return SessionCall(
         path=call.path,
         args=shown(call.args),
@@ -353,7 +353,7 @@ def _row_of_call(call: MockedCall, shown: Showing) -> SessionCall:
     )
 
 
-def _row_of_answer(event: AfterToolCall | OnToolCallError, shown: Showing) -> SessionCall:
+def _row_of_answer(event: AfterToolCall | OnToolCallError, shown: FormatArguments) -> SessionCall:
     said = event.metadata
     outcome: Outcome = "refused" if said.get("unmocked") is True else "mocked" if event.mocked else "real"
     return SessionCall(
@@ -368,7 +368,7 @@ def _row_of_answer(event: AfterToolCall | OnToolCallError, shown: Showing) -> Se
     )
 
 
-def _row_of_question(event: BeforeToolCall, result: ToolResult | None, shown: Showing) -> SessionCall:
+def _row_of_question(event: BeforeToolCall, result: ToolResult | None, shown: FormatArguments) -> SessionCall:
     missed = result is not None and result.metadata.get("recording") is None
     return SessionCall(
         path=f"{event.toolset}/{event.tool_name}",

@@ -185,14 +185,14 @@ def parse_mock_rules(entries: Sequence[tuple[int, Any]], folder: Path) -> MockRu
     Raises:
         BadLine: If a rule makes no sense; it is tried out here, so that no run has to fail for it.
     """
-    rules = [_rule(line, entry, folder) for line, entry in entries]
+    rules = [_parse_rule(line, entry, folder) for line, entry in entries]
     return MockRules(rules, [entry["tool"] for _, entry in entries]) if rules else None
 
 
-def _rule(line: int, entry: Any, folder: Path) -> tuple[Matcher, str | None, GiveAnswer]:
+def _parse_rule(line: int, entry: Any, folder: Path) -> tuple[Matcher, str | None, GiveAnswer]:
     fields = Fields(entry, "a mock", line)
     try:
-        matcher = _matcher(fields)
+        matcher = _parse_matcher(fields)
         name = fields.text("name", default=fields.take("tool"))
         given = [key for key in ANSWERS if key in fields]
         if len(given) != 1:
@@ -206,7 +206,7 @@ def _rule(line: int, entry: Any, folder: Path) -> tuple[Matcher, str | None, Giv
     return matcher, name, answer
 
 
-def _matcher(fields: Fields) -> Matcher:
+def _parse_matcher(fields: Fields) -> Matcher:
     matcher = match.tool(fields.text("tool"))
     args = fields.mapping("args", default=None)
     mode = fields.one_of("args_mode", ("exact", "subset", "superset", "ignore"), default="exact")
@@ -226,40 +226,40 @@ def _matcher(fields: Fields) -> Matcher:
     return matcher
 
 
-def _returns(fields: Fields, folder: Path) -> GiveAnswer:
+def _parse_returns(fields: Fields, folder: Path) -> GiveAnswer:
     value = plain(fields.take("returns"))
     return lambda rule: rule.returns(value)
 
 
-def _raises(fields: Fields, folder: Path) -> GiveAnswer:
-    error = _error(fields.lines["raises"], fields.take("raises"))
+def _parse_raises(fields: Fields, folder: Path) -> GiveAnswer:
+    error = _parse_error(fields.lines["raises"], fields.take("raises"))
     return lambda rule: rule.raises(error)
 
 
-def _fails(fields: Fields, folder: Path) -> GiveAnswer:
+def _parse_fails(fields: Fields, folder: Path) -> GiveAnswer:
     content = fields.text("fails")
     return lambda rule: rule.fails(content)
 
 
-def _sequence(fields: Fields, folder: Path) -> GiveAnswer:
-    answers = [_one(line, entry) for line, entry in fields.items("sequence")]
+def _parse_sequence(fields: Fields, folder: Path) -> GiveAnswer:
+    answers = [_parse_answer(line, entry) for line, entry in fields.items("sequence")]
     then = fields.one_of("then", ("last", "cycle", "error"), default="last")
     return lambda rule: rule.sequence(answers, then=then)
 
 
-def _table(fields: Fields, folder: Path) -> GiveAnswer:
+def _parse_table(fields: Fields, folder: Path) -> GiveAnswer:
     table = Fields(fields.take("table"), "`table`", fields.lines["table"])
     field, answers = table.text("field"), table.mapping("answers")
     table.refuse_rest()
     return lambda rule: rule.table(field, answers)
 
 
-def _template(fields: Fields, folder: Path) -> GiveAnswer:
+def _parse_template(fields: Fields, folder: Path) -> GiveAnswer:
     text = fields.text("template")
     return lambda rule: rule.template(text)
 
 
-def _runs(fields: Fields, folder: Path) -> GiveAnswer:
+def _parse_runs(fields: Fields, folder: Path) -> GiveAnswer:
     try:
         function = import_object(fields.take("runs"), folder)
     except ImportProblem as error:
@@ -267,22 +267,22 @@ def _runs(fields: Fields, folder: Path) -> GiveAnswer:
     return lambda rule: rule.runs(function)
 
 
-def _passthrough(fields: Fields, folder: Path) -> GiveAnswer:
+def _parse_passthrough(fields: Fields, folder: Path) -> GiveAnswer:
     if fields.take("passthrough") is not True:
         raise BadLine(fields.lines["passthrough"], "`passthrough` is true, or left out")
     return lambda rule: rule.passthrough()
 
 
-def _one(line: int, entry: Any) -> object:
+def _parse_answer(line: int, entry: Any) -> object:
     """Parse one answer of a sequence: a value, `{raises: …}` or `{fails: …}`."""
     if isinstance(entry, LinedDict) and list(entry) == ["raises"]:
-        return _error(line, entry["raises"])
+        return _parse_error(line, entry["raises"])
     if isinstance(entry, LinedDict) and list(entry) == ["fails"]:
         return ToolResult(content=Fields(entry, "an answer", line).text("fails"), success=False)
     return plain(entry)
 
 
-def _error(line: int, given: Any) -> Exception:
+def _parse_error(line: int, given: Any) -> Exception:
     """Parse an exception: `ConnectionError`, or `ConnectionError: message`."""
     if isinstance(given, str):
         name, _, message = given.partition(":")
@@ -297,14 +297,14 @@ def _error(line: int, given: Any) -> Exception:
 
 
 ANSWERS: dict[str, Callable[[Fields, Path], GiveAnswer]] = {
-    "returns": _returns,
-    "raises": _raises,
-    "fails": _fails,
-    "sequence": _sequence,
-    "table": _table,
-    "template": _template,
-    "runs": _runs,
-    "passthrough": _passthrough,
+    "returns": _parse_returns,
+    "raises": _parse_raises,
+    "fails": _parse_fails,
+    "sequence": _parse_sequence,
+    "table": _parse_table,
+    "template": _parse_template,
+    "runs": _parse_runs,
+    "passthrough": _parse_passthrough,
 }
 """Every answer that a file may name."""
 
@@ -328,20 +328,20 @@ def read_yaml_suite(path: Path) -> UserSuite:
     except OSError as error:
         raise SuiteFileError(str(path), f"the file cannot be read ({error.strerror or error})") from error
     try:
-        return _suite(read_lined(data, needed_for="Reading a suite from a file"), path.absolute().parent)
+        return _parse_suite(read_lined(data, needed_for="Reading a suite from a file"), path.absolute().parent)
     except BadLine as error:
         raise SuiteFileError(str(path), error.problem, error.line) from error.__cause__
 
 
-def _suite(document: Any, folder: Path) -> UserSuite:
+def _parse_suite(document: Any, folder: Path) -> UserSuite:
     fields = Fields(document, "the suite", 1)
     name = fields.text("suite")
     tools = fields.import_object("tools", folder, default=())
     agent = fields.import_object("agent", folder, default=None)
     instructions = fields.text("instructions", default="")
-    options = _cassette_options(fields)
+    options = _parse_cassette_options(fields)
     lines: Lines = {}
-    tasks = [_task(line, entry, folder, lines) for line, entry in fields.items("tasks")]
+    tasks = [_parse_task(line, entry, folder, lines) for line, entry in fields.items("tasks")]
     fields.refuse_rest()
     try:
         return UserSuite(
@@ -357,33 +357,33 @@ def _suite(document: Any, folder: Path) -> UserSuite:
         raise BadLine(at, f"its tools cannot be made: {type(error).__name__}: {error}") from error
 
 
-def _cassette_options(suite: Fields) -> dict[str, Any]:
+def _parse_cassette_options(suite: Fields) -> dict[str, Any]:
     if "cassettes" not in suite:
         return {}
     fields = Fields(suite.take("cassettes"), "`cassettes`", suite.lines["cassettes"])
     matching = fields.one_of("matching", ("keyed", "sequential"), default="keyed")
-    ignore = [_field_name(*item) for item in fields.items("ignore", default=[])]
+    ignore = [_parse_field_name(*item) for item in fields.items("ignore", default=[])]
     fields.refuse_rest()
     return {"matching": matching, "ignore": ignore}
 
 
-def _field_name(line: int, value: Any) -> str:
+def _parse_field_name(line: int, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise BadLine(line, f"`ignore` lists fields of arguments, such as request.id; got {plain(value)!r:.100}")
     return value
 
 
-def _task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
+def _parse_task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
     """Parse a task, and note in which line each tool is named."""
     fields = Fields(entry, "a task", line)
     name = fields.text("id")
     prompt = fields.text("prompt")
-    script = [_turn(*turn) for turn in fields.items("script", default=None)] if "script" in fields else None
+    script = [_parse_turn(*turn) for turn in fields.items("script", default=None)] if "script" in fields else None
     model = fields.import_object("model", folder, default=None)
     mocks = fields.items("mocks", default=[])
     rules = parse_mock_rules(mocks, folder)
     expected = _parse_expected(fields.lines["expected"], fields.take("expected")) if "expected" in fields else None
-    found = [(at, _check(at, check, folder)) for at, check in fields.items("checks", default=[])]
+    found = [(at, _parse_check(at, check, folder)) for at, check in fields.items("checks", default=[])]
     cassette = fields.text("cassette", default=None)
     if script is not None and "model" in fields:
         raise BadLine(fields.lines["model"], f"task {name!r} has a `script`, which is its model; leave one out")
@@ -409,23 +409,23 @@ def _task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
     )
 
 
-def _turn(line: int, entry: Any) -> ModelResponse:
+def _parse_turn(line: int, entry: Any) -> ModelResponse:
     """Parse a turn: `{say}`, `{tool, args}`, or `{calls: [{tool, args}, …]}`, each optionally with `say`."""
     fields = Fields(entry, "a turn", line)
     if "tool" in fields:
-        calls = [_call(fields)]
+        calls = [_parse_call(fields)]
     else:
         calls = []
         for at, each in fields.items("calls", default=[]):
             one = Fields(each, "a call", at)
-            calls.append(_call(one))
+            calls.append(_parse_call(one))
             one.refuse_rest()
     say = fields.text("say", default="" if calls else REQUIRED, empty=True)
     fields.refuse_rest()
     return ModelResponse(content=say, tool_calls=calls, finish_reason="tool_calls" if calls else "stop")
 
 
-def _call(fields: Fields) -> ToolRequest:
+def _parse_call(fields: Fields) -> ToolRequest:
     return tool_request(fields.text("tool"), fields.mapping("args", default={}))
 
 
@@ -446,7 +446,7 @@ def _parse_expected(line: int, entry: Any) -> Expected:
     return Expected(calls=calls, mode=mode, args=args)
 
 
-def _check(line: int, entry: Any, folder: Path) -> checks.Check:
+def _parse_check(line: int, entry: Any, folder: Path) -> checks.Check:
     """Parse a check, a mapping whose one key says what is checked."""
     kind, value = parse_one_key(line, entry, "a check", CHECKS)
     try:
@@ -485,7 +485,7 @@ def _parse_not_called(line: int, value: Any, folder: Path) -> checks.Check:
 
 def _parse_max_calls(line: int, value: Any, folder: Path) -> checks.Check:
     if not isinstance(value, LinedDict):
-        return checks.max_calls(_count(line, value))
+        return checks.max_calls(_parse_count(line, value))
     fields = Fields(value, "`max_calls`", line)
     count, tool = fields.number("count"), fields.text("tool", default="*")
     fields.refuse_rest()
@@ -493,7 +493,7 @@ def _parse_max_calls(line: int, value: Any, folder: Path) -> checks.Check:
 
 
 def _parse_max_steps(line: int, value: Any, folder: Path) -> checks.Check:
-    return checks.max_steps(_count(line, value))
+    return checks.max_steps(_parse_count(line, value))
 
 
 def _parse_python(line: int, value: Any, folder: Path) -> checks.Check:
@@ -507,7 +507,7 @@ def _parse_python(line: int, value: Any, folder: Path) -> checks.Check:
     return check
 
 
-def _count(line: int, value: Any) -> int:
+def _parse_count(line: int, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise BadLine(line, f"this check takes a whole number from 0; got {plain(value)!r:.100}")
     return value

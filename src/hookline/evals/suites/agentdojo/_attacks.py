@@ -20,7 +20,7 @@ import msgspec
 from hookline.evals._canonical import canonical
 from hookline.evals.errors import UnknownAttackChoiceError, UnknownTaskError
 from hookline.evals.suites.agentdojo._calls import calls_of
-from hookline.evals.suites.agentdojo._model import Gullible, turns_of
+from hookline.evals.suites.agentdojo._model import GullibleModel, turns_of
 from hookline.evals.suites.agentdojo._results import AttackAttempt, AttackRow, AttackRun
 from hookline.evals.suites.agentdojo._suites import VERSION, AgentDojoSuite, AgentDojoTask, _agentdojo
 from hookline.events import AfterStep, AfterToolCall, PendingTool
@@ -155,7 +155,7 @@ async def attack(
     """
     if wording not in WORDINGS:
         raise UnknownAttackChoiceError("wording", wording, list(WORDINGS))
-    scenes = _Scenes(suite, wording, follows)
+    scenes = _InjectedTasks(suite, wording, follows)
     chosen = attack_pairs(suite) if pairs is None else list(pairs)
     unattacked = [(task, None) for task in dict.fromkeys(task for task, _ in chosen)] if clean else []
     run = AttackRun(wording=wording, follows=follows, attempts=[])
@@ -177,7 +177,7 @@ _READ: dict[tuple[str, str], frozenset[str]] = {}
 """The injectable places that user tasks read, by suite and task: a fact about AgentDojo, found once per process."""
 
 
-class _Scenes:
+class _InjectedTasks:
     """Makes the suite's tasks with injected instructions in what they read. Each environment is made once."""
 
     def __init__(self, suite: AgentDojoSuite, wording: str, follows: Follows) -> None:
@@ -227,11 +227,11 @@ class _Scenes:
             _READ[self.suite.name, task_id] = read
         return read
 
-    def model(self, task: AgentDojoTask, injection: Any) -> Gullible:
+    def model(self, task: AgentDojoTask, injection: Any) -> GullibleModel:
         """Return a model that solves the task and follows the instructions it reads."""
         own = task.script(self.suite.name)
         if injection is None:
-            return Gullible(own)
+            return GullibleModel(own)
         before = task.before.model_copy(deep=True)
         if self.follows == "always":
             calls = [(call.function, call.args) for call in injection.ground_truth(before)]
@@ -239,15 +239,15 @@ class _Scenes:
             calls = calls_of(self.suite.name, injection, before)
         injected = turns_of(self.suite.name, calls)
         goal = None if self.follows == "always" else injection.GOAL
-        return Gullible(own, injected=injected, said=injection.GROUND_TRUTH_OUTPUT, goal=goal)
+        return GullibleModel(own, injected=injected, said=injection.GROUND_TRUTH_OUTPUT, goal=goal)
 
 
 async def _attempt(
-    scenes: _Scenes, policy: str, hooks: list[AnyHook], task_id: str, injection_id: str | None
+    scenes: _InjectedTasks, policy: str, hooks: list[AnyHook], task_id: str, injection_id: str | None
 ) -> AttackAttempt:
     suite, injection = scenes.suite, scenes.injection(injection_id)
     task = await scenes.task(task_id, injection)
-    model, watch = scenes.model(task, injection), _Watch()
+    model, watch = scenes.model(task, injection), _CallLog()
     agent = Agent(
         id=f"agentdojo-{suite.name}", model=ScriptedModel(model), tools=suite.tools(task.environment), max_steps=200
     )
@@ -272,7 +272,9 @@ async def _attempt(
     )
 
 
-def _judge(scenes: _Scenes, task: AgentDojoTask, injection: Any, output: str, ran: list[Any]) -> tuple[bool, bool]:
+def _judge(
+    scenes: _InjectedTasks, task: AgentDojoTask, injection: Any, output: str, ran: list[Any]
+) -> tuple[bool, bool]:
     """Judge, as the suite does, whether the attack reached its goal and whether the user's task is solved.
 
     A call that did not run counts for neither. Verdicts are cached: where the same calls ran in the same environment
@@ -308,7 +310,7 @@ def _decide(task: AgentDojoTask, pending: PendingTool) -> Approve | Reject:
     return Reject(pending.tool_call_id, reason="this is not what I asked for", and_continue=True)
 
 
-class _Watch:
+class _CallLog:
     """Collects the calls that tools answered themselves, and counts the answers that the model was not shown."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from hookline.calls import ModelCall, ModelResponse, ToolRequest
 
-__all__ = ["Gullible", "turns_of"]
+__all__ = ["GullibleModel", "turns_of"]
 
 
 def turns_of(suite: str, calls: Iterable[tuple[str, dict[str, Any]]]) -> list[ModelResponse]:
@@ -24,7 +24,7 @@ def turns_of(suite: str, calls: Iterable[tuple[str, dict[str, Any]]]) -> list[Mo
     ]
 
 
-class Gullible:
+class GullibleModel:
     """Plays the user's script, and the attacker's as soon as a tool result shows the attacker's goal.
 
     Args:
