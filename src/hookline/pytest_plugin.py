@@ -359,7 +359,7 @@ def pytest_runtest_makereport(
     if record is not None:
         from hookline.evals.reports import REDACTION, encode_record
 
-        ended = record.ended(use.outcome, use.message, use.duration_s, redaction=use.redaction or REDACTION)
+        ended = record.with_outcome(use.outcome, use.message, use.duration_s, redaction=use.redaction or REDACTION)
         # What is added to a report goes along with it, also to another process.
         vars(report)["hookline_record"] = encode_record(ended)
     return report

@@ -14,7 +14,7 @@ from typing import Any
 from hookline._phase import PhaseHook
 from hookline.cli.errors import ChatArgumentError
 from hookline.errors import HooklineError, MissingExtraError, message_of
-from hookline.evals.suites import ImportProblem, imported
+from hookline.evals.suites import ImportProblem, import_object
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, hook_batch
 from hookline.runtime import Agent, ToolSource
 
@@ -107,7 +107,7 @@ def _import_value(argument: str, target: str, default: str) -> Any:
             raise ChatArgumentError(argument, f"there is no file {place}")
         folder, module = file.absolute().parent, file.stem
     try:
-        return imported(f"{module}:{name}", folder)
+        return import_object(f"{module}:{name}", folder)
     except ImportProblem as problem:
         raise ChatArgumentError(argument, str(problem)) from problem.__cause__
 
