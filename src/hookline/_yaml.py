@@ -1,4 +1,8 @@
-"""YAML that remembers its lines, and holds nothing but what JSON has."""
+"""Read YAML with the lines of all keys and items, and refuse everything that JSON does not have.
+
+PyYAML parses; the walk over its nodes is ours. `ruamel.yaml` keeps lines too, but it accepts aliases, tags, dates and
+infinities, so that the same checks would be needed, and it reads YAML 1.2, where `yes` and `010` differ.
+"""
 
 from __future__ import annotations
 

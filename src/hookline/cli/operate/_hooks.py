@@ -33,7 +33,7 @@ from hookline.cli.operate._operate import (
 from hookline.cli.operate._tables import Column, as_lines, copied, fields, listed, one_line, status, timed
 
 if TYPE_CHECKING:
-    from hookline.registry import DryRun, Entry, HookDefinition, Registry
+    from hookline.registry import DryRun, FileEntry, HookDefinition, Registry
     from hookline.store import SqlStore
 
 __all__ = ["hooks_app"]
@@ -119,7 +119,7 @@ def add_hooks(
             if not nth.isdigit():
                 raise
             entry = read[int(nth)][1]
-            line = None if entry is None else entry.line_of(path)
+            line = None if entry is None else entry.find_line(path)
             where = f"$.hooks[{nth}]{path}"
             raise DefinitionFileError(error.code, where, error.problem, str(file), line) from None
 
@@ -246,7 +246,7 @@ def _with(
     return opened
 
 
-def _read(file: Path) -> list[tuple[Any, Entry | None]]:
+def _read(file: Path) -> list[tuple[Any, FileEntry | None]]:
     """The definitions of a file, each with where it stands, if that is known.
 
     Raises:
@@ -272,9 +272,9 @@ def _read(file: Path) -> list[tuple[Any, Entry | None]]:
 
 def _as_given(definition: HookDefinition) -> HookDefinition:
     """A definition without the id that its file was given for it, so that its name finds the stored one."""
-    from hookline.registry import new_id
+    from hookline.registry import derive_id
 
-    made = new_id(definition.tenant_id, definition.point, definition.name)
+    made = derive_id(definition.tenant_id, definition.point, definition.name)
     return msgspec.structs.replace(definition, id="") if definition.id == made else definition
 
 

@@ -9,7 +9,7 @@ import msgspec
 from litestar import Response, get, post
 
 from hookline._checks import tool_matcher
-from hookline.registry import POINTS, DefinitionError, DryRun, HookDefinition, sample_of
+from hookline.registry import POINTS, DefinitionError, DryRun, HookDefinition, build_sample
 from hookline.server._callers import Req, caller_of
 from hookline.server.page._frame import frame_of
 from hookline.server.routes import Id, Switching, Trial, list_hooks, toggle_hook, try_hook, visible
@@ -29,7 +29,7 @@ def first_sample(definition: HookDefinition) -> dict[str, Any]:
         definition: What is to be tried out.
     """
     point = POINTS[definition.point]
-    sample = sample_of(point, {}, definition.tenant_id)
+    sample = build_sample(point, {}, definition.tenant_id)
     fields = _shown(sample.subject)
     if point.has_tool:
         fields["identifier"], fields["apiName"] = _tool(definition.tool)
