@@ -182,7 +182,7 @@ def test_connections_are_bounded_as_the_options_say(served: Served) -> None:
 
     assert b"larger than the 2000 bytes" in answers(b"GET / HTTP/1.1\r\nx: " + b"a" * 5000)
     assert b"not complete after 0.3 s" in answers(b"GET / HTTP/1.1\r\n")
-    assert b"stood still for 0.4 s" in answers(post)
+    assert b"stalled for 0.4 s" in answers(post)
 
 
 def test_refused_attempts_have_the_address_that_a_trusted_proxy_names(served: Served) -> None:

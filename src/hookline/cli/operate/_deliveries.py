@@ -86,7 +86,7 @@ def retry(
     """
 
     async def work(store: SqlStore) -> tuple[int, list[str]]:
-        from hookline.server import note_alone
+        from hookline.server import write_audit_alone
         from hookline.store import DeliveryLog
 
         log = DeliveryLog(store)
@@ -97,7 +97,7 @@ def retry(
                 left.append(f"there is no delivery {copied(id)!r}")
             elif await log.retry([id], tenant_id=tenant):
                 count += 1
-                await note_alone(store, found.tenant_id, actor(), "delivery.retry", id)
+                await write_audit_alone(store, found.tenant_id, actor(), "delivery.retry", id)
             else:
                 left.append(f"{copied(id)!r} is {_why_not(found)}")
         return count, left
@@ -133,12 +133,12 @@ def replay(
         raise typer.BadParameter("Say which: --status, --endpoint, --operation, --hook, --since, --until or --tenant.")
 
     async def work(store: SqlStore) -> int:
-        from hookline.server import note_alone
+        from hookline.server import write_audit_alone
         from hookline.store import DeliveryFilter, DeliveryLog
 
         which = DeliveryFilter(**given)
         count = await DeliveryLog(store).replay(which)
-        await note_alone(store, tenant or "", actor(), "delivery.replay", str(count), detail=_detail(which))
+        await write_audit_alone(store, tenant or "", actor(), "delivery.replay", str(count), detail=_detail(which))
         return count
 
     _told(operate(store, work), "made again", as_json=as_json)

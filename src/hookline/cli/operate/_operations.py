@@ -191,7 +191,7 @@ def _decide(
     url: str, operation: str, tool_call: str | None, decision: str, reason: str, *, tenant: str | None, as_json: bool
 ) -> None:
     async def work(store: SqlStore) -> tuple[Decided, Any, str]:
-        from hookline.server import DecisionBody, Parts, decide
+        from hookline.server import DecisionBody, ServerParts, store_decision
         from hookline.store import make_seen_token
 
         found = await _operation(store, operation, tenant)
@@ -210,7 +210,7 @@ def _decide(
             checked = msgspec.convert(body, DecisionBody)
         except msgspec.ValidationError as error:
             raise typer.BadParameter(str(error)) from None
-        decided = await decide(Parts(store), operation, checked, tenant_id=tenant, actor=actor())
+        decided = await store_decision(ServerParts(store), operation, checked, tenant_id=tenant, actor=actor())
         return decided, wanted[0] if wanted else None, found.tenant_id
 
     decided, call, owner = operate(url, work)
@@ -232,7 +232,7 @@ def _decide(
 
 def _show_decision(made: MadeDecision) -> None:
     """Show what was decided about a call, and by whom."""
-    from hookline.server import decider_of
+    from hookline.server import describe_decider
 
     fields(
         [
@@ -241,7 +241,7 @@ def _show_decision(made: MadeDecision) -> None:
             ("args", made.args or "{}"),
             ("decision", DECIDED[made.decision]),
             ("reason", made.reason),
-            ("decidedBy", decider_of(made)),
+            ("decidedBy", describe_decider(made)),
             timed("decided", made.decided_at),
         ]
     )
@@ -249,11 +249,11 @@ def _show_decision(made: MadeDecision) -> None:
 
 async def _decisions(store: SqlStore, id: str) -> list[MadeDecision]:  # noqa: A002
     """List the decisions about an operation, with the names of those who made them."""
-    from hookline.server import Caller, Parts, decisions_about
+    from hookline.server import Caller, ServerParts, find_decisions
 
     # Who has the database sees all of it.
     everybody = Caller(key_id="", tenant_id="", scopes=frozenset({"hooks:admin"}))
-    return await decisions_about(Parts(store), everybody, id)
+    return await find_decisions(ServerParts(store), everybody, id)
 
 
 async def _operation(store: SqlStore, id: str, tenant: str | None) -> StoredOperation:  # noqa: A002
