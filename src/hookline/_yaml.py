@@ -1,7 +1,7 @@
-"""Read YAML with the line of every value, and refuse anything that JSON does not have.
+"""Read YAML with the lines of all keys and items, and refuse everything that JSON does not have.
 
-PyYAML parses the text; only the values are made here, as its own constructor keeps no lines and takes what is refused
-here: aliases, tags, a key twice.
+PyYAML parses; the walk over its nodes is ours. `ruamel.yaml` keeps lines too, but it accepts aliases, tags, dates and
+infinities, so that the same checks would be needed, and it reads YAML 1.2, where `yes` and `010` differ.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ import pytest
 
 from hookline.errors import HookUsageError
 from hookline.server import RateLimit, Server, create_app
-from hookline.server._connections import allow_connections
-from hookline.server._limits import Limits
+from hookline.server._connections import raise_file_limit
+from hookline.server._limits import ServerLimits
 from hookline.store import SqlStore
 from tests.server.site import Site, key
 from tests.server.test_hooks import DENY, problem
@@ -344,7 +344,7 @@ def test_a_process_that_serves_lets_itself_open_as_many_files_as_it_may(monkeypa
     monkeypatch.setattr("resource.setrlimit", lambda _, given: allowed.append(given))
 
     for connections in (10, 300, 5_000):
-        allow_connections(Limits(max_body=1, max_connections=connections))
+        raise_file_limit(ServerLimits(max_body=1, max_connections=connections))
 
     assert allowed == [(424, 900), (900, 900)]
 

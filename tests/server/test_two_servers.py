@@ -214,7 +214,7 @@ async def test_who_cannot_look_is_told_so_rather_than_that_there_is_nothing(
     with Site(new_database_url("sqlite")) as site:
         async with site.client() as client:
             where = (await client.post("/v1/hooks", json=DENY)).headers["location"]
-            monkeypatch.setattr(_registry, "changed_since", lost)
+            monkeypatch.setattr(_registry, "read_changes", lost)
             known, unknown = await client.get(where), await client.get("/v1/hooks/unknown")
 
     assert known.status_code == 200

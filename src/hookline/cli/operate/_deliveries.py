@@ -93,7 +93,7 @@ def retry(
     """
 
     async def work(store: SqlStore) -> tuple[int, list[str]]:
-        from hookline.server import note_alone
+        from hookline.server import write_audit_alone
         from hookline.store import DeliveryLog
 
         log = DeliveryLog(store)
@@ -104,7 +104,7 @@ def retry(
                 left.append(f"there is no delivery {make_copyable(id)!r}")
             elif await log.retry([id], tenant_id=tenant):
                 count += 1
-                await note_alone(store, found.tenant_id, actor(), "delivery.retry", id)
+                await write_audit_alone(store, found.tenant_id, actor(), "delivery.retry", id)
             else:
                 left.append(f"{make_copyable(id)!r} is {_refusal(found)}")
         return count, left
@@ -142,12 +142,14 @@ def replay(
         raise typer.BadParameter("Say which: --status, --endpoint, --operation, --hook, --since, --until or --tenant.")
 
     async def work(store: SqlStore) -> int:
-        from hookline.server import note_alone
+        from hookline.server import write_audit_alone
         from hookline.store import DeliveryFilter, DeliveryLog
 
         which = DeliveryFilter(**given)
         count = await DeliveryLog(store).replay(which)
-        await note_alone(store, tenant or "", actor(), "delivery.replay", str(count), detail=_audit_detail(which))
+        await write_audit_alone(
+            store, tenant or "", actor(), "delivery.replay", str(count), detail=_audit_detail(which)
+        )
         return count
 
     _print_count(operate(store, work), "made again", as_json=as_json)

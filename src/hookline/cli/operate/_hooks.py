@@ -43,7 +43,7 @@ from hookline.cli.operate._store import (
 )
 
 if TYPE_CHECKING:
-    from hookline.registry import DryRun, Entry, HookDefinition, Registry
+    from hookline.registry import DryRun, FileEntry, HookDefinition, Registry
     from hookline.store import SqlStore
 
 __all__ = ["hooks_app"]
@@ -123,7 +123,7 @@ def add_hooks(
             if not nth.isdigit():
                 raise
             entry = read[int(nth)][1]
-            line = None if entry is None else entry.line_of(path)
+            line = None if entry is None else entry.find_line(path)
             where = f"$.hooks[{nth}]{path}"
             raise DefinitionFileError(error.code, where, error.problem, str(file), line) from None
 
@@ -245,7 +245,7 @@ def _with_registry(
     return work_with_registry
 
 
-def _read_definitions(file: Path) -> list[tuple[Any, Entry | None]]:
+def _read_definitions(file: Path) -> list[tuple[Any, FileEntry | None]]:
     """Return the definitions of a file, each with its place there, if that is known.
 
     Raises:
@@ -271,9 +271,9 @@ def _read_definitions(file: Path) -> list[tuple[Any, Entry | None]]:
 
 def _without_given_id(definition: HookDefinition) -> HookDefinition:
     """Return a definition without an id that was only made from its name, so that its name finds the stored one."""
-    from hookline.registry import new_id
+    from hookline.registry import derive_id
 
-    made = new_id(definition.tenant_id, definition.point, definition.name)
+    made = derive_id(definition.tenant_id, definition.point, definition.name)
     return msgspec.structs.replace(definition, id="") if definition.id == made else definition
 
 

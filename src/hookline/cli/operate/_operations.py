@@ -182,7 +182,7 @@ def _decide_call(
     url: str, operation: str, tool_call: str | None, decision: str, reason: str, *, tenant: str | None, as_json: bool
 ) -> None:
     async def work(store: SqlStore) -> tuple[Decided, Any, str]:
-        from hookline.server import DecisionBody, Parts, decide
+        from hookline.server import DecisionBody, ServerParts, store_decision
         from hookline.store import make_seen_token
 
         found = await _find_operation(store, operation, tenant)
@@ -201,7 +201,7 @@ def _decide_call(
             checked = msgspec.convert(body, DecisionBody)
         except msgspec.ValidationError as error:
             raise typer.BadParameter(str(error)) from None
-        decided = await decide(Parts(store), operation, checked, tenant_id=tenant, actor=actor())
+        decided = await store_decision(ServerParts(store), operation, checked, tenant_id=tenant, actor=actor())
         return decided, wanted[0] if wanted else None, found.tenant_id
 
     decided, call, owner = operate(url, work)
@@ -223,7 +223,7 @@ def _decide_call(
 
 def _decision_fields(made: MadeDecision) -> list[tuple[str, object]]:
     """Return what was decided about a call, and by whom."""
-    from hookline.server import decider_of
+    from hookline.server import describe_decider
 
     return [
         ("toolCallId", make_copyable(made.tool_call_id)),
@@ -231,7 +231,7 @@ def _decision_fields(made: MadeDecision) -> list[tuple[str, object]]:
         ("args", made.args or "{}"),
         ("decision", DECIDED[made.decision]),
         ("reason", made.reason),
-        ("decidedBy", decider_of(made)),
+        ("decidedBy", describe_decider(made)),
         time_field("decided", made.decided_at),
     ]
 
@@ -248,11 +248,11 @@ def _waiting_fields(call: Any) -> list[tuple[str, object]]:
 
 async def _decisions(store: SqlStore, id: str) -> list[MadeDecision]:  # noqa: A002
     """List the decisions about an operation, with the names of those who made them."""
-    from hookline.server import Caller, Parts, decisions_about
+    from hookline.server import Caller, ServerParts, find_decisions
 
     # The command reads the database itself, so no scope of a key limits what it shows.
     everybody = Caller(key_id="", tenant_id="", scopes=frozenset({"hooks:admin"}))
-    return await decisions_about(Parts(store), everybody, id)
+    return await find_decisions(ServerParts(store), everybody, id)
 
 
 async def _find_operation(store: SqlStore, id: str, tenant: str | None) -> StoredOperation:  # noqa: A002
