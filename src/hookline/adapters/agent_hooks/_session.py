@@ -234,6 +234,6 @@ class PolicySessions:
         return self._open.get(operation_id)
 
     def session_of(self, call: Call) -> PolicySession:
-        """The session that a call belongs to; one of its own for a call outside of a run."""
+        """Return the session that a call belongs to; a new one for a call outside of a run."""
         found = self._open.get(call.operation_id)
         return found or PolicySession(call.operation_id, call.agent_id, user_id=call.user_id, tenant_id=call.tenant_id)
