@@ -120,6 +120,28 @@ async def test_a_hook_sees_a_conversation_with_half_a_character() -> None:
     assert [event.reason for event in heard.of(OnComplete)] == ["done"]
 
 
+async def test_a_hook_that_calls_a_tool_twice_gets_the_result_of_its_one_run_twice() -> None:
+    hooks, ran, results = Hooks("twice"), list[int](), list[str]()
+
+    async def count() -> str:
+        """Count."""
+        ran.append(1)
+        return f"run {len(ran)}"
+
+    @hooks.around(ToolCall)
+    async def twice(call: ToolCall, call_next: Any) -> Any:
+        results.append((await call_next(call)).content)
+        result = await call_next(call)
+        results.append(result.content)
+        return result
+
+    scene = Scene(turns=[calls(tool_call("count")), DONE], tools={"count": count})
+    events = await events_of(hooked(runner_of(scene, []), hooks=[hooks]))
+
+    assert (len(ran), results) == (1, ["run 1", "run 1"])
+    assert events[-1].content.parts[0].text == DONE.content
+
+
 async def test_a_tool_sees_what_a_hook_around_it_has_set() -> None:
     colour: ContextVar[str] = ContextVar("colour", default="none")
     hooks, seen = Hooks("colours"), list[str]()
