@@ -81,11 +81,16 @@ class SteppedCall:
     def __init__(self, open_calls: set[SteppedCall]) -> None:
         self._open_calls = open_calls
         self._finished = False
+        self._resumed = False
+        self._value: Any = None
+        self._error: BaseException | None = None
         self.given: Any = None
         self.result: Any = None
 
     async def work(self, given: Any, *_: object) -> Any:
         """Suspend the coroutine while the framework makes the call; pass this as the work of a hooked call.
+
+        The framework makes the call once, so a hook that makes it again, such as a retry, gets the same outcome again.
 
         Args:
             given: What hooks left for the call.
@@ -93,8 +98,12 @@ class SteppedCall:
         Returns:
             The value that `end` was called with.
         """
-        self.given = given
-        return await _suspend(self)
+        if not self._resumed:
+            self.given = given
+            return await _suspend(self)
+        if self._error is not None:
+            raise self._error
+        return self._value
 
     async def begin(self, hooked_call: Coroutine[Any, Any, Any]) -> bool:
         """Run the coroutine up to `work`.
@@ -124,7 +133,8 @@ class SteppedCall:
         self._open_calls.discard(self)
         try:
             if not self._finished:
-                self._finished = True
+                self._finished = self._resumed = True
+                self._value, self._error = value, error
                 self.result, _ = await _run_until(self._hooked_call, SteppedCall, value=value, error=error)
         except asyncio.CancelledError:
             if not isinstance(error, asyncio.CancelledError):
@@ -160,7 +170,7 @@ def emit(value: Any) -> Generator[Any, Any, Any]:
 class GeneratorBridge(Generic[T]):
     """Run a coroutine as an async iterator: iterating yields the values that the coroutine emits.
 
-    The coroutine runs in the task of whoever asks for the next value.
+    The coroutine runs in the task that asks for the next value.
 
     Args:
         work: The coroutine; it calls `emit`.

@@ -85,7 +85,7 @@ class BackgroundCall:
         self._task = BackgroundTask(self._run(hooked_call))
         try:
             await self._reached.wait()
-        except BaseException:  # the callback was cancelled: nobody would ever end it
+        except BaseException:  # the callback was cancelled, so no other callback will end the call
             self._task.cancel()
             raise
         if self._raised is not None:

@@ -63,7 +63,7 @@ class ClaudeCompaction:
             await self._end(str(given.get("compact_summary") or ""))
         return {}
 
-    async def saw_system_message(self, message: Any) -> None:
+    async def record_system_message(self, message: Any) -> None:
         """Record a system message: a compaction succeeded or failed."""
         if message.subtype == "compact_boundary":
             self._compacted = True

@@ -32,7 +32,6 @@ __all__ = [
     "decision_of",
     "final_args",
     "from_mcp_result",
-    "from_output",
     "instruction_of",
     "join_tool_name",
     "reason_of",
@@ -45,6 +44,7 @@ __all__ = [
     "to_mcp_result",
     "to_model_response",
     "to_pending_tool",
+    "to_result_messages",
     "tool_results",
 ]
 
@@ -126,7 +126,7 @@ def completion_of(message: ResultMessage) -> tuple[CompletionReason, Exception |
     return "error", RuntimeError(reason)
 
 
-def from_output(text: str) -> list[Any]:
+def to_result_messages(text: str) -> list[Any]:
     """Return the messages of a task whose output a hook provided."""
     answer = AssistantMessage(content=[TextBlock(text=text)], model="hookline")
     result = ResultMessage(

@@ -75,7 +75,7 @@ async def run_task(
         )
     for message in _replace_output(held, done.output) if done.ran and done.changed else held:
         deliver(message)
-    for message in convert.from_output(done.output) if not done.ran else ():
+    for message in convert.to_result_messages(done.output) if not done.ran else ():
         deliver(message)
 
 
@@ -86,7 +86,7 @@ async def _record(task: ClaudeTask, message: Any) -> None:
     elif isinstance(message, UserMessage):
         await task.record_results(message)
     elif isinstance(message, SystemMessage):
-        await task.compacting.saw_system_message(message)
+        await task.compacting.record_system_message(message)
     elif isinstance(message, ResultMessage):
         await task.compacting.settle()
         _finish(task, message)
@@ -110,6 +110,6 @@ def _finish(task: ClaudeTask, message: ResultMessage) -> None:
 
 def _replace_output(held: list[Any], output: str) -> list[Any]:
     """Return the last messages with the output that hooks left."""
-    changed = convert.from_output(output)
+    changed = convert.to_result_messages(output)
     results = [message for message in held if isinstance(message, ResultMessage)]
     return [*changed[:1], *(dataclasses.replace(message, result=output) for message in results)]

@@ -209,12 +209,11 @@ class HooklineRunner(AgentRunner):
             raise result._stored_exception
 
     def _new_run(self, agent: Agent[Any], options: Mapping[str, Any]) -> AdapterRun:
-        """Create the run of hookline for a run of the SDK; inside a hooked run, that run is its parent."""
         return _new_run(self._hooks, agent, options, **self._options)
 
 
 def _new_run(hooks: Iterable[AnyHook], agent: Agent[Any], options: Mapping[str, Any], **given: Any) -> AdapterRun:
-    """A run of hookline for a run of the SDK; inside of another one it has its parent there."""
+    """Create the run of hookline for a run of the SDK; inside a hooked run, that run is its parent."""
     outer, model = present_binding(), model_name(agent, options.get("run_config"))
     parent = outer.run if outer is not None else None
     return AdapterRun(hooks, DRIVES, agent_id=agent.name, model=model, parent=parent, **given)
