@@ -306,9 +306,7 @@ class Lifecycle(msgspec.Struct, eq=False):
         """Release the operation. That is no end of it: a process that reaches the store goes on with it."""
         if self.error is not None:
             self.reason = "error"
-            logger.error(
-                "Operation %s cannot go on here, and is left to other processes: %s", self.run.operation_id, self.error
-            )
+            logger.error("Operation %s cannot go on here, and is left to others: %s", self.run.operation_id, self.error)
         await release(self.run)
 
     async def _store_end(self, *, again: bool = True) -> None:
