@@ -38,8 +38,7 @@ from hookline.hooks import Hooks
 from hookline.otel import _attributes as names
 from hookline.redaction import Redaction
 from hookline.registry import _errors as registry_errors
-from hookline.runtime._adapter_run import ForeignLife
-from hookline.server._description import described
+from hookline.server._description import encode_description
 from hookline.server.routes._approvals import APPROVAL_ROUTES
 from hookline.server.routes._deliveries import DELIVERY_ROUTES
 from hookline.server.routes._endpoints import ENDPOINT_ROUTES
@@ -526,7 +525,6 @@ def runtime_page() -> Iterator[str]:
     yield "## Runs of other frameworks\n"
     yield "For [adapters](../how-to/write-an-adapter.md).\n"
     yield from class_entry(runtime.AdapterRun)
-    yield from methods_table(ForeignLife)
     yield from methods_table(runtime.AdapterRun)
     for kind in (runtime.Capabilities, runtime.ToolDone, runtime.AgentDone):
         yield from struct_entry(kind)
@@ -699,7 +697,7 @@ def whole_class(kind: type) -> Iterator[str]:
 
 def http_api_page() -> Iterator[str]:
     """`http-api.md`."""
-    description: dict[str, typing.Any] = msgspec.json.decode(described())
+    description: dict[str, typing.Any] = msgspec.json.decode(encode_description())
     yield "# The HTTP API\n"
     yield GENERATED
     yield (
@@ -876,7 +874,7 @@ REFUSALS: list[list[str]] = [
     ["404", "`not_found`", "There is nothing of that id, or it is somebody else's. Nobody can tell which."],
     ["405", "`method`", "The address does not know the method."],
     ["408", "`header_timeout`", "The headers were not complete in time. The connection ends."],
-    ["408", "`body_timeout`", "The body has stood still for too long. The connection ends."],
+    ["408", "`body_timeout`", "The body has stalled for too long. The connection is closed."],
     ["409", "`conflict`", "An id, or a name at a point, is taken; several tenants have one of that id."],
     ["409", "`quota`", "The tenant has as many definitions as it may have."],
     ["409", "`not_waiting`, `not_pending`", "Nobody is asked about that call, or it is decided."],

@@ -1,4 +1,4 @@
-"""What is refused when a hook is registered, each with what is wrong and how to fix it."""
+"""Validate hooks when they are registered, and format values and classes for error texts."""
 
 import fnmatch
 import functools
@@ -257,7 +257,7 @@ def module_of(handler: object) -> str:
 
 
 def name_of(handler: object) -> str:
-    """What a handler calls itself."""
+    """Return the name of a handler."""
     inner = inspect.unwrap(handler) if callable(handler) else handler
     inner = getattr(inner, "func", inner)
     return getattr(inner, "__name__", type(inner).__name__)

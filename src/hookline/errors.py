@@ -105,8 +105,9 @@ class HooklineError(Exception):
 
     def __post_init__(self) -> None:
         """Set `args`, which `repr` shows and pickle makes the error from, to the fields, however they were given."""
-        # Not by `super().__init__`: an `OSError` takes its third argument for a file name, and drops it from `args`.
-        self.args = tuple(getattr(self, name) for name in type(self).__match_args__)  # type: ignore[attr-defined]
+        values = tuple(getattr(self, name) for name in type(self).__match_args__)  # type: ignore[attr-defined]
+        super().__init__(*values)
+        self.args = values  # again, since an `OSError` takes its third argument for a file name and drops it here
 
     def __str__(self) -> str:
         return self._sentence.format_map(vars(self)) if self._sentence else super().__str__()

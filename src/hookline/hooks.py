@@ -1,4 +1,4 @@
-"""What a user registers: `Hooks`, the named bundle with its decorators; `Hook` and `Interceptor`, the plain records."""
+"""Hooks to register: `Hooks`, the bundle with its decorators; `Hook` and `Interceptor`, the plain records."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeAlias, TypeVar, cast
@@ -54,7 +54,7 @@ _ARGUMENTS: dict[str, str] = {
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
-    """One observer: a handler and when to call it. `Hooks.on` makes these.
+    """An observer: a handler, and the event to call it for. `Hooks.on` makes these.
 
     Attributes:
         id: Name of the hook in logs and records; need not be unique.
@@ -79,14 +79,14 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def event(self) -> EventClass:
-        """The event's class."""
+        """Return the class of the event."""
         return EVENTS[HookType(self.type)] if isinstance(self.type, str) else self.type
 
     def __repr__(self) -> str:
         return format_record(self)
 
     def data(self) -> HookData | None:
-        """What of it can travel: everything but the handler; `None` without a webhook.
+        """Return the hook as data that travels with an operation, without its handler; `None` without a webhook.
 
         Raises:
             HookDefinitionError: If its webhook cannot be read, or JSON cannot carry it.
@@ -105,7 +105,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
-    """One interceptor: a handler that may change, answer or refuse a call. The decorators of `Hooks` make these.
+    """An interceptor: a handler that may change, answer or deny a call. The decorators of `Hooks` make these.
 
     Attributes:
         id: Name of the hook in logs, records and denials; need not be unique.
@@ -137,14 +137,14 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlInterceptor(Interceptor, frozen=True, kw_only=True):
-    """An interceptor that meets a call again which a person has approved, as no other `before` or `around` does.
+    """An interceptor that also sees calls which a person has approved, unlike any other `before` or `around`.
 
     It is a control webhook, which judges the call again, or a ready-made `around` that only watches what becomes of it.
     """
 
 
 def meets_approved(interceptor: Interceptor) -> Interceptor:
-    """Make an interceptor one that meets approved calls again."""
+    """Return an interceptor that also sees calls which a person has approved."""
     return ControlInterceptor(**msgspec.structs.asdict(interceptor))
 
 
@@ -230,7 +230,7 @@ def check_phase_handler(hook: PhaseHandler, where: str) -> None:
 
 
 def phase_handler(hook: PhaseHook, where: str = "PhaseHook") -> PhaseHandler:
-    """The plain record of a phase hook that is given as an object.
+    """Return the plain record of a phase hook that is given as an object.
 
     Raises:
         HookDefinitionError: If its phases cannot be read, or are none.
@@ -265,7 +265,7 @@ AnyHook: TypeAlias = "Hooks | Hook | Interceptor | PhaseHook"
 
 
 class _Unnamed(str):
-    """The id of bundles that were given none; it is told from the same text that somebody has written."""
+    """The id of bundles that were given none, which differs from the same text as a given id."""
 
     __slots__ = ()
 
@@ -405,8 +405,9 @@ class Hooks:
         Raises:
             HookDefinitionError: If an argument cannot work.
         """
-        options = _Options(priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait, id=id)
-        return self._interceptor("before", call, options)
+        return self._register(
+            "before", call, id, priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait
+        )
 
     def guard(
         self,
@@ -423,21 +424,20 @@ class Hooks:
 
         Guards come after every hook that may change the call. One returns `None`, `Deny(reason)` or `Ask(prompt)`.
 
-        Args:
-            call: The class of the calls, as for `before`.
-            priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `toolset/tool_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
-                means `*/<glob>`.
-            timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
-            on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
-            wait: A guard is always waited for; `False` is refused.
-            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
+        The options are those that `before` explains; only `wait` differs.
 
-        Raises:
-            HookDefinitionError: If an argument cannot work.
+        Args:
+            call: The class of the calls.
+            priority: The place in the chain.
+            tool: The tools to filter by.
+            timeout: Seconds of its own time.
+            on_error: Whether a failure denies the call.
+            wait: A guard is always waited for; `False` is refused.
+            id: The hook's id.
         """
-        options = _Options(priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait, id=id)
-        return self._interceptor("guard", call, options)
+        return self._register(
+            "guard", call, id, priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait
+        )
 
     def after(
         self,
@@ -455,22 +455,21 @@ class Hooks:
         It returns `None`, a changed result, `Deny(reason)` or, for an `AgentCall`, `Continue(input)`. The hooks run in
         the reverse order of `before`.
 
+        The options are those that `before` explains; only `wait` differs.
+
         Args:
-            call: The class of the calls, as for `before`.
-            priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `toolset/tool_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
-                means `*/<glob>`.
-            timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
-            on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
+            call: The class of the calls.
+            priority: The place in the chain.
+            tool: The tools to filter by.
+            timeout: Seconds of its own time.
+            on_error: Whether a failure denies the call.
             wait: `False` to run it in the background, with the final result. It then decides nothing: a decision that
                 it returns is logged as its error.
-            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
-
-        Raises:
-            HookDefinitionError: If an argument cannot work.
+            id: The hook's id.
         """
-        options = _Options(priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait, id=id)
-        return self._interceptor("after", call, options)
+        return self._register(
+            "after", call, id, priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait
+        )
 
     def around(
         self,
@@ -488,21 +487,20 @@ class Hooks:
         `await call_next(call)` lets it happen, at most once, and gives its result. The function returns that, another
         result, `None` for no change, `Respond(answer)`, `Deny(reason)` or `Ask(prompt)`.
 
-        Args:
-            call: The class of the calls, as for `before`.
-            priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `toolset/tool_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
-                means `*/<glob>`.
-            timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
-            on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
-            wait: An `around` is always waited for; `False` is refused.
-            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
+        The options are those that `before` explains; only `wait` differs.
 
-        Raises:
-            HookDefinitionError: If an argument cannot work.
+        Args:
+            call: The class of the calls.
+            priority: The place in the chain.
+            tool: The tools to filter by.
+            timeout: Seconds of its own time.
+            on_error: Whether a failure denies the call.
+            wait: An `around` is always waited for; `False` is refused.
+            id: The hook's id.
         """
-        options = _Options(priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait, id=id)
-        return self._interceptor("around", call, options)
+        return self._register(
+            "around", call, id, priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait
+        )
 
     def on_phase(
         self,
@@ -533,22 +531,34 @@ class Hooks:
 
         return register
 
-    def _interceptor(self, kind: Kind, call: type[Any], options: "_Options") -> Callable[[Any], Any]:
+    def _register(
+        self,
+        kind: Kind,
+        call: type[Any],
+        id: str | None,  # noqa: A002
+        *,
+        priority: int | None,
+        tool: str | None,
+        timeout: float | None,
+        on_error: OnError,
+        wait: bool,
+    ) -> Callable[[Any], Any]:
+        """Return the decorator that adds an interceptor of a kind to the bundle."""
+
         def register(handler: Any) -> Any:
-            name = options.id if options.id is not None else self._default_id(handler)
             hook = Interceptor(
-                id=name,
+                id=self._default_id(handler) if id is None else id,
                 call=call,
                 kind=kind,
                 handler=handler,
-                priority=self.priority if options.priority is None else options.priority,
-                tool=options.tool,
-                timeout=options.timeout,
-                on_error=options.on_error,
-                wait=options.wait,
+                priority=self.priority if priority is None else priority,
+                tool=tool,
+                timeout=timeout,
+                on_error=on_error,
+                wait=wait,
                 tenant_id=self.tenant_id,
             )
-            check_interceptor(hook, f"Interceptor {name!r} of {self.id!r}")
+            check_interceptor(hook, f"Interceptor {hook.id!r} of {self.id!r}")
             self.interceptors = (*self.interceptors, hook)
             self._chain = self._compiled = None
             return handler
@@ -556,17 +566,8 @@ class Hooks:
         return register
 
 
-class _Options(msgspec.Struct, frozen=True, kw_only=True):
-    priority: int | None
-    tool: str | None
-    timeout: float | None
-    on_error: OnError
-    wait: bool
-    id: str | None
-
-
 def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
-    """What `hooks=[...]` holds, checked as a whole.
+    """Return the hooks of `hooks=[...]` as a list, checked as a whole.
 
     Raises:
         HookDefinitionError: That says which entry is wrong and how to fix it.

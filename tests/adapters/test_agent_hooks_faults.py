@@ -130,7 +130,7 @@ async def test_a_policy_that_blocks_holds_nobody_up_in_a_thread() -> None:
             return Verdict.allow()
 
     sums = Sums()
-    policies = PolicyHooks(Blocking(), in_thread=True, timeout=0.02, at=["pre_tool_call"])
+    policies = PolicyHooks(Blocking(), in_thread=True, timeout=0.25, at=["pre_tool_call"])
 
     result = await exec_agent(agent(sums, asks("pay", to="Ada", amount=1), says("ok")), "go", hooks=[policies])
     release.set()

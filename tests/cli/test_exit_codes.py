@@ -35,7 +35,7 @@ from hookline.cli._exit_codes import (
 )
 from hookline.cli.eval import _attacks
 from hookline.cli.eval._attacks import attack_policies
-from hookline.cli.operate import _operate
+from hookline.cli.operate import _store
 from hookline.evals.suites.agentdojo import AttackPolicy
 from tests.cli.operated import define, denying, leave_dead, log_runs, on, paused
 from tests.docs.markdown import ROOT
@@ -406,7 +406,7 @@ def words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.delenv("HOOKLINE_STORE", raising=False)
     monkeypatch.setattr(_app, "DEMO_SUITES", ("good.yaml",))
     monkeypatch.setattr(_attacks, "attack_policies", lambda: [*attack_policies(), STOPPING])
-    monkeypatch.setattr(_operate, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(_store, "RETRY_SECONDS", 0.05)
     return {
         "CLOSED": f"http://127.0.0.1:{closed_port()}",
         "RECORDED": "run.jsonl",

@@ -103,14 +103,14 @@ def test_the_tail_shows_older_rows_then_each_new_one_once_and_ends_quietly(url: 
 def test_a_row_that_comes_late_is_shown_too(url: str) -> None:
     from sqlalchemy import insert
 
-    from hookline.cli.operate._logs import Tail, Which
+    from hookline.cli.operate._logs import LogFilter, Tail
     from hookline.registry import ExecutionLog, ExecutionRow, HookRun
-    from hookline.registry._log_rows import key_at, main_row
+    from hookline.registry._log_rows import execution_row, make_key
     from hookline.store._tables import executions
 
     def row(at: float) -> ExecutionRow:
         return ExecutionRow(
-            id=f"{key_at(int(at * 1e6)):016x}",
+            id=f"{make_key(int(at * 1e6)):016x}",
             operation_id=f"at {at:g}",
             tenant_id="",
             request_id="",
@@ -122,11 +122,11 @@ def test_a_row_that_comes_late_is_shown_too(url: str) -> None:
         )
 
     async def follow(store: SqlStore) -> list[list[str]]:
-        log, tail, seen = ExecutionLog(store), Tail(Which(None, None, None, None, None)), []
+        log, tail, seen = ExecutionLog(store), Tail(LogFilter(None, None, None, None, None)), []
 
         async def comes(*times: float) -> None:
             async with store.writing() as connection:
-                await connection.execute(insert(executions), [main_row(row(at)) for at in times])
+                await connection.execute(insert(executions), [execution_row(row(at)) for at in times])
 
         async def look() -> None:
             seen.append([each.operation_id for each in await tail.more(log)])

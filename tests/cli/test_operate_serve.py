@@ -21,7 +21,7 @@ from sqlalchemy import insert
 
 from hookline import Approve, Hooks, ToolCall
 from hookline.registry import ExecutionRow, HookRun
-from hookline.registry._log_rows import key_at, main_row
+from hookline.registry._log_rows import execution_row, make_key
 from hookline.store import SqlStore
 from hookline.store._tables import executions
 from tests.cli.operated import database, lines, on, pause, paused, run
@@ -108,7 +108,7 @@ async def leave_row(store: SqlStore, operation_id: str, *, hours_ago: float) -> 
     """A row of the log."""
     at = time() - hours_ago * 3600
     row = ExecutionRow(
-        id=f"{key_at(int(at * 1e6)):016x}",
+        id=f"{make_key(int(at * 1e6)):016x}",
         operation_id=operation_id,
         tenant_id="",
         request_id="",
@@ -119,7 +119,7 @@ async def leave_row(store: SqlStore, operation_id: str, *, hours_ago: float) -> 
         executions=[HookRun(hook_id="h", status="ok", duration_ms=1.0)],
     )
     async with store.writing() as connection:
-        await connection.execute(insert(executions).values(main_row(row)))
+        await connection.execute(insert(executions).values(execution_row(row)))
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_connections_are_bounded_as_the_options_say(served: Served) -> None:
 
     assert b"larger than the 2000 bytes" in answers(b"GET / HTTP/1.1\r\nx: " + b"a" * 5000)
     assert b"not complete after 0.3 s" in answers(b"GET / HTTP/1.1\r\n")
-    assert b"stood still for 0.4 s" in answers(post)
+    assert b"stalled for 0.4 s" in answers(post)
 
 
 def test_refused_attempts_have_the_address_that_a_trusted_proxy_names(served: Served) -> None:

@@ -15,7 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from surface.describe import NAMES
 
-from hookline.errors import HookDenied, HooklineError, MissingExtraError, TransientModelError, define_error
+from hookline.errors import (
+    HookDenied,
+    HooklineError,
+    MissingExtraError,
+    StoreUnavailableError,
+    TransientModelError,
+    define_error,
+)
 
 SAMPLES = {
     "str": "some {text}",
@@ -156,6 +163,10 @@ def test_a_class_of_a_user_keeps_its_own_constructor() -> None:
     error = QuotaReached(5)
 
     assert (str(error), error.retry_after, error.quota) == ("5 tokens are used up", 60.0, 5)
+
+
+def test_an_error_of_the_system_has_its_reason_as_its_strerror() -> None:
+    assert StoreUnavailableError("sqlite:///a.db", problem="disk full").strerror == "disk full"
 
 
 def test_a_field_that_is_changed_later_is_said_as_it_is() -> None:

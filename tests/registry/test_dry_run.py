@@ -12,7 +12,7 @@ import pytest
 from hookline.calls import ToolCall
 from hookline.errors import HookUsageError
 from hookline.registry import POINTS, DefinitionError, DefinitionNotFoundError, HookDefinition, Registry
-from hookline.registry._dry_run import sample_of
+from hookline.registry._dry_run import build_sample
 from hookline.signals import chain_ran, hook_executed
 from hookline.store import SqlStore
 from tests.registry import factories
@@ -35,7 +35,7 @@ async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_sample_of_every_point_is_made_of_nothing(point: str) -> None:
-    sample = sample_of(POINTS[point], {}, "acme")
+    sample = build_sample(POINTS[point], {}, "acme")
 
     assert sample.subject.tenant_id == "acme"
     assert sample.subject.operation_id
@@ -45,11 +45,11 @@ def test_a_sample_of_every_point_is_made_of_nothing(point: str) -> None:
 def test_a_sample_has_what_is_given_in_either_spelling() -> None:
     point = POINTS["ToolCall.after"]
 
-    sample = sample_of(point, {"apiName": "pay", "tool_call_id": "t", "args": {"a": [1]}, "result": "paid"}, "")
+    sample = build_sample(point, {"apiName": "pay", "tool_call_id": "t", "args": {"a": [1]}, "result": "paid"}, "")
 
     assert (sample.subject.tool_name, sample.subject.tool_call_id, sample.subject.args) == ("pay", "t", {"a": [1]})
     assert sample.result.content == "paid"
-    step = sample_of(POINTS["beforeStep"], {"type": "beforeStep", "operationId": "op", "stepIndex": 4}, "").subject
+    step = build_sample(POINTS["beforeStep"], {"type": "beforeStep", "operationId": "op", "stepIndex": 4}, "").subject
     assert (step.operation_id, step.step_index) == ("op", 4)
 
 
@@ -70,7 +70,7 @@ def test_a_sample_has_what_is_given_in_either_spelling() -> None:
 )
 def test_what_is_no_sample_for_a_point_is_refused(point: str, given: object, path: str) -> None:
     with pytest.raises(DefinitionError) as refused:
-        sample_of(POINTS[point], given, "")
+        build_sample(POINTS[point], given, "")
 
     assert refused.value.path == path
 

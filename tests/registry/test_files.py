@@ -280,7 +280,7 @@ async def test_a_definition_of_a_file_is_switched_for_every_process_and_for_good
         with pytest.raises(DefinitionConflictError):
             await other.set_enabled(stored.id, True, if_revision=stored.revision)
         file.write_text(file.read_text() + "priority = 7\n")
-        await until(lambda: not other.problems and other._shelf.own("")[stored.id].priority == 7)
+        await until(lambda: not other.problems and other._snapshot.of_tenant("")[stored.id].priority == 7)
         assert other.hooks() == []
         await other.set_enabled(stored.id, True)
         assert len(other.hooks()) == 1

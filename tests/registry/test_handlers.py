@@ -32,7 +32,7 @@ def builder(*modules: str) -> Builder:
 
 
 def build(**fields: Any) -> Hooks:
-    hook = builder(FACTORIES).fresh(read_definition(definition(id="hook_1", **fields)))
+    hook = builder(FACTORIES).build_new(read_definition(definition(id="hook_1", **fields)))
     assert isinstance(hook, Hooks)
     return hook
 
@@ -59,7 +59,7 @@ def build(**fields: Any) -> Hooks:
 )
 def test_what_is_not_allowed_is_refused(reference: str) -> None:
     with pytest.raises(DefinitionError) as refused:
-        builder(FACTORIES).fresh(definition(id="hook_1", handler=reference))
+        builder(FACTORIES).build_new(definition(id="hook_1", handler=reference))
 
     assert (refused.value.code, refused.value.path) == ("handler_not_allowed", "$.handler")
 
@@ -69,7 +69,7 @@ def test_what_is_not_allowed_is_not_imported(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(tmp_path)
 
     with pytest.raises(DefinitionError):
-        builder(FACTORIES).fresh(definition(id="hook_1", handler="harmful_module:run"))
+        builder(FACTORIES).build_new(definition(id="hook_1", handler="harmful_module:run"))
 
     assert "harmful_module" not in sys.modules
 
@@ -115,7 +115,7 @@ def test_a_handler_that_cannot_work_is_refused_when_it_is_named(fields: dict[str
 async def test_a_factory_is_given_a_copy_of_the_config() -> None:
     stored = definition(id="hook_1", handler=f"{FACTORIES}:say", config={"text": "never", "times": 2})
 
-    outcome = await pay([builder(FACTORIES).fresh(stored)])
+    outcome = await pay([builder(FACTORIES).build_new(stored)])
 
     assert outcome.denied is not None
     assert (outcome.denied.hook_id, outcome.denied.reason) == ("hook_1", "nevernever")
@@ -285,7 +285,7 @@ def test_a_hook_stays_the_same_while_only_what_it_does_not_see_changes() -> None
     made = builder(FACTORIES)
     stored: HookDefinition = definition(id="hook_1", handler=f"{FACTORIES}:counting", config={"most": 1})
 
-    first = made.kept(stored).hook
+    first = made.get_or_build(stored).hook
 
-    assert made.kept(msgspec.structs.replace(stored, name="other", enabled=False, revision=9)).hook is first
-    assert made.kept(msgspec.structs.replace(stored, priority=7)).hook is not first
+    assert made.get_or_build(msgspec.structs.replace(stored, name="other", enabled=False, revision=9)).hook is first
+    assert made.get_or_build(msgspec.structs.replace(stored, priority=7)).hook is not first

@@ -269,7 +269,7 @@ async def test_others_write_while_much_is_forgotten(store: SqlStore) -> None:
         tell(*(ran(time_unix_nano=time.time_ns() - 10**13 - nth * 10**6) for nth in range(4000)))
         await log.flush()
 
-        forgetting = asyncio.create_task(pruning.prune(store, retention_seconds=3600, max_rows=10**6))
+        forgetting = asyncio.create_task(pruning.prune_log(store, retention_seconds=3600, max_rows=10**6))
         turns = 0
         while not forgetting.done():
             async with store.writing() as connection:
@@ -278,7 +278,7 @@ async def test_others_write_while_much_is_forgotten(store: SqlStore) -> None:
             await asyncio.sleep(0)
 
         await forgetting
-        assert turns >= 4000 / pruning.TOGETHER / 2
+        assert turns >= 4000 / pruning.BATCH_SIZE / 2
         assert await found(log) == []
 
 

@@ -36,8 +36,8 @@ async def test_each_filter_is_answered_from_its_own_index(database_url: str) -> 
         for values in product(("", "t"), ("", "h"), ("", "ToolCall"), ("", "ok", "denied"), ("", "op")):
             names = ("tenant_id", "hook_id", "point", "status", "operation_id")
             which = {name: value for name, value in zip(names, values, strict=True) if value}
-            wanted = reading.wanted(which.get("tenant_id"), **{k: v for k, v in which.items() if k != "tenant_id"})
-            query = reading.page_query(wanted._replace(to_key=reading.key_of(CURSOR)), 51, store.dialect)
+            wanted = reading.build_query(which.get("tenant_id"), **{k: v for k, v in which.items() if k != "tenant_id"})
+            query = reading.build_page_statement(wanted._replace(to_key=reading.parse_key(CURSOR)), 51, store.dialect)
             sql = str(query.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True}))
             explain = "EXPLAIN QUERY PLAN" if store.dialect == "sqlite" else "EXPLAIN (COSTS OFF)"
             lines = [str(row[-1]) for row in await connection.execute(text(f"{explain} {sql}"))]

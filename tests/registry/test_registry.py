@@ -558,8 +558,8 @@ async def test_a_tenant_that_nobody_knows_costs_no_memory(registry: Registry) ->
         registry.hooks(f"unknown{number}")
         await registry.list(f"unknown{number}")
 
-    assert len(registry._shelf._hooks) <= 1
-    assert len(registry._shelf._lists) <= 1
+    assert len(registry._snapshot._hooks) <= 1
+    assert len(registry._snapshot._lists) <= 1
 
 
 async def test_the_hooks_that_are_handed_out_are_the_callers_own(registry: Registry) -> None:

@@ -52,7 +52,7 @@ def write(folder: Path) -> Write:
 
 def hook(folder: Path, script: str, *, environment: tuple[str, ...] = (), **fields: Any) -> Hooks:
     builder = Builder(HandlerCatalog(), Scripts(folder, environment), KeyRing())
-    made = builder.fresh(read_definition(definition(id="hook_1", script=script, **fields)))
+    made = builder.build_new(read_definition(definition(id="hook_1", script=script, **fields)))
     assert isinstance(made, Hooks)
     return made
 
@@ -420,7 +420,7 @@ def test_a_script_cannot_surround_a_call_and_needs_a_folder(folder: Path, write:
     with pytest.raises(DefinitionError, match="surround"):
         hook(folder, write("print()"), point="ToolCall.around")
     with pytest.raises(DefinitionError, match="no folder"):
-        Builder(HandlerCatalog(), None, KeyRing()).fresh(definition(id="hook_1", script="hook.py"))
+        Builder(HandlerCatalog(), None, KeyRing()).build_new(definition(id="hook_1", script="hook.py"))
 
 
 async def test_a_script_that_vanishes_or_leads_away_later_is_shown_and_follows_on_error(
@@ -449,4 +449,4 @@ async def test_a_script_that_passes_its_time_by_a_little_says_so_itself(folder: 
 def test_scripts_are_started_by_the_python_that_runs(folder: Path, write: Write) -> None:
     name = write("print()")
 
-    assert Scripts(folder).command(name) == [sys.executable, str(folder / name)]
+    assert Scripts(folder).build_command(name) == [sys.executable, str(folder / name)]

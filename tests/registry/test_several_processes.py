@@ -99,7 +99,7 @@ async def test_runs_go_on_with_the_last_known_definitions_while_the_database_is_
             assert await registry.get(stored.id) == stored
             with pytest.raises(StoreUnavailableError):
                 await registry.set_enabled(stored.id, False)
-            assert "known last" in registry.problems[0]
+            assert "last known definitions" in registry.problems[0]
         finally:
             administer(postgresql.uri, f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
         await until(lambda: not registry.problems)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hookline.errors import HookUsageError
 from hookline.registry import ExecutionLog, Statistic
-from hookline.registry._statistics import Sum, middle_of, step_of
+from hookline.registry._statistics import HookTotals, duration_step, step_middle
 from hookline.store import SqlStore
 from hookline.store._tables import statistics
 
@@ -108,19 +108,19 @@ async def test_since_is_exact_to_the_minute_within_the_log_and_to_the_hour_befor
 
 @given(st.lists(st.floats(1e-6, 1e8), min_size=1, max_size=200))
 def test_percentiles_are_exact_to_five_percent(durations: list[float]) -> None:
-    total = Sum(count=len(durations), durations=Counter(map(step_of, durations)))
+    total = HookTotals(count=len(durations), durations=Counter(map(duration_step, durations)))
 
     for part in (0.5, 0.95, 0.99):
         exact = sorted(durations)[math.ceil(part * len(durations)) - 1]
-        assert total.below(part) == pytest.approx(exact, rel=0.05)
+        assert total.percentile(part) == pytest.approx(exact, rel=0.05)
 
 
 @given(st.floats(0, 1e12))
 def test_a_step_holds_what_is_near_its_middle(duration: float) -> None:
-    step = step_of(duration)
+    step = duration_step(duration)
 
     assert 0 <= step <= 500
-    assert middle_of(step) == pytest.approx(duration, rel=0.05, abs=1e-6)
+    assert step_middle(step) == pytest.approx(duration, rel=0.05, abs=1e-6)
 
 
 async def test_writing_again_and_again_and_from_several_processes_adds_up(store: SqlStore) -> None:

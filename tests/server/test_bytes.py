@@ -15,7 +15,7 @@ from litestar.handlers import HTTPRouteHandler
 import hookline.server.page
 from hookline.server import SCOPES
 from hookline.server.page import _page
-from hookline.server.routes._all import ROUTES
+from hookline.server.routes import ROUTES
 from tests.server.site import Site
 from tests.server.test_hooks import problem
 
@@ -155,5 +155,5 @@ async def signed_in(site: Site) -> dict[str, str]:
 
     door = site.server._app._app._page  # type: ignore[attr-defined]
     caller = Caller(key_id=site.admin.split("_")[1], tenant_id="", scopes=frozenset(SCOPES))
-    sessions = door._frame.sessions
-    return {"hookline_session": sessions.cookie(sessions.begin(caller))}
+    sessions = door._context.sessions
+    return {"hookline_session": sessions.cookie(sessions.create(caller))}

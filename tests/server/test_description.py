@@ -13,14 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
-from hookline.server._description import described
-from hookline.server.routes._all import ROUTES
+from hookline.server._description import encode_description
+from hookline.server.routes import ROUTES
 from hookline.store import SqlStore
 from tests.server.site import Site, delivery, endpoint, execution, operation
 
-DESCRIPTION = json.loads(described())
+DESCRIPTION = json.loads(encode_description())
 # The key of the test comes with every request, so that none is made up.
-WITHOUT_KEYS = json.loads(described(), object_hook=lambda found: {k: v for k, v in found.items() if k != "security"})
+WITHOUT_KEYS = json.loads(
+    encode_description(), object_hook=lambda found: {k: v for k, v in found.items() if k != "security"}
+)
 # A stream never ends, and the key of the test must not be revoked by it.
 LABELS = sorted(
     label
@@ -65,7 +67,7 @@ def description() -> Description:
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, dict[str, list[str]]]]:
     """A server that has something of everything, and the ids by the beginnings of their addresses."""
-    with Site(f"sqlite:///{tmp_path_factory.mktemp('described') / 'store.db'}") as site:
+    with Site(f"sqlite:///{tmp_path_factory.mktemp('encode_description') / 'store.db'}") as site:
         yield site, asyncio.run(fill(site))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from hookline.delivery import EndpointSecrets, KeyRing
 from hookline.server import SCOPES, KeyStore, Scope
-from hookline.server.routes._all import ROUTES
+from hookline.server.routes import ROUTES
 from hookline.server.routes._health import PUBLIC
 from hookline.store import SqlStore
 from hookline.store._tables import definitions

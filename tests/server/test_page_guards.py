@@ -23,8 +23,8 @@ from hookline.errors import HookUsageError
 from hookline.events import PendingTool
 from hookline.runtime import Agent, Approve, ScriptedModel, exec_agent
 from hookline.server import SCOPES, Caller, KeyStore, Scope
-from hookline.server.page._frame import own_place
-from hookline.server.page._sessions import Sessions
+from hookline.server.page._context import validate_place
+from hookline.server.page._sessions import SessionCookies
 from hookline.store._decisions import make_seen_token
 from tests.server.site import PLAIN, Site, delivery, endpoint, execution, key, operation
 
@@ -135,7 +135,7 @@ def test_a_link_to_the_sign_in_leads_nowhere_else(paged_once: Site, place: str) 
 
 @given(st.text("/\\.:@?#%eolgs \n", max_size=20).map("/logs".__add__) | st.text())
 def test_whatever_place_is_asked_for_it_is_on_the_page(place: str) -> None:
-    kept = own_place(place)
+    kept = validate_place(place)
 
     assert kept in ("", place)
     if kept:
@@ -182,7 +182,7 @@ def test_a_wrong_key_is_refused_and_not_repeated(paged_once: Site) -> None:
         answer = stranger.post("/sign-in", data={"token": token, "key": "hk_0123456789abcdef_" + "x" * 43})
 
     assert answer.status_code == 401
-    assert "not known" in answer.text
+    assert "invalid or expired" in answer.text
     assert "xxxx" not in answer.text
 
 
@@ -409,19 +409,19 @@ def test_of_ten_thousand_operations_a_page_shows_a_part_and_leads_to_the_rest(pa
 
 @given(st.text(max_size=300), st.binary(min_size=32, max_size=40))
 def test_nothing_but_a_cookie_of_ours_is_a_session(text: str, secret: bytes) -> None:
-    sessions = Sessions(secret)
-    session = sessions.begin(Caller(key_id="k", tenant_id="t", scopes=frozenset({"hooks:read"})))
+    sessions = SessionCookies(secret)
+    session = sessions.create(Caller(key_id="k", tenant_id="t", scopes=frozenset({"hooks:read"})))
     cookie = sessions.cookie(session)
 
     assert sessions.read(cookie) == session
     assert sessions.read(text) is None
     assert sessions.read(cookie[:-1]) is None
     assert sessions.read(text + cookie) is None or not text
-    assert Sessions(secret + b"x").read(cookie) is None
+    assert SessionCookies(secret + b"x").read(cookie) is None
     assert not sessions.has_token(session, text)
     assert sessions.has_token(session, sessions.token(session))
 
 
 def test_a_short_key_for_sessions_is_refused() -> None:
     with pytest.raises(HookUsageError, match="32 random bytes"):
-        Sessions(b"short")
+        SessionCookies(b"short")

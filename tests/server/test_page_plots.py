@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.registry import Statistic
-from hookline.server.page._plots import Series, ceiling, columns, ladder, minutes
-from hookline.server.page._templates import templates
+from hookline.server.page._plots import Series, align_minutes, column_plot, percentile_plot, round_up
+from hookline.server.page._templates import create_environment
 
 FIGURES = st.floats(0, 1e9, allow_nan=False)
 
@@ -28,7 +28,7 @@ def test_whatever_is_plotted_stays_inside_of_the_picture(rows: list[tuple[str, f
         Series(name="failed", values=[value for _, _, value in rows]),
     ]
 
-    plot = columns(labels, series, unit="runs", title="Runs", width=500)
+    plot = column_plot(labels, series, unit="runs", title="Runs", width=500)
 
     picture = ElementTree.fromstring(plot.replace("\ufffe", "").replace("\uffff", ""))
     for column in picture.iter("rect"):
@@ -40,11 +40,11 @@ def test_whatever_is_plotted_stays_inside_of_the_picture(rows: list[tuple[str, f
 
 @given(st.floats(min_value=5e-324, allow_nan=False, allow_infinity=False))
 def test_the_top_of_an_axis_is_never_below_what_is_plotted(value: float) -> None:
-    assert ceiling(value) >= value
+    assert round_up(value) >= value
 
 
 def test_a_label_is_no_markup() -> None:
-    plot = columns(["<script>"], [Series(name="ok", values=[1])], unit="runs", title="<b>")
+    plot = column_plot(["<script>"], [Series(name="ok", values=[1])], unit="runs", title="<b>")
 
     assert "<script>" not in plot
     assert "<b>" not in plot
@@ -53,7 +53,7 @@ def test_a_label_is_no_markup() -> None:
 
 @pytest.mark.parametrize(("most", "ticks"), [(1, ["1"]), (2, ["1", "2"]), (5, ["5"]), (40, ["25", "50"])])
 def test_an_axis_of_counts_names_no_parts_of_one(most: int, ticks: list[str]) -> None:
-    plot = columns(["12:00"], [Series(name="ok", values=[most])], unit="runs", title="Runs", whole=True)
+    plot = column_plot(["12:00"], [Series(name="ok", values=[most])], unit="runs", title="Runs", whole=True)
 
     named = [each.text for each in ElementTree.fromstring(plot).iter("text")]
     assert named == [*ticks, "12:00"]
@@ -63,14 +63,14 @@ def test_an_axis_of_counts_names_no_parts_of_one(most: int, ticks: list[str]) ->
     ("ms", "told"), [(0.0, "< 1 µs"), (0.0004, "< 1 µs"), (0.0025, "2.5 µs"), (3.0, "3.0 ms"), (None, "—")]
 )
 def test_what_took_a_time_took_more_than_none(ms: float | None, told: str) -> None:
-    assert templates().filters["ms"](ms) == told
+    assert create_environment().filters["ms"](ms) == told
 
 
 @given(FIGURES, FIGURES, FIGURES)
 def test_the_marks_of_a_ladder_are_in_order(first: float, second: float, third: float) -> None:
     p50, p95, p99 = sorted([first, second, third])
 
-    picture = ElementTree.fromstring(ladder(statistic(p50_ms=p50, p95_ms=p95, p99_ms=p99), most=p99))
+    picture = ElementTree.fromstring(percentile_plot(statistic(p50_ms=p50, p95_ms=p95, p99_ms=p99), most=p99))
 
     circle = next(picture.iter("circle"))
     marks = [float(circle.attrib["cx"]), *(float(mark.attrib["x"]) + 1 for mark in picture.iter("rect"))]
@@ -80,7 +80,7 @@ def test_the_marks_of_a_ladder_are_in_order(first: float, second: float, third: 
 
 
 def test_minutes_without_runs_are_there_too() -> None:
-    starts, known = minutes([statistic(minute=540)], now=610.0, count=3)
+    starts, known = align_minutes([statistic(minute=540)], now=610.0, count=3)
 
     assert starts == [480, 540, 600]
     assert [each is not None for each in known] == [False, True, False]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hookline._checks import tool_matcher
 from hookline.registry import POINTS, HookDefinition
-from hookline.registry._dry_run import sample_of
+from hookline.registry._dry_run import build_sample
 from hookline.server.page._hooks import first_sample
 
 
@@ -20,7 +20,7 @@ def definition(point: str, tool: str | None = None) -> HookDefinition:
 def test_the_sample_of_each_point_is_one(name: str) -> None:
     fields = first_sample(definition(name))
 
-    assert sample_of(POINTS[name], fields, "acme").subject.tenant_id == "acme"
+    assert build_sample(POINTS[name], fields, "acme").subject.tenant_id == "acme"
     assert ("result" in fields) == name.endswith(".after")
     assert not [field for field in fields if "_" in field]
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from hookline import Deny, Hooks, RequestCall
 from hookline.server._problems import ApiError
-from hookline.server._text import normal_path
-from hookline.server.routes._all import ROUTES
+from hookline.server._text import normalize_path
+from hookline.server.routes import ROUTES
 from hookline.store import SqlStore
 from tests.server.site import Site, delivery, execution, key, operation
 from tests.server.test_hooks import DENY, problem
@@ -128,12 +128,12 @@ def test_a_path_with_too_many_slashes_is_served_as_the_one_without(
 def test_the_normal_form_of_a_path_is_its_own(path: str) -> None:
     if {".", ".."} & set(path.split("/")):
         with pytest.raises(ApiError, match="malformed"):
-            normal_path(path)
+            normalize_path(path)
         return
 
-    normal = normal_path(path)
+    normal = normalize_path(path)
 
-    assert normal_path(normal) == normal
+    assert normalize_path(normal) == normal
     assert normal.startswith("/")
     assert [part for part in normal.split("/") if part] == [part for part in path.split("/") if part]
 
@@ -201,4 +201,4 @@ async def test_figures_and_links_name_the_path_as_it_is_served(sqlite_site: Site
 
 
 def test_a_path_is_quoted_where_an_application_looks_at_its_raw_form() -> None:
-    assert quote(normal_path("//a b//é")) == "/a%20b/%C3%A9"
+    assert quote(normalize_path("//a b//é")) == "/a%20b/%C3%A9"

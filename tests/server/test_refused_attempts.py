@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hookline.errors import StoreUnavailableError
 from hookline.server import KeyStore
-from hookline.server._audit import audit_page
+from hookline.server._audit import read_audit
 from hookline.server._refusals import KINDS, Attempt, Refusals
 from hookline.store import SqlStore
 from tests.server.site import Site, key
@@ -94,7 +94,7 @@ def attempt(number: int, code: str = "key") -> Attempt:
 
 
 async def counted(store: SqlStore) -> list[int]:
-    items = (await audit_page(store, None, cursor=None, limit=1000)).items
+    items = (await read_audit(store, None, cursor=None, limit=1000)).items
     return [each.detail["count"] for each in items]
 
 
@@ -102,7 +102,7 @@ async def test_a_flood_from_many_addresses_takes_few_rows_and_loses_no_attempt(t
     async with SqlStore(f"sqlite:///{tmp_path / 's.db'}") as store:
         refusals = Refusals(store)
         for number in range(20_000):
-            refusals.note(attempt(number % 2_000), "GET /")
+            refusals.add(attempt(number % 2_000), "GET /")
         await refusals.aclose()
         counts = await counted(store)
 
@@ -118,7 +118,7 @@ async def test_a_flood_that_goes_on_for_an_hour_takes_few_rows(tmp_path: Any, mo
         for second in range(0, 3600, 20):
             now = float(second)
             for number in range(200):
-                refusals.note(attempt(number), "GET /")
+                refusals.add(attempt(number), "GET /")
             await refusals.flush(now=now)
         await refusals.aclose()
         counts = await counted(store)
@@ -133,11 +133,11 @@ async def test_attempts_wait_while_the_database_is_lost(tmp_path: Any, monkeypat
 
     async with SqlStore(f"sqlite:///{tmp_path / 's.db'}") as store:
         refusals = Refusals(store)
-        refusals.note(attempt(1), "GET /")
+        refusals.add(attempt(1), "GET /")
         with monkeypatch.context() as patch:
             patch.setattr(refusals, "_write", lost)
             await refusals.flush()
-        refusals.note(attempt(1), "GET /")
+        refusals.add(attempt(1), "GET /")
         await refusals.aclose()
 
         assert await counted(store) == [2]
@@ -156,7 +156,7 @@ async def test_every_attempt_is_counted_once(notes: list[tuple[int, str, bool]])
     refusals = Refusals(None)  # type: ignore[arg-type]
     refusals._write = write  # type: ignore[method-assign]
     for number, code, flushes in notes:
-        refusals.note(attempt(number, code), "GET /")
+        refusals.add(attempt(number, code), "GET /")
         if flushes:
             await refusals.flush()
     await refusals.aclose()

@@ -1,21 +1,21 @@
-"""Errors of commands: what they refuse before they run anything, and what ends one.
+"""Every error of the command line's own: arguments that cannot be used, and work that cannot be done.
 
 ```
 HooklineError
 ├── EndpointError (ValueError)          not a URL that spans can be sent to
-├── OutputFileError (ReportError)       what was asked for cannot be written there
-├── TraceTargetError (ValueError)       there is nothing there to trace
-├── TracingDisabledError                the environment forbids tracing
-├── ChatArgumentError (ValueError)      an argument that names nothing that can be used
-├── ChatStartError                      a tool source, a phase hook or the model does not let a chat begin
+├── OutputFileError (ReportError)       a file cannot be written
+├── TraceTargetError (ValueError)       a target has no spans to show
+├── TracingDisabledError                the environment turns tracing off
+├── ChatArgumentError (ValueError)      an argument names nothing that can be used
+├── ChatStartError                      a tool source, a phase hook or the model fails at the start of a chat
 ├── AgentExitError                      code of the agent tried to end the program
-├── StoreMissingError                   there is no such file
-├── NotAStoreError                      there is something else than a store
+├── StoreMissingError                   the store does not exist
+├── NotAStoreError                      the file is not a store
 ├── NotWaitingError (OperationError)    the operation does not wait for a person
-├── NothingDoneError                    deliveries that cannot be tried again
+├── NothingDoneError                    deliveries cannot be tried again
 ├── UnknownKeyError (LookupError)       there is no such key
 ├── UnknownSecretError (LookupError)    there is no such signing secret
-└── InputFileError (ValueError)         a file that holds no definitions
+└── InputFileError (ValueError)         a file has no definitions
 ```
 """
 
@@ -50,7 +50,7 @@ class EndpointError(HooklineError, ValueError):
     """An OTLP endpoint is not a URL that spans can be sent to.
 
     Attributes:
-        endpoint: What was given.
+        endpoint: The endpoint as it was given.
     """
 
     endpoint: str
@@ -61,16 +61,16 @@ class EndpointError(HooklineError, ValueError):
 
 @define_error("Nothing can be written to {path}: {reason}. Name a file in a folder that exists.")
 class OutputFileError(ReportError):
-    """Another file than a report that was asked for cannot be written."""
+    """A file other than a report cannot be written."""
 
 
 @define_error("{target} cannot be traced: {reason}.")
 class TraceTargetError(HooklineError, ValueError):
-    """What was to be traced gives no trace.
+    """A target of `hookline trace` has no spans to show.
 
     Attributes:
-        target: What was given.
-        reason: Why not.
+        target: The target as it was given.
+        reason: Why there are none.
     """
 
     target: str
@@ -83,7 +83,7 @@ class TracingDisabledError(HooklineError):
 
 
 def without_password(text: str) -> str:
-    """Text about a URL, as others may see it."""
+    """Return a text without the user and password of URLs in it."""
     return re.sub(r"//[^/@\s]*@", "//", text)
 
 
@@ -92,7 +92,7 @@ class ChatArgumentError(HooklineError, ValueError):
     """An argument of `hookline chat` names nothing that can be used.
 
     Attributes:
-        argument: Which one, as it is written.
+        argument: The argument as it was written.
         problem: What is wrong with it, and how to fix it.
     """
 
@@ -105,7 +105,7 @@ class ChatArgumentError(HooklineError, ValueError):
 
 @define_error()
 class ChatStartError(HooklineError):
-    """A chat did not begin, because something that belongs to its agent failed.
+    """A chat could not begin, because a part of its agent failed.
 
     Attributes:
         agent_id: The agent.
@@ -137,10 +137,10 @@ class AgentExitError(HooklineError):
     "makes a new one."
 )
 class StoreMissingError(HooklineError):
-    """There is no store to look into.
+    """The store that a command should read does not exist.
 
     Attributes:
-        store: Where it was looked for, without a password.
+        store: Its address, without the password.
     """
 
     store: str
@@ -151,10 +151,10 @@ class StoreMissingError(HooklineError):
     "--store or HOOKLINE_STORE."
 )
 class NotAStoreError(HooklineError):
-    """What a store was named is something else.
+    """The file that was given as a store is something else.
 
     Attributes:
-        store: Where it was looked for.
+        store: Its path.
     """
 
     store: str
@@ -162,10 +162,10 @@ class NotAStoreError(HooklineError):
 
 @define_error("Operation {operation_id!r} does not wait for a person; its status is {status!r}.")
 class NotWaitingError(OperationError):
-    """A person wants to decide, and the operation does not wait for that.
+    """A person decides about an operation that does not wait for a decision.
 
     Attributes:
-        status: What it does instead, or why it ended.
+        status: The status of the operation.
     """
 
     status: str
@@ -173,10 +173,10 @@ class NotWaitingError(OperationError):
 
 @define_error()
 class NothingDoneError(HooklineError):
-    """Some deliveries are not tried again.
+    """Some deliveries cannot be tried again.
 
     Attributes:
-        reasons: Why not, each with its id.
+        reasons: The reason for each, with its id.
     """
 
     reasons: list[str]
@@ -190,7 +190,7 @@ class UnknownKeyError(HooklineError, LookupError):
     """There is no such API key, or it is another tenant's.
 
     Attributes:
-        id: What was asked for.
+        id: The id that was given.
     """
 
     id: str
@@ -201,7 +201,7 @@ class UnknownSecretError(HooklineError, LookupError):
     """There is no such signing secret, or it is another tenant's.
 
     Attributes:
-        id: What was asked for.
+        id: The id that was given.
     """
 
     id: str
@@ -209,10 +209,10 @@ class UnknownSecretError(HooklineError, LookupError):
 
 @define_error("{file}: {problem}")
 class InputFileError(HooklineError, ValueError):
-    """A file, or what came on stdin, is not what a command reads.
+    """A file, or stdin, does not have the content that a command reads.
 
     Attributes:
-        file: Which.
+        file: The name of the file, or `stdin`.
         problem: What is wrong with it.
     """
 

@@ -18,13 +18,13 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from hookline._deadlines import Alarm, Bounded, bounded_anyio, bounded_asyncio, runs_on_asyncio
+from hookline._deadlines import Bounded, CoroutineAlarm, bounded_anyio, bounded_asyncio, runs_on_asyncio
 from hookline.events import Event
 from hookline.execution import (
     Observer,
-    blame,
     finish_queued,
     logger,
+    own_failure,
     record_dropped,
     refuse_decision,
     report,
@@ -90,9 +90,9 @@ class Lane:
                             continue
                         except BaseException as error:
                             self.unfinished = observers[-1 - length_hint(rest) :]
-                            blame(observer, event, error)
+                            report(observer, event, own_failure(error))
                             continue
-                        alarm = alarm or Alarm()
+                        alarm = alarm or CoroutineAlarm()
                         self.unfinished = observers[-1 - length_hint(rest) :]
                         await finish_queued(observer, event, coroutine, waits_for, context, host.hook_timeout, alarm)
                         if self.cancelled:

@@ -6,6 +6,8 @@ the web page and the terminal render the same `Waterfall`, each in its own way.
 
 from __future__ import annotations
 
+import bisect
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
@@ -36,12 +38,12 @@ from hookline.signals import HookExecution
 __all__ = ["Bar", "BarKind", "BarStatus", "Waterfall", "draw_run"]
 
 BarKind: TypeAlias = Literal["run", "step", "model", "tool", "agent", "person", "compact", "hook", "end"]
-"""What a bar stands for. Only spans tell of runs and model calls; only events of a run's end."""
+"""The kind of work of a bar. Only spans have runs and model calls; only events have the end of a run."""
 
 BarStatus: TypeAlias = Literal[
     "ok", "mocked", "fault", "denied", "failed", "timeout", "dropped", "stopped", "running", "waiting"
 ]
-"""How the work of a bar ended. `stopped`: its run ended before it did."""
+"""How the work of a bar ended. `stopped` means that its run ended first."""
 
 HOOK_STATUS: dict[str, BarStatus] = {
     "error": "failed",
@@ -59,13 +61,13 @@ class Bar:
     """A piece of work that took time, with the work inside of it.
 
     Attributes:
-        kind: What it stands for.
-        name: Its name.
+        kind: The kind of work.
+        name: The name shown.
         start: When it began, in nanoseconds since 1970.
         end: When it ended; `None` while it runs.
         status: How it ended.
         note: Further details for a person: arguments and result, an error, a decision.
-        source: What it was made of, for renderers that show more: a tool call's two events, a hook's execution, a span.
+        source: The objects that it was made from: a tool call's two events, a hook's execution, or a span.
         inner: The bars inside of it.
     """
 
@@ -108,9 +110,9 @@ class Waterfall:
     """
 
     def __init__(self, bars: Iterable[Bar], *, now: int = 0) -> None:
-        self.bars = _sorted(bars)
+        self.bars = _sort_bars(bars)
         self.now = now
-        # Clocks of several processes may have put what is inside before what it is inside of.
+        # With the clocks of several processes, an inner bar may begin before the outer one.
         self.start = min((bar.start for _, bar in self.rows()), default=0)
         self.end = max((self.end_of(bar) for _, bar in self.rows()), default=0)
 
@@ -149,8 +151,8 @@ class Waterfall:
     def pauses(self) -> list[tuple[int, int]]:
         """Find the times in which nothing ran for so long that the work would be hard to see beside them.
 
-        Waiting for a person is no work. A pause is longer than half of all the work together, and at least half a
-        second.
+        Waiting for a person does not count as work. A pause is longer than half of all the work together, and at least
+        half a second.
 
         Returns:
             When each begins and ends, in nanoseconds since 1970.
@@ -188,10 +190,10 @@ def draw_run(events: Iterable[Event], executions: Iterable[HookExecution] = (), 
 
     Args:
         events: The events of one operation, in order.
-        executions: What its hooks did, in any order.
+        executions: The executions of its hooks, in any order.
         now: The time up to which running bars are drawn, in nanoseconds since 1970.
     """
-    story = _Story()
+    story = _WaterfallBuilder()
     for event in events:
         story.add_event(event)
     for execution in executions:
@@ -199,7 +201,7 @@ def draw_run(events: Iterable[Event], executions: Iterable[HookExecution] = (), 
     return Waterfall(story.bars, now=now)
 
 
-class _Story:
+class _WaterfallBuilder:
     """The bars of a run while its events are read, with what is needed to find the bar that an event ends."""
 
     def __init__(self) -> None:
@@ -248,15 +250,23 @@ class _Story:
     def _outer_of(self, execution: HookExecution) -> Bar | None:
         index, call = execution.step_index, execution.tool_call_id
         if call is not None:
-            # The id of a call may be used again in a later step, and what calls it may not name the step.
+            # A later step may reuse the id of a call, and an execution may not name its step.
             tool = self._tools.get((index, call)) or self._tools.get((None, call))
             if tool is not None:
                 return tool
         if index is not None or execution.hook_type in ("onComplete", "onError"):
             return None if index is None else self._steps.get(index)
-        began = [step for step in self._steps.values() if step.start <= execution.time_unix_nano]
-        last = max(began, key=lambda step: step.start, default=None)
-        return last if last and (last.end is None or execution.time_unix_nano <= last.end) else None
+        return self._step_at(execution.time_unix_nano)
+
+    def _step_at(self, time: int) -> Bar | None:
+        place = bisect.bisect_right(self._steps_by_start, time, key=lambda step: step.start) - 1
+        step = self._steps_by_start[place] if place >= 0 else None
+        return step if step and (step.end is None or time <= step.end) else None
+
+    @functools.cached_property
+    def _steps_by_start(self) -> list[Bar]:
+        # Computed once all events are there: a search through all steps for every hook would be quadratic.
+        return sorted(self._steps.values(), key=lambda step: step.start)
 
     def _begin_tool(self, event: BeforeToolCall | AfterToolCall | OnToolCallError, start: int) -> Bar:
         bar = Bar(
@@ -342,7 +352,7 @@ class _Story:
         return last if last is not None and last.end is None else None
 
 
-def _sorted(bars: Iterable[Bar]) -> list[Bar]:
+def _sort_bars(bars: Iterable[Bar]) -> list[Bar]:
     """Put bars and those inside of them in the order of their beginnings."""
     ordered = sorted(bars, key=lambda bar: bar.start)
     waiting = list(ordered)
@@ -354,7 +364,7 @@ def _sorted(bars: Iterable[Bar]) -> list[Bar]:
 
 
 def _walk(bars: Iterable[Bar]) -> Iterator[tuple[int, Bar]]:
-    # With a list of what is to come, not recursively: sub-agents of sub-agents are deeper than Python's stack.
+    # Not recursive: nested sub-agents may be deeper than Python's stack.
     waiting = [(0, bar) for bar in reversed([*bars])]
     while waiting:
         depth, bar = waiting.pop()

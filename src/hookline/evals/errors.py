@@ -1,30 +1,30 @@
-"""What evaluations raise, in one tree.
+"""The errors that evaluations raise.
 
 ```
 HooklineError
-├── AnswerError                         a rule of mocks has no answer to a call; the model is told
+├── AnswerError                         a rule of mocks has no answer to a call
 ├── CassetteError
-│   ├── CassetteFileError (ValueError)  the file is no cassette that can be used; says the line
+│   ├── CassetteFileError (ValueError)  the file cannot be used as a cassette
 │   │   └── CassetteVersionError        it has another version of the format
-│   ├── CassetteConflictError           somebody else has written the file since it was read
+│   ├── CassetteConflictError           another process has written the file since it was read
 │   └── CassetteWriteError (OSError)    the file cannot be written
-├── FaultDefinitionError (ValueError)   a fault with a value that makes no sense
-├── FaultFileError (ValueError)         a file of faults cannot be used; says the line
+├── FaultDefinitionError (ValueError)   a fault is defined with an invalid value
+├── FaultFileError (ValueError)         a file of faults cannot be used
 ├── UnrecordedOperationError (KeyError)
-│                                       nothing was seen of an operation
-├── NotOneOperationError (LookupError)  several operations were seen, or none
-├── UnseenEventError (LookupError)      no such event was seen
-├── EventWaitError (TimeoutError)       no such event came in time; says which did
-├── UnknownSuiteError (LookupError)     no such suite; says which there are
-├── UnknownTaskError (LookupError)      no such task in the suite; says which there are
+│                                       the operation was not recorded
+├── NotOneOperationError (LookupError)  several operations were recorded, or none
+├── UnseenEventError (LookupError)      the operation has no such event
+├── EventWaitError (TimeoutError)       the awaited event did not happen in time
+├── UnknownSuiteError (LookupError)     no suite has that name
+├── UnknownTaskError (LookupError)      the suite has no such task
 ├── HookUsageError
-│   └── ToolNameError                   a check is about a tool that the agent does not have
-├── SuiteFileError (ValueError)         a suite of one's own cannot be used; says the line
+│   └── ToolNameError                   a check names a tool that the agent does not have
+├── SuiteFileError (ValueError)         the file of a suite cannot be used
 ├── RunFileError (ValueError)           a saved run cannot be read or written
 ├── CassetteFolderError (ValueError)    a folder of cassettes cannot be used, or has none for a task
-├── UnknownAttackChoiceError            no such policy or injection task; says which there are
-├── ReportError (OSError)               the report cannot be written there
-├── EventFileError (ValueError)         a file of events cannot be read or written; says which line
+├── UnknownAttackChoiceError            no policy or wording of attacks has that name
+├── ReportError (OSError)               the report cannot be written
+├── EventFileError (ValueError)         a file of events cannot be read or written
 └── ToolCallError
     └── ForbiddenToolError              a real tool was about to run in a replay
 ```
@@ -66,11 +66,11 @@ __all__ = [
 
 @define_error()
 class UnknownSuiteError(HooklineError, LookupError):
-    """There is no suite of that name.
+    """No suite has the requested name.
 
     Attributes:
-        name: What was asked for.
-        known: The suites that there are.
+        name: The requested name.
+        known: The names of all suites.
     """
 
     name: str
@@ -82,12 +82,12 @@ class UnknownSuiteError(HooklineError, LookupError):
 
 @define_error()
 class UnknownTaskError(HooklineError, LookupError):
-    """A suite has no task of that name.
+    """A suite has no task of the requested name.
 
     Attributes:
         suite: The suite.
-        name: What was asked for.
-        known: The tasks that the suite has.
+        name: The requested name.
+        known: The names of the suite's tasks.
     """
 
     suite: str
@@ -100,7 +100,7 @@ class UnknownTaskError(HooklineError, LookupError):
 
 @define_error("The real tool {tool!r} is forbidden in this run: no hook had answered the call.")
 class ForbiddenToolError(ToolCallError):
-    """A tool would really have run although the run was to be answered by a recording alone.
+    """A real tool was about to run in a run that must be answered without real tools.
 
     Attributes:
         tool: The tool, as `toolset/name`.
@@ -113,11 +113,11 @@ class ForbiddenToolError(ToolCallError):
     "The report cannot be written to {path}: {reason}. Name a file in a folder that exists and that you may write to."
 )
 class ReportError(HooklineError, OSError):
-    """A report cannot be written where it was asked for.
+    """A report cannot be written to the requested file.
 
     Attributes:
-        path: Where.
-        reason: Why not.
+        path: The file.
+        reason: The reason why not.
     """
 
     path: str
@@ -130,9 +130,9 @@ class EventFileError(HooklineError, ValueError):
 
     Attributes:
         path: The file.
-        what: What cannot be done with it: `"read"` or `"written"`.
-        reason: Why not.
-        line: The line that it is about, from 1; `None` where it is about the file as a whole.
+        what: The failed action: `"read"` or `"written"`.
+        reason: The reason why not.
+        line: The line of the problem, from 1; `None` if it concerns the whole file.
     """
 
     path: str
@@ -149,24 +149,26 @@ class EventFileError(HooklineError, ValueError):
 
 @define_error("{reason}")
 class AnswerError(HooklineError):
-    """A rule is for a call and has no answer to it; the model is told so, and the real tool does not run.
+    """A rule matches a call but has no answer to it.
+
+    The model reads the reason as a failed result, and the real tool does not run.
 
     Attributes:
-        reason: Why it has none.
+        reason: The reason why there is none.
     """
 
     reason: str
 
 
 class NeverMatchingRuleWarning(UserWarning):
-    """A rule was made that no call can ever match."""
+    """A rule was added that no call can ever match."""
 
 
-def checked_name(name: object) -> str:
-    """The name of a rule or of a fault, which stands in the provenance of every call that it is for.
+def check_name(name: object) -> str:
+    """Return the name of a rule or of a fault if it is text.
 
     Raises:
-        HookUsageError: If it is no text.
+        HookUsageError: If it is not text.
     """
     if not isinstance(name, str):
         raise HookUsageError(f"The name of a rule or of a fault is text; got {name!r:.100}.")
@@ -174,7 +176,7 @@ def checked_name(name: object) -> str:
 
 
 class CassetteError(HooklineError):
-    """Something is wrong with a cassette. The file that it is about is left as it is.
+    """A cassette cannot be read or saved. Its file is left unchanged.
 
     Attributes:
         path: The file.
@@ -189,8 +191,8 @@ class CassetteFileError(CassetteError, ValueError):
 
     Attributes:
         path: The file.
-        problem: What is wrong with it, and how to fix it.
-        line: The line that it is about, from 1; `None` where it is about the file as a whole.
+        problem: The problem, and how to fix it.
+        line: The line of the problem, from 1; `None` if it concerns the whole file.
     """
 
     path: str
@@ -203,12 +205,12 @@ class CassetteFileError(CassetteError, ValueError):
 
 
 class CassetteVersionError(CassetteFileError):
-    """A cassette has a format version that this hookline does not read.
+    """A cassette has a format version that this version of hookline does not read.
 
     Attributes:
         path: The file.
-        problem: What to do about it.
-        line: Where the version stands.
+        problem: The problem, and how to fix it.
+        line: The line of the version.
         version: The version of the file.
         known: The version that this hookline reads and writes.
     """
@@ -226,7 +228,7 @@ class CassetteVersionError(CassetteFileError):
     "written it. Name one file a case; if it was a passing collision, run this one again."
 )
 class CassetteConflictError(CassetteError):
-    """Somebody else has written a cassette's file since it was read, so that saving would lose recordings.
+    """Another process wrote the cassette's file after it was read, so saving would lose recordings.
 
     Attributes:
         path: The file.
@@ -239,11 +241,11 @@ class CassetteConflictError(CassetteError):
 
 @define_error("The cassette {path} cannot be written: {reason}. Name a file that you may write to.")
 class CassetteWriteError(CassetteError, OSError):
-    """A cassette's file cannot be written where it is to be.
+    """A cassette's file cannot be written.
 
     Attributes:
         path: The file.
-        reason: Why not.
+        reason: The reason why not.
     """
 
     path: str
@@ -252,23 +254,23 @@ class CassetteWriteError(CassetteError, OSError):
 
 @define_error()
 class UnrecordedOperationError(HooklineError, KeyError):
-    """A recorder has seen nothing of an operation.
+    """A recorder has no events of the requested operation.
 
     Attributes:
-        operation_id: What was asked for.
-        known: The operations that it has.
+        operation_id: The requested operation.
+        known: The recorded operations.
     """
 
     operation_id: str
     known: list[str]
 
     def __str__(self) -> str:
-        return f"No operation {self.operation_id!r} was recorded. {_recorded(self.known)}"
+        return f"No operation {self.operation_id!r} was recorded. {_list_operations(self.known)}"
 
 
 @define_error()
 class NotOneOperationError(HooklineError, LookupError):
-    """The only operation was asked for, and there is none, or more than one.
+    """`EventRecorder.only` was read, but none or several operations were recorded.
 
     Attributes:
         known: The operations that were recorded, sub-agents' left out.
@@ -278,38 +280,37 @@ class NotOneOperationError(HooklineError, LookupError):
 
     def __str__(self) -> str:
         if not self.known:
-            return f"No operation was recorded. {_recorded(self.known)}"
-        return (
-            f"{len(self.known)} operations were recorded, not one. {_recorded(self.known)} Ask for one with `of(id)`."
-        )
+            return f"No operation was recorded. {_list_operations(self.known)}"
+        known = _list_operations(self.known)
+        return f"{len(self.known)} operations were recorded, not one. {known} Ask for one with `of(id)`."
 
 
 @define_error()
 class UnseenEventError(HooklineError, LookupError):
-    """An operation has no event of the kind that was asked for.
+    """An operation has no event of the requested kind.
 
     Attributes:
-        wanted: What was asked for.
-        seen: What the operation has, a line per event.
+        wanted: A description of the requested event.
+        seen: The events of the operation, a line each.
     """
 
     wanted: str
     seen: list[str]
 
     def __str__(self) -> str:
-        return f"There is no {self.wanted}.{_told(self.seen)}"
+        return f"There is no {self.wanted}.{_list_events(self.seen)}"
 
 
 @define_error()
 class EventWaitError(HooklineError, TimeoutError):
-    """An event that was waited for did not happen in time.
+    """The awaited event did not happen in time.
 
     Attributes:
-        wanted: What was waited for.
-        timeout: For how many seconds.
-        count: How many of them were to happen.
-        met: How many did.
-        seen: What was seen, a line per event.
+        wanted: A description of the awaited event.
+        timeout: The timeout in seconds.
+        count: The number of events that were awaited.
+        met: The number of them that happened.
+        seen: The events that did happen, a line each.
     """
 
     wanted: str
@@ -320,17 +321,17 @@ class EventWaitError(HooklineError, TimeoutError):
 
     def __str__(self) -> str:
         wanted = f"no {self.wanted}" if self.count == 1 else f"only {self.met} of {self.count} {self.wanted}"
-        return f"There was {wanted} within {self.timeout:g} s.{_told(self.seen)}"
+        return f"There was {wanted} within {self.timeout:g} s.{_list_events(self.seen)}"
 
 
-def _recorded(known: list[str]) -> str:
+def _list_operations(known: list[str]) -> str:
     if not known:
         return "Give `recorder.hooks` to the run, as hooks=[recorder.hooks]."
     names = ", ".join(map(repr, known[:20]))
     return f"There are: {names}{', …' if len(known) > 20 else ''}."
 
 
-def _told(seen: list[str]) -> str:
+def _list_events(seen: list[str]) -> str:
     if not seen:
         return " No event was seen at all: give `recorder.hooks` to the run, as hooks=[recorder.hooks]."
     return "\nSeen:\n" + "\n".join(f"  {line}" for line in seen)
@@ -342,12 +343,12 @@ MAX_SECONDS = 1e9
 
 @define_error("{fault}: `{field}` {problem}.")
 class FaultDefinitionError(HooklineError, ValueError):
-    """A fault cannot strike as it was given.
+    """A fault was defined with a value that makes no sense.
 
     Attributes:
-        fault: Which kind of fault, or which rule for one.
-        field: What was given wrongly.
-        problem: What is wrong, and what is expected.
+        fault: The kind of fault.
+        field: The field with the invalid value.
+        problem: The problem, and the expected value.
     """
 
     fault: str
@@ -357,12 +358,12 @@ class FaultDefinitionError(HooklineError, ValueError):
 
 @define_error()
 class FaultFileError(HooklineError, ValueError):
-    """A file of faults cannot be read; nothing of it is used.
+    """A file of faults cannot be used. None of its faults are loaded.
 
     Attributes:
         path: The file.
-        problem: What is wrong, and what is expected.
-        line: Where, from 1; `None` if no line is to blame.
+        problem: The problem, and the expected value.
+        line: The line of the problem, from 1; `None` if it concerns the whole file.
     """
 
     path: str
@@ -375,16 +376,16 @@ class FaultFileError(HooklineError, ValueError):
 
 
 def check_seconds(fault: str, field: str, value: object, *, positive: bool = False) -> None:
-    """Refuse what is no duration.
+    """Raise an error unless a value is a valid number of seconds.
 
     Args:
         fault: How the error names the fault.
         field: The field.
-        value: What was given.
+        value: The value to check.
         positive: Whether 0 is refused too.
 
     Raises:
-        FaultDefinitionError: If it is no number from 0 to a billion.
+        FaultDefinitionError: If it is not a number from 0 to a billion.
     """
     if not _number(value) or not 0 <= value <= MAX_SECONDS or (positive and value == 0):
         least = "above 0" if positive else "from 0"
@@ -393,12 +394,12 @@ def check_seconds(fault: str, field: str, value: object, *, positive: bool = Fal
 
 
 def check_count(fault: str, field: str, value: object, *, most: int) -> None:
-    """Refuse what is no whole number from 1.
+    """Raise an error unless a value is a whole number from 1 to a limit.
 
     Args:
         fault: How the error names the fault.
         field: The field.
-        value: What was given.
+        value: The value to check.
         most: The largest number that is taken.
 
     Raises:
@@ -409,14 +410,14 @@ def check_count(fault: str, field: str, value: object, *, most: int) -> None:
 
 
 def check_probability(fault: str, value: object) -> None:
-    """Refuse what is no probability.
+    """Raise an error unless a value is a probability.
 
     Args:
         fault: How the error names the fault, or the rule for it.
-        value: What was given.
+        value: The value to check.
 
     Raises:
-        FaultDefinitionError: If it is no number from 0 to 1.
+        FaultDefinitionError: If it is not a number from 0 to 1.
     """
     if not _number(value) or not 0 <= value <= 1:
         raise FaultDefinitionError(fault, "probability", f"is a number from 0 to 1; got {shown(value)}")
@@ -428,12 +429,12 @@ def _number(value: object) -> TypeGuard[int | float]:
 
 @define_error()
 class SuiteFileError(HooklineError, ValueError):
-    """A suite's file cannot be used.
+    """The file of a suite cannot be used.
 
     Attributes:
         path: The file.
-        problem: What is wrong, and how to fix it.
-        line: The line that it is about, from 1; `None` where it is about the file as a whole.
+        problem: The problem, and how to fix it.
+        line: The line of the problem, from 1; `None` if it concerns the whole file.
     """
 
     path: str
@@ -447,13 +448,13 @@ class SuiteFileError(HooklineError, ValueError):
 
 @define_error()
 class ToolNameError(HookUsageError):
-    """A check, an expectation or a mock is about a tool that the agent does not have, so that it would never match.
+    """A check, an expectation or a mock names a tool that the agent does not have, so it could never match.
 
     Attributes:
         task: The task with its suite.
-        what: What names the tool.
+        what: The part of the task that names the tool.
         pattern: The name.
-        problem: What is wrong with it, and which tool may be meant.
+        problem: The problem, and the tool that may be meant.
     """
 
     task: str
@@ -471,7 +472,7 @@ class RunFileError(HooklineError, ValueError):
 
     Attributes:
         path: The file.
-        reason: Why not.
+        reason: The reason why not.
     """
 
     path: str
@@ -483,11 +484,11 @@ class RunFileError(HooklineError, ValueError):
     "Python; `--mode record` writes it."
 )
 class CassetteFolderError(HooklineError, ValueError):
-    """A run records or replays, and does not know where its cassettes are.
+    """A run records or replays cassettes, but the folder of the cassettes is missing or not named.
 
     Attributes:
         mode: The mode of the run.
-        problem: What it lacks.
+        problem: The problem.
     """
 
     mode: str
@@ -496,12 +497,12 @@ class CassetteFolderError(HooklineError, ValueError):
 
 @define_error()
 class UnknownAttackChoiceError(HooklineError, LookupError):
-    """There is no such policy or wording of an attack.
+    """No attack policy or wording has the requested name.
 
     Attributes:
-        choice: What was to be chosen: `"policy"` or `"wording"`.
-        given: What was asked for.
-        known: What there is.
+        choice: The kind of choice: `"policy"` or `"wording"`.
+        given: The requested name.
+        known: The valid names.
     """
 
     choice: str

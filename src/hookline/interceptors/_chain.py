@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Iterable
@@ -15,10 +14,7 @@ import msgspec
 
 from hookline._checks import check_timeout, shown
 from hookline._deadlines import (
-    HandlerCancelledError,
     HandlerTimeoutError,
-    bounded_for_this_backend,
-    own_cancellation,
     runs_on_asyncio,
 )
 from hookline.calls import (
@@ -46,7 +42,7 @@ from hookline.calls import (
     ToolResult,
 )
 from hookline.errors import HookDefinitionError, HookDenied, HookTimeoutError, HookUsageError
-from hookline.execution import announce_chain, described, refuse_return, report_failure
+from hookline.execution import announce_chain, describe_failure, refuse_return, report_failure, run_timed
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
 from hookline.interceptors._clock import Clock, ScopedClock, drive, drive_through
 from hookline.interceptors._traverse import (
@@ -132,31 +128,19 @@ async def run_unwaited(traversal: Traversal, hook: CompiledInterceptor, args: tu
     if traversal.started is not None:
         traversal.started.append(hook)
     started = perf_counter()
-    error: Exception | None = None
     try:
-        value = hook.handler(*args)
-        if hook.is_async:
-            value = await bounded_for_this_backend()(value, hook.timeout, None)
-        elif perf_counter() - started > hook.timeout:
-            raise HandlerTimeoutError
-        refuse_return(value)
-    except asyncio.CancelledError as raised:
-        if not own_cancellation():
-            traversal.note(hook, "dropped", "cancelled", duration_ms=(perf_counter() - started) * 1e3)
-            raise
-        error = HandlerCancelledError(str(raised))
-    except HandlerTimeoutError:
-        error = HookTimeoutError(hook.id, hook.point, hook.timeout)
-    except Exception as raised:
-        error = raised
+        error = await run_timed(hook.handler, args, refuse_return, is_async=hook.is_async, timeout=hook.timeout)
     except BaseException:
         traversal.note(hook, "dropped", "cancelled", duration_ms=(perf_counter() - started) * 1e3)
         raise
+    late = error is None and not hook.is_async and perf_counter() - started > hook.timeout
+    if late or isinstance(error, HandlerTimeoutError):
+        error = HookTimeoutError(hook.id, hook.point, hook.timeout)
     status: ExecutionStatus = "ok"
     if error is not None:
         status = "timeout" if isinstance(error, HookTimeoutError) else "error"
         report_failure(hook.id, f"{hook.kind} {hook.point}", traversal.call.operation_id, error)
-    problem = described(error) if error is not None else None
+    problem = describe_failure(error) if error is not None else None
     traversal.note(hook, status, problem, duration_ms=(perf_counter() - started) * 1e3)
 
 

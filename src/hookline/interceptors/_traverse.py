@@ -29,7 +29,7 @@ from hookline.errors import (
 from hookline.execution import (
     announce_execution,
     awaiting,
-    described,
+    describe_failure,
     is_async_handler,
     matcher,
     refuse_awaitable,
@@ -519,7 +519,7 @@ def fail(traversal: Traversal, hook: CompiledInterceptor, error: Exception, stat
     Raises:
         HookDenied: If it fails closed, or the call is denied already.
     """
-    problem = str(error) if isinstance(error, HookTimeoutError | HookReturnError) else described(error)
+    problem = str(error) if isinstance(error, HookTimeoutError | HookReturnError) else describe_failure(error)
     if status is not None:
         traversal.note(hook, status, problem)
     report_failure(hook.id, f"{hook.kind} {hook.point}", traversal.call.operation_id, error)

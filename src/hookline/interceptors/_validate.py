@@ -30,7 +30,7 @@ from hookline.calls import (
     as_tool_result,
 )
 from hookline.errors import HookUsageError
-from hookline.execution import described
+from hookline.execution import describe_failure
 
 __all__ = ["check_changed", "check_result", "result_of"]
 
@@ -65,7 +65,7 @@ def check_changed(changed: Call, call: Call) -> str | None:
     try:
         return _problem_with_change(changed, call)
     except Exception as error:
-        return f"changed the call to something that cannot be used: {described(error)}"
+        return f"changed the call to something that cannot be used: {describe_failure(error)}"
 
 
 def _problem_with_change(changed: Call, call: Call) -> str | None:

@@ -1,4 +1,4 @@
-"""Hooks as data: stored, checked, switched and changed while agents run, for many tenants."""
+"""Hooks as data: store, check, switch and change them while agents run, for many tenants."""
 
 from importlib import import_module
 
@@ -20,7 +20,7 @@ from hookline.registry._definition import Tag as Tag
 from hookline.registry._definition import Tenant as Tenant
 from hookline.registry._definition import Text as Text
 from hookline.registry._dry_run import DryRun
-from hookline.registry._dry_run import sample_of as sample_of
+from hookline.registry._dry_run import build_sample as build_sample
 from hookline.registry._errors import (
     DefinitionConflictError,
     DefinitionError,
@@ -29,9 +29,9 @@ from hookline.registry._errors import (
     QuotaError,
     ScriptError,
 )
-from hookline.registry._files import Entry as Entry
+from hookline.registry._files import FileEntry as FileEntry
+from hookline.registry._files import derive_id as derive_id
 from hookline.registry._files import load_file as load_file
-from hookline.registry._files import new_id as new_id
 from hookline.registry._log import ExecutionLog
 from hookline.registry._log_rows import ExecutionRow, HookRun, request_id
 from hookline.registry._registry import Registry

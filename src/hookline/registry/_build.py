@@ -1,4 +1,4 @@
-"""What a definition becomes in a process: a bundle, or a hook with a webhook, and why it cannot where it cannot."""
+"""Build hooks from definitions: a bundle of a handler or script, or a webhook; or the reason why it cannot run."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from hookline.registry._errors import DefinitionError
 from hookline.registry._scripts import Scripts
 from hookline.webhooks import Webhook
 
-__all__ = ["Builder", "Built"]
+__all__ = ["Builder", "BuiltHook"]
 
 logger = logging.getLogger("hookline")
 
-UNSEEN = frozenset(
+UNUSED_FIELDS = frozenset(
     {"name", "description", "enabled", "tags", "source", "revision", "createdAt", "updatedAt", "problem"}
 )
-"""Fields that a hook does not know of: where only these change, it stays the same, with all that it has counted."""
+"""Fields that do not reach the hook: if only these change, the hook stays the same object and keeps its counters."""
 
 
-class Built(NamedTuple):
-    """What a definition has become.
+class BuiltHook(NamedTuple):
+    """The hook of a definition in this process.
 
     Attributes:
-        hook: What a run is given; `None` if it is left out.
-        problem: Why it is not what it should be; `""` if it is.
+        hook: The hook for runs; `None` if the definition is left out.
+        problem: Why the definition cannot run here; `""` if it can.
     """
 
     hook: AnyHook | None
@@ -42,12 +42,12 @@ class Built(NamedTuple):
 
 
 class Builder:
-    """Makes hooks of definitions, and keeps them: what a hook counts survives every change that it does not notice.
+    """Builds hooks from definitions and caches them, so that a hook keeps its counters over unrelated changes.
 
     Args:
-        catalog: Handlers that may be named.
-        scripts: Scripts that may be run.
-        keys: What signs the deliveries of this process.
+        catalog: The handlers that definitions may name.
+        scripts: The scripts that definitions may name.
+        keys: The keys that sign the deliveries of this process.
         endpoint_secrets: Whether secrets of endpoints sign for hooks that name no key.
     """
 
@@ -58,20 +58,20 @@ class Builder:
         self._scripts = scripts
         self._keys = keys
         self._endpoint_secrets = endpoint_secrets
-        self._kept: dict[bytes, Built] = {}
+        self._cache: dict[bytes, BuiltHook] = {}
 
-    def fresh(self, definition: HookDefinition) -> AnyHook:
-        """A new hook of a checked definition.
+    def build_new(self, definition: HookDefinition) -> AnyHook:
+        """Build a new hook from a checked definition, without the cache.
 
         Raises:
-            DefinitionError: If it cannot be made.
+            DefinitionError: If it cannot be built.
         """
         try:
-            return self._made(definition, point_of(definition))
+            return self._build(definition, point_of(definition))
         except HookDefinitionError as error:
             raise DefinitionError("point_not_served", "$", f"{error.where}: {error.problem}") from None
 
-    def _made(self, definition: HookDefinition, point: Point) -> AnyHook:
+    def _build(self, definition: HookDefinition, point: Point) -> AnyHook:
         if definition.webhook is not None and point.event is not None:
             return Hook(
                 id=definition.id,
@@ -84,39 +84,39 @@ class Builder:
             if self._scripts is None:
                 problem = "no folder of scripts is configured here"
                 raise DefinitionError("script_refused", "$.script", problem)
-            return _bundle(definition, point, self._scripts.handler(definition, point), spare=1.0)
+            return _build_bundle(definition, point, self._scripts.build_handler(definition, point), spare=1.0)
         made = self._catalog.build(definition)
         if isinstance(made, Hooks):
-            return _adopted(made, definition, point)
-        return _bundle(definition, point, made)
+            return _adapt_bundle(made, definition, point)
+        return _build_bundle(definition, point, made)
 
-    def kept(self, definition: HookDefinition) -> Built:
-        """The hook of a checked definition, made when it is first asked for."""
-        key = _key(definition)
-        built = self._kept.get(key)
+    def get_or_build(self, definition: HookDefinition) -> BuiltHook:
+        """Return the cached hook of a checked definition, which is built at its first use."""
+        key = _cache_key(definition)
+        built = self._cache.get(key)
         if built is None:
             try:
                 if definition.problem:
                     raise DefinitionError("unreadable", "$", definition.problem)
-                built = Built(self.fresh(definition))
+                built = BuiltHook(self.build_new(definition))
             except Exception as error:
                 problem = error.problem if isinstance(error, DefinitionError) else message_of(error)
                 logger.error("Hook definition %r (%s) cannot run here: %s", definition.id, definition.name, problem)
-                built = Built(stand_in(definition, problem), problem)
-            self._kept[key] = built
+                built = BuiltHook(build_refusing_guard(definition, problem), problem)
+            self._cache[key] = built
         return built
 
-    def problem_of(self, definition: HookDefinition) -> str:
-        """Why a checked definition cannot run in this process; `""` if it can."""
-        problem = self.kept(definition).problem
+    def find_problem(self, definition: HookDefinition) -> str:
+        """Return why a checked definition cannot run in this process; `""` if it can."""
+        problem = self.get_or_build(definition).problem
         if not problem and definition.script is not None and self._scripts is not None:
-            return self._scripts.problem_of(definition.script)
+            return self._scripts.find_problem(definition.script)
         if not problem and definition.webhook is not None:
-            return self._unsigned(definition.webhook)
+            return self._find_missing_key(definition.webhook)
         return problem
 
-    def _unsigned(self, webhook: Webhook) -> str:
-        """Why no delivery of this process can be signed for a webhook; `""` if one can, or need not."""
+    def _find_missing_key(self, webhook: Webhook) -> str:
+        """Return why this process cannot sign deliveries of a webhook; `""` if it can, or need not."""
         if urlsplit(webhook.url).scheme == "local" or self._keys.signs(webhook.key):
             return ""
         if self._endpoint_secrets and not webhook.key:
@@ -124,22 +124,23 @@ class Builder:
         variable = ENVIRONMENT_KEY + (f"_{webhook.key.upper()}" if webhook.key else "")
         return f"this process has no key that signs its deliveries; set {variable}, or give the registry its `keys`"
 
-    def forget(self, definition: HookDefinition, *, but: HookDefinition | None) -> None:
-        """Let go of the hook of a definition, unless it is that of another one too."""
-        key = _key(definition)
-        if but is None or _key(but) != key:
-            self._kept.pop(key, None)
+    def discard(self, definition: HookDefinition, *, but: HookDefinition | None) -> None:
+        """Remove the hook of a definition from the cache, unless its new version `but` shares it."""
+        key = _cache_key(definition)
+        if but is None or _cache_key(but) != key:
+            self._cache.pop(key, None)
 
 
-def _key(definition: HookDefinition) -> bytes:
+def _cache_key(definition: HookDefinition) -> bytes:
     wire = msgspec.to_builtins(definition)
-    return msgspec.json.encode({name: value for name, value in wire.items() if name not in UNSEEN})
+    return msgspec.json.encode({name: value for name, value in wire.items() if name not in UNUSED_FIELDS})
 
 
-def stand_in(definition: HookDefinition, problem: str) -> AnyHook | None:
-    """What runs in the place of an interceptor that cannot: if it fails closed, a guard that refuses its calls.
+def build_refusing_guard(definition: HookDefinition, problem: str) -> AnyHook | None:
+    """Build a guard that denies all calls of an interceptor that cannot run and fails closed; else return `None`.
 
-    A guard also meets the calls that a person has approved, and none happens whose result would be withheld.
+    A guard also judges calls that a person has approved, and it denies a call before it runs, where the failure of an
+    `after` hook would only withhold the result.
     """
     point = point_of(definition)
     if point.call is None or definition.on_error == "open":
@@ -149,12 +150,12 @@ def stand_in(definition: HookDefinition, problem: str) -> AnyHook | None:
     def refuse(call: Call) -> Deny:
         return answer
 
-    bundle = _empty(definition)
+    bundle = _empty_bundle(definition)
     bundle.guard(point.call, tool=definition.tool, id=definition.id)(refuse)
     return bundle
 
 
-def _empty(definition: HookDefinition) -> Hooks:
+def _empty_bundle(definition: HookDefinition) -> Hooks:
     bundle = Hooks(
         definition.id, priority=definition.priority, tenant_id=definition.tenant_id, inherit=definition.inherits
     )
@@ -162,16 +163,18 @@ def _empty(definition: HookDefinition) -> Hooks:
     return bundle
 
 
-def _bundle(definition: HookDefinition, point: Point, handler: Callable[..., Any], *, spare: float = 0.0) -> Hooks:
-    """A bundle with the one hook of a definition.
+def _build_bundle(
+    definition: HookDefinition, point: Point, handler: Callable[..., Any], *, spare: float = 0.0
+) -> Hooks:
+    """Build a bundle with a single hook.
 
     Args:
         definition: The definition.
-        point: Where the hook stands.
-        handler: What is called there.
-        spare: Seconds by which the hook may outlast the definition's `timeout`, so that it says itself what happened.
+        point: The point of the hook.
+        handler: The function that the hook calls.
+        spare: Seconds added to the definition's `timeout`, so that the handler itself reports that it timed out.
     """
-    bundle = _empty(definition)
+    bundle = _empty_bundle(definition)
     options: dict[str, Any] = {"tool": definition.tool, "id": definition.id}
     if definition.timeout is not None or spare:
         options["timeout"] = Scripts.timeout_of(definition) + spare if spare else definition.timeout
@@ -182,8 +185,8 @@ def _bundle(definition: HookDefinition, point: Point, handler: Callable[..., Any
     return bundle
 
 
-def _adopted(made: Hooks, definition: HookDefinition, point: Point) -> Hooks:
-    """A bundle that a factory has made, as the definition wants it."""
+def _adapt_bundle(made: Hooks, definition: HookDefinition, point: Point) -> Hooks:
+    """Apply a definition's id, tenant, timeout and other options to the bundle of a handler's factory."""
     stands = {each.event.hook_type.value for each in made.observers}
     stands |= {f"{each.call.__name__}.{each.kind}" for each in made.interceptors}
     if point.name not in stands:
@@ -194,7 +197,7 @@ def _adopted(made: Hooks, definition: HookDefinition, point: Point) -> Hooks:
         )
     if definition.tool is not None:
         raise DefinitionError("invalid", "$.tool", f"{definition.handler!r} names its tools in `config`")
-    bundle = _empty(definition)
+    bundle = _empty_bundle(definition)
     changes: dict[str, Any] = {} if definition.timeout is None else {"timeout": definition.timeout}
     for observer in made.observers:
         hook = msgspec.structs.replace(observer, id=definition.id, **changes)

@@ -1,4 +1,4 @@
-"""`HandlerCatalog`: what a definition may name as its handler, and what is loaded when it does."""
+"""`HandlerCatalog`: find and load the handlers that definitions may name, and the built-in handlers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hookline.registry._definition import HookDefinition
 from hookline.registry._errors import DefinitionError
 
 __all__ = [
-    "GROUP",
+    "ENTRY_POINT_GROUP",
     "HandlerCatalog",
     "HandlerEntry",
     "allow_tools",
@@ -48,7 +48,7 @@ def log(
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO",
     message: str = "",
 ) -> Callable[..., None]:
-    """Write a line to the log of the process. It says which run it is about, and never what is in it."""
+    """Write a line to the log of the process. It names the run, never its content."""
     if point.endswith(".around"):
         raise HookDefinitionError(id, "it looks on and surrounds nothing; use the `before` or the `after` of the call")
     if level not in LEVELS:
@@ -63,7 +63,7 @@ def log(
 
 
 def deny(*, point: str, reason: str = "Such calls are switched off.", stop: bool = False) -> Callable[[Call], Deny]:
-    """Refuse every call, or with a `tool` those of some tools: an emergency switch."""
+    """Refuse every call, or with `tool` the calls of some tools: an emergency switch."""
     _check_point("deny", point)
     _check_text("deny", "reason", reason)
     if not isinstance(stop, bool):
@@ -79,17 +79,17 @@ def deny(*, point: str, reason: str = "Such calls are switched off.", stop: bool
 def deny_text(
     *, point: str, texts: list[str] | None = None, patterns: list[str] | None = None, reason: str = ""
 ) -> Callable[[Call], Deny | None]:
-    """Refuse calls in which a text or a named pattern occurs: arguments, messages, instructions, what is remembered."""
+    """Refuse calls that contain a text or match a named pattern: in arguments, messages, instructions or memory."""
     _check_point("deny-text", point)
-    words = [each.casefold() for each in _texts("deny-text", "texts", texts)]
-    names = _texts("deny-text", "patterns", patterns)
+    words = [each.casefold() for each in _check_texts("deny-text", "texts", texts)]
+    names = _check_texts("deny-text", "patterns", patterns)
     _check_names("deny-text", names)
     _check_text("deny-text", "reason", reason)
     if not words and not names:
         raise HookDefinitionError("deny-text", "give `texts`, or `patterns` by name")
 
     def judge(call: Call) -> Deny | None:
-        for text in _said(call):
+        for text in _iterate_texts(call):
             found = next((name for name in names if PATTERNS[name].search(text)), None)
             folded = text.casefold()
             if found is not None or any(word in folded for word in words):
@@ -101,17 +101,17 @@ def deny_text(
 
 def allow_tools(*, tools: list[str], hide: bool = True, **options: Unpack[BundleOptions]) -> Hooks:
     """Let the model call these tools and sub-agents, and no others."""
-    return builtin.allow_tools(*_texts("allow-tools", "tools", tools), hide=hide, **options)
+    return builtin.allow_tools(*_check_texts("allow-tools", "tools", tools), hide=hide, **options)
 
 
 def deny_tools(*, tools: list[str], hide: bool = True, **options: Unpack[BundleOptions]) -> Hooks:
     """Refuse calls of these tools and sub-agents, and do not even offer them to the model."""
-    return builtin.deny_tools(*_texts("deny-tools", "tools", tools), hide=hide, **options)
+    return builtin.deny_tools(*_check_texts("deny-tools", "tools", tools), hide=hide, **options)
 
 
 def require_approval(*, tools: list[str], prompt: str | None = None, **options: Unpack[BundleOptions]) -> Hooks:
     """Ask a person before these tools are called."""
-    return builtin.require_approval(*_texts("require-approval", "tools", tools), prompt=prompt, **options)
+    return builtin.require_approval(*_check_texts("require-approval", "tools", tools), prompt=prompt, **options)
 
 
 def limit_calls(
@@ -121,7 +121,7 @@ def limit_calls(
     per: Literal["operation", "tool", "tenant"] | float = "operation",
     **options: Unpack[BundleOptions],
 ) -> Hooks:
-    """Refuse calls of tools beyond the first `n` per operation, tool or tenant, or in a span of so many seconds."""
+    """Refuse calls of tools beyond the first `n` per operation, tool or tenant, or within that many seconds."""
     return builtin.limit_calls(n, tool=tool, per=per, **options)
 
 
@@ -141,7 +141,7 @@ def redact(
     **options: Unpack[BundleOptions],
 ) -> Hooks:
     """Replace what matches a named pattern (email, card, key) before the model or the reader sees it."""
-    names = _texts("redact", "patterns", patterns)
+    names = _check_texts("redact", "patterns", patterns)
     _check_names("redact", names)
     return builtin.redact(
         names,
@@ -161,7 +161,7 @@ def scan_injections(
     tool_results: bool = True,
     **options: Unpack[BundleOptions],
 ) -> Hooks:
-    """Look for the usual prompt injections in the input and in what tools answer. No security boundary."""
+    """Look for common prompt injections in the input and in results of tools. It is no security boundary."""
     return builtin.PromptInjectionScan(action=action, inputs=inputs, tool_results=tool_results, **options)
 
 
@@ -170,7 +170,7 @@ def _check_point(where: str, point: str) -> None:
         raise HookDefinitionError(where, f"it judges calls before they happen: a `before` or a `guard`, not {point}")
 
 
-def _texts(where: str, name: str, given: object) -> list[str]:
+def _check_texts(where: str, name: str, given: object) -> list[str]:
     if given is None:
         return []
     if not isinstance(given, list) or not all(isinstance(each, str) and each for each in given):
@@ -189,11 +189,11 @@ def _check_names(where: str, names: list[str]) -> None:
         raise HookDefinitionError(where, f"`patterns` are of {', '.join(PATTERNS)}; got {unknown[0]!r:.100}")
 
 
-def _said(call: Call) -> Iterator[str]:
-    """Every text that a call carries."""
+def _iterate_texts(call: Call) -> Iterator[str]:
+    """Yield every text in a call."""
     match call:
         case ToolCall():
-            yield from _leaves(call.args)
+            yield from _iterate_leaves(call.args)
         case AgentCall():
             yield call.instructions
             yield from (message.content for message in call.input)
@@ -205,22 +205,22 @@ def _said(call: Call) -> Iterator[str]:
             yield call.path
             yield from call.headers.values()
         case MemoryCall():
-            yield from _leaves(msgspec.to_builtins(call.value, enc_hook=str))
+            yield from _iterate_leaves(msgspec.to_builtins(call.value, enc_hook=str))
 
 
-def _leaves(value: Any) -> Iterator[str]:
+def _iterate_leaves(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
             yield str(key)
-            yield from _leaves(item)
+            yield from _iterate_leaves(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _leaves(item)
+            yield from _iterate_leaves(item)
 
 
-GROUP = "hookline.handlers"
+ENTRY_POINT_GROUP = "hookline.handlers"
 BUILT_IN = {
     name: f"hookline.registry._catalog:{name.replace('-', '_')}"
     for name in (
@@ -228,9 +228,9 @@ BUILT_IN = {
         *("redact", "require-approval", "scan-injections"),
     )
 }
-"""Handlers that hookline brings along, and where they are; nobody else's entry point takes their names."""
-OWN = ("id", "point", "priority", "tenant_id", "inherit")
-"""Arguments that a factory may ask for; they come from the definition itself, never from its `config`."""
+"""The built-in handlers by name; entry points of other packages cannot take these names."""
+DEFINITION_ARGUMENTS = ("id", "point", "priority", "tenant_id", "inherit")
+"""Parameters of a factory that are filled from the definition's own fields, never from its `config`."""
 REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z]\w*)", re.ASCII)
 
 Factory = Callable[..., Any]
@@ -240,12 +240,12 @@ class HandlerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A handler that definitions may name.
 
     Attributes:
-        name: How they name it.
-        provided_by: The package that brings it along.
-        description: What it does: the first line of its documentation; `""` if it cannot be loaded.
-        parameters: Names of what `config` may hold.
-        required: Those of them that it must hold.
-        problem: Why it cannot be loaded; `""` if it can.
+        name: The name of the handler.
+        provided_by: The package that provides it.
+        description: What it does: the first line of its docstring; `""` if it cannot be loaded.
+        parameters: The keys that `config` may have.
+        required: The keys that `config` must have.
+        problem: Why the handler cannot be loaded; `""` if it can.
     """
 
     name: str
@@ -257,15 +257,15 @@ class HandlerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class HandlerCatalog:
-    """Everything that a definition may name as its handler. What is not in it is refused, and never imported.
+    """The handlers that definitions may name. A handler that is not in the catalog is refused, and never imported.
 
     A handler is made by a factory: a function that is called with the `config` of the definition as keyword arguments,
-    and returns what is called at the definition's point, or a whole `Hooks` bundle. If it has parameters named `id`,
-    `point`, `priority`, `tenant_id` or `inherit`, or takes any, these come from the definition.
+    and returns the function for the definition's point, or a whole `Hooks` bundle. Its parameters `id`, `point`,
+    `priority`, `tenant_id` and `inherit` come from the definition; `**options` receives all of them but `point`.
 
     Args:
-        modules: Modules whose public functions may be named as `module:function`. Those that a module has only
-            imported from elsewhere are not among them, unless they are in its `__all__`.
+        modules: Modules whose public functions may be named as `module:function`. A function that a module only
+            imports from elsewhere may not be named, unless it is in the module's `__all__`.
 
     Raises:
         HookUsageError: If a module is no dotted name.
@@ -276,34 +276,34 @@ class HandlerCatalog:
             raise HookUsageError(f"`modules` are dotted names of modules; got {modules!r:.200}.")
         self._modules = frozenset(modules)
         self._installed: dict[str, list[EntryPoint]] = {}
-        for entry in entry_points(group=GROUP):
+        for entry in entry_points(group=ENTRY_POINT_GROUP):
             if entry.name not in BUILT_IN:
                 self._installed.setdefault(entry.name, []).append(entry)
         self._loaded: dict[str, Factory] = {}
 
     def __contains__(self, reference: str) -> bool:
-        """Whether a definition may name it; nothing is imported to find out."""
+        """Return whether a definition may name a handler; nothing is imported to find out."""
         match = REFERENCE.fullmatch(reference)
         if match is not None:
             return match[1] in self._modules
         return reference in BUILT_IN or len(self._installed.get(reference, ())) == 1
 
     def entries(self) -> list[HandlerEntry]:
-        """The handlers that have a name of their own, by name. All of them are loaded."""
-        return [self._entry(name) for name in sorted({*BUILT_IN, *self._installed})]
+        """List the built-in and installed handlers by name, loading all of them."""
+        return [self._describe(name) for name in sorted({*BUILT_IN, *self._installed})]
 
     def build(self, definition: HookDefinition) -> Any:
-        """What the handler of a definition is: something to call, or a bundle.
+        """Call the factory of a definition's handler, and return the function or the bundle that it makes.
 
         Args:
             definition: A checked definition with a `handler`.
 
         Raises:
-            DefinitionError: If it may not be named, cannot be loaded, or refuses the `config`.
+            DefinitionError: If the handler may not be named, cannot be loaded, or refuses the `config`.
         """
         reference = definition.handler or ""
-        factory = self._factory(reference)
-        arguments = self._arguments(factory, reference, definition)
+        factory = self._get_factory(reference)
+        arguments = self._bind_arguments(factory, reference, definition)
         try:
             built = factory(**arguments)
         except Exception as error:
@@ -317,9 +317,9 @@ class HandlerCatalog:
             )
         return built
 
-    def _factory(self, reference: str) -> Factory:
+    def _get_factory(self, reference: str) -> Factory:
         if reference not in self:
-            raise DefinitionError("handler_not_allowed", "$.handler", self._refusal(reference))
+            raise DefinitionError("handler_not_allowed", "$.handler", self._explain_refusal(reference))
         factory = self._loaded.get(reference)
         if factory is None:
             try:
@@ -351,21 +351,21 @@ class HandlerCatalog:
             )
         return factory
 
-    def _refusal(self, reference: str) -> str:
+    def _explain_refusal(self, reference: str) -> str:
         if len(self._installed.get(reference, ())) > 1:
             return f"several installed packages have an entry point {reference!r}; uninstall all but one"
         names = ", ".join(sorted({*BUILT_IN, *self._installed}))
         modules = f", or a function in {', '.join(sorted(self._modules))}" if self._modules else ""
         return f"{reference!r:.200} is no handler that may be named; there are {names}{modules}"
 
-    def _arguments(self, factory: Factory, reference: str, definition: HookDefinition) -> dict[str, Any]:
-        """What the factory is called with: copies, which it may keep and change."""
+    def _bind_arguments(self, factory: Factory, reference: str, definition: HookDefinition) -> dict[str, Any]:
+        """Return the keyword arguments for a factory: a copy of the `config`, and fields of the definition."""
         config: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(definition.config))
         try:
             signature = inspect.signature(factory)
         except (TypeError, ValueError):
             raise DefinitionError("handler_broken", "$.handler", f"{reference!r} does not say what it takes") from None
-        wanted = _asked_for(signature)
+        wanted = _definition_arguments(signature)
         taken = sorted(set(config) & set(wanted))
         if taken:
             raise DefinitionError(
@@ -381,15 +381,15 @@ class HandlerCatalog:
             ) from None
         return arguments
 
-    def _entry(self, name: str) -> HandlerEntry:
+    def _describe(self, name: str) -> HandlerEntry:
         installed = self._installed.get(name, ())
         package = installed[0].dist.name if installed and installed[0].dist is not None else "hookline"
         try:
-            factory = self._factory(name)
+            factory = self._get_factory(name)
             parameters = inspect.signature(factory).parameters
         except (DefinitionError, TypeError, ValueError) as error:
             return HandlerEntry(name=name, provided_by=package, problem=getattr(error, "problem", str(error)))
-        own = _asked_for(inspect.signature(factory))
+        own = _definition_arguments(inspect.signature(factory))
         named = {
             key: parameter
             for key, parameter in parameters.items()
@@ -404,8 +404,8 @@ class HandlerCatalog:
         )
 
 
-def _asked_for(signature: inspect.Signature) -> list[str]:
-    """The arguments of a factory that come from the definition."""
+def _definition_arguments(signature: inspect.Signature) -> list[str]:
+    """Return the names of a factory's parameters that are filled from the definition's own fields."""
     parameters: Mapping[str, inspect.Parameter] = signature.parameters
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return [name for name in OWN if name in parameters or (anything and name != "point")]
+    return [name for name in DEFINITION_ARGUMENTS if name in parameters or (anything and name != "point")]

@@ -1,4 +1,4 @@
-"""`HookDefinition`: a hook as data, that can be stored, switched and shown; and the points where one may stand."""
+"""`HookDefinition`: a hook as data, with its validation, and the points at which a hook may stand."""
 
 import math
 import re
@@ -26,19 +26,19 @@ __all__ = [
     "check_request",
     "check_tenant_id",
     "is_id",
+    "normalize_keys",
     "point_of",
     "read_definition",
-    "spelled",
 ]
 
 KINDS: tuple[Kind, ...] = ("before", "guard", "after", "around")
 DEEPEST = 64
 LARGEST_CONFIG = 64 * 1024
-"""Bytes of JSON that a configuration may have."""
+"""Largest `config`, in bytes of JSON."""
 RESERVED_IDS = frozenset({"handlers", "logs", "stats", ".", ".."})
-"""What else may follow `/v1/hooks/` in the HTTP API: a definition of that id could not be reached there."""
+"""Ids that would collide with other paths under `/v1/hooks/` in the HTTP API."""
 READ_ONLY = frozenset({"id", "tenantId", "source", "revision", "createdAt", "updatedAt", "problem"})
-"""Fields, by their names on the wire, that no change may set."""
+"""Fields (wire names) that a change may not set."""
 
 Text = Annotated[str, Meta(max_length=2000)]
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
@@ -49,13 +49,13 @@ Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
 
 class Point(NamedTuple):
-    """A place where a hook may stand.
+    """A point at which a hook may stand: an event, or a kind of interceptor of a call.
 
     Attributes:
         name: Wire name of an event (`"afterStep"`), or call and kind (`"ToolCall.guard"`).
-        event: The event that an observer is told of.
-        call: The call that an interceptor stands in the way of.
-        kind: How it stands there.
+        event: The event, for an observer.
+        call: The call, for an interceptor.
+        kind: The kind of interceptor.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Point(NamedTuple):
 
     @property
     def has_tool(self) -> bool:
-        """Whether what happens there is about a tool."""
+        """Whether the event or call is about a tool."""
         return self.call is ToolCall or self.event in TOOL_EVENTS
 
 
@@ -77,35 +77,35 @@ POINTS: Mapping[str, Point] = {
         for kind in KINDS
     },
 }
-"""The forty-eight places where a hook may stand: the sixteen events, and four kinds for each of the eight calls."""
+"""The 48 points by name: the sixteen events, and four kinds of interceptors for each of the eight calls."""
 
 
 class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A hook as data. Exactly one of `handler`, `webhook` and `script` says what it does.
+    """A hook as data. Exactly one of `handler`, `webhook` and `script` is set.
 
     Attributes:
-        id: Names it, also in records and denials; `hook_` and twelve hex digits unless given.
-        name: What people call it; unique for a tenant and a point.
-        point: Where it stands: one of `POINTS`.
-        description: What it is for.
-        priority: Place among the interceptors, 0 (outermost) to 1000. The order of observers follows it too.
+        id: The id of the hook, also in records and denials; `hook_` and twelve hex digits by default.
+        name: A name for people; unique for a tenant and a point.
+        point: The point at which the hook stands: one of `POINTS`.
+        description: What the hook is for.
+        priority: Order among the interceptors, 0 (outermost) to 1000. The order of observers follows it too.
         handler: Name of an installed handler, or `module:attribute` in one of the configured modules.
-        webhook: Where to deliver the event instead. Of `beforeToolCall`, a control decides about the call.
-        script: A file in the folder of scripts to run instead.
+        webhook: The webhook that delivers the event. A control of `beforeToolCall` decides about the call.
+        script: A file in the folder of scripts.
         tool: Glob over `toolset/tool_name`; one without a `/` means `*/<glob>`. Tool calls and tool events only.
-        timeout: Seconds that it may take; `None` for what is usual.
-        enabled: Whether it takes part in the next run.
-        tenant_id: Whose runs it is for; `""` for those of every tenant: a system hook.
-        config: Arguments of the handler, or what a script is told.
-        on_error: Of an interceptor: what becomes of the call when it fails. `"closed"` denies it.
-        inherit: Whether it goes along into the operations of sub-agents. Unless given, one that stands at a call does,
-            and one that is told of events does not.
-        tags: Words to find it by.
-        source: `"api"`, or the file where it stands. Set by the registry, as is all that follows.
-        revision: Of its last change, counted over all definitions.
-        created_at: Seconds since 1970.
-        updated_at: Seconds since 1970.
-        problem: Why it cannot run in the process that was asked; `""` if it can.
+        timeout: Seconds that the hook may take; `None` for the default.
+        enabled: Whether the hook takes part in the next run.
+        tenant_id: The tenant for whose runs the hook is; `""` is a system hook, for the runs of every tenant.
+        config: Arguments of the handler, or configuration for the script.
+        on_error: For an interceptor: what happens to the call if the hook fails. `"closed"` denies it.
+        inherit: Whether the operations of sub-agents inherit the hook. By default, an interceptor is inherited and an
+            observer is not.
+        tags: Words to find the hook by.
+        source: `"api"`, or the file in which the definition stands. Set by the registry, like all that follow.
+        revision: The revision of its last change, counted over all definitions.
+        created_at: When it was created, in unix seconds.
+        updated_at: When it was last changed, in unix seconds.
+        problem: Why the hook cannot run in the process that was asked; `""` if it can.
     """
 
     id: Id = ""
@@ -138,27 +138,27 @@ class HookDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
     @property
     def runs(self) -> Literal["handler", "webhook", "script"]:
-        """What it does: run a handler, deliver to a webhook, or run a script."""
+        """Which of the three fields is set: `"handler"`, `"webhook"` or `"script"`."""
         return "handler" if self.handler is not None else "webhook" if self.webhook is not None else "script"
 
     @property
     def inherits(self) -> bool:
-        """Whether it goes along into the operations of sub-agents: what it says, or what is usual at its point."""
+        """Whether the operations of sub-agents inherit the hook: its `inherit`, or the default of its point."""
         if self.inherit is not None:
             return self.inherit
         return self.point in POINTS and POINTS[self.point].call is not None
 
 
 def is_id(text: str) -> bool:
-    """Whether a definition may have that id."""
+    """Return whether a text is a valid id of a definition."""
     return 0 < len(text) <= 100 and re.fullmatch(r"[A-Za-z0-9_.-]+", text) is not None
 
 
 def check_tenant_id(tenant_id: object) -> None:
-    """Refuse what cannot be the id of a tenant.
+    """Check the id of a tenant.
 
     Raises:
-        DefinitionError: That says why.
+        DefinitionError: If it is invalid.
     """
     try:
         msgspec.json.encode(msgspec.convert(tenant_id, Tenant))
@@ -167,12 +167,16 @@ def check_tenant_id(tenant_id: object) -> None:
 
 
 def point_of(definition: HookDefinition) -> Point:
-    """Where a checked definition stands."""
+    """Return the point of a checked definition."""
     return POINTS[definition.point]
 
 
-def spelled(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping with its keys in the spelling of the wire, whichever of the two it came in."""
+def normalize_keys(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the keys of a definition to camelCase, whether they come in snake_case or camelCase.
+
+    Raises:
+        DefinitionError: If a key is no text, or is given in both spellings.
+    """
     found: dict[str, Any] = {}
     for key, value in given.items():
         if not isinstance(key, str):
@@ -181,29 +185,29 @@ def spelled(given: Mapping[str, Any]) -> dict[str, Any]:
         wire = first + "".join(word.title() for word in rest) if first else key
         if wire in found:
             raise DefinitionError("invalid", f"$.{wire}", f"`{wire}` is given in two spellings; leave one out")
-        found[wire] = spelled(value) if wire == "webhook" and isinstance(value, Mapping) else value
+        found[wire] = normalize_keys(value) if wire == "webhook" and isinstance(value, Mapping) else value
     return found
 
 
 def read_definition(given: object) -> HookDefinition:
-    """A definition of what was given, every field of which is what it must be.
+    """Parse and validate a definition.
 
     Args:
-        given: A definition, or a mapping with its fields in either spelling.
+        given: A definition, or a mapping with its fields, in snake_case or camelCase.
 
     Raises:
-        DefinitionError: If it is none, or a field of it has no proper value.
+        DefinitionError: If it is no definition, or a field has an invalid value.
     """
     try:
-        # A struct that was made in Python has not been looked at yet.
+        # A struct that was made in Python has not been validated yet.
         plain = msgspec.to_builtins(given)
         if not isinstance(plain, dict):
             raise DefinitionError(
                 "invalid", "$", f"a definition is a mapping with its fields; got {type(given).__name__}"
             )
-        definition = check_definition(msgspec.convert(spelled(plain), HookDefinition))
+        definition = check_definition(msgspec.convert(normalize_keys(plain), HookDefinition))
     except msgspec.ValidationError as error:
-        raise _bad_field(str(error)) from None
+        raise _field_error(str(error)) from None
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, DefinitionError):
             raise
@@ -215,10 +219,10 @@ def read_definition(given: object) -> HookDefinition:
 
 
 def check_definition(definition: HookDefinition) -> HookDefinition:
-    """Refuse a definition whose fields do not go together.
+    """Check that the fields of a definition go together, and return it.
 
     Raises:
-        DefinitionError: That says which, and how to fix it.
+        DefinitionError: If they do not.
     """
     point = POINTS.get(definition.point)
     if point is None:
@@ -275,7 +279,7 @@ def _check_config(definition: HookDefinition) -> None:
 
 
 def _check_texts(definition: HookDefinition) -> None:
-    """Refuse what cannot be written, as half of a character that takes two."""
+    """Raise if a text cannot be encoded as UTF-8, such as a lone surrogate."""
     try:
         msgspec.json.encode(definition)
     except ValueError:
@@ -309,13 +313,13 @@ def _check_webhook(definition: HookDefinition, point: Point, webhook: Webhook) -
 
 
 def _place_in_webhook(problem: str) -> str:
-    """The field that a problem of a webhook names first."""
+    """Return the JSON path of the first field that an error of a webhook names."""
     wire = dict(zip(Webhook.__struct_fields__, Webhook.__struct_encode_fields__, strict=True))
     named = next((wire[name] for name in re.findall(r"`(\w+)`", problem) if name in wire), None)
     return "$.webhook" if named is None else f"$.webhook.{named}"
 
 
-def _bad_field(message: str) -> DefinitionError:
+def _field_error(message: str) -> DefinitionError:
     reason, _, path = message.rpartition(" - at `")
     if not reason:
         reason, path = message, "$"
@@ -327,17 +331,17 @@ def _bad_field(message: str) -> DefinitionError:
 
 
 def check_request(definition: HookDefinition, variables: Container[str]) -> None:
-    """Refuse a webhook that would reach into the process that delivers it.
+    """Refuse a webhook that would use resources of the process that delivers it.
 
-    A header could carry any variable of the environment to a receiver of the tenant's choice; a named key could sign
-    for somebody else; and a function that is served in the process expects its own callers.
+    A header could send any environment variable to a receiver of the tenant's choice, a named key could sign for
+    somebody else, and a function served under `local://` expects deliveries of its own process only.
 
     Args:
-        definition: What came.
-        variables: Variables of the environment that headers may name.
+        definition: The definition to check.
+        variables: Environment variables that headers may name.
 
     Raises:
-        DefinitionError: That says what is not allowed.
+        DefinitionError: If the webhook uses something that is not allowed.
     """
     webhook = definition.webhook
     if webhook is None:

@@ -1,7 +1,7 @@
-"""Trying a hook out: on a sample, alone, once, and without a trace.
+"""Try a hook out on a sample event or call, without side effects in hookline.
 
-The hook is made anew and called by itself. No chain and no dispatcher is involved, so no record of it reaches a log, a
-statistic or whoever watches hooks; and what the running hook has counted stays as it is.
+A new hook is built and called directly. No chain and no dispatcher is involved, so that no record of it reaches logs,
+statistics or signals, and the counters of the running hook stay as they are.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from hookline.registry._definition import HookDefinition, Point, point_of
 from hookline.registry._errors import DefinitionError
 from hookline.webhooks import payload_of
 
-__all__ = ["DryRun", "Sample", "dry_run", "sample_of"]
+__all__ = ["DryRun", "DryRunSample", "build_sample", "dry_run"]
 
 WIRE_NAMES = {"apiName": "tool_name", "api_name": "tool_name", "identifier": "toolset"}
-"""Fields whose JSON name is another word."""
+"""Fields whose wire name is another word than their Python name."""
 
 EMPTY: dict[object, Any] = {str: "", int: 0, float: 0.0, bool: False, bytes: b"", dict: {}, list: []}
 TEXTS = {
@@ -40,74 +40,78 @@ TEXTS = {
     "method": "GET",
     "path": "/",
 }
-"""What stands for a text that is not given, where an empty one would be misleading."""
+"""Default texts of fields for which an empty text would be misleading."""
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """What a hook is tried out on.
+class DryRunSample(msgspec.Struct, frozen=True, kw_only=True):
+    """The input of a dry run.
 
     Attributes:
         subject: The event or the call.
-        result: The result of the call.
+        result: The result of the call, for a hook after the call.
     """
 
     subject: Any
     result: Any = None
 
 
-def sample_of(point: Point, given: object, tenant_id: str) -> Sample:
-    """The sample of what was given; fields that are missing are filled in.
+def build_sample(point: Point, given: object, tenant_id: str) -> DryRunSample:
+    """Build a sample, filling in the fields that are missing.
 
     Args:
-        point: Where the hook stands.
-        given: An event or a call, or a mapping with some of its fields, and `result` with some of the result's.
-        tenant_id: Whose it is, unless it says so.
+        point: The point of the hook.
+        given: An event or a call, or a mapping with some of its fields, and `result` with some fields of the result.
+        tenant_id: The tenant of the sample, unless it has one.
 
     Raises:
-        DefinitionError: If it is no sample for that point.
+        DefinitionError: If the sample does not fit the point.
     """
     kind = point.event or point.call
     assert kind is not None
     if isinstance(given, EventFields | Call):
         if not isinstance(given, kind):
-            raise _bad("$.sample", f"{point.name} takes a {kind.__name__}; got a {type(given).__name__}")
-        return Sample(subject=given, result=_filled(CALLS[type(given)], {}) if isinstance(given, Call) else None)
+            raise _sample_error("$.sample", f"{point.name} takes a {kind.__name__}; got a {type(given).__name__}")
+        return DryRunSample(
+            subject=given, result=_fill_struct(CALLS[type(given)], {}) if isinstance(given, Call) else None
+        )
     if not isinstance(given, Mapping):
-        raise _bad("$.sample", f"a sample is a mapping with fields of a {kind.__name__}; got {type(given).__name__}")
+        raise _sample_error(
+            "$.sample", f"a sample is a mapping with fields of a {kind.__name__}; got {type(given).__name__}"
+        )
     fields = {_snake(str(key)): value for key, value in given.items()}
     kind_of_result = CALLS[point.call] if point.call is not None else None
-    result = _result(kind_of_result, fields.pop("result", {})) if kind_of_result is not None else None
+    result = _build_result(kind_of_result, fields.pop("result", {})) if kind_of_result is not None else None
     if point.event is not None:
         fields.pop("type", None)
     fields.setdefault("tenant_id", tenant_id)
-    subject = _filled(kind, fields)
+    subject = _fill_struct(kind, fields)
     problem = check_fields(subject) if isinstance(subject, Call) else None
     if problem is not None:
-        raise _bad("$.sample", problem)
-    return Sample(subject=subject, result=result)
+        raise _sample_error("$.sample", problem)
+    return DryRunSample(subject=subject, result=result)
 
 
-def _result(kind: type[msgspec.Struct], given: object) -> Any:
+def _build_result(kind: type[msgspec.Struct], given: object) -> Any:
     if isinstance(given, Mapping):
-        return _filled(kind, {_snake(str(key)): value for key, value in given.items()}, "$.sample.result")
+        return _fill_struct(kind, {_snake(str(key)): value for key, value in given.items()}, "$.sample.result")
     try:
         return result_of(kind, given)
     except HookUsageError as error:
-        raise _bad("$.sample.result", str(error)) from None
+        raise _sample_error("$.sample.result", str(error)) from None
 
 
-def _filled(kind: type[Any], fields: dict[str, Any], path: str = "$.sample") -> Any:
-    """A struct of some of its fields."""
+def _fill_struct(kind: type[Any], fields: dict[str, Any], path: str = "$.sample") -> Any:
+    """Build a struct from some of its fields, with defaults for the others."""
     known = {field.name: field for field in msgspec.structs.fields(kind)}
     unknown = sorted(set(fields) - set(known))
     if unknown:
-        raise _bad(f"{path}.{unknown[0]}", f"a {kind.__name__} has no field {unknown[0]!r:.100}")
+        raise _sample_error(f"{path}.{unknown[0]}", f"a {kind.__name__} has no field {unknown[0]!r:.100}")
     wire: dict[str, Any] = {}
     for name, field in known.items():
         if name in fields:
             wire[field.encode_name] = fields[name]
         elif name in TEXTS or field.required:
-            wire[field.encode_name] = TEXTS.get(name, _empty(field.type))
+            wire[field.encode_name] = TEXTS.get(name, _default_value(field.type))
     config = kind.__struct_config__
     if config.tag is not None:
         wire[config.tag_field] = config.tag
@@ -116,15 +120,15 @@ def _filled(kind: type[Any], fields: dict[str, Any], path: str = "$.sample") -> 
     except msgspec.ValidationError as error:
         reason, _, place = str(error).rpartition(" - at `")
         where = place.rstrip("`").removeprefix("$") if reason else ""
-        raise _bad(f"{path}{where}", reason or str(error)) from None
+        raise _sample_error(f"{path}{where}", reason or str(error)) from None
 
 
-def _empty(kind: Any) -> Any:
+def _default_value(kind: Any) -> Any:
     origin = get_origin(kind)
     if origin is Literal:
         return get_args(kind)[0]
     if origin in (types.UnionType, typing.Union):
-        return None if type(None) in get_args(kind) else _empty(get_args(kind)[0])
+        return None if type(None) in get_args(kind) else _default_value(get_args(kind)[0])
     return EMPTY.get(origin or kind)
 
 
@@ -135,7 +139,7 @@ def _snake(key: str) -> str:
     return "".join(f"_{character.lower()}" if character.isupper() else character for character in key)
 
 
-def _bad(path: str, problem: str) -> DefinitionError:
+def _sample_error(path: str, problem: str) -> DefinitionError:
     return DefinitionError("invalid", path, problem)
 
 
@@ -143,19 +147,20 @@ Verdict = Literal["passed", "changed", "denied", "asked", "answered", "continued
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a hook did with a sample.
+    """The result of a dry run.
 
     Attributes:
-        hook_id: The hook; `""` if it is not stored.
-        point: Where it was asked.
-        outcome: `"passed"`: it had nothing to say. `"changed"`: the call or the result. `"denied"`, `"asked"` a person,
-            `"answered"` in the call's place, `"continued"` the run. `"failed"`: see `error`. `"skipped"`: the sample is
-            of another tool. `"shown"`: a webhook, see `payload`.
-        reason: Of a denial; or what the person is asked.
-        error: What went wrong; in a run, `on_error` would say what becomes of the call.
-        call: The call as it goes on.
-        result: The result as it goes on, or the answer.
-        payload: What the webhook would be sent.
+        hook_id: The id of the hook; `""` if it is not stored.
+        point: The point at which the hook stands.
+        outcome: `"passed"`: the hook changed nothing. `"changed"`: it changed the call or the result. `"denied"`: it
+            denied the call. `"asked"`: it asked for a person's approval. `"answered"`: it answered in the call's place.
+            `"continued"`: it continued the run. `"failed"`: see `error`. `"skipped"`: the sample is of another tool.
+            `"shown"`: the hook is a webhook, see `payload`.
+        reason: The reason of a denial, or the prompt for the person.
+        error: The error; in a run, `on_error` would decide about the call.
+        call: The changed call.
+        result: The changed result, or the answer.
+        payload: The body that the webhook would send.
         duration_ms: How long the hook took.
     """
 
@@ -174,71 +179,73 @@ async def dry_run(builder: Builder, definition: HookDefinition, given: object, *
     """Try a definition out on a sample.
 
     Args:
-        builder: Makes the hook, anew.
+        builder: Builds a new hook.
         definition: The definition, enabled or not.
-        given: The sample, or what it is made of.
-        timeout: Seconds that it may take.
+        given: The event or call, or a mapping with some of its fields.
+        timeout: Seconds that the hook may take.
 
     Raises:
-        DefinitionError: If the definition cannot work, or the sample is none for it.
-        HookUsageError: If the timeout is no number of seconds.
+        DefinitionError: If the definition is invalid, or the sample does not fit its point.
+        HookUsageError: If the timeout is no valid number of seconds.
     """
     try:
         check_timeout(timeout, "dry_run")
     except HookDefinitionError as error:
         raise HookUsageError(f"{error.problem}.") from None
     point = point_of(definition)
-    sample = sample_of(point, given, definition.tenant_id)
-    hook = builder.fresh(msgspec.structs.replace(definition, id=definition.id or "hook_new"))
+    sample = build_sample(point, given, definition.tenant_id)
+    hook = builder.build_new(msgspec.structs.replace(definition, id=definition.id or "hook_new"))
     if point.has_tool:
         matches = tool_matcher(definition.tool)
         if matches is not None and not matches(f"{sample.subject.toolset}/{sample.subject.tool_name}"):
-            return _of(definition, "skipped")
+            return _report(definition, "skipped")
     if isinstance(hook, Hook):
         data = hook.data()
         assert data is not None
         sent = msgspec.json.decode(payload_of(data, msgspec.to_builtins(sample.subject, enc_hook=str)))
-        return _of(definition, "shown", payload=sent)
+        return _report(definition, "shown", payload=sent)
     assert isinstance(hook, Hooks)
     started = perf_counter()
     try:
         async with asyncio.timeout(timeout):
-            report = await _tried(definition, point, _handlers(hook, point), sample)
+            report = await _run_handlers(definition, point, _select_handlers(hook, point), sample)
     except TimeoutError:
-        report = _of(definition, "failed", error=f"it took more than the {timeout:g} s that it had")
+        report = _report(definition, "failed", error=f"it took more than the {timeout:g} s that it had")
     except DefinitionError:
         raise
     except Exception as error:
-        report = _of(definition, "failed", error=f"{type(error).__name__}: {message_of(error)}")
+        report = _report(definition, "failed", error=f"{type(error).__name__}: {message_of(error)}")
     return msgspec.structs.replace(report, duration_ms=(perf_counter() - started) * 1e3)
 
 
-def _handlers(bundle: Hooks, point: Point) -> list[Callable[..., Any]]:
-    """What a bundle would call at a point; a factory's may have more than one hook there."""
+def _select_handlers(bundle: Hooks, point: Point) -> list[Callable[..., Any]]:
+    """Return the handlers of a bundle at a point; a factory's bundle may have several."""
     if point.event is not None:
         return [each.handler for each in bundle.observers if each.event is point.event and each.handler is not None]
     placed = [each for each in bundle.interceptors if each.call is point.call and each.kind == point.kind]
     return [each.handler for each in sorted(placed, key=lambda each: each.priority)]
 
 
-async def _tried(
-    definition: HookDefinition, point: Point, handlers: list[Callable[..., Any]], sample: Sample
+async def _run_handlers(
+    definition: HookDefinition, point: Point, handlers: list[Callable[..., Any]], sample: DryRunSample
 ) -> DryRun:
-    """What the handlers do with the sample; the first one with something to say has the word."""
+    """Call the handlers one after another, up to the first that does something."""
     for handler in handlers:
         if point.event is not None:
-            await _called(handler, sample.subject)
+            await _call_handler(handler, sample.subject)
             continue
-        report = await _asked(definition, point, handler, sample)
+        report = await _run_interceptor(definition, point, handler, sample)
         if report.outcome != "passed":
             return report
-    return _of(definition, "passed")
+    return _report(definition, "passed")
 
 
-async def _asked(definition: HookDefinition, point: Point, handler: Callable[..., Any], sample: Sample) -> DryRun:
+async def _run_interceptor(
+    definition: HookDefinition, point: Point, handler: Callable[..., Any], sample: DryRunSample
+) -> DryRun:
     call, result = sample.subject, sample.result
     if point.kind == "after":
-        said = await _called(handler, call, result)
+        said = await _call_handler(handler, call, result)
     elif point.kind == "around":
         inner: list[Call] = []
 
@@ -246,58 +253,62 @@ async def _asked(definition: HookDefinition, point: Point, handler: Callable[...
             inner.append(changed)
             return result
 
-        said = await _called(handler, call, call_next)
+        said = await _call_handler(handler, call, call_next)
         if said is None and not inner:
             raise HookUsageError("it returned None without an outcome of `call_next`")
         if inner and (said is None or said is result):
-            return _report(definition, point, call, inner[0], result)
+            return _interpret_answer(definition, point, call, inner[0], result)
     else:
-        said = await _called(handler, call)
-    return _report(definition, point, call, said, result)
+        said = await _call_handler(handler, call)
+    return _interpret_answer(definition, point, call, said, result)
 
 
-def _report(definition: HookDefinition, point: Point, call: Call, said: Any, result: Any) -> DryRun:
-    """What a hook said, as far as it may say that where it stands."""
+def _interpret_answer(definition: HookDefinition, point: Point, call: Call, said: Any, result: Any) -> DryRun:
+    """Convert the return value of an interceptor into a report.
+
+    Raises:
+        HookUsageError: If an interceptor of that kind may not return such a value.
+    """
     before, after = point.kind in ("before", "around"), point.kind in ("after", "around")
     kind = CALLS[type(call)]
     if said is None or said is call or (after and said is result):
-        return _of(definition, "passed")
+        return _report(definition, "passed")
     if isinstance(said, Deny):
-        return _of(definition, "denied", reason=said.reason)
+        return _report(definition, "denied", reason=said.reason)
     if isinstance(said, Ask) and point.kind != "after":
-        return _of(definition, "asked", reason=said.prompt)
+        return _report(definition, "asked", reason=said.prompt)
     if isinstance(said, Respond) and before:
-        return _of(definition, "answered", result=_plain(result_of(kind, said.answer)))
+        return _report(definition, "answered", result=_to_plain(result_of(kind, said.answer)))
     if isinstance(said, type(call)) and before:
         problem = check_changed(said, call)
         if problem is None:
-            return _of(definition, "changed", call=_plain(said))
+            return _report(definition, "changed", call=_to_plain(said))
     elif isinstance(said, kind) and after:
         problem = check_result(said)
         if problem is None:
-            return _of(definition, "changed", result=_plain(said))
+            return _report(definition, "changed", result=_to_plain(said))
     elif isinstance(said, Continue) and point.name == "AgentCall.after":
-        return _of(definition, "continued", reason=said.input)
+        return _report(definition, "continued", reason=said.input)
     else:
         problem = f"returned a {type(said).__name__}, which a {point.kind} of a {type(call).__name__} may not"
     raise HookUsageError(f"it {problem}")
 
 
-async def _called(handler: Callable[..., Any], *arguments: Any) -> Any:
-    """What a handler returns. A plain one runs in a thread, so that it cannot hold up the process that tries it out."""
+async def _call_handler(handler: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a handler. A plain function runs in a thread, so that it cannot block the event loop."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return await handler(*arguments)
     said = await asyncio.to_thread(handler, *arguments)
     return await said if inspect.isawaitable(said) else said
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, Exception):
         return f"{type(value).__name__}: {message_of(value)}"
     return msgspec.to_builtins(value, enc_hook=str)
 
 
-def _of(
+def _report(
     definition: HookDefinition,
     outcome: Verdict,
     *,

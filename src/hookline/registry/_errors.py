@@ -1,13 +1,13 @@
-"""What goes wrong with stored hooks.
+"""Errors of stored hooks: definitions, files of definitions, quotas and scripts.
 
 ```
 HooklineError
-├── DefinitionError (ValueError)            a definition that cannot work
-│   └── DefinitionFileError                 and the file and the line where it stands
-├── DefinitionNotFoundError (LookupError)   nobody knows its id, or it is another tenant's
-├── DefinitionConflictError                 somebody changed it meanwhile, or its name is taken
-├── QuotaError                              the tenant has as many as it may have
-└── ScriptError                             a script that gave no valid answer
+├── DefinitionError (ValueError)            a definition is invalid, or may not be changed
+│   └── DefinitionFileError                 ... in a file, with the line
+├── DefinitionNotFoundError (LookupError)   there is no such definition, or it is another tenant's
+├── DefinitionConflictError                 it was changed meanwhile, or its id or name is taken
+├── QuotaError                              the tenant's quota of definitions is used up
+└── ScriptError                             a script failed, or gave no valid answer
 ```
 """
 
@@ -32,14 +32,14 @@ ScriptCode = Literal["gone", "not_started", "exit_code", "timeout", "too_much_ou
 
 @define_error("The definition cannot be used ({code}): {problem}, at {path}")
 class DefinitionError(HooklineError, ValueError):
-    """A definition cannot work as it was given; nothing was changed.
+    """A definition is invalid or cannot be changed; nothing was changed.
 
     Attributes:
-        code: What is wrong, to switch on: `"invalid"` (a field has no proper value), `"handler_not_allowed"`,
-            `"handler_broken"` (it is allowed, and cannot be loaded), `"config_refused"`, `"point_not_served"` (such a
-            hook cannot stand there), `"webhook_refused"`, `"script_refused"`, `"read_only"`, `"unreadable"` (a file
-            cannot be opened).
-        path: Where, as a JSON path (`$.config.tools`).
+        code: The kind of problem: `"invalid"` (a field has an invalid value), `"handler_not_allowed"`,
+            `"handler_broken"` (the handler cannot be loaded), `"config_refused"`, `"point_not_served"` (the hook does
+            not fit the point), `"webhook_refused"`, `"script_refused"`, `"read_only"`, `"unreadable"` (a file cannot
+            be opened).
+        path: The field, as a JSON path (`$.config.tools`).
         problem: What is wrong, and how to fix it.
     """
 
@@ -50,11 +50,11 @@ class DefinitionError(HooklineError, ValueError):
 
 @define_error()
 class DefinitionFileError(DefinitionError):
-    """A file of definitions cannot be used; what it said before still holds.
+    """A file of definitions is broken; its last valid content stays in force.
 
     Attributes:
         file: The file.
-        line: The line, from 1; `None` where nobody can tell.
+        line: The line, from 1; `None` if it is not known.
     """
 
     file: str
@@ -71,7 +71,7 @@ class DefinitionNotFoundError(HooklineError, LookupError):
     """There is no such definition, or not for this tenant.
 
     Attributes:
-        id: What was asked for.
+        id: The id that was asked for.
     """
 
     id: str
@@ -79,12 +79,12 @@ class DefinitionNotFoundError(HooklineError, LookupError):
 
 @define_error("Hook definition {id!r}: {problem}")
 class DefinitionConflictError(HooklineError):
-    """A definition does not go with what is stored; nothing was changed.
+    """A definition conflicts with a stored one; nothing was changed.
 
     Attributes:
-        id: The definition.
-        problem: What stands in the way, and how to go on.
-        revision: The stored revision, where that is not the expected one.
+        id: The id of the definition.
+        problem: What conflicts, and how to fix it.
+        revision: The stored revision, if it is not the expected one.
     """
 
     id: str
@@ -94,11 +94,11 @@ class DefinitionConflictError(HooklineError):
 
 @define_error("Tenant {tenant_id!r} may have {quota} hook definitions, and that many there are; delete one first.")
 class QuotaError(HooklineError):
-    """A tenant may not have more definitions; nothing was changed.
+    """The quota of a tenant is used up; nothing was changed.
 
     Attributes:
         tenant_id: The tenant.
-        quota: How many it may have.
+        quota: The number of definitions that it may store.
     """
 
     tenant_id: str
@@ -107,11 +107,11 @@ class QuotaError(HooklineError):
 
 @define_error("The script of hook {hook_id!r} gave no valid answer ({code}): {problem}")
 class ScriptError(HooklineError):
-    """A script gave no valid answer.
+    """A script failed, or gave no valid answer.
 
     Attributes:
-        hook_id: The hook.
-        code: What went wrong, to switch on.
+        hook_id: The id of the hook.
+        code: The kind of failure.
         problem: What happened.
     """
 

@@ -1,4 +1,7 @@
-"""Definitions in TOML and YAML files: read as a whole or not at all, with the line of what is wrong.
+"""Read definitions from TOML and YAML files, atomically, with line numbers in errors.
+
+TOML is parsed by the standard library. `tomlkit` parses TOML too, but its items have no positions, so the lines of keys
+are found here, by a scan of a document that is known to be valid.
 
 ```toml
 [[hooks]]
@@ -24,18 +27,18 @@ import msgspec
 
 from hookline._yaml import BadLine, LinedDict, LinedList, plain, read_lined
 from hookline.errors import MissingExtraError, message_of
-from hookline.registry._definition import HookDefinition, read_definition, spelled
+from hookline.registry._definition import HookDefinition, normalize_keys, read_definition
 from hookline.registry._errors import DefinitionError, DefinitionFileError
 
-__all__ = ["Entry", "Files", "Lines", "line_of_key", "lines_of_tables", "load_file", "new_id"]
+__all__ = ["DefinitionFiles", "FileEntry", "Lines", "derive_id", "find_key_line", "find_table_lines", "load_file"]
 
 Lines = dict[str, int]
-"""Where keys stand, from line 1, by their path in an entry: `"webhook"`, `"webhook.timeout"`."""
+"""Line numbers (from 1) of the keys of an entry, by path: `"webhook"`, `"webhook.timeout"`."""
 
 TEXT = re.compile(
     r'"""(?:[^\\]|\\.)*?"""(?!")|' + r"'''.*?'''(?!')|" + r'"(?:[^"\\\n]|\\.)*"|' + r"'[^'\n]*'|#[^\n]*", re.DOTALL
 )
-"""A text of several lines or one, or a comment."""
+"""A string of one or several lines, or a comment."""
 NAME = r"[\"']?[\w-]+[\"']?"
 PATH = rf"{NAME}(?:\s*\.\s*{NAME})*"
 HEADER = re.compile(r"\s*\[\[\s*[\"']?hooks[\"']?\s*\]\]")
@@ -44,9 +47,9 @@ KEY = re.compile(rf"\s*({PATH})\s*=")
 INLINE = re.compile(rf"[\[\]{{}}]|({PATH})\s*=")
 
 
-def line_of_key(text: str, key: str) -> int | None:
-    """The line of a key of the whole document: where it is set, or else that of its first table."""
-    text = _without_texts(text)
+def find_key_line(text: str, key: str) -> int | None:
+    """Return the line of a top-level key: where it is set, else that of its first table."""
+    text = _blank_strings(text)
     name = rf"[\"']?{re.escape(key)}[\"']?\s*"
     before = re.split(r"^\s*\[", text, maxsplit=1, flags=re.MULTILINE)[0]
     found = re.search(rf"^[^\S\n]*{name}[=.]", before, re.MULTILINE)
@@ -54,39 +57,39 @@ def line_of_key(text: str, key: str) -> int | None:
     return None if found is None else text.count("\n", 0, found.start()) + 1
 
 
-def lines_of_tables(text: str, count: int) -> list[tuple[int | None, Lines]]:
-    """Where the tables of `hooks` begin, and their keys stand.
+def find_table_lines(text: str, count: int) -> list[tuple[int | None, Lines]]:
+    """Find the lines of the tables of `hooks` and of their keys.
 
     Args:
         text: The document, which is valid TOML.
-        count: How many there are. Where another number is found, only the line of `hooks` itself is told.
+        count: The number of tables. If the scan finds another number, each table gets the line of `hooks` itself.
     """
-    found = _below_headers(text) or _inline(text)
+    found = _find_table_headers(text) or _find_inline_tables(text)
     if len(found) == count:
         return [*found]
-    line = line_of_key(text, "hooks")
+    line = find_key_line(text, "hooks")
     return [(line, {})] * count
 
 
-def _below_headers(text: str) -> list[tuple[int, Lines]]:
-    """Tables that are written as `[[hooks]]`."""
+def _find_table_headers(text: str) -> list[tuple[int, Lines]]:
+    """Find tables that are written as `[[hooks]]`."""
     found: list[tuple[int, Lines]] = []
     table = ""
-    for line, content in enumerate(_without_texts(text).split("\n"), 1):
+    for line, content in enumerate(_blank_strings(text).split("\n"), 1):
         if HEADER.match(content):
             found.append((line, {}))
             table = ""
         elif found and (header := TABLE.match(content)):
-            _note(found[-1][1], _path(header[1]), line)
-            table = _path(header[1]) + "."
+            _record_line(found[-1][1], _normalize_path(header[1]), line)
+            table = _normalize_path(header[1]) + "."
         elif found and (key := KEY.match(content)):
-            _note(found[-1][1], table + _path(key[1]), line)
+            _record_line(found[-1][1], table + _normalize_path(key[1]), line)
     return found
 
 
-def _inline(text: str) -> list[tuple[int, Lines]]:
-    """Tables that are written as `hooks = [{...}, {...}]`."""
-    text = _without_texts(text, short=True)
+def _find_inline_tables(text: str) -> list[tuple[int, Lines]]:
+    """Find tables that are written as `hooks = [{...}, {...}]`."""
+    text = _blank_strings(text, short=True)
     start = re.search(r"^\s*hooks\s*=\s*(?=\[)", text, re.MULTILINE)
     found: list[tuple[int, Lines]] = []
     depth = 0
@@ -101,26 +104,26 @@ def _inline(text: str) -> list[tuple[int, Lines]]:
             if depth == 0:
                 break
         elif depth == 2:
-            _note(found[-1][1], _path(match[1]), line)
+            _record_line(found[-1][1], _normalize_path(match[1]), line)
     return found
 
 
-def _note(lines: Lines, path: str, line: int) -> None:
-    """Keep the line of a path, and that of what it is in, unless these are known."""
+def _record_line(lines: Lines, path: str, line: int) -> None:
+    """Record the line of a path and of its parents, unless they have one already."""
     for end in (*(match.start() for match in re.finditer(r"\.", path)), len(path)):
         lines.setdefault(path[:end], line)
 
 
-def _path(written: str) -> str:
+def _normalize_path(written: str) -> str:
     return re.sub(r"[\"'\s]", "", written)
 
 
-def _without_texts(text: str, *, short: bool = False) -> str:
-    """A document with its lines, but without its comments and the texts in it.
+def _blank_strings(text: str, *, short: bool = False) -> str:
+    """Blank out comments and strings of a document, keeping its line breaks.
 
     Args:
         text: The document.
-        short: Whether to leave out texts of one line too; a key may be one.
+        short: Whether to blank out strings of one line too; a quoted key is one.
     """
 
     def blank(match: re.Match[str]) -> str:
@@ -133,40 +136,40 @@ def _without_texts(text: str, *, short: bool = False) -> str:
 SUFFIXES = (".toml", ".yaml", ".yml")
 LARGEST_FILE = 8 * 1024 * 1024
 SET_HERE = frozenset({"source", "revision", "createdAt", "updatedAt", "problem"})
-"""Fields that a file may not set."""
+"""Fields (wire names) that a file may not set."""
 
 UNREADABLE = "unreadable"
 LONG_NUMBER = re.compile(r"(?<![0-9A-Za-z_.])[+-]?[0-9][0-9_]{1000,}")
-"""Python reads whole numbers of up to 4,300 digits, or what it is told to, but of 640 in any case."""
+"""A number that Python may refuse: it parses 4,300 digits by default, and 640 under any setting."""
 PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 
 Stamp = tuple[int, int, int]
 
 
-class Entry(NamedTuple):
-    """One definition in a file.
+class FileEntry(NamedTuple):
+    """One definition in a file, as it is written.
 
     Attributes:
-        given: What it says.
-        line: Where it begins; `None` where nobody can tell.
-        lines: Where its keys stand, as far as that is known.
+        given: Its fields.
+        line: The line where it begins; `None` if it is not known.
+        lines: The lines of its keys, as far as they are known.
     """
 
     given: dict[str, Any]
     line: int | None
     lines: Lines
 
-    def line_of(self, path: str) -> int | None:
-        """The line that a JSON path in it means: that of its longest part that is known, or of the entry."""
-        known = {_loose(path): line for path, line in self.lines.items()}
-        left = _loose(path.removeprefix("$").removeprefix("."))
+    def find_line(self, path: str) -> int | None:
+        """Return the line of a JSON path in the entry: that of its longest known parent, else of the entry."""
+        known = {_normalize_spelling(path): line for path, line in self.lines.items()}
+        left = _normalize_spelling(path.removeprefix("$").removeprefix("."))
         while left and left not in known:
             left = re.sub(r"(?:^|[.\[])[^.\[]*$", "", left)
         return known.get(left, self.line)
 
 
-class Files:
-    """The definitions of some files, which are read again when they change.
+class DefinitionFiles:
+    """The definitions of files and folders, which are read again when they change.
 
     Args:
         paths: Files, or folders of files that end in `.toml`, `.yaml` or `.yml`.
@@ -177,9 +180,9 @@ class Files:
         self._stamps: dict[Path, Stamp | None] = {}
         self.definitions: tuple[HookDefinition, ...] = ()
 
-    def changed(self) -> bool:
-        """Whether a file is there that was not, is gone, or was written since it was read last."""
-        stamps = {path: _stamp(path) for path in self._found()}
+    def have_changed(self) -> bool:
+        """Return whether a file was added, removed or written since the last call."""
+        stamps = {path: _file_stamp(path) for path in self._list_files()}
         differs = stamps != self._stamps
         self._stamps = stamps
         return differs
@@ -188,22 +191,22 @@ class Files:
         """Read all files.
 
         Args:
-            check: Looks at each definition.
+            check: Called with each definition; raises if it cannot be used.
 
         Raises:
-            DefinitionFileError: If one of them cannot be used; `definitions` are those of before.
+            DefinitionFileError: If one of the files is broken; `definitions` stay as they were.
         """
         try:
             return self._load(check)
         except DefinitionFileError as error:
             if error.code == UNREADABLE:
-                self._stamps = {}  # nobody writes it when it can be read again
+                self._stamps = {}  # the file may become readable without being written again
             raise
 
     def _load(self, check: Callable[[HookDefinition], object] | None) -> tuple[HookDefinition, ...]:
         taken: dict[tuple[str, str, str], HookDefinition] = {}
         ids: set[tuple[str, str]] = set()
-        for path in self._found():
+        for path in self._list_files():
             for definition, entry in load_file(path, check):
                 name = (definition.tenant_id, definition.point, definition.name)
                 if name in taken or (definition.tenant_id, definition.id) in ids:
@@ -214,7 +217,7 @@ class Files:
         self.definitions = tuple(taken.values())
         return self.definitions
 
-    def _found(self) -> list[Path]:
+    def _list_files(self) -> list[Path]:
         found: list[Path] = []
         for path in self._paths:
             try:
@@ -230,34 +233,34 @@ class Files:
 
 def load_file(
     path: Path, check: Callable[[HookDefinition], object] | None = None
-) -> list[tuple[HookDefinition, Entry]]:
-    """The definitions of a file, each with where it stands.
+) -> list[tuple[HookDefinition, FileEntry]]:
+    """Read the definitions of a file, each with its entry.
 
     Args:
-        path: TOML, or YAML if it ends in `.yaml` or `.yml`; in UTF-8.
-        check: Looks at each definition.
+        path: A TOML file, or a YAML file if it ends in `.yaml` or `.yml`; in UTF-8.
+        check: Called with each definition; raises if it cannot be used.
 
     Raises:
-        DefinitionFileError: If anything in it cannot be used.
+        DefinitionFileError: If the file cannot be read, or a definition in it is invalid.
         MissingExtraError: If PyYAML is not installed and the file needs it.
     """
     file = str(path)
-    data, written = _read(path)
+    data, written = _read_file(path)
     try:
-        entries = _yaml_entries(file, data) if path.suffix in (".yaml", ".yml") else _toml_entries(file, data)
+        entries = _parse_yaml(file, data) if path.suffix in (".yaml", ".yml") else _parse_toml(file, data)
     except (DefinitionFileError, MissingExtraError):
         raise
-    except Exception as error:  # no text may end the looking for changes, whatever a parser makes of it
+    except Exception as error:  # whatever a parser raises, it must not end the task that looks for changes
         raise DefinitionFileError("invalid", "$", f"it cannot be read: {message_of(error)}", file) from error
     found = []
     for nth, entry in enumerate(entries):
         try:
-            definition = _definition(entry.given, file, written)
+            definition = _build_definition(entry.given, file, written)
             if check is not None:
                 check(definition)
         except DefinitionError as error:
             inside = f"$.hooks[{nth}]{error.path.removeprefix('$')}"
-            raise DefinitionFileError(error.code, inside, error.problem, file, entry.line_of(error.path)) from None
+            raise DefinitionFileError(error.code, inside, error.problem, file, entry.find_line(error.path)) from None
         except Exception as error:
             problem = f"it cannot be used: {message_of(error)}"
             raise DefinitionFileError("invalid", f"$.hooks[{nth}]", problem, file, entry.line) from error
@@ -265,16 +268,16 @@ def load_file(
     return found
 
 
-def _read(path: Path) -> tuple[bytes, float]:
-    """What a file holds, and when it was written.
+def _read_file(path: Path) -> tuple[bytes, float]:
+    """Read a file, and return its content and the time when it was written.
 
     Raises:
-        DefinitionFileError: If it is no ordinary file, is too large, or cannot be read; `code` is "unreadable" where a
-            later try may find it readable although it was not written meanwhile.
+        DefinitionFileError: If it is no regular file, is too large, or cannot be read; `code` is "unreadable" if a
+            later try may succeed although the file was not written meanwhile.
     """
     file = str(path)
     try:
-        # Whoever opens a pipe waits for its writer, maybe for ever.
+        # Without O_NONBLOCK, opening a named pipe waits for its writer, maybe forever.
         opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with os.fdopen(opened, "rb") as stream:
             status = os.fstat(opened)
@@ -289,31 +292,31 @@ def _read(path: Path) -> tuple[bytes, float]:
     return data, status.st_mtime
 
 
-def new_id(*parts: str) -> str:
-    """The id of a definition that is always the same for the same parts."""
+def derive_id(*parts: str) -> str:
+    """Derive the id of a definition from its parts, so that the same parts always give the same id."""
     return f"hook_{sha256(chr(0).join(parts).encode(errors='surrogatepass')).hexdigest()[:12]}"
 
 
-def _definition(given: dict[str, Any], file: str, written: float) -> HookDefinition:
-    wire = spelled(given)
+def _build_definition(given: dict[str, Any], file: str, written: float) -> HookDefinition:
+    wire = normalize_keys(given)
     for name in SET_HERE & set(wire):
         raise DefinitionError("read_only", f"$.{name}", f"`{name}` is set by the registry; leave it out")
     definition = read_definition(wire)
     return msgspec.structs.replace(
         definition,
-        id=definition.id or new_id(definition.tenant_id, definition.point, definition.name),
+        id=definition.id or derive_id(definition.tenant_id, definition.point, definition.name),
         source=file,
         created_at=written,
         updated_at=written,
     )
 
 
-def _loose(path: str) -> str:
-    """A path in which both spellings of a field are one."""
+def _normalize_spelling(path: str) -> str:
+    """Normalize a path so that snake_case and camelCase spellings of a field are equal."""
     return path.replace("_", "").casefold()
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _file_stamp(path: Path) -> Stamp | None:
     try:
         status = path.stat()
     except OSError:
@@ -321,7 +324,7 @@ def _stamp(path: Path) -> Stamp | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _yaml_entries(file: str, data: bytes) -> list[Entry]:
+def _parse_yaml(file: str, data: bytes) -> list[FileEntry]:
     try:
         document = read_lined(data, needed_for="Reading definitions from a YAML file")
         if document is None:
@@ -338,14 +341,15 @@ def _yaml_entries(file: str, data: bytes) -> list[Entry]:
             if not isinstance(entry, LinedDict):
                 raise BadLine(line, "a definition is a mapping with its fields")
         return [
-            Entry(plain(entry), line, dict(_yaml_lines(entry))) for line, entry in zip(hooks.lines, hooks, strict=True)
+            FileEntry(plain(entry), line, dict(_iterate_yaml_lines(entry)))
+            for line, entry in zip(hooks.lines, hooks, strict=True)
         ]
     except BadLine as error:
         raise DefinitionFileError("invalid", "$", error.problem, file, error.line) from None
 
 
-def _yaml_lines(value: object, path: str = "") -> Iterator[tuple[str, int]]:
-    """The lines of all that is in a value, each with its path."""
+def _iterate_yaml_lines(value: object, path: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the path and line of everything inside of a value."""
     inner: list[tuple[str, int, object]]
     if isinstance(value, LinedDict):
         inner = [(f"{path}.{key}" if path else key, value.lines[key], each) for key, each in value.items()]
@@ -355,10 +359,10 @@ def _yaml_lines(value: object, path: str = "") -> Iterator[tuple[str, int]]:
         return
     for place, line, each in inner:
         yield place, line
-        yield from _yaml_lines(each, place)
+        yield from _iterate_yaml_lines(each, place)
 
 
-def _toml_entries(file: str, data: bytes) -> list[Entry]:
+def _parse_toml(file: str, data: bytes) -> list[FileEntry]:
     try:
         text = data.decode("utf-8-sig")
         document = tomllib.loads(text)
@@ -371,7 +375,7 @@ def _toml_entries(file: str, data: bytes) -> list[Entry]:
         raise DefinitionFileError("invalid", "$", f"not TOML: {PLACE.sub('', said)}", file, line) from None
     except RecursionError:
         raise DefinitionFileError("invalid", "$", "nested too deeply", file) from None
-    except ValueError as error:  # what Python says of a number that has too many digits
+    except ValueError as error:  # Python's error for a number with too many digits
         number = LONG_NUMBER.search(text)
         place_of_number = None if number is None else text.count("\n", 0, number.start()) + 1
         problem = f"a value cannot be read: {message_of(error)}"
@@ -380,9 +384,9 @@ def _toml_entries(file: str, data: bytes) -> list[Entry]:
     if document:
         key = next(iter(document))
         problem = f"unknown key {key!r:.100}; the file has one, `hooks`"
-        raise DefinitionFileError("invalid", "$", problem, file, line_of_key(text, key))
+        raise DefinitionFileError("invalid", "$", problem, file, find_key_line(text, key))
     if not isinstance(hooks, list) or not all(isinstance(entry, dict) for entry in hooks):
         problem = "`hooks` is a list of tables: [[hooks]]"
-        raise DefinitionFileError("invalid", "$.hooks", problem, file, line_of_key(text, "hooks"))
-    places = lines_of_tables(text, len(hooks))
-    return [Entry(entry, line, lines) for entry, (line, lines) in zip(hooks, places, strict=True)]
+        raise DefinitionFileError("invalid", "$.hooks", problem, file, find_key_line(text, "hooks"))
+    places = find_table_lines(text, len(hooks))
+    return [FileEntry(entry, line, lines) for entry, (line, lines) in zip(hooks, places, strict=True)]

@@ -1,4 +1,4 @@
-"""`ExecutionLog`: what hooks did, kept in a store for a while, to be read, filtered and added up."""
+"""`ExecutionLog`: store what hooks did for a while, to be listed, filtered and summed up."""
 
 import asyncio
 import logging
@@ -34,63 +34,70 @@ from hookline.errors import HookUsageError, StoreUnavailableError
 from hookline.registry._log_rows import (
     ExecutionRow,
     Recorded,
+    build_row,
+    execution_hook_rows,
+    execution_row,
     first_key,
-    hook_rows,
-    key_of,
-    main_row,
+    parse_key,
+    replace_key,
     request_id,
-    respare,
-    row_of,
 )
-from hookline.registry._statistics import Grouping, Statistic, Sums, read_statistics, too_old, write_statistics
+from hookline.registry._statistics import (
+    Grouping,
+    Statistic,
+    StatisticsBuffer,
+    expired_conditions,
+    read_statistics,
+    write_statistics,
+)
 from hookline.signals import ChainRun, ExecutionStatus, HookExecution, chain_ran, hook_executed
 from hookline.store import Page, SqlStore, check_limit, execution_hooks, executions, statistics
 
-__all__ = ["ExecutionLog", "LogWriter", "Sample", "Wanted", "page", "prune", "single", "wanted"]
+__all__ = ["ExecutionLog", "LogQuery", "LogWriter", "SampleFilter", "build_query", "prune_log", "read_page", "read_row"]
 
-TOGETHER = 200
-"""Rows that one transaction forgets."""
+BATCH_SIZE = 200
+"""Rows that are written or deleted in one transaction at most."""
 PAUSE = 0.005
-"""Seconds between two transactions, in which others get their turn."""
+"""Seconds between two transactions that delete rows, so that other writers get their turn."""
 
 
-async def prune(store: SqlStore, *, retention_seconds: float, max_rows: int) -> int:
-    """Forget executions that are too old or too many, and sums that are too old.
+async def prune_log(store: SqlStore, *, retention_seconds: float, max_rows: int) -> int:
+    """Delete executions that are too old or too many, and statistics that are too old.
 
     Args:
-        store: Where they are.
-        retention_seconds: How long they are kept.
-        max_rows: How many are kept.
+        store: The store of the log.
+        retention_seconds: Seconds for which executions are kept.
+        max_rows: Number of executions that are kept.
 
     Returns:
-        How many executions were forgotten.
+        The number of deleted executions.
     """
     oldest = time() - retention_seconds
     async with store.reading() as connection:
         surplus = select(executions.c.id).order_by(executions.c.id.desc()).offset(max_rows).limit(1)
         too_many = (await connection.execute(surplus)).scalar()
     old = executions.c.id < max(first_key(oldest), 0 if too_many is None else too_many + 1)
-    count = await _forget(store, executions, old)
-    for condition in too_old(oldest):
-        await _forget(store, statistics, condition)
+    count = await _delete_old(store, executions, old)
+    for condition in expired_conditions(oldest):
+        await _delete_old(store, statistics, condition)
     return count
 
 
-async def _forget(store: SqlStore, table: Table, old: ColumnElement[bool]) -> int:
+async def _delete_old(store: SqlStore, table: Table, old: ColumnElement[bool]) -> int:
     count = 0
     while True:
         async with store.writing() as connection:
-            done = await _forget_some(connection, table, old)
+            done = await _delete_batch(connection, table, old)
         count += done
-        if done < TOGETHER:
+        if done < BATCH_SIZE:
             return count
         await anyio.sleep(PAUSE)
 
 
-async def _forget_some(connection: AsyncConnection, table: Table, old: ColumnElement[bool]) -> int:
+async def _delete_batch(connection: AsyncConnection, table: Table, old: ColumnElement[bool]) -> int:
     key: list[Any] = list(table.primary_key)
-    # Another process may be at it too: then each forgets its share, and neither waits.
-    some = select(*key).where(old).limit(TOGETHER).with_for_update(skip_locked=True)
+    # `skip_locked`: if another process deletes too, each deletes its share, and neither waits.
+    some = select(*key).where(old).limit(BATCH_SIZE).with_for_update(skip_locked=True)
     if table is executions:
         some = some.order_by(executions.c.id)
     keys = [tuple(row) for row in await connection.execute(some)]
@@ -110,12 +117,12 @@ _no_sorting = select(
         for way in ("sort", "incremental_sort", "seqscan", "bitmapscan")
     )
 )
-"""Until the transaction ends."""
+"""Makes PostgreSQL read a page in the order of an index, until the transaction ends."""
 _row = msgspec.json.Decoder(ExecutionRow).decode
 
 
-class Wanted(NamedTuple):
-    """What a page is to show: that to which all that is given applies."""
+class LogQuery(NamedTuple):
+    """The filters of a page of the log, and its range of keys. A row has to match every filter that is set."""
 
     tenant_id: str | None
     hook_id: str | None
@@ -126,7 +133,7 @@ class Wanted(NamedTuple):
     to_key: int
 
 
-def wanted(
+def build_query(
     tenant_id: str | None,
     *,
     hook_id: str | None = None,
@@ -136,37 +143,39 @@ def wanted(
     since: float | None = None,
     until: float | None = None,
     cursor: str | None = None,
-) -> Wanted:
-    """Check what is asked for.
+) -> LogQuery:
+    """Validate the filters of a page.
 
     Raises:
-        HookUsageError: If it makes no sense.
+        HookUsageError: If a filter is invalid.
     """
     if status is not None and status not in get_args(ExecutionStatus):
         raise HookUsageError(f"`status` is one of {', '.join(get_args(ExecutionStatus))}; got {status!r}.")
-    return Wanted(
+    return LogQuery(
         tenant_id,
         hook_id,
         point,
         status,
         operation_id,
         0 if since is None else first_key(since),
-        min(LAST if until is None else first_key(until), LAST if cursor is None else key_of(cursor)),
+        min(LAST if until is None else first_key(until), LAST if cursor is None else parse_key(cursor)),
     )
 
 
-async def page(connection: AsyncConnection, which: Wanted, limit: int) -> Page[ExecutionRow]:
-    """A part of the log, the newest first."""
+async def read_page(connection: AsyncConnection, which: LogQuery, limit: int) -> Page[ExecutionRow]:
+    """Read a page of the log, newest first."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
         await connection.execute(_no_sorting)
-    found = [_row(wire) for wire in (await connection.execute(page_query(which, limit + 1, dialect))).scalars()]
+    found = [
+        _row(wire) for wire in (await connection.execute(build_page_statement(which, limit + 1, dialect))).scalars()
+    ]
     found.sort(key=lambda row: row.id, reverse=True)
     return Page(items=found[:limit], cursor=found[limit - 1].id if len(found) > limit else None)
 
 
-async def single(connection: AsyncConnection, key: int, tenant_id: str | None) -> ExecutionRow | None:
-    """One row, if it is this tenant's."""
+async def read_row(connection: AsyncConnection, key: int, tenant_id: str | None) -> ExecutionRow | None:
+    """Read one row; `None` if there is no such row, or it is another tenant's."""
     query = select(executions.c.wire).where(executions.c.id == key)
     if tenant_id is not None:
         query = query.where(executions.c.tenant_id == tenant_id)
@@ -174,47 +183,51 @@ async def single(connection: AsyncConnection, key: int, tenant_id: str | None) -
     return None if wire is None else _row(wire)
 
 
-def page_query(which: Wanted, limit: int, dialect: str) -> Select[bytes]:
-    """A page in SQL."""
-    part = partial(between, which=which, limit=limit, dialect=dialect)
+def build_page_statement(which: LogQuery, limit: int, dialect: str) -> Select[bytes]:
+    """Build the SQL statement of a page."""
+    part = partial(select_key_range, which=which, limit=limit, dialect=dialect)
     wire = select(executions.c.wire)
     if which.operation_id is not None:
-        query = part(wire, executions, named(which, "operation_id"))
-        others = named(which, "tenant_id", "point")
-        query = query.where(*(beside(executions.c[name], value) for name, value in others.items()))
+        query = part(wire, executions, select_filters(which, "operation_id"))
+        others = select_filters(which, "tenant_id", "point")
+        query = query.where(*(equals_without_index(executions.c[name], value) for name, value in others.items()))
         if which.hook_id is None:
-            return query if which.status is None else query.where(beside(executions.c.status, which.status))
+            return (
+                query if which.status is None else query.where(equals_without_index(executions.c.status, which.status))
+            )
         its = (execution_hooks.c.hook_id == which.hook_id) & (execution_hooks.c.id == executions.c.id)
         status = select(execution_hooks.c.status).where(its).scalar_subquery()
         return query.where(status.is_not(None) if which.status is None else status == which.status)
     if which.hook_id is not None:
-        inner = part(select(execution_hooks.c.id), execution_hooks, named(which, "tenant_id", "hook_id", "status"))
+        inner = part(
+            select(execution_hooks.c.id), execution_hooks, select_filters(which, "tenant_id", "hook_id", "status")
+        )
         if which.point is not None:
-            # It is no part of what the index is sorted by: as a rule, all that a hook does is at one point.
-            inner = inner.where(beside(execution_hooks.c.point, which.point))
+            # The index is not sorted by points, since most hooks stand at a single one.
+            inner = inner.where(equals_without_index(execution_hooks.c.point, which.point))
         ids = inner.subquery()
         return wire.join_from(ids, executions, executions.c.id == ids.c.id)
-    return part(wire, executions, named(which, "tenant_id", "point", "status"))
+    return part(wire, executions, select_filters(which, "tenant_id", "point", "status"))
 
 
-def named(which: Wanted, *names: str) -> dict[str, str]:
-    """Those filters that are given, in the order in which an index has them."""
+def select_filters(which: LogQuery, *names: str) -> dict[str, str]:
+    """Return the filters that are set, in the order in which an index has them."""
     return {name: value for name in names if (value := getattr(which, name)) is not None}
 
 
-def beside(column: ColumnElement[str], value: str) -> ColumnElement[bool]:
-    """A condition for which no index is to be looked up: that of the page is another one."""
+def equals_without_index(column: ColumnElement[str], value: str) -> ColumnElement[bool]:
+    """Build a condition that no index serves, so that the planner uses the index of the page's order."""
     return column.concat("") == value
 
 
-def between(
-    query: Select[T], source: Table, equal: dict[str, str], *, which: Wanted, limit: int, dialect: str
+def select_key_range(
+    query: Select[T], source: Table, equal: dict[str, str], *, which: LogQuery, limit: int, dialect: str
 ) -> Select[T]:
-    """The rows of an index between two keys, from the last one on."""
+    """Select the rows of an index between two keys, in descending order."""
     status = equal.get("status")
     if status == "ok":
-        # They are not in the indexes by status.
-        query = query.where(beside(source.c.status, equal.pop("status")))
+        # The partial indexes by status leave out rows that are ok.
+        query = query.where(equals_without_index(source.c.status, equal.pop("status")))
     elif status is not None:
         query = query.where(text("status <> 'ok'"))
     columns = [*(source.c[name] for name in equal), source.c.id]
@@ -226,58 +239,58 @@ def between(
     else:
         same = (column == value for column, value in zip(columns, values, strict=False))
         query = query.where(*same, source.c.id >= first, source.c.id < last)
-    # Not as a parameter: of one, PostgreSQL assumes that it asks for a tenth of all.
+    # A literal, since PostgreSQL assumes that a LIMIT given as a parameter asks for a tenth of all rows.
     return query.order_by(*(column.desc() for column in columns)).limit(literal_column(str(limit)))
 
 
 logger = logging.getLogger("hookline")
-Sample: TypeAlias = Callable[[Recorded], bool]
-"""Rows of one transaction: they keep the event loop for about 5 ms, and other writers of SQLite for about 10."""
-EVERY = 0.2
-"""Seconds between two looks into the queue."""
+SampleFilter: TypeAlias = Callable[[Recorded], bool]
+"""A function that decides which records become rows."""
+FLUSH_EVERY = 0.2
+"""Seconds between two writes of the queue."""
 SUMS_EVERY = 1.0
-"""Seconds after which sums are written even though more rows wait."""
+"""Seconds after which statistics are written even if more rows wait."""
 COMPLAINTS_EVERY = 60.0
 TRIES = 5
-"""How often a batch gets new keys, if another process took one of its keys in the same microsecond."""
+"""How often a batch gets new keys if another process used one of its keys in the same microsecond."""
 
 
 class LogWriter:
-    """Takes records from runs, and writes them when it can.
+    """Queues the records of hooks, and writes them to the store in batches.
 
     Args:
-        store: Where to.
-        max_queued: Records that may wait; what comes then is dropped and counted.
-        sample: Says which records become rows; all unless given.
+        store: The store of the log.
+        max_queued: Number of records that may wait; further ones are dropped and counted.
+        sample: Decides which records become rows; all by default.
 
     Attributes:
-        dropped: Records that were not written.
-        written: Rows that were.
+        dropped: Number of records that were not written.
+        written: Number of rows that were written.
     """
 
-    def __init__(self, store: SqlStore, max_queued: int, sample: Sample | None) -> None:
+    def __init__(self, store: SqlStore, max_queued: int, sample: SampleFilter | None) -> None:
         self._store = store
         self._max_queued = max_queued
         self._sample = sample
         self._queue: deque[tuple[Recorded, str]] = deque()
         self._batch: list[ExecutionRow] | None = None
         self._uncertain = False
-        self._sums = Sums()
+        self._sums = StatisticsBuffer()
         self._sums_due = 0.0
         self._spare = count(secrets.randbelow(1 << 11))
-        self._turn = asyncio.Lock()
-        self._complained = -COMPLAINTS_EVERY
-        self._told = 0
+        self._write_lock = asyncio.Lock()
+        self._reported_at = -COMPLAINTS_EVERY
+        self._reported = 0
         self._waits = False
         self.dropped = self.written = 0
 
     @property
     def queued(self) -> int:
-        """Records that wait."""
+        """Number of records that wait to be written."""
         return len(self._queue) + len(self._batch or ())
 
-    def put(self, recorded: Recorded) -> None:
-        """Have a record written some time; all that a run pays for."""
+    def enqueue(self, recorded: Recorded) -> None:
+        """Queue a record. This is all that a run pays for the log."""
         if len(self._queue) < self._max_queued:
             self._queue.append((recorded, request_id.get()))
         else:
@@ -286,16 +299,16 @@ class LogWriter:
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(FLUSH_EVERY)
             await self.flush()
-            self._complain()
+            self._log_dropped()
 
     async def flush(self) -> bool:
-        """Write all that waits; whether the store took it."""
-        async with self._turn:
+        """Write all waiting records, and return whether the store could be reached."""
+        async with self._write_lock:
             while self._batch is not None or self._queue:
                 if self._batch is None:
-                    self._batch = self._next()
+                    self._batch = self._next_batch()
                 uncertain, self._uncertain = self._uncertain, True
                 try:
                     await self._write(self._batch, uncertain)
@@ -314,21 +327,21 @@ class LogWriter:
                 await asyncio.sleep(0)
         return True
 
-    def give_up(self) -> None:
-        """Drop what waits."""
+    def drop_waiting(self) -> None:
+        """Drop all waiting records."""
         self.dropped += self.queued
         self._queue.clear()
         self._batch = None
-        self._complain(last=True)
+        self._log_dropped(last=True)
 
-    def _next(self) -> list[ExecutionRow]:
-        """The next rows; sums have all that comes along, rows only what the sample keeps."""
+    def _next_batch(self) -> list[ExecutionRow]:
+        """Take the next records from the queue: all are added to the statistics, those in the sample become rows."""
         rows: list[ExecutionRow] = []
-        while self._queue and len(rows) < TOGETHER:
+        while self._queue and len(rows) < BATCH_SIZE:
             recorded, request = self._queue.popleft()
             try:
-                row = row_of(recorded, request, next(self._spare))
-                self._sums.note(row)
+                row = build_row(recorded, request, next(self._spare))
+                self._sums.add(row)
                 if self._sample is None or self._sample(recorded):
                     rows.append(row)
             except Exception:
@@ -341,60 +354,60 @@ class LogWriter:
             try:
                 return await self._write_once(batch, uncertain)
             except IntegrityError:
-                batch[:] = [respare(row, next(self._spare)) for row in batch]
+                batch[:] = [replace_key(row, next(self._spare)) for row in batch]
         return await self._write_once(batch, uncertain)
 
     async def _write_once(self, batch: list[ExecutionRow], uncertain: bool) -> None:
         now = monotonic()
-        sums = self._sums.changed() if not self._queue or now >= self._sums_due else []
+        sums = self._sums.changed_rows() if not self._queue or now >= self._sums_due else []
         async with self._store.writing() as connection:
             new = bool(batch)
             if new and uncertain:
-                # The answer to an earlier try may have been lost.
-                its = executions.c.id.in_([key_of(row.id) for row in batch])
+                # An earlier try may have committed the batch, although its answer was lost.
+                its = executions.c.id.in_([parse_key(row.id) for row in batch])
                 new = (await connection.execute(select(func.count()).where(its))).scalar() != len(batch)
             if new:
-                await connection.execute(insert(executions), [main_row(row) for row in batch])
-                found_by = [place for row in batch for place in hook_rows(row)]
+                await connection.execute(insert(executions), [execution_row(row) for row in batch])
+                found_by = [place for row in batch for place in execution_hook_rows(row)]
                 if found_by:
                     await connection.execute(insert(execution_hooks), found_by)
             await write_statistics(connection, sums)
         if sums:
-            self._sums.written()
+            self._sums.mark_written()
             self._sums_due = now + SUMS_EVERY
 
-    def _complain(self, *, last: bool = False) -> None:
-        """Say once in a minute how many were dropped."""
-        if self.dropped > self._told and (last or monotonic() - self._complained >= COMPLAINTS_EVERY):
-            logger.warning("The log of hook executions has dropped %d of them", self.dropped - self._told)
-            self._told, self._complained = self.dropped, monotonic()
+    def _log_dropped(self, *, last: bool = False) -> None:
+        """Log once a minute how many records were dropped."""
+        if self.dropped > self._reported and (last or monotonic() - self._reported_at >= COMPLAINTS_EVERY):
+            logger.warning("The log of hook executions has dropped %d of them", self.dropped - self._reported)
+            self._reported, self._reported_at = self.dropped, monotonic()
 
 
 LONGEST_PAGE = 1000
 PRUNE_EVERY = 60.0
-"""Seconds between two rounds of forgetting."""
+"""Seconds between two rounds of pruning."""
 CLOSING = 5.0
-"""Seconds that closing takes at most."""
+"""Seconds that closing may take at most."""
 
 
 class ExecutionLog:
-    """Keeps what hooks did: a row for each call that was led through interceptors, and sums over the hooks.
+    """Stores what hooks did: a row for each call that passed interceptors, and statistics of all hooks.
 
-    While it is open with `async with`, it hears of all runs of its process. A run only leaves a note; a task writes
-    the notes in batches. If they come faster than the store takes them, or the store is gone, notes wait, and those
-    that find no room are dropped and counted. No run ever waits for the log, or fails by it. It can be read without
-    being open.
+    While the log is open (`async with`), it records all runs of its process. A run only adds a record to a queue; the
+    records are written in batches. If they come faster than the store takes them, or the store cannot be reached, they
+    wait, and those beyond `max_queued` are dropped and counted. No run ever waits for the log or fails because of it.
+    The log can be read without being open.
 
     Args:
-        store: Where it is kept; open for as long as the log is used.
-        observers: Whether runs of observers become rows and count too, and those of interceptors that nobody waits for.
-        max_queued: Notes that may wait to be written.
-        retention_hours: How long rows and the sums of minutes are kept; sums of hours are kept for 30 days.
-        max_rows: How many rows are kept, about.
-        sample: Given a record, says whether it becomes a row; all unless given. Sums have them all.
+        store: The store of the log; it has to be open while the log is used.
+        observers: Whether to record executions of observers too, and of interceptors with `wait=False`.
+        max_queued: Number of records that may wait to be written.
+        retention_hours: Hours for which rows and statistics by minute are kept; those by hour are kept for 30 days.
+        max_rows: Number of rows that are kept, approximately.
+        sample: Decides whether a record becomes a row; all do by default. Statistics count every record.
 
     Raises:
-        HookUsageError: If an argument makes no sense.
+        HookUsageError: If an argument is invalid.
     """
 
     def __init__(
@@ -405,7 +418,7 @@ class ExecutionLog:
         max_queued: int = 10_000,
         retention_hours: float = 24.0,
         max_rows: int = 1_000_000,
-        sample: Sample | None = None,
+        sample: SampleFilter | None = None,
     ) -> None:
         for name, number in (("max_queued", max_queued), ("max_rows", max_rows)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -424,29 +437,29 @@ class ExecutionLog:
 
     @property
     def queued(self) -> int:
-        """Records that wait to be written."""
+        """Number of records that wait to be written."""
         return self._writer.queued
 
     @property
     def written(self) -> int:
-        """Rows that this process has written."""
+        """Number of rows that this process has written."""
         return self._writer.written
 
     @property
     def dropped(self) -> int:
-        """Records that this process has not written and never will."""
+        """Number of records that this process has dropped."""
         return self._writer.dropped
 
     async def __aenter__(self) -> Self:
-        """Hear of runs from now on.
+        """Start to record runs.
 
         Raises:
-            HookUsageError: If it was opened before.
+            HookUsageError: If the log was opened before.
         """
         if self._opened:
             raise HookUsageError("This ExecutionLog was opened before; make a new one for another `async with`.")
         self._opened = True
-        self._tasks = [asyncio.create_task(self._writer.run()), asyncio.create_task(self._keep_pruning())]
+        self._tasks = [asyncio.create_task(self._writer.run()), asyncio.create_task(self._prune_periodically())]
         chain_ran.connect(self._chain_ran, weak=False)
         if self._observers:
             hook_executed.connect(self._hook_executed, weak=False)
@@ -455,11 +468,10 @@ class ExecutionLog:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """See `aclose`."""
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Hear no more, and write what waits, if the store takes it within five seconds; drop the rest."""
+        """Stop recording, write the waiting records for up to five seconds, and drop the rest."""
         chain_ran.disconnect(self._chain_ran)
         hook_executed.disconnect(self._hook_executed)
         with anyio.move_on_after(CLOSING, shield=True):
@@ -468,10 +480,10 @@ class ExecutionLog:
             task.cancel()
         with anyio.move_on_after(CLOSING, shield=True):
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._writer.give_up()
+        self._writer.drop_waiting()
 
     async def flush(self) -> bool:
-        """Write what waits now; whether the store took it all."""
+        """Write the waiting records now, and return whether the store could be reached."""
         return await self._writer.flush()
 
     async def logs(
@@ -487,25 +499,25 @@ class ExecutionLog:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Page[ExecutionRow]:
-        """A part of the log, what ended last first.
+        """Read a page of the log, newest first (by the time of their end).
 
         Args:
-            tenant_id: Only what ran for this tenant; `None` for all of them.
-            hook_id: Only where this hook ran.
-            point: Only at this point: the name of a call's class (`"ToolCall"`), or the wire name of an event.
-            status: Only what ended so; with a `hook_id`, only where that hook did.
-            operation_id: Only of this operation.
-            since: Only what ended at this time or later, in seconds since 1970.
-            until: Only what ended before this time.
-            cursor: Where the part begins; that of the part before.
-            limit: How many at most, up to 1000.
+            tenant_id: Only rows of this tenant; `None` for all tenants.
+            hook_id: Only rows in which this hook ran.
+            point: Only rows of this point: the name of a call's class (`"ToolCall"`), or the wire name of an event.
+            status: Only rows with this status; with `hook_id`, only rows in which that hook had it.
+            operation_id: Only rows of this operation.
+            since: Only rows that ended at this time or later, in unix seconds.
+            until: Only rows that ended before this time, in unix seconds.
+            cursor: The cursor of the page before; `None` for the first page.
+            limit: Number of rows at most, up to 1000.
 
         Raises:
-            HookUsageError: If an argument makes no sense.
+            HookUsageError: If an argument is invalid.
             StoreUnavailableError: If the database cannot be reached.
         """
         check_limit(limit, LONGEST_PAGE)
-        which = wanted(
+        which = build_query(
             tenant_id,
             hook_id=hook_id,
             point=point,
@@ -516,27 +528,27 @@ class ExecutionLog:
             cursor=cursor,
         )
         async with self._store.reading() as connection:
-            return await page(connection, which, limit)
+            return await read_page(connection, which, limit)
 
     async def log(self, id: str, tenant_id: str | None) -> ExecutionRow | None:  # noqa: A002
-        """One row of the log.
+        """Read one row of the log.
 
         Args:
-            id: The row.
-            tenant_id: Only if it ran for this tenant; `None` for any.
+            id: The id of the row.
+            tenant_id: Only if the row is this tenant's; `None` for any tenant.
 
         Returns:
-            The row; `None` if there is none, or it is another tenant's.
+            The row; `None` if there is no such row, or it is another tenant's.
 
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
         try:
-            key = key_of(id)
+            key = parse_key(id)
         except HookUsageError:
             return None
         async with self._store.reading() as connection:
-            return await single(connection, key, tenant_id)
+            return await read_row(connection, key, tenant_id)
 
     async def statistics(
         self,
@@ -547,18 +559,18 @@ class ExecutionLog:
         since: float | None = None,
         by: Grouping = "hook",
     ) -> list[Statistic]:
-        """What hooks did, added up; the same work however many rows the log has.
+        """Summarize hook executions: counts, errors and p50/p95/p99 latencies. The cost does not grow with the log.
 
         Args:
-            tenant_id: Only what ran for this tenant; `None` for all of them.
-            hook_id: Only what this hook did.
-            point: Only what was done at this point.
-            since: Only from the minute of this time on, in seconds since 1970; from its hour on where that is older
-                than the log. Unless given: all that is kept; by minutes, those of the last hour.
-            by: `"hook"`, `"point"` or `"tenant"`: for each of them, the busiest first; `"minute"`: in order.
+            tenant_id: Only executions of this tenant; `None` for all tenants.
+            hook_id: Only executions of this hook.
+            point: Only executions at this point.
+            since: Only executions from the minute of this time on, in unix seconds; from its hour on if that is older
+                than the log. By default everything that is kept; with `by="minute"`, the last hour.
+            by: `"hook"`, `"point"` or `"tenant"`: a row for each, the busiest first; `"minute"`: in order of time.
 
         Raises:
-            HookUsageError: If an argument makes no sense.
+            HookUsageError: If an argument is invalid.
             StoreUnavailableError: If the database cannot be reached.
         """
         if since is not None:
@@ -575,24 +587,24 @@ class ExecutionLog:
             )
 
     async def prune(self) -> int:
-        """Forget what is too old and too much, a little at a time; while the log is open, that is done every minute.
+        """Delete rows that are too old or too many, in small steps. While the log is open, this happens every minute.
 
         Returns:
-            How many rows were forgotten.
+            The number of deleted rows.
 
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
-        return await prune(self._store, retention_seconds=self._retention_seconds, max_rows=self._max_rows)
+        return await prune_log(self._store, retention_seconds=self._retention_seconds, max_rows=self._max_rows)
 
     def _chain_ran(self, _: object, ran: ChainRun) -> None:
-        self._writer.put(ran)
+        self._writer.enqueue(ran)
 
     def _hook_executed(self, _: object, execution: HookExecution) -> None:
         if not execution.in_chain:
-            self._writer.put(execution)
+            self._writer.enqueue(execution)
 
-    async def _keep_pruning(self) -> None:
+    async def _prune_periodically(self) -> None:
         while True:
             try:
                 await self.prune()

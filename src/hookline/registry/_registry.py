@@ -1,4 +1,4 @@
-"""`Registry`: hooks as data, for many tenants, switched and changed while agents run."""
+"""`Registry`: store hooks as data, for many tenants, and switch and change them while agents run."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from hookline.registry._definition import (
     check_request,
     check_tenant_id,
     is_id,
+    normalize_keys,
     read_definition,
-    spelled,
 )
 from hookline.registry._dry_run import DryRun, dry_run
 from hookline.registry._errors import (
@@ -37,306 +37,125 @@ from hookline.registry._errors import (
     DefinitionNotFoundError,
     QuotaError,
 )
-from hookline.registry._files import Files
-from hookline.registry._rows import Change, changed_since, changing
+from hookline.registry._files import DefinitionFiles
+from hookline.registry._rows import ChangeTransaction, open_change, read_changes
 from hookline.registry._scripts import Scripts
 from hookline.registry._snapshot import Snapshot
 from hookline.store import Page, SqlStore
 
-__all__ = ["Registry", "Rules", "Write", "apply", "create", "delete", "found", "switch", "update"]
+__all__ = ["Registry"]
 
-Given = HookDefinition | Mapping[str, Any]
+logger = logging.getLogger("hookline")
 
-WORK = ("point", "handler", "webhook", "script", "config")
-"""Fields that say what a definition does."""
+# Aliases, since inside of the class `Registry`, `list` is its method.
+AnyHooks: TypeAlias = list[AnyHook]
+Definitions: TypeAlias = list[HookDefinition]
+DefinitionsById: TypeAlias = dict[str, HookDefinition]
+HandlerEntries: TypeAlias = list[HandlerEntry]
+GivenDefinition: TypeAlias = HookDefinition | Mapping[str, Any]
+
+BEHAVIOR_FIELDS = ("point", "handler", "webhook", "script", "config")
+"""Fields that decide what a definition does."""
+LONGEST_REFRESH = 5.0
+"""Seconds after which a query for changes counts as failed."""
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a definition must fulfil to be stored.
+class DefinitionRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Rules that a definition has to fulfil to be stored.
 
     Attributes:
-        builder: Makes hooks of definitions.
-        quota: How many a tenant may store.
-        variables: Variables of the environment that headers may name.
+        builder: Builds hooks from definitions.
+        quota: Number of definitions that a tenant may store.
+        variables: Environment variables that headers of webhooks may name.
     """
 
     builder: Builder
     quota: int
     variables: frozenset[str]
 
-    def checked(self, definition: HookDefinition) -> HookDefinition:
-        """A definition that works in this process.
+    def check(self, definition: HookDefinition) -> HookDefinition:
+        """Return the definition if its hook can run in this process.
 
         Raises:
-            DefinitionError: If it does not.
+            DefinitionError: If it cannot.
         """
         check_request(definition, self.variables)
-        self.builder.fresh(definition if definition.id else msgspec.structs.replace(definition, id="hook_new"))
+        self.builder.build_new(definition if definition.id else msgspec.structs.replace(definition, id="hook_new"))
         return definition
 
-    def checked_change(self, new: HookDefinition, old: HookDefinition) -> HookDefinition:
-        """A definition that works in this process; or one that did not work before, and is to do the same as before.
+    def check_change(self, new: HookDefinition, old: HookDefinition) -> HookDefinition:
+        """Return a changed definition if its hook can run, or if it could not run before either and does the same.
 
         Raises:
-            DefinitionError: If it is neither.
+            DefinitionError: If neither is true.
         """
         try:
-            return self.checked(new)
+            return self.check(new)
         except DefinitionError:
-            # What another version has written is not known well enough to be written again.
-            if old.problem or any(getattr(new, name) != getattr(old, name) for name in WORK) or self._works(old):
+            # A definition of another version is not understood well enough to be written again.
+            if old.problem or any(getattr(new, name) != getattr(old, name) for name in BEHAVIOR_FIELDS):
+                raise
+            if self._is_valid(old):
                 raise
         return new
 
-    def _works(self, definition: HookDefinition) -> bool:
-        try:
-            self.checked(definition)
-        except DefinitionError:
-            return False
-        return True
-
-    def check_quota(self, tenant_id: str, *, before: int, after: int) -> None:
-        """Refuse more definitions of a tenant than it may store; the system may store any number.
+    def check_batch_entry(self, given: GivenDefinition, tenant_id: str, nth: int) -> HookDefinition:
+        """Parse and check one of many definitions of a tenant.
 
         Raises:
-            QuotaError: Then.
+            DefinitionError: If it is invalid, or another tenant's; `path` begins with `$[nth]`.
+        """
+        try:
+            definition = read_definition(given)
+            if definition.tenant_id not in ("", tenant_id):
+                raise DefinitionError("invalid", "$.tenantId", f"these are definitions of {tenant_id!r}; leave it out")
+            return self.check(msgspec.structs.replace(definition, tenant_id=tenant_id))
+        except DefinitionError as error:
+            raise DefinitionError(error.code, f"$[{nth}]{error.path.removeprefix('$')}", error.problem) from None
+
+    def check_quota(self, tenant_id: str, *, before: int, after: int) -> None:
+        """Raise if a tenant would store more definitions than its quota; the system has none.
+
+        Raises:
+            QuotaError: If the number grows beyond the quota.
         """
         if tenant_id and after > self.quota and after > before:
             raise QuotaError(tenant_id, self.quota)
 
-
-class Write(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be changed, and by whom.
-
-    Attributes:
-        id: The definition.
-        tenant_id: Who does it; `None` may change all.
-        if_revision: Only if that is its revision.
-        actor: Who does it, for the audit.
-    """
-
-    id: str
-    tenant_id: str | None
-    if_revision: int | None
-    actor: str
-
-
-def found(shelf: Snapshot, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
-    """The definition that somebody sees under an id.
-
-    Raises:
-        DefinitionNotFoundError: If there is none.
-        DefinitionConflictError: If there are several.
-    """
-    tenants = shelf.having(id) if tenant_id is None else [each for each in (tenant_id, "") if id in shelf.own(each)]
-    if not tenants:
-        raise DefinitionNotFoundError(id)
-    if tenant_id is None and len(tenants) > 1:
-        raise DefinitionConflictError(id, "several tenants have one of that id; name the tenant whose it is")
-    return shelf.own(tenants[0])[id]
-
-
-async def create(store: SqlStore, rules: Rules, shelf: Snapshot, given: Given, *, actor: str) -> HookDefinition:
-    """Store a new definition."""
-    definition = rules.checked(read_definition(given))
-    definition = msgspec.structs.replace(definition, id=definition.id or f"hook_{os.urandom(6).hex()}")
-    async with changing(store, actor) as change:
-        own = await change.of_tenant(definition.tenant_id)
-        await _check_id(change, shelf, definition, own)
-        _check_name(shelf, definition, own)
-        rules.check_quota(definition.tenant_id, before=len(own), after=len(own) + 1)
-        return await change.put(definition, "definition.create", old=None)
-
-
-async def update(
-    store: SqlStore, rules: Rules, shelf: Snapshot, write: Write, changed: Mapping[str, Any]
-) -> HookDefinition:
-    """Change fields of a definition."""
-    if not isinstance(changed, Mapping):
-        raise DefinitionError("invalid", "$", f"changes are a mapping of fields; got {type(changed).__name__}")
-    fields = spelled(changed)
-    for name in READ_ONLY & set(fields):
-        raise DefinitionError("read_only", f"$.{name}", f"`{name}` cannot be changed; leave it out")
-    async with changing(store, write.actor) as change:
-        old, own = await _to_change(change, shelf, write)
-        _refuse_filed(old)
-        new = rules.checked_change(read_definition({**msgspec.to_builtins(old), **fields}), old)
-        _check_name(shelf, new, own)
-        return await change.put(new, "definition.update", old=old)
-
-
-async def switch(store: SqlStore, shelf: Snapshot, write: Write, *, enabled: bool) -> HookDefinition:
-    """Switch a definition on or off."""
-    if not isinstance(enabled, bool):
-        raise DefinitionError("invalid", "$.enabled", f"it is true or false; got {enabled!r:.100}")
-    async with changing(store, write.actor) as change:
-        old, _ = await _to_change(change, shelf, write)
-        new = msgspec.structs.replace(old, enabled=enabled)
-        if old.source != "api":
-            return await change.switch(new)
-        return await change.put(new, "definition.enable" if enabled else "definition.disable", old=old)
-
-
-async def delete(store: SqlStore, shelf: Snapshot, write: Write) -> None:
-    """Delete a definition."""
-    async with changing(store, write.actor) as change:
-        old, _ = await _to_change(change, shelf, write)
-        _refuse_filed(old)
-        await change.remove(old)
-
-
-async def apply(
-    store: SqlStore,
-    rules: Rules,
-    shelf: Snapshot,
-    given: Sequence[Given],
-    *,
-    tenant_id: str,
-    prune: bool,
-    actor: str,
-) -> list[HookDefinition]:
-    """Store many definitions of a tenant, or none."""
-    check_tenant_id(tenant_id)
-    wanted = [_of_batch(rules, each, tenant_id, nth) for nth, each in enumerate(given)]
-    async with changing(store, actor) as change:
-        own = await change.of_tenant(tenant_id)
-        before, left = len(own), dict(own)
-        by_name = {(each.point, each.name): each for each in own.values()}
-        pairs: list[tuple[HookDefinition, HookDefinition | None]] = []
-        for nth, definition in enumerate(wanted):
-            old = own.get(definition.id) if definition.id else by_name.get((definition.point, definition.name))
-            if old is not None and left.pop(old.id, None) is None:
-                raise DefinitionError("invalid", f"$[{nth}]", "another one of the list is the same definition")
-            id_ = old.id if old is not None else definition.id or f"hook_{os.urandom(6).hex()}"
-            pairs.append((msgspec.structs.replace(definition, id=id_), old))
-        if prune:
-            for gone in left.values():
-                await change.remove(gone)
-                del own[gone.id]
-        for definition, old in pairs:
-            if old is None:
-                await _check_id(change, shelf, definition, own)
-            own[definition.id] = definition
-        for definition, _ in pairs:
-            _check_name(shelf, definition, own)
-        rules.check_quota(tenant_id, before=before, after=len(own))
-        return [await _put_changed(change, definition, old) for definition, old in pairs]
-
-
-def _of_batch(rules: Rules, given: Given, tenant_id: str, nth: int) -> HookDefinition:
-    try:
-        definition = read_definition(given)
-        if definition.tenant_id not in ("", tenant_id):
-            raise DefinitionError("invalid", "$.tenantId", f"these are definitions of {tenant_id!r}; leave it out")
-        return rules.checked(msgspec.structs.replace(definition, tenant_id=tenant_id))
-    except DefinitionError as error:
-        raise DefinitionError(error.code, f"$[{nth}]{error.path.removeprefix('$')}", error.problem) from None
-
-
-async def _put_changed(change: Change, definition: HookDefinition, old: HookDefinition | None) -> HookDefinition:
-    if old is None:
-        return await change.put(definition, "definition.create", old=None)
-    kept = {name: getattr(old, name) for name in ("source", "revision", "created_at", "updated_at", "problem")}
-    if msgspec.structs.replace(definition, **kept) == old:
-        return old
-    return await change.put(definition, "definition.update", old=old)
-
-
-async def _to_change(change: Change, shelf: Snapshot, write: Write) -> tuple[HookDefinition, dict[str, HookDefinition]]:
-    """The definition that somebody means to change, and all stored ones of its tenant.
-
-    Raises:
-        DefinitionNotFoundError: If there is none, or it is another tenant's.
-        DefinitionConflictError: If its revision is another one.
-        DefinitionError: If it is the system's, and a tenant asks.
-    """
-    tenants = await change.tenants_of(write.id) if is_id(write.id) else []
-    tenants += [each for each in shelf.having(write.id) if shelf.own(each)[write.id].source != "api"]
-    if write.tenant_id is not None:
-        tenants = [each for each in (write.tenant_id, "") if each in tenants][:1]
-    if not tenants:
-        raise DefinitionNotFoundError(write.id)
-    if len(set(tenants)) > 1:
-        raise DefinitionConflictError(write.id, "several tenants have one of that id; name the tenant whose it is")
-    owner = tenants[0]
-    if write.tenant_id is not None and owner != write.tenant_id:
-        raise DefinitionError("read_only", "$.tenantId", "it is a hook of the system, which a tenant cannot change")
-    own = await change.of_tenant(owner)
-    filed = shelf.own(owner).get(write.id)
-    old = own[write.id] if filed is None or filed.source == "api" else await change.switched(filed)
-    if write.if_revision is not None and old.revision != write.if_revision:
-        raise DefinitionConflictError(
-            write.id, f"it was changed meanwhile; its revision is {old.revision}, read it again", old.revision
-        )
-    return old, own
-
-
-def _refuse_filed(definition: HookDefinition) -> None:
-    if definition.source != "api":
-        problem = f"it stands in {definition.source}; change it there, or only switch it off and on"
-        raise DefinitionError("read_only", "$.source", problem)
-
-
-async def _check_id(
-    change: Change, shelf: Snapshot, definition: HookDefinition, own: Mapping[str, HookDefinition]
-) -> None:
-    """Refuse an id that the tenant, or the system whose hooks it sees, has already.
-
-    Of the shelf only what stands in files counts: another process may just have deleted what is stored.
-    """
-    filed = [each for tenant in (definition.tenant_id, "") if (each := shelf.own(tenant).get(definition.id))]
-    taken = definition.id in own or any(each.source != "api" for each in filed)
-    if taken or "" in await change.tenants_of(definition.id):
-        raise DefinitionConflictError(definition.id, "there is one of that id already; leave the id out")
-
-
-def _check_name(shelf: Snapshot, definition: HookDefinition, own: Mapping[str, HookDefinition]) -> None:
-    """Refuse a name that another definition of the tenant has at the same point."""
-    filed = [each for each in shelf.own(definition.tenant_id).values() if each.source != "api"]
-    for other in (*own.values(), *filed):
-        same = other.point == definition.point and other.name == definition.name
-        if same and other.id != definition.id:
-            problem = f"{other.id!r} at {other.point} is named {other.name!r} already; choose another name"
-            raise DefinitionConflictError(definition.id, problem)
-
-
-logger = logging.getLogger("hookline")
-
-# Inside of the class, `list` is its method.
-AnyHooks: TypeAlias = list[AnyHook]
-Definitions: TypeAlias = list[HookDefinition]
-HandlerEntries: TypeAlias = list[HandlerEntry]
-
-LONGEST_LOOK = 5.0
-"""Seconds that a look into the database may take, until it counts as lost."""
+    def _is_valid(self, definition: HookDefinition) -> bool:
+        try:
+            self.check(definition)
+        except DefinitionError:
+            return False
+        return True
 
 
 class Registry:
-    """Hooks as data: stored, checked, switched and changed while agents run, each tenant's for itself.
+    """Stores hooks as data, for many tenants, and switches and changes them while agents run.
 
-    It is opened with `async with`, on asyncio. `hooks(tenant_id)` is what a run is given, as `exec_agent(...,
-    hooks=[*registry.hooks("acme")], tenant_id="acme")`. A change takes effect in the next run: at once in this process,
-    and within a second in every other one that has opened a registry on the same database. When the database is lost,
-    runs go on with the definitions that were known last.
+    Open it with `async with`, on asyncio, and pass `hooks(tenant_id)` to a run: `exec_agent(..., hooks=[
+    *registry.hooks("acme")], tenant_id="acme")`. A change takes effect in the next run: at once in this process, and
+    within a second in every other process that has opened a registry on the same database. If the database cannot be
+    reached, runs go on with the last known definitions.
 
     Args:
-        store: Where definitions are stored; without it, those of the files are all there are.
+        store: The store of the definitions; without it, the registry has the definitions of the files only.
         files: TOML and YAML files of definitions, or folders of them. They are read again when they change; a broken
-            one is logged, and what the files said before still holds.
-        modules: Modules whose functions definitions may name as handlers, beside those that are installed.
+            file is logged, and its last valid content stays in force.
+        modules: Modules whose functions definitions may name as handlers, besides the installed handlers.
         scripts: Folder of the scripts that definitions may name.
-        script_env: Variables of the environment that scripts see, beside `PATH` and `LANG`.
-        webhook_env: Variables of the environment that headers of stored webhooks may name.
-        keys: What signs the deliveries of this process; the keys of its environment unless given. Definitions of
-            webhooks that none of them signs have a `problem`.
+        script_env: Environment variables that scripts see, besides `PATH` and `LANG`.
+        webhook_env: Environment variables that headers of stored webhooks may name.
+        keys: Keys that sign the deliveries of this process; the keys of its environment by default. Webhook
+            definitions that none of them signs have a `problem`.
         endpoint_secrets: Whether deliveries of hooks that name no key are signed with the secrets of their endpoints,
-            as a server's are.
-        quota: How many definitions of its own a tenant may store. Those of the system and of files do not count.
-        refresh_seconds: Between two looks at the database and the files.
+            as a server does.
+        quota: Number of definitions that each tenant may store, not counting those of the system and of files.
+        refresh_seconds: Seconds between two queries for changes of the database and the files.
 
     Raises:
-        HookUsageError: If an argument makes no sense.
-        WebhookKeyError: If a key of the environment cannot be read.
+        HookUsageError: If an argument is invalid.
+        WebhookKeyError: If a key of the environment cannot be parsed.
     """
 
     def __init__(
@@ -358,14 +177,14 @@ class Registry:
         if not isinstance(refresh_seconds, int | float) or not 0 < refresh_seconds < math.inf:
             raise HookUsageError(f"`refresh_seconds` is a number of seconds above 0; got {refresh_seconds!r}.")
         self._store = store
-        self._files = Files(files)
+        self._files = DefinitionFiles(files)
         self._catalog = HandlerCatalog(modules)
         known_scripts = None if scripts is None else Scripts(Path(scripts), script_env)
         ring = KeyRing.from_environment() if keys is None else keys
         self._builder = Builder(self._catalog, known_scripts, ring, endpoint_secrets=endpoint_secrets)
-        self._shelf = Snapshot(self._builder)
-        self._rules = Rules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
-        self._seconds = float(refresh_seconds)
+        self._snapshot = Snapshot(self._builder)
+        self._rules = DefinitionRules(builder=self._builder, quota=quota, variables=frozenset(webhook_env))
+        self._refresh_seconds = float(refresh_seconds)
         self._refreshing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._problems: dict[str, str] = {}
@@ -374,63 +193,63 @@ class Registry:
         """Read the files and the database.
 
         Raises:
-            DefinitionFileError: If a file is broken: nothing has held before.
+            DefinitionFileError: If a file is broken, since there is no earlier content to keep.
             StoreUnavailableError: If the database cannot be reached.
-            HookUsageError: If it is open already.
+            HookUsageError: If the registry was opened before.
         """
         if self._task is not None:
             raise HookUsageError("This registry was opened before; make a new one.")
-        self._files.changed()
-        self._shelf.take_files(self._files.load(self._builder.fresh))
-        await self._look()
-        self._task = asyncio.create_task(self._keep_looking())
+        self._files.have_changed()
+        self._snapshot.set_file_definitions(self._files.load(self._builder.build_new))
+        await self._read_changes()
+        self._task = asyncio.create_task(self._refresh_periodically())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop looking for changes; `hooks` still gives what was known last."""
+        """Stop looking for changes; `hooks` still returns the last known hooks."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What keeps it from being up to date: a lost database, or a broken file with the line that is wrong."""
+        """Reasons why the definitions may be out of date: a lost database, or a broken file with its line."""
         return tuple(self._problems.values())
 
     def hooks(self, tenant_id: str = "") -> AnyHooks:
-        """What a run of a tenant is given: the enabled hooks of the system, then its own.
+        """Return the hooks for a run of a tenant: the enabled hooks of the system, then the tenant's own.
 
         Args:
-            tenant_id: For whom the run is.
+            tenant_id: The tenant for whom the agent runs.
 
         Raises:
-            HookUsageError: If it was never open.
+            HookUsageError: If the registry was never opened.
         """
         if self._task is None:
             raise HookUsageError("This registry is not open, so nobody knows its hooks; write `async with`.")
-        return self._shelf.hooks(tenant_id)
+        return self._snapshot.hooks(tenant_id)
 
     def handlers(self) -> HandlerEntries:
-        """The handlers that definitions may name, but for those in the configured modules."""
+        """List the handlers that definitions may name, except those in the configured modules."""
         return self._catalog.entries()
 
     async def get(self, id: str, tenant_id: str | None = None) -> HookDefinition:  # noqa: A002
-        """One definition, as it is stored now, also where another process has just changed it.
+        """Return a definition as it is stored now, even if another process has just changed it.
 
-        If the database cannot be reached, it is the definition as it was known last.
+        If the database cannot be reached, the last known definition is returned.
 
         Args:
-            id: Its id.
-            tenant_id: Who asks: a tenant sees its own and those of the system. `None` sees those of all tenants.
+            id: The id of the definition.
+            tenant_id: The tenant that asks: it sees its own definitions and the system's. `None` sees all tenants'.
 
         Raises:
-            DefinitionNotFoundError: If there is none, or it is another tenant's.
-            DefinitionConflictError: If several tenants have one of that id, and nobody said whose.
-            StoreUnavailableError: If the database cannot be reached, and none was known of that id.
+            DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
+            DefinitionConflictError: If several tenants have a definition of that id, and `tenant_id` is `None`.
+            StoreUnavailableError: If the database cannot be reached, and no definition of that id is known.
         """
-        return self._shelf.shown(await self._current(id, tenant_id))
+        return self._snapshot.with_problem(await self._read_current(id, tenant_id))
 
     async def list(
         self,
@@ -441,38 +260,46 @@ class Registry:
         point: str | None = None,
         enabled: bool | None = None,
     ) -> Page[HookDefinition]:
-        """A part of the list of definitions: the system's, then the tenant's, each in the order of their creation.
+        """Return a page of definitions: the system's, then the tenant's, each in the order of creation.
 
         Args:
-            tenant_id: Who asks, as for `get`.
-            cursor: Where the part begins; that of the part before.
-            limit: How many at most, up to 1000.
-            point: Only those that stand there.
-            enabled: Only those that are enabled, or only those that are not.
+            tenant_id: The tenant that asks, as for `get`.
+            cursor: The cursor of the page before; `None` for the first page.
+            limit: Number of definitions at most, up to 1000.
+            point: Only definitions at this point.
+            enabled: Only enabled definitions, or only disabled ones.
 
         Raises:
-            HookUsageError: If the cursor or the limit makes no sense.
+            HookUsageError: If the cursor or the limit is invalid.
         """
-        return self._shelf.page(tenant_id, cursor=cursor, limit=limit, point=point, enabled=enabled)
+        return self._snapshot.page(tenant_id, cursor=cursor, limit=limit, point=point, enabled=enabled)
 
     async def create(self, definition: HookDefinition | Mapping[str, Any], *, actor: str = "") -> HookDefinition:
         """Store a new definition, for the tenant that it names.
 
         Args:
             definition: The definition, or a mapping with its fields.
-            actor: Who does it, for the audit.
+            actor: Who creates it, for the audit log.
 
         Returns:
             The definition as it is stored.
 
         Raises:
-            DefinitionError: If it cannot work.
+            DefinitionError: If the definition is invalid.
             DefinitionConflictError: If its id, or its name at that point, is taken.
-            QuotaError: If the tenant has as many as it may have.
+            QuotaError: If the tenant's quota is used up.
             StoreUnavailableError: If the database cannot be reached.
         """
-        stored = await create(self._writable(), self._rules, self._shelf, definition, actor=actor)
-        return await self._now(stored)
+        store = self._require_store()
+        new = self._rules.check(read_definition(definition))
+        new = msgspec.structs.replace(new, id=new.id or f"hook_{os.urandom(6).hex()}")
+        async with open_change(store, actor) as change:
+            own = await change.read_tenant(new.tenant_id)
+            await self._check_id(change, new, own)
+            self._check_name(new, own)
+            self._rules.check_quota(new.tenant_id, before=len(own), after=len(own) + 1)
+            stored = await change.put(new, "definition.create", old=None)
+        return await self._refresh_and_show(stored)
 
     async def update(
         self,
@@ -483,23 +310,34 @@ class Registry:
         if_revision: int | None = None,
         actor: str = "",
     ) -> HookDefinition:
-        """Change fields of a definition; it is checked as a new one is.
+        """Change fields of a definition; the result is checked like a new definition.
 
         Args:
-            id: Its id.
-            changed: The fields, by their names in either spelling.
-            tenant_id: Who does it: a tenant may change its own; `None` may change all.
-            if_revision: Only if that is its revision.
-            actor: Who does it, for the audit.
+            id: The id of the definition.
+            changed: The new values by field name, in snake_case or camelCase.
+            tenant_id: The tenant that changes it, which has to own it; `None` may change all definitions.
+            if_revision: Change it only if this is its revision.
+            actor: Who changes it, for the audit log.
 
         Raises:
-            DefinitionError: If it could not work then, or may not be changed: it is the system's, or of a file.
-            DefinitionNotFoundError: If there is none, or it is another tenant's.
+            DefinitionError: If the result is invalid, or the definition is read-only: the system's, or in a file.
+            DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
             DefinitionConflictError: If its revision is another one, or its name at that point is taken.
             StoreUnavailableError: If the database cannot be reached.
         """
-        write = Write(id=id, tenant_id=tenant_id, if_revision=if_revision, actor=actor)
-        return await self._now(await update(self._writable(), self._rules, self._shelf, write, changed))
+        store = self._require_store()
+        if not isinstance(changed, Mapping):
+            raise DefinitionError("invalid", "$", f"changes are a mapping of fields; got {type(changed).__name__}")
+        fields = normalize_keys(changed)
+        for name in READ_ONLY & set(fields):
+            raise DefinitionError("read_only", f"$.{name}", f"`{name}` cannot be changed; leave it out")
+        async with open_change(store, actor) as change:
+            old, own = await self._read_to_change(change, id, tenant_id, if_revision)
+            _refuse_file_definition(old)
+            new = self._rules.check_change(read_definition({**msgspec.to_builtins(old), **fields}), old)
+            self._check_name(new, own)
+            stored = await change.put(new, "definition.update", old=old)
+        return await self._refresh_and_show(stored)
 
     async def set_enabled(
         self,
@@ -510,23 +348,32 @@ class Registry:
         if_revision: int | None = None,
         actor: str = "",
     ) -> HookDefinition:
-        """Switch a definition on or off; those of files too, for which that outlasts changes of the file.
+        """Enable or disable a definition. For a definition in a file, this outlasts changes of the file.
 
         Args:
-            id: Its id.
+            id: The id of the definition.
             enabled: Whether it takes part in the next run.
-            tenant_id: Who does it, as for `update`.
-            if_revision: Only if that is its revision.
-            actor: Who does it, for the audit.
+            tenant_id: The tenant that changes it, as for `update`.
+            if_revision: Change it only if this is its revision.
+            actor: Who changes it, for the audit log.
 
         Raises:
-            DefinitionError: If it is the system's, and a tenant asks.
-            DefinitionNotFoundError: If there is none, or it is another tenant's.
+            DefinitionError: If a tenant tries to change a definition of the system.
+            DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
             DefinitionConflictError: If its revision is another one.
             StoreUnavailableError: If the database cannot be reached.
         """
-        write = Write(id=id, tenant_id=tenant_id, if_revision=if_revision, actor=actor)
-        return await self._now(await switch(self._writable(), self._shelf, write, enabled=enabled))
+        store = self._require_store()
+        if not isinstance(enabled, bool):
+            raise DefinitionError("invalid", "$.enabled", f"it is true or false; got {enabled!r:.100}")
+        async with open_change(store, actor) as change:
+            old, _ = await self._read_to_change(change, id, tenant_id, if_revision)
+            new = msgspec.structs.replace(old, enabled=enabled)
+            if old.source != "api":
+                stored = await change.switch(new)
+            else:
+                stored = await change.put(new, "definition.enable" if enabled else "definition.disable", old=old)
+        return await self._refresh_and_show(stored)
 
     async def delete(
         self,
@@ -539,19 +386,21 @@ class Registry:
         """Delete a definition.
 
         Args:
-            id: Its id.
-            tenant_id: Who does it, as for `update`.
-            if_revision: Only if that is its revision.
-            actor: Who does it, for the audit.
+            id: The id of the definition.
+            tenant_id: The tenant that deletes it, as for `update`.
+            if_revision: Delete it only if this is its revision.
+            actor: Who deletes it, for the audit log.
 
         Raises:
-            DefinitionError: If it may not be deleted: it is the system's, or of a file.
-            DefinitionNotFoundError: If there is none, or it is another tenant's.
+            DefinitionError: If the definition is read-only: the system's, or in a file.
+            DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
             DefinitionConflictError: If its revision is another one.
             StoreUnavailableError: If the database cannot be reached.
         """
-        write = Write(id=id, tenant_id=tenant_id, if_revision=if_revision, actor=actor)
-        await delete(self._writable(), self._shelf, write)
+        async with open_change(self._require_store(), actor) as change:
+            old, _ = await self._read_to_change(change, id, tenant_id, if_revision)
+            _refuse_file_definition(old)
+            await change.remove(old)
         await self.refresh()
 
     async def apply(
@@ -562,30 +411,46 @@ class Registry:
         prune: bool = False,
         actor: str = "",
     ) -> Definitions:
-        """Store many definitions of a tenant: all of them, or none.
+        """Store many definitions of a tenant atomically.
 
-        One with the id, or with the name and the point, of a stored definition takes its place.
+        A definition with the id, or with the name and the point, of a stored one replaces it.
 
         Args:
             definitions: The definitions, or mappings with their fields.
-            tenant_id: Whose they are; `""` for the system.
-            prune: Whether to delete what the tenant has stored beside them.
-            actor: Who does it, for the audit.
+            tenant_id: The tenant that owns them; `""` is the system.
+            prune: Whether to delete the tenant's other stored definitions.
+            actor: Who stores them, for the audit log.
 
         Returns:
             The definitions as they are stored, in the same order.
 
         Raises:
-            DefinitionError: If one cannot work; its `path` begins with `$[n]`.
-            DefinitionConflictError: If an id is another one's.
-            QuotaError: If the tenant would have more than it may have.
+            DefinitionError: If a definition is invalid; `path` begins with `$[n]`.
+            DefinitionConflictError: If an id is taken.
+            QuotaError: If the tenant would exceed its quota.
             StoreUnavailableError: If the database cannot be reached.
         """
-        stored = await apply(
-            self._writable(), self._rules, self._shelf, definitions, tenant_id=tenant_id, prune=prune, actor=actor
-        )
+        store = self._require_store()
+        check_tenant_id(tenant_id)
+        wanted = [self._rules.check_batch_entry(each, tenant_id, nth) for nth, each in enumerate(definitions)]
+        async with open_change(store, actor) as change:
+            own = await change.read_tenant(tenant_id)
+            before, left = len(own), dict(own)
+            pairs = _pair_with_stored(wanted, own, left)
+            if prune:
+                for gone in left.values():
+                    await change.remove(gone)
+                    del own[gone.id]
+            for definition, old in pairs:
+                if old is None:
+                    await self._check_id(change, definition, own)
+                own[definition.id] = definition
+            for definition, _ in pairs:
+                self._check_name(definition, own)
+            self._rules.check_quota(tenant_id, before=before, after=len(own))
+            stored = [await _put_if_changed(change, definition, old) for definition, old in pairs]
         await self.refresh()
-        return [self._shelf.shown(definition) for definition in stored]
+        return [self._snapshot.with_problem(definition) for definition in stored]
 
     async def dry_run(
         self,
@@ -595,91 +460,204 @@ class Registry:
         tenant_id: str | None = None,
         timeout: float = 5.0,
     ) -> DryRun:
-        """Try a definition out on a sample, apart from everything: not logged, counted or stored, and with no memory.
+        """Try a definition out on a sample, with a new hook; nothing is logged, counted, stored or sent.
 
         Args:
-            definition: Its id, or a definition that need not be stored.
-            sample: The call or the event, or a mapping with some of its fields; others are filled in. For a hook that
-                comes after a call, `result` has that of the call. What a webhook would be sent is shown, not sent.
-            tenant_id: Who asks, as for `get`.
-            timeout: Seconds that it may take.
+            definition: The id of a stored definition, or a definition that need not be stored.
+            sample: The call or the event, or a mapping with some of its fields; others are filled in. For a hook after
+                a call, `result` has fields of the call's result. A webhook's payload is shown, not sent.
+            tenant_id: The tenant that asks, as for `get`.
+            timeout: Seconds that the hook may take.
 
         Raises:
-            DefinitionError: If the definition cannot work, or the sample is none for it.
-            DefinitionNotFoundError: If there is none, or it is another tenant's.
+            DefinitionError: If the definition is invalid, or the sample does not fit its point.
+            DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
             StoreUnavailableError: As for `get`.
         """
         if isinstance(definition, str):
-            tried = await self._current(definition, tenant_id)
+            tried = await self._read_current(definition, tenant_id)
         else:
-            tried = self._rules.checked(read_definition(definition))
+            tried = self._rules.check(read_definition(definition))
         return await dry_run(self._builder, tried, sample, timeout=timeout)
 
     async def refresh(self) -> None:
-        """Look for changes now. What goes wrong is logged once, and what was known still holds."""
+        """Look for changes now. Errors are logged once, and the last known definitions stay in force."""
         try:
-            await self._look()
+            await self._read_changes()
         except (StoreUnavailableError, TimeoutError) as error:
-            self._note("store", f"the definitions are those that were known last: {message_of(error)}")
+            self._set_problem("store", f"the last known definitions stay in force: {message_of(error)}")
         except Exception as error:
             if "store" not in self._problems:
-                logger.debug("A look into the database failed", exc_info=True)
-            self._note("store", f"looking for changes failed: {type(error).__name__}: {message_of(error)}")
+                logger.debug("Reading changes from the database failed", exc_info=True)
+            self._set_problem("store", f"looking for changes failed: {type(error).__name__}: {message_of(error)}")
         else:
-            self._note("store", "")
+            self._set_problem("store", "")
         try:
-            if self._files.changed():
-                self._shelf.take_files(self._files.load(self._builder.fresh))
-                self._note("files", "")
-        except Exception as error:  # one that got out would end the looking for good, and nobody would know
+            if self._files.have_changed():
+                self._snapshot.set_file_definitions(self._files.load(self._builder.build_new))
+                self._set_problem("files", "")
+        except Exception as error:  # one that escaped would silently end the task that looks for changes
             if not isinstance(error, DefinitionFileError):
-                logger.debug("A look at the files failed", exc_info=True)
-            self._note("files", f"the definitions of all files stay as they were: {message_of(error)}")
+                logger.debug("Reading the files failed", exc_info=True)
+            self._set_problem("files", f"the definitions of all files stay as they were: {message_of(error)}")
 
-    async def _look(self) -> None:
+    async def _read_changes(self) -> None:
         if self._store is None:
             return
-        async with self._refreshing, asyncio.timeout(LONGEST_LOOK):
-            changed = await changed_since(self._store, self._shelf.revision, self._shelf.stored)
-            if changed is not None:
-                self._shelf.take(changed)
+        async with self._refreshing, asyncio.timeout(LONGEST_REFRESH):
+            changes = await read_changes(self._store, self._snapshot.revision, self._snapshot.stored_keys)
+            if changes is not None:
+                self._snapshot.apply_changes(changes)
 
-    async def _keep_looking(self) -> None:
+    async def _refresh_periodically(self) -> None:
         while True:
-            await asyncio.sleep(self._seconds)
+            await asyncio.sleep(self._refresh_seconds)
             await self.refresh()
 
-    async def _now(self, stored: HookDefinition) -> HookDefinition:
+    async def _refresh_and_show(self, stored: HookDefinition) -> HookDefinition:
         await self.refresh()
-        return self._shelf.shown(stored)
+        return self._snapshot.with_problem(stored)
 
-    def _note(self, part: str, problem: str) -> None:
+    def _set_problem(self, part: str, problem: str) -> None:
         before = self._problems.pop(part, "")
         if problem:
             self._problems[part] = problem
-            # What a lost database says differs from try to try; a file is broken in another way only if it was written.
+            # A lost database fails with varying messages; a file gets another error only if it was written again.
             if not before or (part == "files" and problem != before):
                 logger.error("Registry: %s", problem)
         elif before:
             logger.info("Registry: up to date again")
 
-    def _writable(self) -> SqlStore:
+    def _require_store(self) -> SqlStore:
         if self._store is None:
             raise HookUsageError("This registry has no store; give it one: Registry(SqlStore(...)).")
         return self._store
 
-    async def _current(self, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
-        """Return the definition that somebody sees under an id, after a look into the database.
+    async def _read_current(self, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
+        """Return the definition that a tenant sees under an id, after reading changes from the database.
 
-        Another process may have made, changed or deleted it a moment ago, and whoever did that may ask here next.
+        Another process may have changed it a moment ago, and its caller may ask this process next.
         """
         try:
-            await self._look()
+            await self._read_changes()
         except (StoreUnavailableError, TimeoutError) as error:
             try:
-                return found(self._shelf, id, tenant_id)
+                return self._find(id, tenant_id)
             except DefinitionNotFoundError:
                 if isinstance(error, StoreUnavailableError):
                     raise error from None
-                raise StoreUnavailableError(self._writable()._address.name, "a look into it took too long") from error
-        return found(self._shelf, id, tenant_id)
+                problem = "reading the definitions took too long"
+                raise StoreUnavailableError(self._require_store()._address.name, problem) from error
+        return self._find(id, tenant_id)
+
+    def _find(self, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
+        """Return the known definition that a tenant sees under an id.
+
+        Raises:
+            DefinitionNotFoundError: If there is none.
+            DefinitionConflictError: If several tenants have one.
+        """
+        snapshot = self._snapshot
+        if tenant_id is None:
+            tenants = snapshot.tenants_with(id)
+        else:
+            tenants = [each for each in (tenant_id, "") if id in snapshot.of_tenant(each)]
+        if not tenants:
+            raise DefinitionNotFoundError(id)
+        if tenant_id is None and len(tenants) > 1:
+            raise DefinitionConflictError(id, SEVERAL_TENANTS)
+        return snapshot.of_tenant(tenants[0])[id]
+
+    async def _read_to_change(
+        self,
+        change: ChangeTransaction,
+        id: str,  # noqa: A002
+        tenant_id: str | None,
+        if_revision: int | None,
+    ) -> tuple[HookDefinition, DefinitionsById]:
+        """Read the definition that a tenant wants to change, and all stored definitions of its owner.
+
+        Raises:
+            DefinitionNotFoundError: If there is no such definition, or it is another tenant's.
+            DefinitionConflictError: If its revision is another one.
+            DefinitionError: If a tenant wants to change a definition of the system.
+        """
+        tenants = await change.find_tenants(id) if is_id(id) else []
+        snapshot = self._snapshot
+        tenants += [each for each in snapshot.tenants_with(id) if snapshot.of_tenant(each)[id].source != "api"]
+        if tenant_id is not None:
+            tenants = [each for each in (tenant_id, "") if each in tenants][:1]
+        if not tenants:
+            raise DefinitionNotFoundError(id)
+        if len(set(tenants)) > 1:
+            raise DefinitionConflictError(id, SEVERAL_TENANTS)
+        owner = tenants[0]
+        if tenant_id is not None and owner != tenant_id:
+            raise DefinitionError("read_only", "$.tenantId", "it is a hook of the system, which a tenant cannot change")
+        own = await change.read_tenant(owner)
+        in_file = snapshot.of_tenant(owner).get(id)
+        old = own[id] if in_file is None or in_file.source == "api" else await change.apply_switch(in_file)
+        if if_revision is not None and old.revision != if_revision:
+            problem = f"it was changed meanwhile; its revision is {old.revision}, read it again"
+            raise DefinitionConflictError(id, problem, old.revision)
+        return old, own
+
+    async def _check_id(
+        self, change: ChangeTransaction, definition: HookDefinition, own: Mapping[str, HookDefinition]
+    ) -> None:
+        """Raise if the tenant, or the system whose hooks it sees, has a definition of that id.
+
+        Of the snapshot, only definitions of files count: another process may just have deleted a stored one.
+        """
+        seen = [self._snapshot.of_tenant(tenant).get(definition.id) for tenant in (definition.tenant_id, "")]
+        taken = definition.id in own or any(each is not None and each.source != "api" for each in seen)
+        if taken or "" in await change.find_tenants(definition.id):
+            raise DefinitionConflictError(definition.id, "there is one of that id already; leave the id out")
+
+    def _check_name(self, definition: HookDefinition, own: Mapping[str, HookDefinition]) -> None:
+        """Raise if another definition of the tenant has the same name at the same point."""
+        known = self._snapshot.of_tenant(definition.tenant_id).values()
+        for other in (*own.values(), *(each for each in known if each.source != "api")):
+            same = other.point == definition.point and other.name == definition.name
+            if same and other.id != definition.id:
+                problem = f"{other.id!r} at {other.point} is named {other.name!r} already; choose another name"
+                raise DefinitionConflictError(definition.id, problem)
+
+
+SEVERAL_TENANTS = "several tenants have one of that id; name the tenant whose it is"
+
+
+def _refuse_file_definition(definition: HookDefinition) -> None:
+    if definition.source != "api":
+        problem = f"it stands in {definition.source}; change it there, or only switch it off and on"
+        raise DefinitionError("read_only", "$.source", problem)
+
+
+def _pair_with_stored(
+    wanted: Definitions, own: DefinitionsById, left: DefinitionsById
+) -> list[tuple[HookDefinition, HookDefinition | None]]:
+    """Pair each wanted definition with the stored one that it replaces, which is removed from `left`.
+
+    Raises:
+        DefinitionError: If two of the wanted definitions would replace the same one.
+    """
+    by_name = {(each.point, each.name): each for each in own.values()}
+    pairs: list[tuple[HookDefinition, HookDefinition | None]] = []
+    for nth, definition in enumerate(wanted):
+        old = own.get(definition.id) if definition.id else by_name.get((definition.point, definition.name))
+        if old is not None and left.pop(old.id, None) is None:
+            raise DefinitionError("invalid", f"$[{nth}]", "another one of the list is the same definition")
+        id_ = old.id if old is not None else definition.id or f"hook_{os.urandom(6).hex()}"
+        pairs.append((msgspec.structs.replace(definition, id=id_), old))
+    return pairs
+
+
+async def _put_if_changed(
+    change: ChangeTransaction, definition: HookDefinition, old: HookDefinition | None
+) -> HookDefinition:
+    if old is None:
+        return await change.put(definition, "definition.create", old=None)
+    kept = {name: getattr(old, name) for name in ("source", "revision", "created_at", "updated_at", "problem")}
+    if msgspec.structs.replace(definition, **kept) == old:
+        return old
+    return await change.put(definition, "definition.update", old=old)

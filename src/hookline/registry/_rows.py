@@ -1,4 +1,4 @@
-"""Definitions in the database: what has changed since a revision, and one transaction of changes at a time."""
+"""Definitions in the database: read the changes since a revision, and change definitions in a transaction."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline.registry._definition import POINTS, HookDefinition, check_definition
 from hookline.store import SqlStore, audit, definitions, revisions
 
-__all__ = ["Change", "Changed", "Key", "changed_since", "changing"]
+__all__ = ["ChangeTransaction", "DefinitionChanges", "Key", "open_change", "read_changes"]
 
 logger = logging.getLogger("hookline")
 
 Key = tuple[str, str]
-"""Tenant and id."""
+"""Tenant and id of a definition."""
 COUNTER = "definitions"
 SWITCH = "switch"
-"""Source of a row that only says whether a definition of a file is enabled."""
+"""Value of `source` in a row that only stores whether a definition of a file is enabled."""
 
-# Whoever counts up holds the row until the transaction ends, so that changes come one after the other: revisions are
-# seen in their order, and of two that would exceed a quota the second one sees the first.
+# The transaction that raises the revision holds the row until it ends, so that changes come one after another:
+# revisions become visible in order, and of two changes that would exceed a quota the second one sees the first.
 NEXT_REVISION = text(
     "INSERT INTO revisions (name, revision) VALUES (:name, 1) "
     "ON CONFLICT (name) DO UPDATE SET revision = revisions.revision + 1 RETURNING revision"
@@ -33,65 +33,65 @@ NEXT_REVISION = text(
 _decode = msgspec.json.Decoder(HookDefinition).decode
 
 
-class Switch(NamedTuple):
-    """Whether a definition of a file is enabled, since somebody has said so."""
+class FileSwitch(NamedTuple):
+    """The stored `enabled` switch of a definition that stands in a file."""
 
     enabled: bool
     revision: int
     updated_at: float
 
 
-class Changed(NamedTuple):
-    """What has changed since a revision.
+class DefinitionChanges(NamedTuple):
+    """Changes of the stored definitions since a revision.
 
     Attributes:
-        revision: The newest.
-        rows: What is new or different.
-        keys: What there is, where something is gone.
+        revision: The newest revision.
+        rows: New and changed definitions.
+        keys: The keys of all stored definitions, if some were deleted; else `None`.
     """
 
     revision: int
-    rows: Mapping[Key, HookDefinition | Switch]
+    rows: Mapping[Key, HookDefinition | FileSwitch]
     keys: frozenset[Key] | None
 
 
-async def changed_since(store: SqlStore, revision: int, known: KeysView[Key]) -> Changed | None:
-    """What has changed since a revision; `None` if nothing has.
+async def read_changes(store: SqlStore, revision: int, known: KeysView[Key]) -> DefinitionChanges | None:
+    """Read the changes of definitions since a revision; `None` if there are none.
 
     Args:
-        store: The database.
-        revision: What the caller has seen.
-        known: What the caller holds.
+        store: The store of the definitions.
+        revision: The newest revision that the caller has seen.
+        known: The keys of the definitions that the caller knows.
 
     Raises:
         StoreUnavailableError: If the database cannot be reached.
     """
     async with store.reading() as connection:
-        # The revision first: what comes in between is found once more, and never missed.
+        # The revision first: a change between the two queries is then read twice, and never missed.
         newest = (
             await connection.execute(select(revisions.c.revision).where(revisions.c.name == COUNTER))
         ).scalar() or 0
         if newest == revision:
             return None
-        # A revision that went back is of another database, restored from a copy.
+        # A lower revision means that the database was restored from a backup.
         since = revision if newest > revision else 0
         found = await connection.execute(select(definitions).where(definitions.c.revision > since))
-        rows = {(row.tenant_id, row.id): read_row(row) for row in found}
+        rows = {(row.tenant_id, row.id): decode_row(row) for row in found}
         count = (await connection.execute(select(func.count()).select_from(definitions))).scalar_one()
         keys = None
         if count != len(known) + sum(key not in known for key in rows) or not since:
             found = await connection.execute(select(definitions.c.tenant_id, definitions.c.id))
             keys = frozenset((row.tenant_id, row.id) for row in found)
-    return Changed(newest, {key: value for key, value in rows.items() if value is not None}, keys)
+    return DefinitionChanges(newest, {key: value for key, value in rows.items() if value is not None}, keys)
 
 
-def read_row(row: Row[Any]) -> HookDefinition | Switch | None:
-    """What a row says. One that cannot be read, as a newer version has written it, still stands in the way."""
+def decode_row(row: Row[Any]) -> HookDefinition | FileSwitch | None:
+    """Decode a row. An unreadable one becomes a definition with a `problem`, so that its interceptor fails closed."""
     if row.source == SWITCH:
-        return Switch(row.enabled, row.revision, row.updated_at)
+        return FileSwitch(row.enabled, row.revision, row.updated_at)
     try:
         definition = check_definition(_decode(row.definition))
-    except Exception as error:  # one row may not keep all others from being seen
+    except Exception as error:  # one bad row must not hide all others
         logger.error("Hook definition %r of tenant %r cannot be read here: %s", row.id, row.tenant_id, error)
         if row.point not in POINTS:
             return None
@@ -111,12 +111,12 @@ def read_row(row: Row[Any]) -> HookDefinition | Switch | None:
     )
 
 
-class Change:
-    """A transaction that changes definitions, and nobody else does meanwhile.
+class ChangeTransaction:
+    """A transaction that changes definitions. Only one runs at a time.
 
     Attributes:
-        revision: Of everything that it changes.
-        now: When, by the clock of the database.
+        revision: The revision of all definitions that it changes.
+        now: The time of the database, in unix seconds.
     """
 
     def __init__(self, connection: AsyncConnection, actor: str, revision: int, now: float) -> None:
@@ -124,20 +124,20 @@ class Change:
         self._actor = actor
         self.revision, self.now = revision, now
 
-    async def of_tenant(self, tenant_id: str) -> dict[str, HookDefinition]:
-        """The stored definitions of a tenant, by id."""
+    async def read_tenant(self, tenant_id: str) -> dict[str, HookDefinition]:
+        """Read the stored definitions of a tenant, by id."""
         query = select(definitions).where(definitions.c.tenant_id == tenant_id, definitions.c.source != SWITCH)
-        found = {row.id: read_row(row) for row in await self._connection.execute(query)}
+        found = {row.id: decode_row(row) for row in await self._connection.execute(query)}
         return {id: each for id, each in found.items() if isinstance(each, HookDefinition)}  # noqa: A001
 
-    async def tenants_of(self, id: str) -> list[str]:  # noqa: A002
-        """The tenants that have a stored definition of that id."""
+    async def find_tenants(self, id: str) -> list[str]:  # noqa: A002
+        """Find the tenants that have a stored definition of that id."""
         query = select(definitions.c.tenant_id).where(definitions.c.id == id, definitions.c.source != SWITCH)
         return list((await self._connection.execute(query)).scalars())
 
-    async def switched(self, definition: HookDefinition) -> HookDefinition:
-        """A definition of a file as it is switched by now."""
-        row = (await self._connection.execute(select(definitions).where(_its(definition)))).one_or_none()
+    async def apply_switch(self, definition: HookDefinition) -> HookDefinition:
+        """Return a definition of a file with its stored `enabled` switch applied."""
+        row = (await self._connection.execute(select(definitions).where(_same_row(definition)))).one_or_none()
         if row is None:
             return definition
         return msgspec.structs.replace(definition, enabled=row.enabled, revision=row.revision)
@@ -146,9 +146,9 @@ class Change:
         """Store a definition.
 
         Args:
-            definition: As it is to be from now on.
-            action: What was done, for the audit.
-            old: As it was.
+            definition: The new definition.
+            action: The action for the audit log.
+            old: The stored definition that it replaces, if there is one.
 
         Returns:
             The definition as it is stored.
@@ -162,11 +162,11 @@ class Change:
             problem="",
         )
         await self._write(stored, msgspec.json.encode(stored), is_new=old is None)
-        await self._audit(action, stored, changed=_changed(old, stored))
+        await self._audit(action, stored, changed=_list_changed_fields(old, stored))
         return stored
 
     async def switch(self, definition: HookDefinition) -> HookDefinition:
-        """Store whether a definition of a file is enabled, and no more of it."""
+        """Store the `enabled` switch of a definition that stands in a file."""
         kept = msgspec.structs.replace(definition, source=SWITCH, revision=self.revision, updated_at=self.now)
         await self._delete(kept)
         await self._write(kept, b"", is_new=True)
@@ -194,13 +194,13 @@ class Change:
             key = {"tenant_id": definition.tenant_id, "id": definition.id}
             await self._connection.execute(insert(definitions).values(**key, **values))
         else:
-            await self._connection.execute(update(definitions).where(_its(definition)).values(**values))
+            await self._connection.execute(update(definitions).where(_same_row(definition)).values(**values))
 
     async def _delete(self, definition: HookDefinition) -> None:
-        await self._connection.execute(delete(definitions).where(_its(definition)))
+        await self._connection.execute(delete(definitions).where(_same_row(definition)))
 
     async def _audit(self, action: str, definition: HookDefinition, *, changed: list[str]) -> None:
-        # Names of what has changed, and not what it says: an address or a configuration may hold what is secret.
+        # The names of the changed fields, never their values: an address or a configuration may hold secrets.
         detail = {
             "name": definition.name,
             "point": definition.point,
@@ -221,12 +221,12 @@ class Change:
 
 
 @asynccontextmanager
-async def changing(store: SqlStore, actor: str) -> AsyncIterator[Change]:
-    """A transaction of changes: all of them are written, or none.
+async def open_change(store: SqlStore, actor: str) -> AsyncIterator[ChangeTransaction]:
+    """Open a transaction that changes definitions.
 
     Args:
-        store: The database.
-        actor: Who makes them.
+        store: The store of the definitions.
+        actor: Who makes the changes, for the audit log.
 
     Raises:
         StoreUnavailableError: If the database cannot be reached.
@@ -234,14 +234,14 @@ async def changing(store: SqlStore, actor: str) -> AsyncIterator[Change]:
     async with store.writing() as connection:
         revision = (await connection.execute(NEXT_REVISION, {"name": COUNTER})).scalar_one()
         now = (await connection.execute(select(store.now_sql()))).scalar_one()
-        yield Change(connection, actor.replace("\x00", "")[:400], revision, float(now))
+        yield ChangeTransaction(connection, actor.replace("\x00", "")[:400], revision, float(now))
 
 
-def _its(definition: HookDefinition) -> Any:
+def _same_row(definition: HookDefinition) -> Any:
     return (definitions.c.tenant_id == definition.tenant_id) & (definitions.c.id == definition.id)
 
 
-def _changed(old: HookDefinition | None, new: HookDefinition) -> list[str]:
+def _list_changed_fields(old: HookDefinition | None, new: HookDefinition) -> list[str]:
     if old is None:
         return []
     its = ("revision", "created_at", "updated_at", "source", "problem")

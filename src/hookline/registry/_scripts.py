@@ -1,4 +1,4 @@
-"""Hooks that are scripts: a process is told what happens as JSON, and answers as JSON."""
+"""Run scripts as hooks: a process reads an event or call as JSON, and answers with a decision as JSON."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ from hookline.registry._definition import HookDefinition, Point
 from hookline.registry._errors import DefinitionError, ScriptError
 from hookline.webhooks import ControlAnswer
 
-__all__ = ["DEFAULT_TIMEOUT", "Ended", "Scripts", "decision_of", "run_process"]
+__all__ = ["DEFAULT_TIMEOUT", "ProcessResult", "Scripts", "parse_decision", "run_process"]
 
 DECISIONS = {
     "before": ("allow", "deny", "answer", "ask"),
     "guard": ("allow", "deny", "ask"),
     "after": ("allow", "deny", "answer"),
 }
-"""What a script may decide, by the kind of its hook; after a call, `"answer"` is the result to go on with."""
+"""Decisions that a script may make, by the kind of its hook; after a call, `"answer"` replaces the result."""
 
 
-def decision_of(hook_id: str, point: Point, call: Call, result: Any, written: bytes) -> Any:
-    """What a script has decided about a call.
+def parse_decision(hook_id: str, point: Point, call: Call, result: Any, written: bytes) -> Any:
+    """Parse a script's output into the return value of its hook.
 
     Args:
-        hook_id: The hook, for the error.
-        point: Where it stands.
+        hook_id: The id of the hook, for the error.
+        point: The point at which it stands.
         call: The call.
-        result: After it, its result.
-        written: What the script wrote; nothing, or an empty object, has nothing against the call.
+        result: The result, for a hook after the call.
+        written: The output of the script; no output, or an empty object, allows the call.
 
     Raises:
-        ScriptError: `"invalid_answer"`, if that is no answer that it may give there.
+        ScriptError: `"invalid_answer"`, if the output is no answer that is allowed at the point.
     """
     if not written.strip():
         return None
-    answer = _read(hook_id, written)
+    answer = _parse_answer(hook_id, written)
     if answer is None:
         return None
-    _check(hook_id, point, answer)
+    _check_answer(hook_id, point, answer)
     if answer.decision == "deny":
         return Deny(answer.reason or f"Denied by {hook_id}.", stop=answer.stop)
     if answer.decision == "ask":
@@ -68,15 +68,15 @@ def decision_of(hook_id: str, point: Point, call: Call, result: Any, written: by
     try:
         answered = result_of(CALLS[type(call)], answer.result)
     except HookUsageError as error:
-        raise _invalid(hook_id, f"`result`: {error}") from None
+        raise _invalid_answer_error(hook_id, f"`result`: {error}") from None
     return answered if point.kind == "after" else Respond(answered)
 
 
-def _read(hook_id: str, written: bytes) -> ControlAnswer | None:
-    """The answer; `None` for an empty object."""
+def _parse_answer(hook_id: str, written: bytes) -> ControlAnswer | None:
+    """Parse the JSON of an answer; `None` for an empty object."""
     try:
-        msgspec.json.decode(written)  # which is stricter about JSON than the standard library
-        given = json.loads(written, object_pairs_hook=_once)
+        msgspec.json.decode(written)  # stricter about JSON than the standard library
+        given = json.loads(written, object_pairs_hook=_reject_duplicate_keys)
         if not isinstance(given, dict):
             raise ValueError(f"it is no JSON object but {type(given).__name__}")
         unknown = sorted(set(given) - set(ControlAnswer.__struct_encode_fields__))
@@ -86,56 +86,62 @@ def _read(hook_id: str, written: bytes) -> ControlAnswer | None:
             raise ValueError("it has no `decision`")
         return msgspec.convert(given, ControlAnswer) if given else None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise _invalid(hook_id, str(error) or type(error).__name__) from None
+        raise _invalid_answer_error(hook_id, str(error) or type(error).__name__) from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys each stand there once, since of two answers neither counts."""
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object, refusing duplicate keys: of two contradicting answers neither may count.
+
+    Raises:
+        ValueError: If a key stands there twice.
+    """
     if len({key for key, _ in pairs}) < len(pairs):
         raise ValueError("it has a key twice")
     return dict(pairs)
 
 
-def _check(hook_id: str, point: Point, answer: ControlAnswer) -> None:
+def _check_answer(hook_id: str, point: Point, answer: ControlAnswer) -> None:
     allowed = DECISIONS[point.kind or ""]
     if answer.decision not in allowed:
-        raise _invalid(hook_id, f"at {point.name} `decision` is one of {', '.join(allowed)}; got {answer.decision!r}")
+        raise _invalid_answer_error(
+            hook_id, f"at {point.name} `decision` is one of {', '.join(allowed)}; got {answer.decision!r}"
+        )
     for name, given, wanted in (
         ("args", answer.args is not None, "allow"),
         ("result", answer.result is not None, "answer"),
         ("stop", answer.stop, "deny"),
     ):
         if given and answer.decision != wanted:
-            raise _invalid(hook_id, f"`{name}` goes with {wanted!r}, not with {answer.decision!r}")
+            raise _invalid_answer_error(hook_id, f"`{name}` goes with {wanted!r}, not with {answer.decision!r}")
     if answer.decision == "answer" and answer.result is None:
-        raise _invalid(hook_id, "'answer' comes with a `result`")
+        raise _invalid_answer_error(hook_id, "'answer' comes with a `result`")
     if answer.args is not None and not (point.call is ToolCall and point.kind == "before"):
-        raise _invalid(hook_id, f"`args` are changed at ToolCall.before, not at {point.name}")
+        raise _invalid_answer_error(hook_id, f"`args` are changed at ToolCall.before, not at {point.name}")
 
 
-def _invalid(hook_id: str, problem: str) -> ScriptError:
+def _invalid_answer_error(hook_id: str, problem: str) -> ScriptError:
     return ScriptError(hook_id, "invalid_answer", problem)
 
 
 MARK = "HOOKLINE_SCRIPT_RUN"
-"""The variable by which what a script has left behind is found, even if it has left its group and lost its parent."""
+"""Environment variable that marks the descendants of a script, to find those that left its process group."""
 TICK = 0.005
-"""Seconds between two looks at whether a process has ended: waiting for it would wait for its children's pipes too."""
+"""Seconds between two checks whether a process has ended: `wait()` would also wait for its children's pipes."""
 SETTLING = 2.0
-"""Seconds that what is killed has to be gone."""
+"""Seconds to wait for killed processes to end."""
 CLOCK_SLACK = 2.0
-"""Seconds by which the start of a process may seem too early: it is counted from a moment that is only estimated."""
+"""Seconds by which the reported start of a process may be too early, since the boot time is only estimated."""
 CHUNK = 16 * 1024
 
 
-class Ended(NamedTuple):
-    """How a process ended.
+class ProcessResult(NamedTuple):
+    """The result of a process.
 
     Attributes:
-        exit_code: What it ended with; `None` if it was killed.
-        stdout: What it wrote, up to a byte more than it may.
-        stderr: The beginning of what it complained of.
-        timed_out: Whether its time was over.
+        exit_code: The exit code; `None` if it was killed.
+        stdout: The output, up to one byte more than is allowed.
+        stderr: The beginning of the error output.
+        timed_out: Whether its time ran out.
     """
 
     exit_code: int | None
@@ -150,21 +156,21 @@ async def run_process(
     *,
     environment: Mapping[str, str],
     timeout: float,
-    most_output: int,
-    most_complaints: int,
-) -> Ended:
-    """Run a program in an empty folder of its own and end it, with everything that it has started.
+    max_output: int,
+    max_stderr: int,
+) -> ProcessResult:
+    """Run a program in an empty folder of its own, and finally kill it and every process that it has started.
 
     Args:
         command: The program and its arguments.
-        document: What it reads.
-        environment: All the variables that it sees.
-        timeout: Seconds after which it is ended.
-        most_output: Bytes that it may write; with the next one it is ended.
-        most_complaints: Bytes of its stderr that are kept.
+        document: The input of the program.
+        environment: All environment variables that it sees.
+        timeout: Seconds after which it is killed.
+        max_output: Bytes that it may write; it is killed when it writes more.
+        max_stderr: Bytes of its stderr that are kept.
 
     Raises:
-        OSError: If it cannot be started.
+        OSError: If the program cannot be started.
     """
     mark, since = uuid4().hex, time.time() - CLOCK_SLACK
     folder = tempfile.mkdtemp(prefix="hookline-script-")
@@ -178,76 +184,76 @@ async def run_process(
             env={**environment, MARK: mark},
             start_new_session=sys.platform != "win32",  # a group of its own, which can be ended as a whole
         )
-        talk = _Talk(process, most_output, most_complaints)
+        pipes = _ProcessPipes(process, max_output, max_stderr)
         timed_out = False
         try:
             async with asyncio.timeout(timeout):
-                await talk.until_ended(document)
+                await pipes.communicate(document)
         except TimeoutError:
             timed_out = True
         finally:
             stopped = process.returncode is None
-            await _to_the_end(_end(process, talk, mark, since))
+            await _finish_despite_cancellation(_end_process(process, pipes, mark, since))
     finally:
-        await _to_the_end(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+        await _finish_despite_cancellation(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
     exit_code = None if stopped else process.returncode
-    return Ended(exit_code, bytes(talk.stdout), bytes(talk.stderr), timed_out)
+    return ProcessResult(exit_code, bytes(pipes.stdout), bytes(pipes.stderr), timed_out)
 
 
-class _Talk:
-    """What is said to a process and heard from it."""
+class _ProcessPipes:
+    """Writes the input of a process, and reads its output and errors."""
 
-    def __init__(self, process: asyncio.subprocess.Process, most_output: int, most_complaints: int) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, max_output: int, max_stderr: int) -> None:
         self.process = process
         self.stdout, self.stderr = bytearray(), bytearray()
-        self.most_output, self.most_complaints = most_output, most_complaints
+        self.max_output, self.max_stderr = max_output, max_stderr
         self.too_much = False
         self._reading: list[asyncio.Task[None]] = []
 
-    async def until_ended(self, document: bytes) -> None:
-        """Say what there is to say, and listen until the process has ended or has said too much."""
+    async def communicate(self, document: bytes) -> None:
+        """Write the input and read the output until the process has ended or has written too much."""
         self._reading = [
-            asyncio.create_task(self._listen()),
-            asyncio.create_task(self._hear_complaints()),
-            asyncio.create_task(self._tell(document)),
+            asyncio.create_task(self._read_output()),
+            asyncio.create_task(self._read_errors()),
+            asyncio.create_task(self._write_input(document)),
         ]
         while self.process.returncode is None and not self.too_much:  # noqa: ASYNC110
             await asyncio.sleep(TICK)
 
-    async def last_words(self) -> None:
-        """Hear what is still in the pipes; nobody holds their other ends any more."""
+    async def read_rest(self) -> None:
+        """Read what is left in the pipes, after all processes that held their other ends have ended."""
         if self._reading:
             _, late = await asyncio.wait(self._reading, timeout=SETTLING)
             for task in late:
                 task.cancel()
             await asyncio.gather(*self._reading, return_exceptions=True)
 
-    async def _tell(self, document: bytes) -> None:
+    async def _write_input(self, document: bytes) -> None:
         assert self.process.stdin is not None
-        # A script need not read what it is told.
+        # A script need not read its input.
         with contextlib.suppress(OSError):
             self.process.stdin.write(document)
             await self.process.stdin.drain()
         with contextlib.suppress(OSError):
             self.process.stdin.close()
 
-    async def _listen(self) -> None:
+    async def _read_output(self) -> None:
         assert self.process.stdout is not None
         while chunk := await self.process.stdout.read(CHUNK):
             self.stdout += chunk
-            if len(self.stdout) > self.most_output:
-                del self.stdout[self.most_output + 1 :]
+            if len(self.stdout) > self.max_output:
+                del self.stdout[self.max_output + 1 :]
                 self.too_much = True
                 return
 
-    async def _hear_complaints(self) -> None:
+    async def _read_errors(self) -> None:
         assert self.process.stderr is not None
         while chunk := await self.process.stderr.read(CHUNK):
-            self.stderr += chunk[: max(self.most_complaints - len(self.stderr), 0)]
+            self.stderr += chunk[: max(self.max_stderr - len(self.stderr), 0)]
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for something even where the caller is cancelled meanwhile."""
+async def _finish_despite_cancellation(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for a coroutine to finish, even if the caller is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)
@@ -256,8 +262,8 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-async def _end(process: asyncio.subprocess.Process, talk: _Talk, mark: str, since: float) -> None:
-    """End a process and all that it has started, and hear the rest."""
+async def _end_process(process: asyncio.subprocess.Process, pipes: _ProcessPipes, mark: str, since: float) -> None:
+    """Kill a process and all its descendants, and read the rest of its output."""
     if process.returncode is None and sys.platform != "win32":
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -266,7 +272,7 @@ async def _end(process: asyncio.subprocess.Process, talk: _Talk, mark: str, sinc
         async with asyncio.timeout(SETTLING):
             while process.returncode is None:  # noqa: ASYNC110
                 await asyncio.sleep(TICK)
-    await talk.last_words()
+    await pipes.read_rest()
     transport = getattr(process, "_transport", None)
     if transport is not None:
         with contextlib.suppress(OSError):
@@ -274,26 +280,26 @@ async def _end(process: asyncio.subprocess.Process, talk: _Talk, mark: str, sinc
 
 
 def _kill_all(pid: int, mark: str, since: float) -> None:
-    """Kill a process and whoever comes from it, until nobody is left who could start another one.
+    """Kill a process and its descendants again and again until none is left that could start another one.
 
     Args:
-        pid: The process.
-        mark: What its descendants have in their environment.
-        since: When it was started at the earliest.
+        pid: The id of the process.
+        mark: The value of `MARK` in the environment of its descendants.
+        since: The earliest time at which it was started, in unix seconds.
     """
     deadline = time.monotonic() + SETTLING
-    while (victims := _offspring(pid, mark, since)) and time.monotonic() < deadline:
+    while (victims := _find_descendants(pid, mark, since)) and time.monotonic() < deadline:
         for victim in victims:
             with contextlib.suppress(psutil.Error):
                 victim.kill()
         # Not `psutil.wait_procs`: it would collect the exit code of our own child, which asyncio waits for.
         for victim in victims:
-            while _lives(victim) and time.monotonic() < deadline:
+            while _is_alive(victim) and time.monotonic() < deadline:
                 time.sleep(TICK)
 
 
-def _offspring(pid: int, mark: str, since: float) -> list[psutil.Process]:
-    """The processes that live and come from a run: by their parents, by their session, or by their mark."""
+def _find_descendants(pid: int, mark: str, since: float) -> list[psutil.Process]:
+    """Find the living processes of a run: by their parents, their session, or their mark."""
     found: dict[int, psutil.Process] = {}
     with contextlib.suppress(psutil.Error):
         root = psutil.Process(pid)
@@ -301,16 +307,18 @@ def _offspring(pid: int, mark: str, since: float) -> list[psutil.Process]:
             found = {each.pid: each for each in (root, *root.children(recursive=True))}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.create_time() >= since and (_session(process.pid) == pid or process.environ().get(MARK) == mark):
+            if process.create_time() >= since and (
+                _session_id(process.pid) == pid or process.environ().get(MARK) == mark
+            ):
                 found[process.pid] = process
-    return [each for each in found.values() if _lives(each)]
+    return [each for each in found.values() if _is_alive(each)]
 
 
-def _session(pid: int) -> int | None:
+def _session_id(pid: int) -> int | None:
     return os.getsid(pid) if sys.platform != "win32" else None
 
 
-def _lives(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -320,27 +328,27 @@ def _lives(process: psutil.Process) -> bool:
 logger = logging.getLogger("hookline")
 
 DEFAULT_TIMEOUT = 5.0
-"""Seconds that a script may take unless its definition says otherwise."""
+"""Seconds that a script may take by default."""
 MOST_AT_ONCE = 32
-"""Scripts of one process that run at the same time; the others wait, and that counts as their time."""
-MOST_OUTPUT, MOST_COMPLAINTS = 64 * 1024, 2000
+"""Scripts that run at the same time in this process; others wait, and the wait counts as their time."""
+MAX_OUTPUT, MAX_STDERR = 64 * 1024, 2000
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*", re.ASCII)
 INTERPRETERS = {".py": (sys.executable,), ".sh": ("sh",), ".js": ("node",), ".ps1": ("pwsh", "-NoProfile", "-File")}
-"""What runs a file without a `#!` line of its own that may be executed, by its ending."""
+"""Interpreters, by file suffix, of scripts that are not executable or have no `#!` line."""
 
 
 class Scripts:
-    """The scripts that definitions may name: files in one folder, and nothing outside of it.
+    """The scripts that definitions may name: files in one folder, and none outside of it.
 
-    A script reads one JSON document: `point`, `hookId`, `config`, and `event`, or `call` and after it `result`. What it
-    writes is like a `ControlAnswer`; nothing at all has nothing against the call.
+    A script reads one JSON document with `point`, `hookId` and `config`, and with `event`, or `call` and, after it,
+    `result`. It writes an answer like a `ControlAnswer`; no output allows the call.
 
     Args:
-        folder: Where they are.
-        environment: Names of variables that they see, beside `PATH` and `LANG`.
+        folder: The folder of the scripts.
+        environment: Names of the environment variables that scripts see, besides `PATH` and `LANG`.
 
     Raises:
-        HookUsageError: If that is no folder.
+        HookUsageError: If there is no such folder.
     """
 
     def __init__(self, folder: Path, environment: Sequence[str] = ()) -> None:
@@ -353,24 +361,24 @@ class Scripts:
         self._names = ("PATH", "LANG", *environment)
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
 
-    def handler(self, definition: HookDefinition, point: Point) -> Callable[..., Awaitable[Any]]:
-        """What is called at a point: it runs the script of a definition.
+    def build_handler(self, definition: HookDefinition, point: Point) -> Callable[..., Awaitable[Any]]:
+        """Build the handler that runs the script of a definition.
 
         Raises:
-            DefinitionError: If there is no such script, or none can stand there.
+            DefinitionError: If there is no such script, or a script cannot stand at the point.
         """
         name = definition.script or ""
         if point.kind == "around":
             raise DefinitionError(
                 "point_not_served", "$.point", "a script cannot surround a call; use before and after"
             )
-        self.command(name)
+        self.build_command(name)
 
         async def judge(call: Call) -> Any:
-            return await self._ask(definition, point, call, None)
+            return await self._decide(definition, point, call, None)
 
         async def judge_result(call: Call, result: Any) -> Any:
-            return await self._ask(definition, point, call, result)
+            return await self._decide(definition, point, call, result)
 
         async def tell(event: Event) -> None:
             await self._run(definition, {"event": msgspec.to_builtins(event)})
@@ -379,22 +387,22 @@ class Scripts:
 
     @staticmethod
     def timeout_of(definition: HookDefinition) -> float:
-        """Seconds that the script of a definition may take."""
+        """Return the seconds that the script of a definition may take."""
         return DEFAULT_TIMEOUT if definition.timeout is None else definition.timeout
 
-    def problem_of(self, name: str) -> str:
-        """Why a script cannot be run; `""` if it can."""
+    def find_problem(self, name: str) -> str:
+        """Return why a script cannot be run; `""` if it can."""
         try:
-            self.command(name)
+            self.build_command(name)
         except DefinitionError as error:
             return error.problem
         return ""
 
-    def command(self, name: str) -> list[str]:
-        """How a script is run.
+    def build_command(self, name: str) -> list[str]:
+        """Return the command that runs a script.
 
         Raises:
-            DefinitionError: If there is none of that name in the folder, or nothing that runs it.
+            DefinitionError: If there is no script of that name in the folder, or no interpreter for it.
         """
         if NAME.fullmatch(name) is None:
             problem = f"{name!r:.200} is no name of a script: a path in the folder of scripts, as 'checks/pay.py'"
@@ -403,10 +411,10 @@ class Scripts:
             path = (self._folder / name).resolve(strict=True)
         except (OSError, RuntimeError):
             raise DefinitionError("script_refused", "$.script", f"there is no script {name!r}") from None
-        # Also of a link that leads out of the folder, nobody learns more than that.
+        # The same error for a link that leads out of the folder, which must not reveal what is there.
         if not path.is_relative_to(self._folder) or not path.is_file():
             raise DefinitionError("script_refused", "$.script", f"there is no script {name!r}")
-        if os.access(path, os.X_OK) and _starts_itself(path):
+        if os.access(path, os.X_OK) and _has_shebang(path):
             return [str(path)]
         interpreter, *options = INTERPRETERS.get(path.suffix, ("",))
         found = shutil.which(interpreter) if interpreter else None
@@ -417,24 +425,24 @@ class Scripts:
             raise DefinitionError("script_refused", "$.script", problem)
         return [found, *options, str(path)]
 
-    async def _ask(self, definition: HookDefinition, point: Point, call: Call, result: Any) -> Any:
-        told: dict[str, Any] = {"call": _wire(call)}
+    async def _decide(self, definition: HookDefinition, point: Point, call: Call, result: Any) -> Any:
+        fields: dict[str, Any] = {"call": _to_wire(call)}
         if point.kind == "after":
-            told["result"] = _wire(result)
-        return decision_of(definition.id, point, call, result, await self._run(definition, told))
+            fields["result"] = _to_wire(result)
+        return parse_decision(definition.id, point, call, result, await self._run(definition, fields))
 
-    async def _run(self, definition: HookDefinition, told: dict[str, Any]) -> bytes:
-        """What a script writes.
+    async def _run(self, definition: HookDefinition, fields: dict[str, Any]) -> bytes:
+        """Run the script of a definition, and return its output.
 
         Raises:
-            ScriptError: If it is gone, does not start, takes too long, fails, or writes too much.
+            ScriptError: If the script is gone, does not start, takes too long, fails, or writes too much.
         """
         timeout = self.timeout_of(definition)
         try:
-            command = self.command(definition.script or "")
+            command = self.build_command(definition.script or "")
         except DefinitionError as error:
             raise ScriptError(definition.id, "gone", error.problem) from None
-        document = {"point": definition.point, "hookId": definition.id, **told, "config": definition.config}
+        document = {"point": definition.point, "hookId": definition.id, **fields, "config": definition.config}
         try:
             async with self._turns:
                 ended = await run_process(
@@ -442,35 +450,35 @@ class Scripts:
                     msgspec.json.encode(document),
                     environment={name: os.environ[name] for name in self._names if name in os.environ},
                     timeout=timeout,
-                    most_output=MOST_OUTPUT,
-                    most_complaints=MOST_COMPLAINTS,
+                    max_output=MAX_OUTPUT,
+                    max_stderr=MAX_STDERR,
                 )
         except (OSError, TypeError, ValueError) as error:
             raise ScriptError(definition.id, "not_started", message_of(error)) from error
         failure: ScriptError | None = None
         if ended.timed_out:
             failure = ScriptError(definition.id, "timeout", f"it was ended after its {timeout:g} s")
-        elif len(ended.stdout) > MOST_OUTPUT:
-            failure = ScriptError(definition.id, "too_much_output", f"it wrote more than {MOST_OUTPUT} bytes")
+        elif len(ended.stdout) > MAX_OUTPUT:
+            failure = ScriptError(definition.id, "too_much_output", f"it wrote more than {MAX_OUTPUT} bytes")
         elif ended.exit_code != 0:
             failure = ScriptError(definition.id, "exit_code", f"it ended with {ended.exit_code}")
         if failure is None:
             return ended.stdout
         if ended.stderr:
-            # Not in the error, since that is what the model may be told.
+            # Logged, not in the error, since the model may be shown the error.
             logger.warning("%s; stderr: %s", failure, ended.stderr.decode(errors="replace"))
         raise failure
 
 
-def _starts_itself(path: Path) -> bool:
+def _has_shebang(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(2) == b"#!"
 
 
-def _wire(struct: Any) -> Any:
-    """Return a call or a result as JSON has it, its own keys in camelCase, its tools as a model sees them."""
+def _to_wire(struct: Any) -> Any:
+    """Convert a call or a result to JSON values: its own keys in camelCase, its tools as a model sees them."""
     if tools := getattr(struct, "tools", None):
-        # A run offers its own tools, which hold functions; a script is told what the model is told.
+        # A run's own tools hold functions; a script gets what the model gets.
         shown = [ToolSpec(**{name: getattr(each, name) for name in ToolSpec.__struct_fields__}) for each in tools]
         struct = msgspec.structs.replace(struct, tools=shown)
     plain = msgspec.to_builtins(struct, enc_hook=str)

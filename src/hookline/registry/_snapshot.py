@@ -1,4 +1,4 @@
-"""The definitions as a process knows them, by tenant, with what has been made of them."""
+"""`Snapshot`: the definitions that this process knows, from database and files, and the hooks built from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry._build import Builder
 from hookline.registry._definition import HookDefinition
-from hookline.registry._rows import Changed, Key, Switch
+from hookline.registry._rows import DefinitionChanges, FileSwitch, Key
 from hookline.store import Page
 
 __all__ = ["Snapshot"]
@@ -24,67 +24,67 @@ __all__ = ["Snapshot"]
 logger = logging.getLogger("hookline")
 
 LONGEST_PAGE = 1000
-Place = tuple[str, float, str]
-"""Where a definition stands in the list: its tenant, when it was created, its id."""
+ListPosition = tuple[str, float, str]
+"""The sort key of a definition in the list: its tenant, time of creation, and id."""
 
 
 class Snapshot:
-    """The definitions as a process knows them. Reading costs the same, however many other tenants there are.
+    """The definitions that this process knows. Reading them costs the same however many other tenants there are.
 
     Args:
-        builder: Makes hooks of them.
+        builder: Builds hooks from definitions.
 
     Attributes:
-        revision: The newest one that is known.
+        revision: The newest known revision.
     """
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
         self.revision = -1
-        self._stored: dict[Key, HookDefinition | Switch] = {}
-        self._filed: dict[Key, HookDefinition] = {}
+        self._stored: dict[Key, HookDefinition | FileSwitch] = {}
+        self._from_files: dict[Key, HookDefinition] = {}
         self._tenants: dict[str, dict[str, HookDefinition]] = {}
         self._owners: dict[str, set[str]] = {}
         self._hooks: dict[str, list[AnyHook]] = {}
-        self._lists: dict[str | None, tuple[list[Place], list[HookDefinition]]] = {}
+        self._lists: dict[str | None, tuple[list[ListPosition], list[HookDefinition]]] = {}
         self._warned: set[tuple[str, str, str]] = set()
 
     @property
-    def stored(self) -> KeysView[Key]:
-        """What is known to be in the database."""
+    def stored_keys(self) -> KeysView[Key]:
+        """Tenant and id of each definition that is known to be in the database."""
         return self._stored.keys()
 
-    def take(self, changed: Changed) -> None:
-        """Note what has changed in the database."""
+    def apply_changes(self, changed: DefinitionChanges) -> None:
+        """Apply changes that were read from the database."""
         gone = set() if changed.keys is None else set(self._stored) - changed.keys
         for key in gone:
             del self._stored[key]
         self._stored.update(changed.rows)
-        self._settle({*gone, *changed.rows})
+        self._update_definitions({*gone, *changed.rows})
         self.revision = changed.revision
 
-    def take_files(self, definitions: Iterable[HookDefinition]) -> None:
-        """Note what the files say now."""
+    def set_file_definitions(self, definitions: Iterable[HookDefinition]) -> None:
+        """Replace the definitions that come from files."""
         filed = {(each.tenant_id, each.id): each for each in definitions}
-        touched = {key for key in {*filed, *self._filed} if filed.get(key) != self._filed.get(key)}
-        self._filed = filed
-        self._settle(touched)
+        touched = {key for key in {*filed, *self._from_files} if filed.get(key) != self._from_files.get(key)}
+        self._from_files = filed
+        self._update_definitions(touched)
 
-    def _settle(self, touched: Iterable[Key]) -> None:
+    def _update_definitions(self, touched: Iterable[Key]) -> None:
         tenants = set()
         for tenant_id, id in touched:  # noqa: A001
             tenants.add(tenant_id)
             own = self._tenants.setdefault(tenant_id, {})
-            old, definition = own.pop(id, None), self._effective((tenant_id, id))
+            old, definition = own.pop(id, None), self._resolve((tenant_id, id))
             owners = self._owners.setdefault(id, set())
             if definition is not None:
                 own[id] = definition
                 owners.add(tenant_id)
-                self._warn_of_glob(definition)
+                self._warn_about_glob(definition)
             else:
                 owners.discard(tenant_id)
             if old is not None:
-                self._builder.forget(old, but=definition)
+                self._builder.discard(old, but=definition)
             if not own:
                 del self._tenants[tenant_id]
             if not owners:
@@ -99,8 +99,8 @@ class Snapshot:
             self._hooks.pop(tenant_id, None)
             self._lists.pop(tenant_id, None)
 
-    def _warn_of_glob(self, definition: HookDefinition) -> None:
-        """Log, once for each definition and glob, that a glob without a `/` is one over names."""
+    def _warn_about_glob(self, definition: HookDefinition) -> None:
+        """Log once, for each definition and glob, that a glob without a `/` matches names of tools only."""
         pattern = definition.tool or ""
         named = (definition.tenant_id, definition.id, pattern)
         if "/" in pattern or not pattern.strip("*") or not has_wildcard(pattern) or named in self._warned:
@@ -115,91 +115,92 @@ class Snapshot:
             pattern,
         )
 
-    def _effective(self, key: Key) -> HookDefinition | None:
-        """What holds: what a file says, but for its switch; or what is stored."""
-        filed, stored = self._filed.get(key), self._stored.get(key)
+    def _resolve(self, key: Key) -> HookDefinition | None:
+        """Return the definition in force: a file's wins over a stored one, except for its `enabled` switch."""
+        filed, stored = self._from_files.get(key), self._stored.get(key)
         if filed is None:
             return stored if isinstance(stored, HookDefinition) else None
-        if not isinstance(stored, Switch):
+        if not isinstance(stored, FileSwitch):
             return filed
         updated_at = max(filed.updated_at, stored.updated_at)
         return msgspec.structs.replace(filed, enabled=stored.enabled, revision=stored.revision, updated_at=updated_at)
 
-    def own(self, tenant_id: str) -> Mapping[str, HookDefinition]:
-        """The definitions of a tenant, by id."""
+    def of_tenant(self, tenant_id: str) -> Mapping[str, HookDefinition]:
+        """Return the definitions of a tenant by id."""
         return self._tenants.get(tenant_id, {})
 
-    def having(self, id: str) -> list[str]:  # noqa: A002
-        """The tenants that have a definition of that id."""
+    def tenants_with(self, id: str) -> list[str]:  # noqa: A002
+        """Return the tenants that have a definition of that id."""
         return list(self._owners.get(id, ()))
 
-    def shown(self, definition: HookDefinition) -> HookDefinition:
-        """A definition with why it cannot run here, if it cannot."""
-        problem = self._builder.problem_of(definition)
+    def with_problem(self, definition: HookDefinition) -> HookDefinition:
+        """Return a definition with its `problem` filled in, if it cannot run here."""
+        problem = self._builder.find_problem(definition)
         return msgspec.structs.replace(definition, problem=problem) if problem else definition
 
     def hooks(self, tenant_id: str) -> list[AnyHook]:
-        """What a run of a tenant is given: the system's first."""
+        """Return the hooks for a run of a tenant, the system's first."""
         hooks = self._hooks.get(tenant_id)
         if hooks is None:
-            # A tenant that has none of its own is not kept: anybody may make up names.
-            hooks = self._made("") + (self._made(tenant_id) if tenant_id else [])
+            # Hooks of tenants without definitions are not cached, since callers may invent any number of tenants.
+            hooks = self._build_hooks("") + (self._build_hooks(tenant_id) if tenant_id else [])
             if not tenant_id or tenant_id in self._tenants:
                 self._hooks[tenant_id] = hooks
         return hooks.copy()
 
-    def _made(self, tenant_id: str) -> list[AnyHook]:
+    def _build_hooks(self, tenant_id: str) -> list[AnyHook]:
         if not tenant_id and "" in self._hooks:
             return self._hooks[""]
-        own = sorted(self.own(tenant_id).values(), key=lambda each: (each.priority, each.created_at, each.id))
+        own = sorted(self.of_tenant(tenant_id).values(), key=lambda each: (each.priority, each.created_at, each.id))
         if tenant_id:
-            # The hooks of the system come first, whatever a tenant says: at one priority they do.
-            floor = max((each.priority for each in self.own("").values() if each.enabled), default=0)
+            # A tenant cannot put its hooks before the system's: at the same priority, the system's come first.
+            floor = max((each.priority for each in self.of_tenant("").values() if each.enabled), default=0)
             own = [msgspec.structs.replace(each, priority=max(each.priority, floor)) for each in own]
-        built = (self._builder.kept(definition).hook for definition in own if definition.enabled)
+        built = (self._builder.get_or_build(definition).hook for definition in own if definition.enabled)
         return [hook for hook in built if hook is not None]
 
     def page(
         self, tenant_id: str | None, *, cursor: str | None, limit: int, point: str | None, enabled: bool | None
     ) -> Page[HookDefinition]:
-        """A part of the list of definitions: the system's, then the tenant's; for `None` those of all tenants.
+        """Return a page of definitions: the system's, then the tenant's; for `None` those of all tenants.
 
         Raises:
-            HookUsageError: If the cursor or the limit makes no sense.
+            HookUsageError: If the cursor or the limit is invalid.
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LONGEST_PAGE:
             raise HookUsageError(f"`limit` is a whole number from 1 to {LONGEST_PAGE}; got {limit!r}.")
-        places, definitions = self._sorted(tenant_id)
-        start = 0 if cursor is None else bisect_right(places, _place_of(cursor))
+        places, definitions = self._sort(tenant_id)
+        start = 0 if cursor is None else bisect_right(places, _parse_cursor(cursor))
         found: list[HookDefinition] = []
         for definition in islice(definitions, start, None):
             if (point is None or definition.point == point) and (enabled is None or definition.enabled is enabled):
                 if len(found) == limit:
-                    return Page(items=found, cursor=_cursor_at(found[-1]))
-                found.append(self.shown(definition))
+                    return Page(items=found, cursor=_cursor_after(found[-1]))
+                found.append(self.with_problem(definition))
         return Page(items=found)
 
-    def _sorted(self, tenant_id: str | None) -> tuple[list[Place], list[HookDefinition]]:
+    def _sort(self, tenant_id: str | None) -> tuple[list[ListPosition], list[HookDefinition]]:
         known = self._lists.get(tenant_id)
         if known is None:
             tenants = self._tenants if tenant_id is None else {"", tenant_id}
-            every = sorted((each for tenant in tenants for each in self.own(tenant).values()), key=_place)
-            known = [_place(each) for each in every], every
+            every = sorted((each for tenant in tenants for each in self.of_tenant(tenant).values()), key=_position)
+            known = [_position(each) for each in every], every
             if tenant_id is None or tenant_id in self._tenants:
                 self._lists[tenant_id] = known
         return known
 
 
-def _place(definition: HookDefinition) -> Place:
+def _position(definition: HookDefinition) -> ListPosition:
     return definition.tenant_id, definition.created_at, definition.id
 
 
-def _cursor_at(last: HookDefinition) -> str:
-    return urlsafe_b64encode(msgspec.json.encode(_place(last))).decode()
+def _cursor_after(last: HookDefinition) -> str:
+    return urlsafe_b64encode(msgspec.json.encode(_position(last))).decode()
 
 
-def _place_of(cursor: str) -> Place:
+def _parse_cursor(cursor: str) -> ListPosition:
     try:
         return msgspec.json.decode(urlsafe_b64decode(cursor.encode()), type=tuple[str, float, str])
     except (binascii.Error, msgspec.MsgspecError, ValueError) as error:
-        raise HookUsageError("`cursor` is not one that this list has given; leave it out to begin anew.") from error
+        problem = "`cursor` is not one that this list returned; leave it out to start from the beginning."
+        raise HookUsageError(problem) from error

@@ -1,7 +1,7 @@
-"""Sums over what hooks did: kept minute by minute and hour by hour, so that they never need the log itself.
+"""Statistics of hook executions by minute and hour, which can be read without the rows of the log.
 
-Each process adds up what it has seen and writes its own sums, so that no process waits for another one, and writing the
-same once more changes nothing. Who reads adds those of all processes.
+Each process sums up its own executions and writes its own rows, so that no process waits for another, and writing a row
+twice changes nothing. A reader adds up the rows of all processes.
 """
 
 import math
@@ -19,37 +19,37 @@ from hookline.errors import HookUsageError
 from hookline.registry._log_rows import ExecutionRow
 from hookline.store import statistics
 
-__all__ = ["Grouping", "Statistic", "Sums", "read_statistics", "too_old", "write_statistics"]
+__all__ = ["Grouping", "Statistic", "StatisticsBuffer", "expired_conditions", "read_statistics", "write_statistics"]
 
 Grouping: TypeAlias = Literal["hook", "point", "tenant", "minute"]
 
 MINUTE, HOUR = 60, 3600
 DAYS_BY_HOUR = 30
-"""For how long the sums of hours are kept; those of minutes are kept as long as the log."""
+"""Days for which statistics by hour are kept; those by minute are kept as long as the log."""
 MOST_SUMS = 10_000
-"""Sums that a process keeps in memory; what comes after that begins new ones."""
-TOGETHER = 500
-"""Rows that are read or written at a time, so that nothing else in the process waits for long."""
+"""Totals that a process keeps in memory at most; beyond that, it starts new rows."""
+BATCH_SIZE = 500
+"""Rows that are read at a time, so that the event loop is not blocked for long."""
 STEPS = 8
-"""Steps by which durations double: the middle of one is at most 4.4 % away from what is in it."""
+"""Histogram steps per doubling of the duration: the middle of a step is at most 4.4 % off from any value in it."""
 
 
 class Statistic(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What hooks did, added up.
+    """A summary of hook executions.
 
     Attributes:
-        hook_id: Of this hook, if it is by hooks.
-        point: At this point, if it is by points: the name of a call's class, or the wire name of an event.
-        tenant_id: For this tenant, if it is by tenants.
-        minute: In this minute, if it is by minutes: its begin, in seconds since 1970.
-        count: How often a hook ran.
-        errors: How often one raised, or gave an answer that it may not.
-        denied: How often one denied.
-        timeouts: How often one took too long.
-        dropped: How often one should have run but did not, or was cancelled; they are in no other figure.
-        p50_ms: What half of them stayed below, in own time; exact to 5 %.
-        p95_ms: What 95 % of them stayed below.
-        p99_ms: What 99 % of them stayed below.
+        hook_id: The hook, if grouped by hook.
+        point: The point, if grouped by point: the name of a call's class, or the wire name of an event.
+        tenant_id: The tenant, if grouped by tenant.
+        minute: The start of the minute in unix seconds, if grouped by minute.
+        count: Number of executions.
+        errors: Number of executions that raised, or returned an invalid value.
+        denied: Number of executions that denied.
+        timeouts: Number of executions that timed out.
+        dropped: Number of executions that never started or were cancelled; they are in no other figure.
+        p50_ms: The median of the hooks' own time; exact to 5 %.
+        p95_ms: The 95th percentile.
+        p99_ms: The 99th percentile.
     """
 
     hook_id: str | None = None
@@ -66,8 +66,8 @@ class Statistic(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     p99_ms: float
 
 
-class Sum(msgspec.Struct, kw_only=True):
-    """What one hook did at one point for one tenant in a span of time."""
+class HookTotals(msgspec.Struct, kw_only=True):
+    """Totals of one hook at one point for one tenant in one minute or hour."""
 
     writer: str = ""
     count: int = 0
@@ -77,8 +77,8 @@ class Sum(msgspec.Struct, kw_only=True):
     dropped: int = 0
     durations: dict[int, int] = {}
 
-    def add(self, other: "Sum") -> None:
-        """Add what another one has."""
+    def add(self, other: "HookTotals") -> None:
+        """Add other totals to these."""
         self.count += other.count
         self.errors += other.errors
         self.denied += other.denied
@@ -87,18 +87,22 @@ class Sum(msgspec.Struct, kw_only=True):
         for step, count in other.durations.items():
             self.durations[step] = self.durations.get(step, 0) + count
 
-    def below(self, part: float) -> float:
-        """The duration that a part of them stayed below, in milliseconds."""
+    def percentile(self, part: float) -> float:
+        """Return a percentile of the durations, in milliseconds.
+
+        Args:
+            part: The fraction, from 0 to 1.
+        """
         left = math.ceil(part * self.count)
         for step, count in sorted(self.durations.items()):
             left -= count
             if left <= 0:
-                return middle_of(step)
+                return step_middle(step)
         return 0.0
 
 
-class Place(NamedTuple):
-    """What a sum is of."""
+class SumKey(NamedTuple):
+    """The key of totals: tenant, length and start of the time span, hook and point."""
 
     tenant_id: str
     seconds: int
@@ -107,22 +111,22 @@ class Place(NamedTuple):
     point: str
 
 
-class Sums:
-    """What this process has seen, to be written."""
+class StatisticsBuffer:
+    """The totals of this process that are still growing or not yet written."""
 
     def __init__(self) -> None:
-        self._new: dict[tuple[str, int, str, str], Sum] = {}
-        self._sums: dict[Place, Sum] = {}
-        self._changed: set[Place] = set()
+        self._new: dict[tuple[str, int, str, str], HookTotals] = {}
+        self._sums: dict[SumKey, HookTotals] = {}
+        self._changed: set[SumKey] = set()
 
-    def note(self, row: ExecutionRow) -> None:
-        """Add what the hooks of a run did."""
+    def add(self, row: ExecutionRow) -> None:
+        """Add the hook executions of a row of the log."""
         minute = int(row.created_at) // MINUTE
         for run in row.executions:
             place = (row.tenant_id, minute, run.hook_id, row.point)
             new = self._new.get(place)
             if new is None:
-                new = self._new[place] = Sum(durations={})
+                new = self._new[place] = HookTotals(durations={})
             if run.status == "dropped":
                 new.dropped += 1
                 continue
@@ -131,23 +135,23 @@ class Sums:
                 new.errors += run.status == "error"
                 new.denied += run.status == "denied"
                 new.timeouts += run.status == "timeout"
-            step = step_of(run.duration_ms)
+            step = duration_step(run.duration_ms)
             new.durations[step] = new.durations.get(step, 0) + 1
 
-    def _add_up(self) -> None:
+    def _merge_new(self) -> None:
         for (tenant_id, minute, hook_id, point), new in self._new.items():
             for seconds in (MINUTE, HOUR):
-                place = Place(tenant_id, seconds, minute * MINUTE // seconds * seconds, hook_id, point)
+                place = SumKey(tenant_id, seconds, minute * MINUTE // seconds * seconds, hook_id, point)
                 if place not in self._sums:
-                    # A name of its own, so that it never replaces what was written and forgotten here.
-                    self._sums[place] = Sum(writer=secrets.token_hex(8), durations={})
+                    # A writer id of its own, so that it never overwrites totals that were written and dropped here.
+                    self._sums[place] = HookTotals(writer=secrets.token_hex(8), durations={})
                 self._sums[place].add(new)
                 self._changed.add(place)
         self._new.clear()
 
-    def changed(self) -> list[dict[str, Any]]:
-        """The rows of what was added to since the last time that all was written."""
-        self._add_up()
+    def changed_rows(self) -> list[dict[str, Any]]:
+        """Return the rows of totals that changed since they were last written."""
+        self._merge_new()
         rows = []
         for place in sorted(self._changed):
             sums = self._sums[place]
@@ -158,8 +162,8 @@ class Sums:
             )
         return rows
 
-    def written(self) -> None:
-        """All is written; forget what will hardly be added to."""
+    def mark_written(self) -> None:
+        """Record that all changed rows were written, and drop the totals of past time spans."""
         self._changed.clear()
         now = time()
         if len(self._sums) > MOST_SUMS:
@@ -180,7 +184,7 @@ _durations = msgspec.msgpack.Decoder(dict[int, int]).decode
 
 
 async def write_statistics(connection: AsyncConnection, rows: list[dict[str, Any]]) -> None:
-    """Write what `Sums.changed` gives."""
+    """Write rows from `StatisticsBuffer.changed_rows`."""
     if rows:
         await connection.execute(_upserts[connection.dialect.name], rows)
 
@@ -195,16 +199,16 @@ async def read_statistics(
     by: Grouping,
     minutes_since: float,
 ) -> list[Statistic]:
-    """Add up what all processes have written, by hooks, points, tenants or minutes.
+    """Add up the statistics of all processes by hook, point, tenant or minute.
 
     Args:
-        connection: To read from.
-        tenant_id: Only for this tenant.
-        hook_id: Only of this hook.
-        point: Only at this point.
-        since: Only from this time on, in seconds since 1970.
-        by: What they are added up by.
-        minutes_since: From when on the sums of minutes are kept.
+        connection: The connection to read from.
+        tenant_id: Only executions of this tenant.
+        hook_id: Only executions of this hook.
+        point: Only executions at this point.
+        since: Only executions from this time on, in unix seconds.
+        by: The grouping.
+        minutes_since: The time from which statistics by minute are kept, in unix seconds.
     """
     if by not in GROUPS:
         raise HookUsageError(f"`by` is one of {', '.join(GROUPS)}; got {by!r}.")
@@ -213,14 +217,14 @@ async def read_statistics(
     query = select(grouping, *(statistics.c[name] for name in (*COUNTS, "durations"))).where(
         *(statistics.c[name] == value for name, value in given.items() if value is not None)
     )
-    totals: dict[str | int, Sum] = {}
-    for part in spans(query, since, by, minutes_since):
+    totals: dict[str | int, HookTotals] = {}
+    for part in select_spans(query, since, by, minutes_since):
         found = await connection.stream(part)
-        async for rows in found.partitions(TOGETHER):
+        async for rows in found.partitions(BATCH_SIZE):
             for key, *counts, durations in rows:
-                total = totals.setdefault(key, Sum(durations={}))
-                total.add(Sum(**dict(zip(COUNTS, counts, strict=True)), durations=_durations(durations)))
-    shown = [Statistic(**{field: key}, **shown_of(total)) for key, total in totals.items()]  # type: ignore[arg-type]
+                total = totals.setdefault(key, HookTotals(durations={}))
+                total.add(HookTotals(**dict(zip(COUNTS, counts, strict=True)), durations=_durations(durations)))
+    shown = [Statistic(**{field: key}, **summarize(total)) for key, total in totals.items()]  # type: ignore[arg-type]
     if by == "minute":
         return sorted(shown, key=lambda each: each.minute or 0)
     return sorted(shown, key=lambda each: (-each.count, getattr(each, field)))
@@ -234,48 +238,48 @@ GROUPS = {
 }
 
 
-def spans(query: Select[Any], since: float | None, by: Grouping, minutes_since: float) -> Iterable[Select[Any]]:
-    """The rows that a time begins with: whole hours, and the minutes before the first of them."""
+def select_spans(query: Select[Any], since: float | None, by: Grouping, minutes_since: float) -> Iterable[Select[Any]]:
+    """Yield queries for the time since `since`: whole hours, and the minutes before the first whole hour."""
     seconds, start = statistics.c.seconds, statistics.c.start
     if by == "minute":
         first = time() - HOUR if since is None else since
-        yield query.where(seconds == MINUTE, start >= floor(first, MINUTE))
+        yield query.where(seconds == MINUTE, start >= floor_to_span(first, MINUTE))
         return
     if since is None or since < minutes_since:
-        yield query.where(seconds == HOUR, start >= floor(since or 0.0, HOUR))
+        yield query.where(seconds == HOUR, start >= floor_to_span(since or 0.0, HOUR))
         return
-    first_hour = floor(since, HOUR) + HOUR
+    first_hour = floor_to_span(since, HOUR) + HOUR
     yield query.where(seconds == HOUR, start >= first_hour)
-    yield query.where(seconds == MINUTE, start >= floor(since, MINUTE), start < first_hour)
+    yield query.where(seconds == MINUTE, start >= floor_to_span(since, MINUTE), start < first_hour)
 
 
-def too_old(minutes_since: float) -> list[ColumnElement[bool]]:
-    """Which sums are to be forgotten: those of minutes, and those of hours."""
+def expired_conditions(minutes_since: float) -> list[ColumnElement[bool]]:
+    """Return the conditions of rows to delete: statistics by minute, and by hour."""
     hours_since = min(minutes_since, time() - DAYS_BY_HOUR * 86_400)
     seconds, start = statistics.c.seconds, statistics.c.start
     return [
-        (seconds == MINUTE) & (start < floor(minutes_since, HOUR)),
-        (seconds == HOUR) & (start < floor(hours_since, HOUR)),
+        (seconds == MINUTE) & (start < floor_to_span(minutes_since, HOUR)),
+        (seconds == HOUR) & (start < floor_to_span(hours_since, HOUR)),
     ]
 
 
-def shown_of(total: Sum) -> dict[str, Any]:
-    """What is shown of a sum."""
+def summarize(total: HookTotals) -> dict[str, Any]:
+    """Return the counts and percentiles of totals, as fields of a `Statistic`."""
     counts = {name: getattr(total, name) for name in COUNTS}
-    return counts | {f"p{part}_ms": round(total.below(part / 100), 6) for part in (50, 95, 99)}
+    return counts | {f"p{part}_ms": round(total.percentile(part / 100), 6) for part in (50, 95, 99)}
 
 
-def floor(seconds: float, span: int) -> int:
-    """The begin of the span of time that a time is in."""
+def floor_to_span(seconds: float, span: int) -> int:
+    """Round a time down to the start of its minute or hour."""
     return int(max(0.0, min(seconds, 1e12)) // span) * span
 
 
-def step_of(duration_ms: float) -> int:
-    """Which step a duration is in; the first one has all that is below a nanosecond."""
+def duration_step(duration_ms: float) -> int:
+    """Return the histogram step of a duration; step 0 is everything below a nanosecond."""
     nanos = duration_ms * 1e6
     return int(math.log2(min(nanos, 1e18)) * STEPS) + 1 if nanos >= 1.0 else 0
 
 
-def middle_of(step: int) -> float:
-    """The middle of a step, in milliseconds."""
+def step_middle(step: int) -> float:
+    """Return the middle of a histogram step, in milliseconds."""
     return float(2 ** ((step - 0.5) / STEPS) / 1e6) if step else 0.0

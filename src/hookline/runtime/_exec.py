@@ -1,4 +1,4 @@
-"""`exec_agent`, `resume_agent`, `recover_agent`, `interrupt`: the ways to start a segment of a run, and to stop one."""
+"""Start or stop a run: `exec_agent`, `stream_agent`, `resume_agent`, `recover_agent`, `interrupt`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hookline.errors import (
 )
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime._agent import Agent
-from hookline.runtime._inputs import RunOptions, check_ids, checked_decisions, checked_id, conversation
+from hookline.runtime._inputs import RunOptions, check_decisions, check_ids, check_operation_id, opening_messages
 from hookline.runtime._lifecycle import exec_run
 from hookline.runtime._missing_hooks import check_hooks, hooks_of_child
 from hookline.runtime._models import OnToken, Release
@@ -100,12 +100,12 @@ async def exec_agent(
         with contextlib.suppress(StoreUnavailableError):  # which the run comes to
             store.check_open()
     state = OperationState(
-        operation_id=checked_id(operation_id),
+        operation_id=check_operation_id(operation_id),
         agent_id=agent.id,
         user_id=user_id,
         tenant_id=tenant_id,
         parent_operation_id=parent_operation_id,
-        messages=conversation(agent, prompt),
+        messages=opening_messages(agent, prompt),
     )
     options = RunOptions(
         hooks=[*agent.hooks, *hook_batch(hooks)],
@@ -131,7 +131,7 @@ async def resume_agent(
     release: Release = "checked",
     allow_missing_hooks: bool = False,
 ) -> OperationResult:
-    """Go on with an operation that waits for a person: the same operation, here or in another process.
+    """Continue an operation that waits for a person, here or in another process.
 
     Args:
         agent: The agent that started it.
@@ -167,7 +167,7 @@ async def resume_agent(
         release=release,
     )
     state = await waiting_state(agent, operation_id, store)
-    decisions = checked_decisions(state, decisions)
+    decisions = check_decisions(state, decisions)
     await check_hooks(agent, state, options.hooks, store, allow_missing=allow_missing_hooks)
     return await _exec_segment(agent, state, options, decisions, version=state.version)
 
@@ -185,7 +185,7 @@ async def recover_agent(
     abandon: bool = False,
     allow_missing_hooks: bool = False,
 ) -> OperationResult:
-    """Go on with an operation whose process has died: from where it was written last, in the same step.
+    """Continue an operation whose process has died, from where it was last written, in the same step.
 
     Hooks hear nothing twice. A tool that was running is not run again: it is reported as failed, since nobody knows
     whether it took effect. A model call that was under way is made again. A sub-agent goes on too.
@@ -232,7 +232,7 @@ async def recover_agent(
 
 
 async def _orphan(agent: Agent, operation_id: str, store: DurableStore, *, abandon: bool) -> OperationState:
-    """The stored state of an operation whose process has died."""
+    """Load the state of an operation whose process has died."""
     state = await store.load(operation_id)
     if state is None:
         raise OperationNotFoundError(operation_id)
@@ -252,7 +252,7 @@ def _check_started_by(agent: Agent, state: OperationState, *, framework: str = "
 
 
 async def waiting_state(agent: Agent, operation_id: str, store: OperationStore) -> OperationState:
-    """The stored state of an operation that waits for a person.
+    """Load the state of an operation that waits for a person.
 
     Raises:
         OperationError: If it cannot be resumed, each reason with an error of its own.
@@ -337,7 +337,7 @@ async def exec_child(
         tenant_id=parent.tenant_id,
         parent_operation_id=parent.operation_id,
         conversation_id=parent.conversation_id,
-        messages=conversation(agent, instruction),
+        messages=opening_messages(agent, instruction),
     )
     options = RunOptions(
         hooks=hooks_of_child(parent.hooks, agent),
@@ -383,7 +383,7 @@ def stream_agent(
         agent,
         prompt,
         hooks=hooks,
-        operation_id=checked_id(operation_id),
+        operation_id=check_operation_id(operation_id),
         user_id=user_id,
         tenant_id=tenant_id,
         parent_operation_id=parent_operation_id,
@@ -415,7 +415,7 @@ class TextStream:
 
     @property
     def result(self) -> OperationResult:
-        """What the run came to.
+        """The result of the run.
 
         Raises:
             HookUsageError: As long as the run goes on, and if it could not begin or was cancelled.

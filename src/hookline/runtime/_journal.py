@@ -17,6 +17,8 @@ from hookline.runtime._state import BegunCall, Decision, JournalEntry, OpenStep,
 
 __all__ = ["NO_JOURNAL", "Journal", "NullJournal", "storable_text"]
 
+_TOOL_ENDS = (AfterToolCall, OnToolCallError)
+
 
 class Journal:
     """The events of a run that its durable store does not have yet, and the calls that were under way at that moment.
@@ -54,10 +56,10 @@ class Journal:
 
     # Events.
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Note an event, then dispatch it."""
         self.note(event)
-        if isinstance(event, AfterToolCall | OnToolCallError):
+        if isinstance(event, _TOOL_ENDS):
             self.end_call(event.tool_call_id)
         self._dispatcher.dispatch(event)
 

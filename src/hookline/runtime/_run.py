@@ -1,4 +1,4 @@
-"""One segment of a run: what it knows, what it counts, and how it tells the hooks."""
+"""`Run`: one segment of an operation, with its conversation, totals, cancellation and events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import anyio.lowlevel
 import msgspec
@@ -37,11 +37,11 @@ from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook
 from hookline.instrumentation import Instrumentation
 from hookline.interceptors import Chain, Interruptible
 from hookline.phases import Phase, PhaseMachine
-from hookline.runtime._agent import Agent, found_offered, offered_again
+from hookline.runtime._agent import Agent, find_offered, restore_tools
 from hookline.runtime._inputs import RunOptions, system_message
 from hookline.runtime._journal import NO_JOURNAL, Journal
 from hookline.runtime._missing_hooks import all_interceptor_keys
-from hookline.runtime._models import run_text
+from hookline.runtime._models import make_run_text
 from hookline.runtime._state import (
     Decision,
     DurableStore,
@@ -55,88 +55,22 @@ from hookline.runtime._state import (
 from hookline.runtime._tools import Tool
 from hookline.webhooks import HookData
 
-__all__ = ["Conversation", "Run", "after_step", "attach_travelling_hooks", "before_step", "chain_of", "endings", "live"]
-
-
-class Conversation:
-    """The part of a run that is its conversation."""
-
-    __slots__ = (
-        "decisions",
-        "history",
-        "instructions",
-        "last_content",
-        "messages",
-        "open_calls",
-        "outcomes",
-        "pending",
-        "said_from",
-        "waiting",
-        "waiting_since_unix_nano",
-    )
-
-    messages: list[Message]
-    history: int
-    instructions: str
-    last_content: str
-    said_from: int
-    pending: list[PendingTool]
-    decisions: dict[str, Decision]
-    open_calls: list[ToolRequest]
-    outcomes: dict[str, ToolOutcome]
-    waiting: dict[str, WaitingCall]
-    waiting_since_unix_nano: int | None
-
-    def first_input(self) -> int:
-        """Where in the conversation the input of this run begins: behind the instructions and what was said before."""
-        if self.history:
-            return self.history
-        first = self.messages[0] if self.messages else None
-        return int(first is not None and bool(self.instructions) and first == system_message(self.instructions))
-
-    def restate(self, content: str) -> None:
-        """Hooks have changed what the agent said last; nobody is to see the old text."""
-        self.last_content = content
-        for at in range(len(self.messages) - 1, self.said_from - 1, -1):
-            message = self.messages[at]
-            if message.role == "assistant":
-                self.messages[at] = msgspec.structs.replace(message, content=content)
-                return
-        self.messages.append(Message(role="assistant", content=content))
-
-    def withhold(self, denial: Denial) -> None:
-        """A hook does not let the agent's last words be seen."""
-        self.restate(f"Withheld by hook {denial.hook_id!r}: {denial.reason}")
-        self.last_content = ""
-
-    def undecided(self) -> list[PendingTool]:
-        """The calls that still wait for a person."""
-        return [pending for pending in self.pending if pending.tool_call_id not in self.decisions]
-
-    def conversation(self) -> list[Message]:
-        """All messages, with the results known so far of a step that waits for a person."""
-        known = [self.outcomes[call.tool_call_id] for call in self.open_calls if call.tool_call_id in self.outcomes]
-        return [*self.messages, *(tool_message(outcome) for outcome in known)]
-
-    def close_step(self, unanswered: str) -> None:
-        """Append the results of the open calls, one message each, in the model's order.
-
-        Args:
-            unanswered: What the model is told of a call that has no result.
-        """
-        for call in self.open_calls:
-            outcome = self.outcomes.get(call.tool_call_id)
-            content = outcome.content if outcome is not None else unanswered
-            self.messages.append(Message(role="tool", content=content, tool_call_id=call.tool_call_id))
-        self.open_calls, self.outcomes, self.pending, self.decisions, self.waiting = [], {}, [], {}, {}
-        self.waiting_since_unix_nano = None
+__all__ = [
+    "Run",
+    "after_step",
+    "attach_travelling_hooks",
+    "before_step",
+    "compile_chain",
+    "end_events",
+    "live",
+]
 
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
 
 
-def chain_of(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chain | None, frozenset[type[Call]]]:
-    """The chain of a run, and the calls that it has hooks for."""
+def compile_chain(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chain | None, frozenset[type[Call]]]:
+    """Return the chain of a run's interceptors, and the calls that it has any for."""
     if not hooks:
         return None, _NO_CALLS
     owners = [
@@ -164,7 +98,7 @@ Remember = Callable[["Run"], Awaitable[None]]
 UNSTEERED = Steering()
 
 
-class Run(Conversation):
+class Run:
     """One segment of an operation: from `exec_agent` or `resume_agent` to its return."""
 
     can_ask = True  # a person, about a tool call
@@ -184,36 +118,47 @@ class Run(Conversation):
         "chain",
         "children",
         "claimed",
+        "closed",
         "continues",
         "conversation_id",
         "critical",
         "data",
+        "decisions",
         "denied",
         "dispatcher",
         "drain_timeout",
         "earlier_ms",
+        "emit",
         "enclosing",
         "ended",
         "exec_child",
         "failure",
         "finishing",
         "halted",
+        "history",
         "hooks",
         "ids",
+        "instructions",
         "intercepted",
         "interceptors",
         "journal",
+        "last_content",
         "last_input_tokens",
         "llm_calls",
+        "messages",
         "metadata",
         "offer",
         "offered",
+        "open_calls",
         "operation_id",
+        "outcomes",
         "parent",
+        "pending",
         "phases",
         "polls",
         "refused_from",
         "remember",
+        "said_from",
         "scope",
         "started",
         "steered",
@@ -224,7 +169,6 @@ class Run(Conversation):
         "store",
         "stored_offer",
         "task",
-        "tell",
         "tenant_id",
         "text",
         "thread",
@@ -234,6 +178,8 @@ class Run(Conversation):
         "usage",
         "user_id",
         "version",
+        "waiting",
+        "waiting_since_unix_nano",
     )
 
     def __init__(
@@ -262,14 +208,14 @@ class Run(Conversation):
         self.history = history
         """How many of the first messages are no input of this run: a session's conversation so far."""
         self.journal: Journal = NO_JOURNAL
-        self.tell: Callable[[Event], None] = dispatcher.dispatch
+        self.emit: Callable[[Event], None] = dispatcher.dispatch
         """Dispatches an event. Callers ask `hooked` first, so that an event is built only if somebody wants it."""
         self.ask_observers: Callable[[BeforeToolCall], Awaitable[ToolResult | None]]
         """Dispatches the event that observers may answer."""
         self.ask_observers = dispatcher.dispatch_before_tool_call
         if isinstance(store, DurableStore):
             self.journal = Journal(state, dispatcher, recovered=recovered)
-            self.tell, self.ask_observers = self.journal.tell, self.journal.ask_observers
+            self.emit, self.ask_observers = self.journal.emit, self.journal.ask_observers
         self.critical: RequiredDeliveries | None = None
         """Watches the deliveries that the operation is for, where this process makes them."""
         self.interceptors = all_interceptor_keys(state, hooks)
@@ -278,8 +224,8 @@ class Run(Conversation):
         if state.hooks or has_webhooks(hooks):
             attach_travelling_hooks(self, hooks)
             hooks = self.hooks
-        self.chain, self.intercepted = chain_of(hooks, dispatcher)
-        self.text = run_text(options.on_token, options.release, self.chain, state.tenant_id)
+        self.chain, self.intercepted = compile_chain(hooks, dispatcher)
+        self.text = make_run_text(options.on_token, options.release, self.chain, state.tenant_id)
         """Where the text of its model calls goes while it is written."""
         self.begun: list[tuple[Instrumentation, Any]] = []
         self.enclosing: dict[type[Call], tuple[Instrumentation, ...]] = {}
@@ -296,7 +242,11 @@ class Run(Conversation):
         self.stopped = False
         """Whether somebody asked for its end; the scope may hear of it a moment later."""
         self.claimed = False
+        """Whether the store has taken note of this segment."""
         self.finishing = False
+        """Whether its work is over and its end is being stored and announced."""
+        self.closed = False
+        """Whether its end was announced."""
         self.failure: tuple[str, str] | None = None
         """Class and message of the exception with which it ends; not the exception, whose frames refer to the run."""
         on_asyncio = runs_on_asyncio()
@@ -314,7 +264,7 @@ class Run(Conversation):
         self._take_up(state)
 
     def _take_up(self, state: OperationState) -> None:
-        """What is known of the operation so far."""
+        """Load the state of the operation."""
         self.operation_id = state.operation_id
         self.tenant_id = state.tenant_id
         self.user_id = state.user_id
@@ -354,7 +304,7 @@ class Run(Conversation):
         self.continues = steering.continues
         self.waiting: dict[str, WaitingCall] = dict(steering.waiting)
         self.metadata: dict[str, Any] = dict(steering.metadata)
-        self.offered: list[ToolSpec] | None = offered_again(self.agent, steering.offer, steering.offered)
+        self.offered: list[ToolSpec] | None = restore_tools(self.agent, steering.offer, steering.offered)
         self.stored_offer = steering.offered
         self.offer = steering.offer
         self.said_from = len(state.messages) if steering.said_from is None else steering.said_from
@@ -365,15 +315,61 @@ class Run(Conversation):
 
     @property
     def recovering(self) -> bool:
-        """Whether it goes on with what a process that died has left."""
+        """Whether the next step continues what a process that died has left."""
         return self.journal.recovered
+
+    # Its conversation.
+
+    def first_input(self) -> int:
+        """Return the index of the first message that is input of this run, not instructions or earlier conversation."""
+        if self.history:
+            return self.history
+        first = self.messages[0] if self.messages else None
+        return int(first is not None and bool(self.instructions) and first == system_message(self.instructions))
+
+    def restate(self, content: str) -> None:
+        """Replace what the agent said last by what hooks have made of it."""
+        self.last_content = content
+        for at in range(len(self.messages) - 1, self.said_from - 1, -1):
+            message = self.messages[at]
+            if message.role == "assistant":
+                self.messages[at] = msgspec.structs.replace(message, content=content)
+                return
+        self.messages.append(Message(role="assistant", content=content))
+
+    def withhold(self, denial: Denial) -> None:
+        """Hide what the agent said last, because a hook denied it."""
+        self.restate(f"Withheld by hook {denial.hook_id!r}: {denial.reason}")
+        self.last_content = ""
+
+    def undecided(self) -> list[PendingTool]:
+        """Return the calls that still wait for a person."""
+        return [pending for pending in self.pending if pending.tool_call_id not in self.decisions]
+
+    def conversation(self) -> list[Message]:
+        """Return all messages, with the results known so far of a step that waits for a person."""
+        known = [self.outcomes[call.tool_call_id] for call in self.open_calls if call.tool_call_id in self.outcomes]
+        return [*self.messages, *(tool_message(outcome) for outcome in known)]
+
+    def close_step(self, unanswered: str) -> None:
+        """Append the results of the open calls, one message each, in the model's order.
+
+        Args:
+            unanswered: What the model is told of a call that has no result.
+        """
+        for call in self.open_calls:
+            outcome = self.outcomes.get(call.tool_call_id)
+            content = outcome.content if outcome is not None else unanswered
+            self.messages.append(Message(role="tool", content=content, tool_call_id=call.tool_call_id))
+        self.open_calls, self.outcomes, self.pending, self.decisions, self.waiting = [], {}, [], {}, {}
+        self.waiting_since_unix_nano = None
 
     # What the model may call.
 
     def equip(self, agent: Agent) -> None:
-        """Go on with an agent that has the tools of its sources."""
+        """Replace the agent by one that has the tools of its sources."""
         self.agent = agent
-        self.offered = offered_again(agent, self.offer, self.stored_offer)
+        self.offered = restore_tools(agent, self.offer, self.stored_offer)
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -381,18 +377,18 @@ class Run(Conversation):
         return self.agent.specs if self.offered is None else self.offered
 
     def find(self, calling: ToolRequest | ToolCall) -> Tool | Agent | None:
-        """The tool or sub-agent that is to be called, if the model was offered it."""
-        return self.agent.find(calling) if self.offered is None else found_offered(self.agent, self.offered, calling)
+        """Return the tool or sub-agent that a call names, if the model was offered it."""
+        return self.agent.find(calling) if self.offered is None else find_offered(self.agent, self.offered, calling)
 
     # Phases, for the run of a session.
 
     async def move(self, phase: Phase) -> None:
-        """Go on to a phase."""
+        """Move a session to a phase."""
         if self.phases is not None:
             await self.phases.move(phase)
 
     async def awaiting_model(self) -> None:
-        """Go on to the model, from wherever the last step ended."""
+        """Move a session to its model call, from wherever the last step ended."""
         if self.phases is not None:
             if self.phases.phase is Phase.AWAITING_TOOL_APPROVAL:
                 await self.phases.move(Phase.TOOL_DENIED)
@@ -401,7 +397,7 @@ class Run(Conversation):
             await self.phases.move(Phase.AWAITING_LLM_RESPONSE)
 
     async def executing(self, step: Step) -> None:
-        """The first call of a step is run, or answered or denied."""
+        """Move a session to its tools, at the first call of a step."""
         if not step.ran:
             step.ran = True
             await self.move(Phase.EXECUTING_TOOL)
@@ -409,7 +405,7 @@ class Run(Conversation):
     # Events, cancellation.
 
     def hooked(self, event: type[Event]) -> bool:
-        """Whether anybody wants this event."""
+        """Whether any hook wants this event."""
         # The gate as `has_hooks` reads it; a run asks for each event.
         return self.journal.durable or self.operation_id in self.dispatcher._gates[event]
 
@@ -426,7 +422,7 @@ class Run(Conversation):
             raise asyncio.CancelledError
 
     def nobody_cancelled(self) -> bool:
-        """Inside of `except CancelledError`, in this task or in that of a parallel call: whether it is the tool's own.
+        """Whether the cancellation that a tool raised, in this task or in that of a parallel call, is its own.
 
         Only asyncio lets code cancel itself, or raise it by awaiting a future that somebody else cancelled.
         """
@@ -485,7 +481,7 @@ class Run(Conversation):
     # Counting.
 
     def active_ms(self) -> float:
-        """How long the operation has been running, pauses not counted."""
+        """Return the milliseconds that the operation has been running, without its pauses."""
         ended = self.ended or perf_counter_ns()
         return self.earlier_ms + (ended - self.started) / 1e6
 
@@ -506,7 +502,7 @@ class Run(Conversation):
             self.llm_calls += 1
 
     def count(self, step: Step, response: ModelResponse) -> None:
-        """Take a model's answer into the step and the totals."""
+        """Count a model's answer in the step and the totals."""
         usage = response.usage
         self.usage = Usage(
             input_tokens=self.usage.input_tokens + usage.input_tokens,
@@ -522,7 +518,7 @@ class Run(Conversation):
     # Ending.
 
     def result(self, reason: CompletionReason, error: BaseException | None) -> OperationResult:
-        """What the caller of the run gets."""
+        """Return the result for the caller of the run."""
         return OperationResult(
             operation_id=self.operation_id,
             reason=reason,
@@ -559,23 +555,23 @@ DETAIL_CHARACTERS = 8_000
 
 
 def before_step(run: Run) -> Step:
-    """Start a step."""
+    """Begin a step and emit its first event."""
     step = Step(run.steps)
     run.step_index = step.index
     run.steps += 1
     run.step = step
     if run.hooked(BeforeStep):
-        run.tell(BeforeStep(**run.ids, step_index=step.index))
+        run.emit(BeforeStep(**run.ids, step_index=step.index))
     return step
 
 
 def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
-    """End a step, whatever happened in it."""
+    """End a step, whatever happened in it, and emit its second event."""
     run.step = None
     if not run.hooked(AfterStep):
         return
     now = perf_counter_ns()
-    run.tell(
+    run.emit(
         AfterStep(
             **run.ids,
             step_index=step.index,
@@ -597,8 +593,8 @@ def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
     )
 
 
-def endings(run: Run, reason: CompletionReason, error: BaseException | None) -> list[Event]:
-    """What is told at the end of a segment, as far as anybody wants it: `onComplete`, then `onError` if it failed."""
+def end_events(run: Run, reason: CompletionReason, error: BaseException | None) -> list[Event]:
+    """Return the last events of a segment that any hook wants: `onComplete`, then `onError` if it failed."""
     events: list[Event] = []
     failed = reason == "error" and error is not None
     if run.hooked(OnComplete):
@@ -630,12 +626,8 @@ def endings(run: Run, reason: CompletionReason, error: BaseException | None) -> 
     return events
 
 
-if TYPE_CHECKING:
-    pass
-
-
 def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:
-    """See to it that the hooks of a run which are data are kept with it, those of earlier segments too.
+    """Keep the hooks of a run that are data, such as webhooks, with its state; those of earlier segments too.
 
     On a store that keeps what happened their deliveries are made with each write; else the run makes them.
 
@@ -650,7 +642,7 @@ def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:
     given = [data for entry in hooks if isinstance(entry, Hook) and (data := entry.data()) is not None]
     kept = [data for data in run.data if data not in given]
     run.data = [*kept, *given]
-    every = [*hooks, *(_restored(data) for data in kept)]
+    every = [*hooks, *(_restore_hook(data) for data in kept)]
     if run.journal.durable:
         run.hooks = hooks_of_this_process(every, lambda: run.dispatcher.delivery)
         return
@@ -659,7 +651,7 @@ def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:
     run.hooks = with_delivering_observers(every, run.dispatcher.delivery, run.critical)
 
 
-def _restored(data: HookData) -> Hook:
+def _restore_hook(data: HookData) -> Hook:
     hook = Hook(id=data.id, type=data.type, tool=data.tool, webhook=data.webhook, tenant_id=data.tenant_id)
     check_hook(hook, f"Hook {data.id!r} of the stored operation")
     return hook

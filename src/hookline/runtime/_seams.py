@@ -20,15 +20,15 @@ __all__ = [
     "RunControl",
     "begin_instrumentation",
     "end_instrumentation",
-    "failed_step",
-    "instrumented",
-    "instrumented_step",
+    "instrument",
+    "instrument_step",
     "run_through_chain",
+    "tell_failed_step",
 ]
 
 
 async def run_through_chain(run: Run, call: Call, terminal: Terminal, control: RunControl | None = None) -> Traversal:
-    """Lead a call of a run through its interceptors; callers ask `run.intercepted` first."""
+    """Run a call through the interceptors of a run; callers ask `run.intercepted` first."""
     assert run.chain is not None
     traversal = await run.chain._traverse(call, terminal, control or RunControl(run, run.watch))
     if run.begun:
@@ -138,7 +138,7 @@ def begin_instrumentation(run: Run, bundles: Sequence[Instrumentation]) -> Seque
     Returns:
         The hooks of the run without those that want to hear nothing of this segment.
     """
-    segment = segment_of(run)
+    segment = describe_segment(run)
     silent: list[Instrumentation] = []
     for hooks in bundles:
         begun, wanted = hooks.begin(segment)
@@ -164,24 +164,24 @@ def begin_instrumentation(run: Run, bundles: Sequence[Instrumentation]) -> Seque
 
 
 def end_instrumentation(run: Run) -> None:
-    """The segment is over, whatever it came to."""
+    """Let the bundles end a segment."""
     for hooks, begun in reversed(run.begun):
         hooks.end(begun)
 
 
-def instrumented(run: Run, call: Call, work: Awaitable[R]) -> Awaitable[R]:
-    """The run's own work for a call, with the bundles around it."""
+def instrument(run: Run, call: Call, work: Awaitable[R]) -> Awaitable[R]:
+    """Return the work for a call with the instrumentation around it."""
     bundles = run.enclosing[call.__class__]
     return _by_one(bundles[0], call, work) if len(bundles) == 1 else _by_each(bundles, call, work)
 
 
-def instrumented_step(run: Run, step_index: int, work: Awaitable[R]) -> Awaitable[R]:
-    """What a step comes to, with the bundles around it."""
-    return instrumented(run, StepCall(step_index=step_index, **run.call_ids), work)
+def instrument_step(run: Run, step_index: int, work: Awaitable[R]) -> Awaitable[R]:
+    """Return the work of a step with the instrumentation around it."""
+    return instrument(run, StepCall(step_index=step_index, **run.call_ids), work)
 
 
-def failed_step(run: Run, step_index: int, error: BaseException) -> None:
-    """Let the bundles know what ended a step, where they could not stand around it: another framework has made it."""
+def tell_failed_step(run: Run, step_index: int, error: BaseException) -> None:
+    """Tell the instrumentation what ended a step of another framework, which it could not stand around."""
     call = StepCall(step_index=step_index, **run.call_ids)
     for hooks in run.enclosing.get(StepCall, ()):
         hooks.leave(hooks.enter(call), None, error)
@@ -212,14 +212,14 @@ async def _by_each(bundles: Sequence[Instrumentation], call: Call, work: Awaitab
     return result
 
 
-def segment_of(run: Run) -> SegmentInfo:
-    """What is known of a segment when it begins."""
+def describe_segment(run: Run) -> SegmentInfo:
+    """Return what the instrumentation may know of a segment when it begins."""
     resumed = run.version is not None and (bool(run.pending) or run.recovering)
     return SegmentInfo(
         **run.ids,
         conversation_id=run.conversation_id,
-        model=told(run.agent.model, "name"),
-        provider=told(run.agent.model, "provider"),
+        model=read_text(run.agent.model, "name"),
+        provider=read_text(run.agent.model, "provider"),
         resumed=resumed,
         traceparents=run.traceparents,
         waiting_since_unix_nano=run.waiting_since_unix_nano,
@@ -234,8 +234,8 @@ def segment_of(run: Run) -> SegmentInfo:
     )
 
 
-def told(model: object, name: str) -> str:
-    """What a model says of itself; whether it can is no business of a run."""
+def read_text(model: object, name: str) -> str:
+    """Return an attribute of a model as text; empty if the model cannot say."""
     try:
         return str(getattr(model, name, ""))
     except Exception:

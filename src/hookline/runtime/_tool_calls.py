@@ -1,4 +1,4 @@
-"""What a step leads to: tool calls, each led through its interceptors and told with its pair of events."""
+"""Run the tool calls of a step, each through its interceptors and between its pair of events."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from hookline.interceptors import Traversal
 from hookline.runtime._agent import Agent, jsonable
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run
-from hookline.runtime._seams import RunControl, instrumented, run_through_chain
+from hookline.runtime._seams import RunControl, instrument, run_through_chain
 from hookline.runtime._state import Step, WaitingCall
 from hookline.runtime._tools import Tool, as_result
 
 __all__ = [
     "INTERRUPTED",
     "Job",
-    "answer_calls",
-    "as_pending",
-    "call_of",
-    "parsed_args",
-    "shown_args",
+    "freeze_args",
+    "make_call",
+    "parse_args",
+    "run_overlapping",
+    "to_pending",
     "tool_job",
 ]
 
 Job = Callable[[], Coroutine[Any, Any, None]]
-"""One call of a step: runs it, and notes what the model is to be told."""
+"""One call of a step, ready to run; calling it runs it and records what the model is told."""
 
 
-def parsed_args(calling: ToolRequest) -> tuple[ReadOnlyDict, str | None]:
-    """The arguments as a read-only object, and what is wrong with the model's text if it is none."""
+def parse_args(calling: ToolRequest) -> tuple[ReadOnlyDict, str | None]:
+    """Return a call's arguments as a read-only object, and what is wrong with the model's text if it is none."""
     given: object = calling.args
     if isinstance(given, str):
         try:
@@ -61,8 +61,8 @@ def parsed_args(calling: ToolRequest) -> tuple[ReadOnlyDict, str | None]:
         return ReadOnlyDict(), "nested too deeply"
 
 
-def shown_args(args: object) -> dict[str, Any] | str:
-    """The arguments as the model gave them, read-only, for everybody to see and for every store to keep."""
+def freeze_args(args: object) -> dict[str, Any] | str:
+    """Return arguments as the model gave them, read-only, so that everybody may see and every store keep them."""
     try:
         if isinstance(args, Mapping):
             return read_only(args)
@@ -73,9 +73,9 @@ def shown_args(args: object) -> dict[str, Any] | str:
         return "(arguments that are nested too deeply)"
 
 
-def call_of(run: Run, step: Step, calling: ToolRequest, tool: Tool | None) -> tuple[ToolCall, str | None]:
-    """The call that is about to happen, and what is wrong with its arguments."""
-    args, problem = parsed_args(calling)
+def make_call(run: Run, step: Step, calling: ToolRequest, tool: Tool | None) -> tuple[ToolCall, str | None]:
+    """Return the call that is about to happen, and what is wrong with its arguments."""
+    args, problem = parse_args(calling)
     waiting = run.waiting.get(calling.tool_call_id) if run.waiting else None
     toolset = tool.toolset if tool else calling.toolset
     tool_name = tool.name if tool else calling.tool_name
@@ -92,8 +92,8 @@ def call_of(run: Run, step: Step, calling: ToolRequest, tool: Tool | None) -> tu
     return call, problem
 
 
-async def answer_calls(run: Run, jobs: list[Job]) -> None:
-    """Run the calls of one step; several overlap."""
+async def run_overlapping(run: Run, jobs: list[Job]) -> None:
+    """Run the calls of one step; several run at the same time."""
     if len(jobs) <= 1:
         for job in jobs:
             await job()
@@ -145,7 +145,7 @@ class ToolJob(msgspec.Struct, eq=False):
     async def __call__(self) -> None:
         run, step, call = self.run, self.step, self.call
         run.tool_calls += 1
-        keep(run, step, self.request, call, await call_tool(run, step, call, self.tool, self.problem))
+        record_outcome(run, step, self.request, call, await call_tool(run, step, call, self.tool, self.problem))
 
 
 class InterceptedToolJob(msgspec.Struct, eq=False):
@@ -177,7 +177,7 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
         run, step, approved = self.run, self.step, self.approved
         control = RunControl(run, run.watch, approved, approved, approved, self.asked_by, self._ask)
         traversal = await run_through_chain(run, self.call, self._reach_tool, control)
-        final: ToolCall = traversal.call if traversal.reached else counted(run, traversal.call, self.call)
+        final: ToolCall = traversal.call if traversal.reached else reindex_call(run, traversal.call, self.call)
         if traversal.asked is not None and not run.can_ask:
             hook_id = traversal.asked_by.id if traversal.asked_by is not None else ""
             traversal.denied = Denial(hook_id=hook_id, reason=f"Nobody can be asked here: {traversal.asked.prompt}")
@@ -187,11 +187,11 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
         if traversal.denied is not None and traversal.stop:
             run.denied = traversal.denied
         if traversal.reached:
-            result = traversal.result if traversal.denied is None else withheld(traversal.denied)
+            result = traversal.result if traversal.denied is None else withheld_result(traversal.denied)
         else:
             run.tool_calls += 1
-            result = await tell_unrun(run, step, final, traversal)
-        keep(run, step, self.request, final, result)
+            result = await emit_unrun_pair(run, step, final, traversal)
+        record_outcome(run, step, self.request, final, result)
 
     def _reach_tool(self, final: ToolCall) -> Awaitable[ToolResult]:
         """Run the tool of the call as its interceptors have left it."""
@@ -200,7 +200,7 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
         if final is self.call:
             return call_tool(run, self.step, final, self.tool, self.problem)
         tool, problem = self._target_of(final)
-        return call_tool(run, self.step, counted(run, final, self.call), tool, problem)
+        return call_tool(run, self.step, reindex_call(run, final, self.call), tool, problem)
 
     def _target_of(self, final: ToolCall) -> tuple[Tool | None, str | None]:
         """Return the tool of a call that interceptors have changed, and what is wrong with its arguments."""
@@ -226,7 +226,7 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
             metadata=jsonable(final.metadata),
             asked_by=(asker.id, traversal.asked_nth) if asker is not None and early else None,
         )
-        self.step.asked[self.request.tool_call_id] = as_pending(final, asked.prompt)
+        self.step.asked[self.request.tool_call_id] = to_pending(final, asked.prompt)
 
 
 def tool_job(
@@ -258,8 +258,8 @@ def tool_job(
     return ToolJob(run, step, request, call, tool, problem)
 
 
-def counted(run: Run, final: ToolCall, call: ToolCall) -> ToolCall:
-    """The final call; one that hooks have turned into a call of another tool counts as such."""
+def reindex_call(run: Run, final: ToolCall, call: ToolCall) -> ToolCall:
+    """Return the final call; one that became a call of another tool gets an index of that tool."""
     if final is call or (final.toolset, final.tool_name) == (call.toolset, call.tool_name):
         return final
     path = f"{final.toolset}/{final.tool_name}"
@@ -273,8 +273,8 @@ async def _ask_if_needed(tool: Tool, call: ToolCall) -> Ask | None:
     return Ask("") if await tool.asks_first(call) else None
 
 
-def as_pending(call: ToolCall, prompt: str = "") -> PendingTool:
-    """What a person is shown."""
+def to_pending(call: ToolCall, prompt: str = "") -> PendingTool:
+    """Return a call as a person is shown it."""
     return PendingTool(
         toolset=call.toolset,
         tool_name=call.tool_name,
@@ -284,43 +284,43 @@ def as_pending(call: ToolCall, prompt: str = "") -> PendingTool:
     )
 
 
-def withheld(denial: Denial) -> ToolResult:
-    """What the model is told of a call whose result it may not see."""
+def withheld_result(denial: Denial) -> ToolResult:
+    """Return what the model is told of a call whose result it may not see."""
     return ToolResult(
         content=f"The tool ran, but hook {denial.hook_id!r} withheld its result: {denial.reason}", success=False
     )
 
 
-async def tell_unrun(run: Run, step: Step, call: ToolCall, passage: Traversal) -> ToolResult:
-    """The pair of events of a call that a hook denied or answered.
+async def emit_unrun_pair(run: Run, step: Step, call: ToolCall, traversal: Traversal) -> ToolResult:
+    """Emit the pair of events of a call that a hook denied or answered.
 
     Returns:
         What the model is told.
     """
     await run.executing(step)
     started = perf_counter_ns()
-    answer: ToolResult = passage.answer
-    result: ToolResult = passage.result
-    answered_by = passage.answered_by
-    mocked = passage.denied is None
-    if passage.denied is not None:
-        answer = result = ToolResult(content=passage.denied.reason, success=False)
-        answered_by = passage.denied.hook_id
+    answer: ToolResult = traversal.answer
+    result: ToolResult = traversal.result
+    answered_by = traversal.answered_by
+    mocked = traversal.denied is None
+    if traversal.denied is not None:
+        answer = result = ToolResult(content=traversal.denied.reason, success=False)
+        answered_by = traversal.denied.hook_id
     try:
         if run.hooked(BeforeToolCall):
-            event = BeforeToolCall(**run.ids, **_of(call))
+            event = BeforeToolCall(**run.ids, **_call_fields(call))
             event.__dict__["standing"] = True  # observers see the call; their mocks come too late
             denial = await run.ask_observers(event)
-            if denial is not None and passage.denied is None:
+            if denial is not None and traversal.denied is None:
                 answer = result = denial
                 answered_by, mocked = event.answered_by, False
     finally:
-        tell_result(run, call, answer, started, answered_by=answered_by, mocked=mocked)
+        emit_result(run, call, answer, started, answered_by=answered_by, mocked=mocked)
     return result
 
 
-def keep(run: Run, step: Step, calling: ToolRequest, call: ToolCall, result: ToolResult) -> None:
-    """Note what the model is to be told."""
+def record_outcome(run: Run, step: Step, calling: ToolRequest, call: ToolCall, result: ToolResult) -> None:
+    """Record what the model is told of a tool call."""
     content = f"{result.error_type}: {result.content}" if result.error_type else result.content
     if run.waiting:
         run.waiting.pop(calling.tool_call_id, None)
@@ -335,7 +335,7 @@ def keep(run: Run, step: Step, calling: ToolRequest, call: ToolCall, result: Too
 
 
 async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
-    """One tool call, innermost: `beforeToolCall` → mock or tool → `afterToolCall` or `onToolCallError`."""
+    """Call a tool, inside of its interceptors: `beforeToolCall` → mock or tool → its second event."""
     if run.phases is not None:
         await run.executing(step)
     step.ran = True
@@ -344,26 +344,26 @@ async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, pro
     try:
         result = None
         if run.hooked(BeforeToolCall):
-            event = BeforeToolCall(**run.ids, **_of(call))
+            event = BeforeToolCall(**run.ids, **_call_fields(call))
             result = await run.ask_observers(event)
         if result is None:
             event = None
             if run.journal.durable:
                 await checkpoint(run)
             work = run_tool(run, call, tool, problem)
-            result = await (instrumented(run, call, work) if ToolCall in run.enclosing else work)
+            result = await (instrument(run, call, work) if ToolCall in run.enclosing else work)
     except BaseException as error:
         interrupted = ToolResult(content=INTERRUPTED, success=False, error_type=INTERRUPTED_TYPE)
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-        tell_result(run, call, interrupted if cancelled else tool_failure(error), started)
+        emit_result(run, call, interrupted if cancelled else tool_failure(error), started)
         raise
     answered_by = event.answered_by if event is not None else None
-    tell_result(run, call, result, started, answered_by=answered_by, mocked=event is not None and event.mocked)
+    emit_result(run, call, result, started, answered_by=answered_by, mocked=event is not None and event.mocked)
     return result
 
 
 async def run_tool(run: Run, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
-    """The tool itself. Whatever `Exception` it raises is its result."""
+    """Run the tool itself. An `Exception` that it raises becomes its result."""
     try:
         if tool is None:
             raise UnknownToolError(
@@ -380,10 +380,10 @@ async def run_tool(run: Run, call: ToolCall, tool: Tool | None, problem: str | N
         raise
 
 
-def tell_result(
+def emit_result(
     run: Run, call: ToolCall, result: ToolResult, started: int, *, answered_by: str | None = None, mocked: bool = False
 ) -> None:
-    """The second event of the pair."""
+    """Emit the second event of the pair."""
     kind = AfterToolCall if result.error_type is None else OnToolCallError
     if not run.hooked(kind):
         return
@@ -394,12 +394,18 @@ def tell_result(
         "execution_time_ms": (perf_counter_ns() - started) / 1e6,
     }
     if result.error_type is None:
-        run.tell(AfterToolCall(**run.ids, **_of(call), content=result.content, success=result.success, **further))
+        run.emit(
+            AfterToolCall(**run.ids, **_call_fields(call), content=result.content, success=result.success, **further)
+        )
     else:
-        run.tell(OnToolCallError(**run.ids, **_of(call), error=result.content, error_type=result.error_type, **further))
+        run.emit(
+            OnToolCallError(
+                **run.ids, **_call_fields(call), error=result.content, error_type=result.error_type, **further
+            )
+        )
 
 
-def _of(call: ToolCall) -> dict[str, Any]:
+def _call_fields(call: ToolCall) -> dict[str, Any]:
     return {
         "toolset": call.toolset,
         "tool_name": call.tool_name,

@@ -1,4 +1,4 @@
-"""The HTTP API: stored hooks, operations, approvals and deliveries, for many tenants."""
+"""The HTTP API and web page: stored hooks, operations, approvals and deliveries, for many tenants."""
 
 from importlib import import_module
 
@@ -11,18 +11,18 @@ except ImportError as error:
     raise MissingExtraError("server", "The HTTP API") from error
 
 from hookline.server._app import create_app
-from hookline.server._audit import note_alone as note_alone
+from hookline.server._audit import write_audit_alone as write_audit_alone
 from hookline.server._callers import SCOPES, Caller, Scope
 from hookline.server._keys import ApiKey, KeyStore, NewApiKey
-from hookline.server._parts import Parts as Parts
+from hookline.server._parts import ServerParts as ServerParts
 from hookline.server._rates import RateLimit
 from hookline.server._serving import Server, serve
 from hookline.server._serving import default_key_file as default_key_file
 from hookline.server.routes import Decided as Decided
 from hookline.server.routes import DecisionBody as DecisionBody
 from hookline.server.routes import MadeDecision as MadeDecision
-from hookline.server.routes import decide as decide
-from hookline.server.routes import decider_of as decider_of
-from hookline.server.routes import decisions_about as decisions_about
+from hookline.server.routes import describe_decider as describe_decider
+from hookline.server.routes import find_decisions as find_decisions
+from hookline.server.routes import store_decision as store_decision
 
 __all__ = ["SCOPES", "ApiKey", "Caller", "KeyStore", "NewApiKey", "RateLimit", "Scope", "Server", "create_app", "serve"]

@@ -1,4 +1,4 @@
-"""`create_app`: the HTTP API as an ASGI application."""
+"""`create_app`: build the HTTP API as an ASGI application."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
 from hookline.runtime import Agent
-from hookline.server._callers import demand_scope
+from hookline.server._callers import require_scope
 from hookline.server._cors import CrossOrigin
 from hookline.server._description import read_description
 from hookline.server._gate import Gate
 from hookline.server._idempotency import Idempotency
-from hookline.server._limits import BODY_SECONDS, Limits
-from hookline.server._parts import Parts
-from hookline.server._problems import answer_of
+from hookline.server._limits import BODY_SECONDS, ServerLimits
+from hookline.server._parts import ServerParts
+from hookline.server._problems import build_error_response
 from hookline.server._rates import RateLimit, RateLimits
 from hookline.server._request_hooks import RequestHooks
 from hookline.server._text import TextRequest
@@ -33,12 +33,12 @@ from hookline.server.page import SHORTEST_KEY
 from hookline.server.routes import OPTIONS, PUBLIC, ROUTES
 from hookline.store import SqlStore, Worker
 
-__all__ = ["MEBIBYTE", "app_of", "create_app"]
+__all__ = ["MEBIBYTE", "build_app", "create_app"]
 
 MEBIBYTE = 1024 * 1024
 PAGE, PAGE_PATH = "hookline.server.page._page", "/page"
 SESSION_KEY = "HOOKLINE_SESSION_KEY"
-"""Names the variable that has the key of the page's sessions."""
+"""Environment variable that holds the key of the page's sessions."""
 
 
 def create_app(
@@ -58,70 +58,70 @@ def create_app(
     session_key: bytes | None = None,
     allow_missing_hooks: bool = False,
 ) -> App:
-    """Make the HTTP API, to be served by itself or mounted under any path of any ASGI application.
+    """Build the HTTP API, to be served by itself or mounted under any path of any ASGI application.
 
-    It opens and closes nothing of what it is given. Each request passes, in this order: the origins that are allowed,
-    the form of its address, the size limit, the API key, the rate limits, the hooks for `RequestCall`, and then its
-    route. On the web page the session of who has signed in with a key takes the place of the key.
+    The application opens and closes none of its arguments. Each request passes, in this order: the allowed origins, the
+    check of its path, the size limit, the API key, the rate limits, the hooks for `RequestCall`, and its route. On the
+    web page, the session of a person who has signed in with a key takes the place of the key.
 
-    What a connection may take before a request is complete (bytes and time of its headers, and how many connections
-    there are) is for the server that runs it to limit, as `Server` does.
+    Limits of a connection before a request is complete (bytes and time of headers, number of connections) are left to
+    the server that runs the application; `Server` has them.
 
     Args:
-        store: Where operations, deliveries and keys are; open for as long as there are requests.
-        registry: The hook definitions; without it their routes answer with 503.
-        log: What hooks did; without it its routes answer with 503.
-        outbox: Told when deliveries are to be made again; without it a worker elsewhere finds them by itself.
-        agents: Agents whose operations this process goes on with when a person has decided, as a `Worker` does; for as
-            long as the application's lifespan is open, which is not so where it is mounted.
-        hooks: Hooks for the requests of everybody, before those that are stored.
-        allow_origins: Origins whose pages may ask (`"https://ops.example.com"`).
-        rate_limit: How many requests each key may send, to this process; `None` for any number.
-        tenant_rate_limit: How many requests all keys of a tenant may send together; five times `rate_limit` unless
-            given, `None` for any number.
-        max_body: Bytes that the body of a request may have.
-        body_timeout: Seconds that a body may stand still.
-        page: Whether the web page is there too, below `/page`.
-        session_key: Signs who is signed in on the page: 32 random bytes or more, the same in all processes behind one
-            address. Unless given, that of the environment variable `HOOKLINE_SESSION_KEY`; without one, people sign in
-            again after a restart.
-        allow_missing_hooks: Whether operations go on here without interceptors that they were started with, with a
-            warning in the log; else they wait for a worker that has them.
+        store: The store of operations, deliveries and keys; it has to be open while there are requests.
+        registry: The registry of hook definitions; without it, its routes answer with 503.
+        log: The log of hook executions; without it, its routes answer with 503.
+        outbox: The outbox to wake when deliveries become due; without it, workers of other processes find them.
+        agents: Agents whose operations this process resumes when a person has decided, like a `Worker`, while the
+            application's lifespan is open; mounted applications have no lifespan.
+        hooks: Hooks for all requests, before the stored ones.
+        allow_origins: Origins whose pages may use the API (`"https://ops.example.com"`).
+        rate_limit: Requests that each key may send to this process; `None` for any number.
+        tenant_rate_limit: Requests that all keys of a tenant may send together; five times `rate_limit` by default,
+            `None` for any number.
+        max_body: Largest body of a request, in bytes.
+        body_timeout: Seconds for which a body may stall.
+        page: Whether to serve the web page too, below `/page`.
+        session_key: Signs the sessions of the page: 32 random bytes or more, the same in all processes behind one
+            address; by default, the environment variable `HOOKLINE_SESSION_KEY`. Without a key, people sign in again
+            after a restart.
+        allow_missing_hooks: Whether to resume operations without interceptors that they were started with, with a
+            warning in the log; otherwise they wait for a worker that has them.
 
     Raises:
-        HookUsageError: If an argument makes no sense.
+        HookUsageError: If an argument is invalid.
     """
-    parts = Parts(store, registry=registry, log=log, outbox=outbox, hooks=hooks)
-    return app_of(
+    parts = ServerParts(store, registry=registry, log=log, outbox=outbox, hooks=hooks)
+    return build_app(
         parts,
         agents=agents,
         allow_origins=allow_origins,
         rates=RateLimits(rate_limit, tenant_rate_limit),
-        limits=Limits(max_body=max_body, body_timeout=body_timeout),
+        limits=ServerLimits(max_body=max_body, body_timeout=body_timeout),
         page=page,
         session_key=session_key,
         allow_missing_hooks=allow_missing_hooks,
     )
 
 
-def app_of(
-    parts: Parts,
+def build_app(
+    parts: ServerParts,
     *,
     agents: Sequence[Agent],
     allow_origins: Sequence[str],
     rates: RateLimits,
-    limits: Limits,
+    limits: ServerLimits,
     page: bool,
     session_key: bytes | None,
     allow_missing_hooks: bool,
 ) -> App:
-    """See `create_app`."""
-    session_key = _session_key(session_key)
-    api: Any = litestar_of(parts, agents=agents, allow_missing_hooks=allow_missing_hooks)
+    """Build the API and the page over existing parts, with all their middleware."""
+    session_key = _choose_session_key(session_key)
+    api: Any = build_litestar(parts, agents=agents, allow_missing_hooks=allow_missing_hooks)
     app: App = Idempotency(api, parts.store)
     app = RequestHooks(app, parts)
     if page:
-        app = WithPage(app, import_module(PAGE).create_page(parts, session_key=session_key, rates=rates))
+        app = PageRouter(app, import_module(PAGE).create_page(parts, session_key=session_key, rates=rates))
     app = Gate(
         app,
         parts,
@@ -134,11 +134,11 @@ def app_of(
     return CrossOrigin(app, allow_origins) if allow_origins else app
 
 
-def _session_key(given: bytes | None) -> bytes | None:
-    """The key that is given, or else that of the environment, if there is one.
+def _choose_session_key(given: bytes | None) -> bytes | None:
+    """Return the given session key, else the environment's; `None` if there is none.
 
     Raises:
-        HookUsageError: If it is too short, without what it is: it is a secret.
+        HookUsageError: If the key is too short. The error never contains the key.
     """
     name = "`session_key`" if given is not None else SESSION_KEY
     key = given if given is not None else os.environ.get(SESSION_KEY, "").encode() or None
@@ -147,35 +147,35 @@ def _session_key(given: bytes | None) -> bytes | None:
     return key
 
 
-def litestar_of(parts: Parts, *, agents: Sequence[Agent] = (), allow_missing_hooks: bool = False) -> Litestar:
-    """What is behind the gate.
+def build_litestar(parts: ServerParts, *, agents: Sequence[Agent] = (), allow_missing_hooks: bool = False) -> Litestar:
+    """Build the Litestar application with the routes of the API.
 
     Args:
-        parts: What the server is made of.
-        agents: Agents whose operations it goes on with.
-        allow_missing_hooks: Whether also without interceptors that are missing.
+        parts: The parts of the server.
+        agents: Agents whose operations it resumes.
+        allow_missing_hooks: Whether to resume operations without their missing interceptors.
     """
     return Litestar(
         [*OPTIONS, *ROUTES, read_description],
-        before_request=demand_scope,
+        before_request=require_scope,
         request_class=TextRequest,
-        exception_handlers={Exception: answer_of},
+        exception_handlers={Exception: build_error_response},
         state=State({"parts": parts}),
         openapi_config=None,
         request_max_body_size=None,
         logging_config=None,
-        lifespan=[_working(parts, agents, allow_missing_hooks=allow_missing_hooks)] if agents else [],
+        lifespan=[_worker_lifespan(parts, agents, allow_missing_hooks=allow_missing_hooks)] if agents else [],
     )
 
 
-class WithPage:
-    """The API, and the web page below its path. The page lets people in by itself."""
+class PageRouter:
+    """Routes requests to the web page or to the API. The page authenticates people by itself."""
 
     def __init__(self, api: App, page: App) -> None:
         self._api, self._page = api, page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have a request answered."""
+        """Pass a request on to the page or to the API."""
         path = scope["path"] if scope["type"] == "http" else ""
         if f"{path}/".startswith(f"{PAGE_PATH}/"):
             await self._page(scope, receive, send)
@@ -188,18 +188,18 @@ class WithPage:
             await self._api(scope, receive, send)
 
 
-def _working(
-    parts: Parts, agents: Sequence[Agent], *, allow_missing_hooks: bool
+def _worker_lifespan(
+    parts: ServerParts, agents: Sequence[Agent], *, allow_missing_hooks: bool
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
-    async def working(_: Litestar) -> AsyncIterator[None]:
+    async def run_worker(_: Litestar) -> AsyncIterator[None]:
         registry = parts.known_registry
         hooks = () if registry is None else registry.hooks
-        # The outbox asks controls too: with the secrets of their endpoints, which nobody else can open.
+        # Controls are asked through the outbox, since it has the secrets of their endpoints.
         async with (
             HookDispatcher(delivery=parts.outbox) as dispatcher,
             Worker(parts.store, agents, hooks=hooks, dispatcher=dispatcher, allow_missing_hooks=allow_missing_hooks),
         ):
             yield
 
-    return working
+    return run_worker

@@ -1,4 +1,4 @@
-"""The audit: who has changed what, in the same transaction as the change."""
+"""The audit log: record who changed what, in the same transaction as the change."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.store import Page, SqlStore, audit
 
-__all__ = ["AuditEntry", "audit_page", "note", "note_alone"]
+__all__ = ["AuditEntry", "read_audit", "write_audit", "write_audit_alone"]
 
 LONGEST_TARGET = 800
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A change that somebody has made.
+    """An entry of the audit log.
 
     Attributes:
-        id: Its number; later ones have greater numbers.
-        tenant_id: Whose object it was; `""` is the system's.
-        actor: Who.
-        action: What was done (`"definition.update"`).
-        target: To what, by its id.
-        detail: What else there is to know; no secrets.
-        created_at: When, in unix seconds.
+        id: The number of the entry; later entries have greater numbers.
+        tenant_id: The tenant that owns the object; `""` is the system.
+        actor: Who made the change.
+        action: The action (`"definition.update"`).
+        target: The id of the object.
+        detail: Further details, without secrets.
+        created_at: When the change was made, in unix seconds.
     """
 
     id: int
@@ -38,7 +38,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     created_at: float
 
 
-async def note(
+async def write_audit(
     connection: AsyncConnection,
     tenant_id: str,
     actor: str,
@@ -48,42 +48,42 @@ async def note(
     now: object,
     detail: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write down a change.
+    """Write an entry of the audit log.
 
     Args:
         connection: The transaction of the change.
-        tenant_id: Whose object it is.
-        actor: Who changes it.
-        action: What is done.
-        target: To what.
-        now: The clock of the database.
-        detail: What else there is to know; no secrets.
+        tenant_id: The tenant that owns the object.
+        actor: Who makes the change.
+        action: The action.
+        target: The id of the object.
+        now: The time of the database.
+        detail: Further details, without secrets.
     """
     row = {"tenant_id": tenant_id, "actor": actor, "action": action, "target": target[:LONGEST_TARGET]}
     encoded = msgspec.json.encode(detail or {})
     await connection.execute(insert(audit).values(**row, detail=encoded, created_at=now))
 
 
-async def note_alone(
+async def write_audit_alone(
     store: SqlStore, tenant_id: str, actor: str, action: str, target: str, *, detail: Mapping[str, Any] | None = None
 ) -> None:
-    """Write down a change that has a transaction of its own elsewhere.
+    """Write an entry of the audit log in a transaction of its own, after the change was committed elsewhere.
 
     Raises:
         StoreUnavailableError: If the database cannot be reached.
     """
     async with store.writing() as connection:
-        await note(connection, tenant_id, actor, action, target, now=store.now_sql(), detail=detail)
+        await write_audit(connection, tenant_id, actor, action, target, now=store.now_sql(), detail=detail)
 
 
-async def audit_page(store: SqlStore, tenant_id: str | None, *, cursor: int | None, limit: int) -> Page[AuditEntry]:
-    """A part of the audit, the newest first.
+async def read_audit(store: SqlStore, tenant_id: str | None, *, cursor: int | None, limit: int) -> Page[AuditEntry]:
+    """Read a page of the audit log, newest first.
 
     Args:
-        store: Where it is.
-        tenant_id: Only about objects of this tenant.
-        cursor: Where the part begins; that of the part before.
-        limit: How many at most.
+        store: The store of the audit log.
+        tenant_id: Only entries about objects of this tenant.
+        cursor: The cursor of the page before; `None` for the first page.
+        limit: Number of entries at most.
 
     Raises:
         StoreUnavailableError: If the database cannot be reached.

@@ -1,4 +1,4 @@
-"""Who asks, and what they may: scopes, tenants, and what a handler of a request needs of both."""
+"""`Caller`: the API key of a request, with its scopes and tenant, and the checks that route handlers make."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from litestar.handlers import BaseRouteHandler
 
 from hookline.server._problems import ApiError
 
-__all__ = ["SCOPES", "Caller", "Req", "Scope", "caller_of", "check_scope", "demand_scope", "not_found"]
+__all__ = ["SCOPES", "Caller", "Req", "Scope", "caller_of", "check_scope", "not_found_error", "require_scope"]
 
 Scope: TypeAlias = Literal[
     "hooks:read", "hooks:manage", "hooks:admin", "operations:read", "approvals:decide", "deliveries:replay"
 ]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-"""What a key may allow. Each allows nothing but itself."""
+"""All scopes. None of them includes another one."""
 
 Req: TypeAlias = Request[Any, Any, Any]
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Whoever has sent a request.
+    """The API key that sent a request.
 
     Attributes:
-        key_id: The key that came with it.
-        tenant_id: Whose key it is; `""` is the system.
-        scopes: What it allows.
-        expires_at: When it ends, in unix seconds; `None` if it has no end.
+        key_id: The id of the key.
+        tenant_id: The tenant that owns the key; `""` is the system.
+        scopes: The scopes of the key.
+        expires_at: When the key expires, in unix seconds; `None` if it does not.
     """
 
     key_id: str
@@ -39,43 +39,44 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sees_all(self) -> bool:
-        """Whether it sees the objects of all tenants."""
+        """Whether the key sees the objects of all tenants."""
         return not self.tenant_id and "hooks:admin" in self.scopes
 
     @property
     def actor(self) -> str:
-        """How the audit names it."""
+        """The name of the key in the audit log."""
         return f"key:{self.key_id}"
 
     def demand(self, scope: Scope) -> None:
-        """Refuse a request that the key does not allow.
+        """Raise unless the key has a scope.
 
         Raises:
-            ApiError: 403.
+            ApiError: 403, if it does not.
         """
         if scope not in self.scopes:
             raise ApiError(403, "scope", f"The key does not allow this; it needs the scope {scope}.")
 
     def tenant(self, asked: str | None = None) -> str | None:
-        """Whose objects a request is about; `None` for those of all tenants.
+        """Return the tenant whose objects a request may read; `None` for all tenants.
 
         Args:
             asked: The tenant that the request names.
 
         Raises:
-            ApiError: 404, if it names another one than its own and does not see all.
+            ApiError: 404, if it names another tenant than the key's, and the key does not see all tenants.
         """
         if self.sees_all:
             return asked
         if asked not in (None, self.tenant_id):
-            raise not_found("There is no such tenant, or this key is not for it.")
+            raise not_found_error("There is no such tenant, or this key is not for it.")
         return self.tenant_id
 
     def own(self, asked: str | None = None) -> str:
-        """Whose object a request makes: of the named tenant, else of its own.
+        """Return the tenant for which a request may create objects: the named one, else the key's own.
 
         Raises:
-            ApiError: 404, if it names another one and does not see all; 403, if it would be the system's then.
+            ApiError: 404, if it names another tenant and the key does not see all; 403, if the object would be the
+                system's and the key is not an administrator's.
         """
         tenant_id = self.tenant(asked)
         owner = self.tenant_id if tenant_id is None else tenant_id
@@ -83,56 +84,56 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         return owner
 
     def check_visible(self, tenant_id: str) -> None:
-        """Refuse an object of somebody else, as if it were not there.
+        """Raise the error for a missing object if an object is another tenant's.
 
         Raises:
-            ApiError: 404.
+            ApiError: 404, if the key does not see that tenant's objects.
         """
         if tenant_id != self.tenant_id and not self.sees_all:
-            raise not_found()
+            raise not_found_error()
 
     def check_writable(self, tenant_id: str) -> None:
-        """Refuse to change what is the system's, unless the key is that of an administrator.
+        """Raise if an object is the system's, and the key is not an administrator's.
 
         Raises:
-            ApiError: 403.
+            ApiError: 403, in that case.
         """
         if not tenant_id and not self.sees_all:
             raise ApiError(403, "scope", "What belongs to the system is changed with the scope hooks:admin only.")
 
 
-def not_found(detail: str = "There is nothing of that id.") -> ApiError:
-    """What is told of objects that are not there, and of those of others.
+def not_found_error(detail: str = "There is nothing of that id.") -> ApiError:
+    """Build the error for a missing object, which is also used for objects of other tenants.
 
     Args:
-        detail: The same for both.
+        detail: The text, which must not reveal which of the two is true.
     """
     return ApiError(404, "not_found", detail)
 
 
 async def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """A guard: the key allows what the route names as its `scope`.
+    """Check, as a Litestar guard, that the key has the `scope` of the route.
 
-    It waits for nothing, but the framework would call a plain function in a thread.
+    It is async although it awaits nothing, since Litestar would call a plain function in a thread.
 
     Raises:
-        ApiError: 403.
+        ApiError: 403, if it does not.
     """
     scope = handler.opt.get("scope")
     if scope is not None:
         connection.scope["state"]["hookline_caller"].demand(scope)
 
 
-async def demand_scope(request: Req) -> None:
-    """The same as `check_scope`, before each request: the framework copies the whole route for each call of a guard.
+async def require_scope(request: Req) -> None:
+    """Check the scope as a `before_request` hook, since Litestar copies the whole route for each call of a guard.
 
     Raises:
-        ApiError: 403.
+        ApiError: 403, if the key does not have the `scope` of the route.
     """
     await check_scope(request, request.route_handler)
 
 
 def caller_of(request: Req) -> Caller:
-    """Who has sent a request."""
+    """Return the caller of a request."""
     caller: Caller = request.scope["state"]["hookline_caller"]
     return caller

@@ -1,4 +1,8 @@
-"""Answers for pages of other origins, as far as they are allowed to ask."""
+"""Answer pages of other origins that are allowed to use the API (CORS).
+
+Litestar's `CORSConfig` works inside of its application, behind the gate: preflight requests carry no API key and would
+be refused there, and pages could not read the refusals (401, 429) of the gate.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,18 @@ __all__ = ["CrossOrigin"]
 
 METHODS = b"GET, POST, PUT, PATCH, DELETE"
 HEADERS = b"authorization, content-type, idempotency-key, if-match, if-none-match, last-event-id, x-request-id"
-SHOWN = b"etag, link, location, retry-after, ratelimit-limit, ratelimit-remaining, ratelimit-reset, x-request-id"
+EXPOSED = b"etag, link, location, retry-after, ratelimit-limit, ratelimit-remaining, ratelimit-reset, x-request-id"
 
 
 class CrossOrigin:
-    """Lets pages of other origins ask with an API key; never with cookies.
+    """ASGI middleware that lets pages of other origins use the API with an API key, never with cookies.
 
     Args:
-        app: What is behind it.
-        origins: The origins (`"https://ops.example.com"`).
+        app: The application behind it.
+        origins: The allowed origins (`"https://ops.example.com"`).
 
     Raises:
-        HookUsageError: If one is no origin.
+        HookUsageError: If one is no valid origin.
     """
 
     def __init__(self, app: App, origins: Sequence[str]) -> None:
@@ -35,7 +39,7 @@ class CrossOrigin:
         self._origins = frozenset(origin.encode() for origin in origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a question of a browser, or have a request answered."""
+        """Answer a preflight request, or add CORS headers to the application's response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -55,12 +59,12 @@ class CrossOrigin:
             await send({"type": "http.response.body", "body": b""})
             return
 
-        async def shown(message: Message) -> None:
+        async def add_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 lines = [*message.get("headers", ()), (b"vary", b"origin")]
                 if allowed is not None:
-                    lines += [(b"access-control-allow-origin", allowed), (b"access-control-expose-headers", SHOWN)]
+                    lines += [(b"access-control-allow-origin", allowed), (b"access-control-expose-headers", EXPOSED)]
                 message = {**message, "headers": lines}
             await send(message)
 
-        await self._app(scope, receive, shown)
+        await self._app(scope, receive, add_headers)

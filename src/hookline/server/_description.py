@@ -1,4 +1,4 @@
-"""The description of the API (OpenAPI 3.1): routes by the framework, structs by msgspec, which checks them too."""
+"""Build the OpenAPI 3.1 description of the API: routes described by Litestar, structs by msgspec."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from litestar.typing import FieldDefinition
 from hookline.server._callers import Req
 from hookline.server.routes import ROUTES
 
-__all__ = ["Structs", "described", "read_description"]
+__all__ = ["StructSchemas", "encode_description", "read_description"]
 
-PLACE = "#/components/schemas/{name}"
+REFERENCE = "#/components/schemas/{name}"
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -32,44 +32,44 @@ IDEMPOTENCY_KEY = {
     "description": "Done once for each of these, however often it is sent; for a day the answer is the same.",
     "required": False,
 }
-"""What all POST requests may bring, before they are routed."""
+"""The header that every POST request may have; it is handled before the request is routed."""
 ATTRIBUTE = re.compile(r"^    (\w+): ((?:.|\n     )*)", re.MULTILINE)
 
 
-class Place(Schema):
-    """Where the description of a struct is."""
+class SchemaReference(Schema):
+    """A JSON Schema reference to the description of a struct."""
 
     def __init__(self, place: dict[str, Any]) -> None:
         super().__init__()
         self._place = place
 
     def to_schema(self) -> dict[str, Any]:
-        """The reference."""
+        """Return the reference."""
         return self._place
 
 
-class Structs(OpenAPISchemaPlugin):
-    """Describes structs by the rules by which they are read: patterns, bounds, fields that may be left out.
+class StructSchemas(OpenAPISchemaPlugin):
+    """Litestar plugin that describes structs by msgspec's own rules: patterns, bounds, optional fields.
 
     Attributes:
-        schemas: What was described so far, by name.
+        schemas: The schemas so far, by name.
     """
 
     def __init__(self) -> None:
         self.schemas: dict[str, Any] = {}
 
     def is_plugin_supported_field(self, field_definition: FieldDefinition) -> bool:
-        """Whether it is a struct."""
+        """Return whether a field is a msgspec struct."""
         return not field_definition.is_union and field_definition.is_subclass_of(msgspec.Struct)
 
     def to_openapi_schema(self, field_definition: FieldDefinition, schema_creator: Any) -> Schema:
-        """A reference to the description of a struct, which is kept."""
-        (found,), schemas = msgspec.json.schema_components([field_definition.annotation], ref_template=PLACE)
+        """Describe a struct, and return a reference to its schema."""
+        (found,), schemas = msgspec.json.schema_components([field_definition.annotation], ref_template=REFERENCE)
         self.schemas |= schemas
-        return Place(found)
+        return SchemaReference(found)
 
     def describe(self, documented: Mapping[str, type[msgspec.Struct]]) -> dict[str, Any]:
-        """All that was described, in the order of its names, each field with the words of its documentation.
+        """Return all schemas by name, with descriptions of fields taken from the docstrings of structs.
 
         Args:
             documented: Structs by name.
@@ -80,7 +80,7 @@ class Structs(OpenAPISchemaPlugin):
             if struct is None:
                 continue
             names = dict(zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True))
-            for field, words in _attributes(struct).items():
+            for field, words in _read_attribute_docs(struct).items():
                 its = schema["properties"].get(names.get(field, field))
                 if its is not None:
                     its["description"] = words
@@ -89,27 +89,27 @@ class Structs(OpenAPISchemaPlugin):
 
 @get("/schema/openapi.json", include_in_schema=False, opt={"scope": None})
 async def read_description(request: Req) -> Response[bytes]:
-    """The description of this API."""
+    """Return the OpenAPI description of this API."""
     return Response(
-        described(request.scope["state"]["hookline_root"]),
+        encode_description(request.scope["state"]["hookline_root"]),
         media_type="application/json",
         headers={"Cache-Control": "public, max-age=300"},
     )
 
 
 @lru_cache(maxsize=20)
-def described(root: str = "") -> bytes:
-    """The description, made when somebody asks for it first.
+def encode_description(root: str = "") -> bytes:
+    """Return the description as JSON; it is built at the first call.
 
     Args:
         root: The path under which the API is mounted.
     """
-    return msgspec.json.encode(_description() | {"servers": [{"url": quote(root) or "/"}]})
+    return msgspec.json.encode(_build_description() | {"servers": [{"url": quote(root) or "/"}]})
 
 
 @cache
-def _description() -> dict[str, Any]:
-    structs = Structs()
+def _build_description() -> dict[str, Any]:
+    structs = StructSchemas()
     key = SecurityScheme(type="http", scheme="bearer", description="An API key: `hk_...`.")
     config = OpenAPIConfig(
         title="hookline",
@@ -119,23 +119,23 @@ def _description() -> dict[str, Any]:
         operation_id_creator=lambda handler, method, path: handler.handler_name,
         components=Components(security_schemes={"key": key}),
     )
-    # An application of its own, since that of the framework would serve pages with the description that nobody guards.
+    # A separate application, since Litestar would serve its own documentation pages without asking for a key.
     app = Litestar(ROUTES, openapi_config=config, plugins=[structs], logging_config=None)
     description: dict[str, Any] = app.openapi_schema.to_schema()
     description["components"]["schemas"] = structs.describe(_structs_by_name())
     for handler in ROUTES:
         for path, method in product(handler.paths, handler.http_methods):
-            told = description["paths"][path.replace(":str", "")][method.lower()]
+            operation = description["paths"][path.replace(":str", "")][method.lower()]
             if method == "POST":
-                told["parameters"] = [*told.get("parameters", ()), IDEMPOTENCY_KEY]
+                operation["parameters"] = [*operation.get("parameters", ()), IDEMPOTENCY_KEY]
             body = handler.parsed_fn_signature.parameters.get("data")
             if body is not None:
-                told["requestBody"]["required"] = body.default is Empty
+                operation["requestBody"]["required"] = body.default is Empty
     return description
 
 
-def _attributes(struct: type) -> dict[str, str]:
-    """What the documentation says of the fields of a struct, and of those that it has inherited."""
+def _read_attribute_docs(struct: type) -> dict[str, str]:
+    """Read the descriptions of a struct's fields, inherited ones included, from the `Attributes` of docstrings."""
     found: dict[str, str] = {}
     for each in reversed(struct.__mro__):
         attributes = inspect.cleandoc(each.__doc__ or "").partition("\n\nAttributes:\n")[2]

@@ -1,4 +1,4 @@
-"""`Feed`: tells of operations as they change, in whatever process they run. One look serves all who listen."""
+"""`OperationFeed`: stream operations as they change, in whatever process they run, by one poll for all listeners."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline.errors import StoreUnavailableError
 from hookline.store import SqlStore, StoredOperation, operation_from_row, operations
 
-__all__ = ["Change", "Feed"]
+__all__ = ["Change", "OperationFeed"]
 
 logger = logging.getLogger("hookline")
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 OVERLAP = 5.0
-"""Seconds before the last look in which a transaction may have begun that has ended since."""
+"""Seconds before the last poll from which rows are read again, since transactions may have ended out of order."""
 RESUMABLE = 86_400.0
-"""Seconds. Of operations that began longer ago than this before a lost position, an end in between is not told."""
+"""Longest age, in seconds, of operations whose end is reported to a listener that reconnects after a position."""
 LIVE = ("running", "waiting_for_human")
 MOST_WAITING = 10_000
-TOGETHER = 500
+BATCH_SIZE = 500
 
 Change: TypeAlias = tuple[float, StoredOperation]
-"""The position after a change, and the operation as it is then."""
+"""The position after a change, and the operation as it is there."""
 
 _columns = tuple(operations.c[name] for name in StoredOperation.__struct_fields__)
 _seen = tuple(operations.c[name] for name in ("operation_id", "version", "status", "missing_hooks"))
 
 
-class Seen(NamedTuple):
-    """How an operation was at a look."""
+class SeenOperation(NamedTuple):
+    """The state of an operation at the last poll."""
 
     version: int
     live: bool
@@ -42,95 +42,95 @@ class Seen(NamedTuple):
 
 
 class Listener:
-    """Somebody who listens: the newest state of each operation that has changed and that it was not told of."""
+    """A subscriber, with the newest state of each changed operation that it has not received yet."""
 
     def __init__(self, tenant_id: str | None) -> None:
         self.tenant_id = tenant_id
         self.changed: dict[str, Change] = {}
-        self.something = asyncio.Event()
+        self.has_changes = asyncio.Event()
 
-    def tell(self, position: float, changed: Sequence[StoredOperation]) -> None:
+    def notify(self, position: float, changed: Sequence[StoredOperation]) -> None:
         for operation in changed:
             if self.tenant_id in (None, operation.tenant_id):
-                # One that has changed again goes to the end; a slow listener misses states, and never the last one.
+                # A repeated change moves to the end: a slow listener may miss states, but never the last one.
                 self.changed.pop(operation.operation_id, None)
                 self.changed[operation.operation_id] = position, operation
         while len(self.changed) > MOST_WAITING:
             del self.changed[next(iter(self.changed))]
         if self.changed:
-            self.something.set()
+            self.has_changes.set()
 
 
-class Feed:
-    """Tells of operations as they change. It looks only while somebody listens.
+class OperationFeed:
+    """Streams operations as they change. It polls the store only while there are listeners.
 
     Args:
-        store: Where they are.
+        store: The store of the operations.
     """
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
         self._listeners: set[Listener] = set()
-        self._looking: asyncio.Task[None] | None = None
-        self._looked = asyncio.Event()
+        self._polling: asyncio.Task[None] | None = None
+        self._first_poll_done = asyncio.Event()
 
     async def changes(
         self, tenant_id: str | None, *, since: float | None = None
     ) -> AsyncGenerator[Change | None, None]:
-        """Operations as they change, each in its newest state; `None` after a second in which nothing did.
+        """Yield operations as they change, each in its newest state, and `None` after each second without a change.
 
         Args:
-            tenant_id: Only those of this tenant.
-            since: Begin with what has changed since this position.
+            tenant_id: Only operations of this tenant.
+            since: Start with the changes since this position.
 
         Raises:
-            StoreUnavailableError: If the database cannot be reached for the beginning.
+            StoreUnavailableError: If the database cannot be reached at the start.
         """
         listener = Listener(tenant_id)
         self._listeners.add(listener)
         try:
-            if self._looking is None:
-                self._looked.clear()
-                self._looking = asyncio.create_task(self._keep_looking())
-            # From now on no change is missed, so that what came before may be read.
-            await self._looked.wait()
+            if self._polling is None:
+                self._first_poll_done.clear()
+                self._polling = asyncio.create_task(self._poll_periodically())
+            # After the first poll no change is missed, so that earlier changes can be read now.
+            await self._first_poll_done.wait()
             if since is not None:
-                listener.tell(*await self._since(since, tenant_id))
+                listener.notify(*await self._read_since(since, tenant_id))
             while True:
                 while listener.changed:
                     yield listener.changed.pop(next(iter(listener.changed)))
-                listener.something.clear()
+                listener.has_changes.clear()
                 try:
                     async with asyncio.timeout(1.0):
-                        await listener.something.wait()
+                        await listener.has_changes.wait()
                 except TimeoutError:
                     yield None
         finally:
             self._listeners.discard(listener)
-            if not self._listeners and self._looking is not None:
-                self._looking.cancel()
-                self._looking = None
+            if not self._listeners and self._polling is not None:
+                self._polling.cancel()
+                self._polling = None
 
-    async def _keep_looking(self) -> None:
-        known: dict[str, Seen] | None = None
+    async def _poll_periodically(self) -> None:
+        known: dict[str, SeenOperation] | None = None
         position, failing = 0.0, False
         while True:
             try:
-                position, known, changed = await self._look(position, known)
+                position, known, changed = await self._poll(position, known)
                 failing = False
-                self._looked.set()
+                self._first_poll_done.set()
                 for listener in self._listeners:
-                    listener.tell(position, changed)
+                    listener.notify(position, changed)
             except StoreUnavailableError as error:
                 if not failing:
                     logger.warning("Streams of operations wait for the store: %s", error)
                 failing = True
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _look(
-        self, position: float, known: dict[str, Seen] | None
-    ) -> tuple[float, dict[str, Seen], list[StoredOperation]]:
-        """What has changed: of those that live, those that lived at the last look, and those that began since."""
+    async def _poll(
+        self, position: float, known: dict[str, SeenOperation] | None
+    ) -> tuple[float, dict[str, SeenOperation], list[StoredOperation]]:
+        """Find the operations that changed since the last poll: live ones, ended ones, and new ones."""
         async with self._store.reading() as connection:
             now = await self._now(connection)
             young = operations.c.created_at >= (position or now) - OVERLAP
@@ -138,15 +138,17 @@ class Feed:
                 operations.c.operation_id, operations.c.version, operations.c.status, operations.c.missing_hooks
             )
             rows = (await connection.execute(query.where(or_(operations.c.status.in_(LIVE), young)))).all()
-            found = {row.operation_id: Seen(row.version, row.status in LIVE, row.missing_hooks) for row in rows}
+            found = {
+                row.operation_id: SeenOperation(row.version, row.status in LIVE, row.missing_hooks) for row in rows
+            }
             if known is None:
                 return now, found, []
             ended = [each for each, seen in known.items() if seen.live and each not in found]
             changed = [each for each, seen in found.items() if known.get(each) != seen]
-            return now, found, await _read(connection, [*changed, *ended])
+            return now, found, await _read_operations(connection, [*changed, *ended])
 
-    async def _since(self, since: float, tenant_id: str | None) -> tuple[float, list[StoredOperation]]:
-        """What has changed since a position, as far as it can be found without looking at all there is."""
+    async def _read_since(self, since: float, tenant_id: str | None) -> tuple[float, list[StoredOperation]]:
+        """Read the operations that changed since a position, limited to live and recently created ones."""
         young = operations.c.created_at >= since - RESUMABLE
         query = select(*_columns).where(
             operations.c.updated_at >= since - OVERLAP, or_(operations.c.status.in_(LIVE), young)
@@ -162,9 +164,9 @@ class Feed:
         return float((await connection.execute(select(self._store.now_sql()))).scalar_one())
 
 
-async def _read(connection: AsyncConnection, ids: Sequence[str]) -> list[StoredOperation]:
+async def _read_operations(connection: AsyncConnection, ids: Sequence[str]) -> list[StoredOperation]:
     found: list[StoredOperation] = []
-    for start in range(0, len(ids), TOGETHER):
-        query = select(*_columns).where(operations.c.operation_id.in_(ids[start : start + TOGETHER]))
+    for start in range(0, len(ids), BATCH_SIZE):
+        query = select(*_columns).where(operations.c.operation_id.in_(ids[start : start + BATCH_SIZE]))
         found += [operation_from_row(row) for row in await connection.execute(query)]
     return sorted(found, key=lambda each: each.updated_at)

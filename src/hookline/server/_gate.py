@@ -1,4 +1,4 @@
-"""`Gate`: what every request passes before the application sees it: its name, its size, its key and its allowance."""
+"""`Gate`: ASGI middleware that gives each request an id, limits its size, authenticates its key and limits its rate."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from urllib.parse import quote
 from hookline.asgi import App, Message, Receive, Scope, Send
 from hookline.registry import request_id
 from hookline.server._callers import Caller
-from hookline.server._parts import Parts
-from hookline.server._problems import MEDIA_TYPE, ApiError, as_api_error, note_code, unexpected
+from hookline.server._parts import ServerParts
+from hookline.server._problems import MEDIA_TYPE, ApiError, add_refusal_code, as_api_error, unexpected_error
 from hookline.server._rates import Allowance, RateLimits, check_allowance, client_address
 from hookline.server._refusals import AUDITED, Attempt
-from hookline.server._text import check_text, normal_path
+from hookline.server._text import check_text, normalize_path
 from hookline.store import limit_waiting
 
 __all__ = ["Gate"]
 
 STORE_SECONDS = 2.0
-"""How long a request that only reads waits for its turn at the database, and once more for another process's lock."""
+"""Seconds that a reading request waits for its turn at the database, and once more for another process's lock."""
 WRITE_SECONDS = 5.0
-"""The same of one that may write. Of 90 definitions at once at two servers, a third was refused after 2 s. It is less
-than what clients wait by themselves: who gives up first does not know whether the change was made."""
+"""The same for a writing request. With 2 s, a third of 90 simultaneous definitions at two servers was refused. It must
+be less than clients' own timeouts: a client that gives up first does not know whether its change was made."""
 READING = ("GET", "HEAD", "OPTIONS")
 SIGN_IN = "/page/sign-in"
 REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:/+=-]{1,128}")
-UNSEEN = (b"authorization", b"cookie", b"x-request-id")
-"""Headers that go no further as they came: secrets, and a name that may be none."""
+HIDDEN_HEADERS = (b"authorization", b"cookie", b"x-request-id")
+"""Headers that are not passed on as they came: secrets, and a request id that may be invalid."""
 SECURITY = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-UNLESS_GIVEN = (
+DEFAULT_HEADERS = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
@@ -48,27 +48,27 @@ TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 
 
 class Gate:
-    """Lets those requests through that come with a valid key, are small enough and not too many.
+    """ASGI middleware that passes on requests with a valid key, within the limits of size and rate.
 
-    The application finds in `scope["state"]`: `hookline_caller`, `hookline_request_id`, `hookline_root`, the path under
-    which it is mounted, `hookline_cookies`, the header, `hookline_codes`, to which the code of a refusal is added, and
-    `hookline_over`, an `ExitStack` that is closed when the request is over. Its `path` is what comes after the root, in
-    the one form that the router, hooks, the audit and figures are shown.
+    The application finds in `scope["state"]`: `hookline_caller`, `hookline_request_id`, `hookline_root` (the path under
+    which it is mounted), `hookline_cookies` (the header), `hookline_codes` (to which it adds codes of refusals), and
+    `hookline_over`, an `ExitStack` that is closed when the request ends. `path` is the path after the root, normalized
+    for the router, hooks, the audit log and metrics alike.
 
     Args:
-        app: What is behind it.
-        parts: What the server is made of.
-        rates: How many requests somebody may send.
-        max_body: Bytes that a body may have.
-        body_timeout: Seconds that a body may stand still.
+        app: The application behind it.
+        parts: The parts of the server.
+        rates: The rate limits.
+        max_body: Largest body, in bytes.
+        body_timeout: Seconds for which a body may stall.
         public: Paths that need no key.
-        public_prefixes: Paths below which none is needed, since who answers there looks after that, and counts.
+        public_prefixes: Paths below which the application authenticates and counts requests itself.
     """
 
     def __init__(
         self,
         app: App,
-        parts: Parts,
+        parts: ServerParts,
         *,
         rates: RateLimits,
         max_body: int,
@@ -82,54 +82,54 @@ class Gate:
         self._prefixes = tuple(f"{prefix.rstrip('/')}/" for prefix in public_prefixes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered."""
+        """Refuse a request, or pass it on."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await _Passage(self, scope, send).run(receive)
+            await _GatedRequest(self, scope, send).run(receive)
         else:
             await receive()
             await send({"type": "websocket.close", "code": 1000})
 
-    async def admit(self, scope: Scope, passage: _Passage) -> None:
-        """Find out who asks, and whether they may.
+    async def admit(self, scope: Scope, gated: _GatedRequest) -> None:
+        """Authenticate a request, and check its size and rate.
 
         Raises:
-            ApiError: If not.
-            StoreUnavailableError: If that cannot be found out now.
+            ApiError: If the request is refused.
+            StoreUnavailableError: If the key cannot be checked, since the database cannot be reached.
         """
         length = next((value for name, value in scope["headers"] if name == b"content-length"), None)
         if length is not None and (not length.isdigit() or len(length) > 18 or int(length) > self._max_body):
-            raise self.too_large()
+            raise self.too_large_error()
         path = scope["path"]
         if path in self._public or f"{path}/".startswith(self._prefixes or "\x00"):
             return
-        caller = await self._caller(scope)
+        caller = await self._authenticate(scope)
         scope["state"]["hookline_caller"] = caller
-        passage.allowance = self._rates.take(caller)
-        check_allowance(passage.allowance)
+        gated.allowance = self._rates.take(caller)
+        check_allowance(gated.allowance)
 
-    def too_large(self) -> ApiError:
-        """What is told of a body that is too large."""
+    def too_large_error(self) -> ApiError:
+        """Build the error for a body that is too large."""
         return ApiError(413, "too_large", f"The body is larger than the {self._max_body} bytes that this server takes.")
 
-    async def _caller(self, scope: Scope) -> Caller:
-        token = bearer(scope["headers"])
+    async def _authenticate(self, scope: Scope) -> Caller:
+        token = parse_bearer(scope["headers"])
         caller = None if token is None else await self._parts.keys.authenticate(token)
         if caller is not None:
             return caller
-        # Only those that fail are counted by their address, which many may share.
+        # Only failed attempts are counted by address, since many clients may share one.
         check_allowance(self._rates.take_address(scope))
         challenge = 'Bearer realm="hookline"'
         if token is None:
             detail = "Send an API key: Authorization: Bearer hk_..."
             raise ApiError(401, "no_key", detail, headers={"WWW-Authenticate": challenge})
         headers = {"WWW-Authenticate": f'{challenge}, error="invalid_token"'}
-        raise ApiError(401, "key", "The API key is not known, or it has ended.", headers=headers)
+        raise ApiError(401, "key", "This API key is invalid or expired.", headers=headers)
 
 
-class _Passage:
-    """One request on its way through the gate."""
+class _GatedRequest:
+    """The state of one request in the gate."""
 
     def __init__(self, gate: Gate, scope: Scope, send: Send) -> None:
         self.gate, self.since = gate, perf_counter()
@@ -138,7 +138,7 @@ class _Passage:
         self._send, self._secure = send, scope.get("scheme") == "https"
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         self.request_id = given.decode() if REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
-        headers = [line for line in scope["headers"] if line[0] not in UNSEEN]
+        headers = [line for line in scope["headers"] if line[0] not in HIDDEN_HEADERS]
         root = scope.get("root_path", "")
         path = scope["path"]
         if root and path.startswith(root):
@@ -166,25 +166,25 @@ class _Passage:
         gate, scope = self.gate, self.scope
         try:
             check_text(self.given)
-            scope["path"] = normal_path(scope["path"])
+            scope["path"] = normalize_path(scope["path"])
             scope["raw_path"] = quote(scope["path"]).encode()
             with limit_waiting(STORE_SECONDS if scope["method"] in READING else WRITE_SECONDS):
                 await gate.admit({**scope, "headers": self.given["headers"]}, self)
-                await gate._app(scope, self.limited(receive), self.send)
+                await gate._app(scope, self.limit_body(receive), self.send)
         except Exception as error:
             if self.status:
                 raise
-            await self.refuse(as_api_error(error) or unexpected(error, self.request_id))
+            await self.refuse(as_api_error(error) or unexpected_error(error, self.request_id))
         finally:
             self.over.close()
             request_id.reset(token)
             route = scope.get("path_template") or "other"
-            gate._parts.metrics.note_request(method_of(scope), route, self.status, perf_counter() - self.since)
+            gate._parts.metrics.count_request(method_label(scope), route, self.status, perf_counter() - self.since)
             if self.codes:
                 self.note_refusal(self.codes[-1])
 
     def note_refusal(self, code: str) -> None:
-        """Count that the request was refused, and have the audit say so if somebody may have meant to do harm."""
+        """Count a refused request, and write it into the audit log if it may be an attack."""
         parts, scope = self.gate._parts, self.scope
         parts.metrics.note_refusal(code)
         if code not in AUDITED:
@@ -199,10 +199,10 @@ class _Passage:
             status=self.status,
             address=address,
         )
-        parts.refusals.note(attempt, f"{method_of(scope)} {scope['path']}")
+        parts.refusals.add(attempt, f"{method_label(scope)} {scope['path']}")
 
     async def refuse(self, error: ApiError) -> None:
-        note_code(self.scope, error)
+        add_refusal_code(self.scope, error)
         body = error.body(self.request_id)
         headers = {"content-type": MEDIA_TYPE, "content-length": str(len(body)), **error.headers}
         lines = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
@@ -212,14 +212,17 @@ class _Passage:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message = {**message, "headers": [*message.get("headers", ()), *self.added(message.get("headers", ()))]}
+            message = {
+                **message,
+                "headers": [*message.get("headers", ()), *self.common_headers(message.get("headers", ()))],
+            }
         await self._send(message)
 
-    def added(self, lines: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Headers of every answer."""
+    def common_headers(self, lines: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Return the headers that are added to every response."""
         given = {name.lower() for name, _ in lines}
         found = [(b"x-request-id", self.request_id.encode()), *SECURITY]
-        found += [line for line in UNLESS_GIVEN if line[0] not in given]
+        found += [line for line in DEFAULT_HEADERS if line[0] not in given]
         if self._secure:
             found.append(TRANSPORT)
         if self.allowance is not None:
@@ -230,15 +233,15 @@ class _Passage:
             ]
         return found
 
-    def limited(self, receive: Receive) -> Receive:
-        """The body as it comes, up to its greatest size, as long as it comes.
+    def limit_body(self, receive: Receive) -> Receive:
+        """Return a `receive` function that limits the size of the body and the time for which it may stall.
 
-        A body without a length may be larger than it says. Once it is there, whoever receives waits for the client to
-        leave, for any time.
+        A body without `Content-Length` is only found too large as it arrives. After the body, `receive` waits for the
+        client to disconnect, which may take any time.
         """
         left, coming, seconds = self.gate._max_body, True, self.gate.body_timeout
 
-        async def counted() -> Message:
+        async def receive_limited() -> Message:
             nonlocal left, coming
             if not coming:
                 return await receive()
@@ -246,22 +249,22 @@ class _Passage:
                 async with asyncio.timeout(seconds):
                     message = await receive()
             except TimeoutError:
-                if self.status:  # a stream that waits for its client to leave, which has sent less than it announced
+                if self.status:  # a streaming response, whose client has sent a shorter body than it announced
                     return {"type": "http.disconnect"}
-                detail = f"The body has stood still for {seconds:g} s."
+                detail = f"The body has stalled for {seconds:g} s."
                 raise ApiError(408, "body_timeout", detail, headers={"Connection": "close"}) from None
             coming = message["type"] == "http.request" and message.get("more_body", False)
             if message["type"] == "http.request":
                 left -= len(message.get("body", b""))
                 if left < 0:
-                    raise self.gate.too_large()
+                    raise self.gate.too_large_error()
             return message
 
-        return counted
+        return receive_limited
 
 
-def bearer(lines: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The key that came with a request."""
+def parse_bearer(lines: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the bearer token of a request; `None` if there is not exactly one."""
     given = [value for name, value in lines if name == b"authorization"]
     if len(given) != 1:
         return None
@@ -269,7 +272,7 @@ def bearer(lines: Iterable[tuple[bytes, bytes]]) -> str | None:
     return token.strip() if scheme.lower() == "bearer" else None
 
 
-def method_of(scope: Scope) -> str:
-    """The method, for statistics: anybody may make one up."""
+def method_label(scope: Scope) -> str:
+    """Return the method as a label for metrics; unknown ones are "other", since clients may invent any number."""
     known: Any = scope["method"]
     return known if known in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS") else "other"

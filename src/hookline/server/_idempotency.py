@@ -1,4 +1,4 @@
-"""A request that is sent once more is not done once more: the same `Idempotency-Key` gets the same answer."""
+"""Handle `Idempotency-Key`: a POST request that is sent again is not executed again, and gets the same response."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ logger = logging.getLogger("hookline")
 KEY = re.compile(rb"[!-~]{1,200}")
 KEPT_SECONDS = 86_400.0
 BUSY_SECONDS = 60.0
-"""After which a request counts as lost whose answer was never written, such as that of a process that has died."""
+"""Seconds after which a request without a stored response counts as lost, for example if its process died."""
 UNDER_WAY = 0
 LARGEST = 1024 * 1024
-"""Bytes of an answer that is kept."""
+"""Largest response that is stored, in bytes."""
 
 
 class Idempotency:
-    """Keeps the answers to POST requests that bring an `Idempotency-Key`, for a day, for each API key by itself.
+    """ASGI middleware that stores responses to POST requests with an `Idempotency-Key`, for a day, per API key.
 
-    Only what was done is kept: a request that was refused may be corrected and sent again under the same key.
+    Only successful responses are stored: a refused request may be corrected and sent again under the same key.
 
     Args:
-        app: What is behind it.
-        store: Where they are kept.
+        app: The application behind it.
+        store: The store of the responses.
     """
 
     def __init__(self, app: App, store: SqlStore) -> None:
         self._app, self._store = app, store
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered.
+        """Send the stored response of a request, or pass the request on.
 
         Raises:
-            ApiError: If the key is none, belongs to another request, or to one that is under way.
+            ApiError: If the key is invalid, or belongs to another request or to one that is under way.
         """
         caller: Caller | None = scope.get("state", {}).get("hookline_caller")
         given = [value for name, value in scope.get("headers", ()) if name == b"idempotency-key"]
@@ -57,26 +57,26 @@ class Idempotency:
             return
         if len(given) > 1 or not KEY.fullmatch(given[0]):
             raise ApiError(422, "idempotency_key", "An Idempotency-Key has 1 to 200 visible ASCII characters.")
-        body = await whole(receive)
+        body = await read_whole_body(receive)
         place = caller.tenant_id, f"{caller.key_id}:{given[0].decode()}"
         asked = f"{scope['method']} {scope['path']}?{scope['query_string'].decode('latin-1')}\n".encode()
         known = await self._claim(place, sha256(asked + body).hexdigest())
         if known is not None:
-            await _repeat(known, send)
+            await _send_stored(known, send)
             return
-        answer = _Answer()
+        answer = _BufferedAnswer()
         try:
-            await self._app(scope, again(body, receive), answer.take)
+            await self._app(scope, replay_body(body, receive), answer.collect)
         finally:
-            # Before it goes out: else the same request could come again before its answer is there.
-            await self._settle(place, answer)
-        await answer.give(send)
+            # Stored before it is sent: otherwise the same request could come again before its response is stored.
+            await self._store_answer(place, answer)
+        await answer.send_all(send)
 
-    async def _claim(self, place: tuple[str, str], fingerprint: str) -> _Kept | None:
-        """Take a key for a request that is new; else give its answer.
+    async def _claim(self, place: tuple[str, str], fingerprint: str) -> _StoredAnswer | None:
+        """Claim a key for a new request, or return the stored response of an earlier one.
 
         Raises:
-            ApiError: If the key belongs to another request, or its answer is not there yet.
+            ApiError: If the key belongs to another request, or its response is not there yet.
         """
         async with self._store.writing() as connection:
             now = float((await connection.execute(select(self._store.now_sql()))).scalar_one())
@@ -87,66 +87,66 @@ class Idempotency:
             taken = _insert(connection).values(**row, status_code=UNDER_WAY, body=b"", created_at=now)
             if (await connection.execute(taken.on_conflict_do_nothing())).rowcount:
                 return None
-            found = (await connection.execute(select(idempotency).where(_its(place)))).one()
+            found = (await connection.execute(select(idempotency).where(_same_row(place)))).one()
         if found.fingerprint != fingerprint:
             raise ApiError(422, "idempotency_key", "This Idempotency-Key belongs to another request; use a new one.")
         if found.status_code == UNDER_WAY:
             detail = "The request with this Idempotency-Key is under way."
             raise ApiError(409, "under_way", detail, headers={"Retry-After": "1"})
-        return msgspec.msgpack.decode(found.body, type=_Kept)
+        return msgspec.msgpack.decode(found.body, type=_StoredAnswer)
 
-    async def _settle(self, place: tuple[str, str], answer: _Answer) -> None:
-        kept = answer.kept()
-        changed: Delete | Update = delete(idempotency).where(_its(place))
+    async def _store_answer(self, place: tuple[str, str], answer: _BufferedAnswer) -> None:
+        kept = answer.to_stored()
+        changed: Delete | Update = delete(idempotency).where(_same_row(place))
         if kept is not None:
             encoded = msgspec.msgpack.encode(kept)
-            changed = update(idempotency).where(_its(place)).values(status_code=kept.status, body=encoded)
+            changed = update(idempotency).where(_same_row(place)).values(status_code=kept.status, body=encoded)
         try:
             async with self._store.writing() as connection:
                 await connection.execute(changed)
         except StoreUnavailableError as error:
-            logger.warning("The answer to a request with an Idempotency-Key could not be kept: %s", error)
+            logger.warning("The response to a request with an Idempotency-Key could not be stored: %s", error)
 
 
-class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """An answer as it is kept."""
+class _StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """A response as it is stored."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
 
 
-class _Answer:
-    """An answer that waits to go out until it is kept."""
+class _BufferedAnswer:
+    """Holds a response back until it is stored."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
 
-    async def take(self, message: Message) -> None:
+    async def collect(self, message: Message) -> None:
         self._messages.append(message)
 
-    async def give(self, send: Send) -> None:
+    async def send_all(self, send: Send) -> None:
         for message in self._messages:
             await send(message)
 
-    def kept(self) -> _Kept | None:
-        """What is kept of it, if it is to be."""
+    def to_stored(self) -> _StoredAnswer | None:
+        """Return the response as it is stored; `None` if it failed or is too large."""
         if not self._messages or not 200 <= self._messages[0]["status"] < 300:
             return None
         start, *rest = self._messages
         body = b"".join(message.get("body", b"") for message in rest)
         headers = [line for line in start.get("headers", ()) if line[0].lower() != b"content-length"]
-        return _Kept(start["status"], headers, without_secret(body)) if len(body) <= LARGEST else None
+        return _StoredAnswer(start["status"], headers, remove_secret(body)) if len(body) <= LARGEST else None
 
 
-async def _repeat(kept: _Kept, send: Send) -> None:
+async def _send_stored(kept: _StoredAnswer, send: Send) -> None:
     headers = [*kept.headers, (b"idempotency-replayed", b"true"), (b"content-length", b"%d" % len(kept.body))]
     await send({"type": "http.response.start", "status": kept.status, "headers": headers})
     await send({"type": "http.response.body", "body": kept.body})
 
 
-async def whole(receive: Receive) -> bytes:
-    """All of a body."""
+async def read_whole_body(receive: Receive) -> bytes:
+    """Read the whole body of a request."""
     parts = []
     while True:
         message = await receive()
@@ -157,8 +157,8 @@ async def whole(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-def again(body: bytes, receive: Receive) -> Receive:
-    """Gives a body once more that was read already."""
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` function that yields a body again that was read before."""
     given = False
 
     async def from_the_start() -> Message:
@@ -171,8 +171,8 @@ def again(body: bytes, receive: Receive) -> Receive:
     return from_the_start
 
 
-def without_secret(body: bytes) -> bytes:
-    """An answer without the API key or the signing secret in it, which are stored nowhere as they are."""
+def remove_secret(body: bytes) -> bytes:
+    """Remove API keys and signing secrets from a response, since these are never stored in clear text."""
     if b'"hk_' not in body and b'"whsec_' not in body:
         return body
     found: Any = msgspec.json.decode(body)
@@ -182,7 +182,7 @@ def without_secret(body: bytes) -> bytes:
     return msgspec.json.encode(found | hidden) if hidden else body
 
 
-def _its(place: tuple[str, str]) -> Any:
+def _same_row(place: tuple[str, str]) -> Any:
     return (idempotency.c.tenant_id == place[0]) & (idempotency.c.key == place[1])
 
 

@@ -1,4 +1,4 @@
-"""API keys: stored hashed, shown once, looked at anew at least once a second."""
+"""API keys: create, authenticate, list and revoke them. They are stored as hashes and shown once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sqlalchemy import Row, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
-from hookline.server._audit import note
+from hookline.server._audit import write_audit
 from hookline.server._callers import SCOPES, Caller, Scope
 from hookline.store import Page, SqlStore, api_keys
 
@@ -27,30 +27,30 @@ __all__ = ["ApiKey", "KeyStore", "NewApiKey"]
 logger = logging.getLogger("hookline")
 
 FRESH_SECONDS = 0.5
-"""For how long what was read about a key counts, so that a revoked one ends within a second, reading included."""
+"""Seconds for which a key is cached, so that a revoked key stops working within one second."""
 REMEMBERED = 10_000
 USED_SECONDS = 60.0
-"""How exactly it is noted when a key was used last."""
+"""Precision, in seconds, of the time at which a key was last used."""
 TOKEN = re.compile(r"hk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
-# Whoever makes the first key holds this row until the transaction ends, so that there are never two.
-TURN = text(
+# The transaction that creates the first key holds this row until it ends, so that there are never two first keys.
+BUMP_REVISION = text(
     "INSERT INTO revisions (name, revision) VALUES ('keys', 1) "
     "ON CONFLICT (name) DO UPDATE SET revision = revisions.revision + 1"
 )
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A key as everybody may see it who looks after keys.
+    """An API key, without the key itself.
 
     Attributes:
-        id: Its name, which is part of the key itself.
-        tenant_id: Whose it is; `""` is the system.
-        name: What people call it.
-        scopes: What it allows.
-        created_at: When it was made, in unix seconds.
-        expires_at: When it ends.
-        revoked_at: When somebody has ended it.
-        last_used_at: When it was used last, within a minute.
+        id: The id, which is part of the key itself.
+        tenant_id: The tenant that owns the key; `""` is the system.
+        name: A name for people.
+        scopes: The scopes of the key.
+        created_at: When it was created, in unix seconds.
+        expires_at: When it expires, in unix seconds.
+        revoked_at: When it was revoked, in unix seconds.
+        last_used_at: When it was last used, in unix seconds, exact to a minute.
     """
 
     id: str
@@ -64,65 +64,65 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class NewApiKey(ApiKey, frozen=True, kw_only=True, rename="camel"):
-    """A key that was just made.
+    """An API key that was just created.
 
     Attributes:
-        key: What to send as `Authorization: Bearer ...`. It is shown this once and stored nowhere; `None` where an
-            answer is repeated for the same `Idempotency-Key`.
+        key: The key, to be sent as `Authorization: Bearer ...`. It is shown only this once and stored nowhere; `None`
+            if the response is repeated for the same `Idempotency-Key`.
     """
 
     key: str | None
 
 
-class _Known(msgspec.Struct, frozen=True):
-    """What was read about a key."""
+class _CachedKey(msgspec.Struct, frozen=True):
+    """A key as it was read from the database."""
 
     caller: Caller
     hash: str
     ends: float
-    """By `time.monotonic`."""
+    """When the key expires, by `time.monotonic`."""
     read_at: float
 
 
 class KeyStore:
-    """The keys of a store, and who has sent a request.
+    """Creates, authenticates, lists and revokes the API keys of a store.
 
     Args:
-        store: Where they are.
+        store: The store of the keys.
     """
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
-        self._known: dict[str, _Known] = {}
-        self._reading: dict[str, asyncio.Task[_Known | None]] = {}
+        self._cached: dict[str, _CachedKey] = {}
+        self._reading: dict[str, asyncio.Task[_CachedKey | None]] = {}
         self._used: dict[str, float] = {}
         self._noting: set[asyncio.Task[None]] = set()
 
     async def authenticate(self, token: str) -> Caller | None:
-        """Whose key it is; `None` if it is none, or has ended.
+        """Return the caller of a key; `None` if the key is invalid, expired or revoked.
 
         Raises:
-            StoreUnavailableError: If nothing is known of it, and the database cannot be reached.
+            StoreUnavailableError: If the key is not cached, and the database cannot be reached.
         """
         match = TOKEN.fullmatch(token)
         if match is None:
             return None
         id, secret = match[1], match[2]  # noqa: A001
-        known = self._known.get(id)
+        known = self._cached.get(id)
         if known is None or monotonic() - known.read_at > FRESH_SECONDS:
-            known = await self._read(id)
-        # Hashed and compared in any case, so that it takes the same time whether there is such a key.
-        same = hmac.compare_digest(hashed(secret), known.hash if known is not None else "0" * 64)
+            known = await self._load(id)
+        # Always hash and compare, so that the time does not reveal whether there is a key of that id.
+        same = hmac.compare_digest(hash_secret(secret), known.hash if known is not None else "0" * 64)
         if known is None or not same or monotonic() >= known.ends:
             return None
-        self._note_use(id)
+        self._record_use(id)
         return known.caller
 
     async def still(self, caller: Caller) -> bool:
-        """Whether the key of a caller has not ended meanwhile."""
-        known = self._known.get(caller.key_id)
+        """Return whether the key of a caller is still valid."""
+        known = self._cached.get(caller.key_id)
         if known is None or monotonic() - known.read_at > FRESH_SECONDS:
-            known = await self._read(caller.key_id)
+            known = await self._load(caller.key_id)
         return known is not None and monotonic() < known.ends and known.caller == caller
 
     async def create(
@@ -135,15 +135,15 @@ class KeyStore:
         latest_end: float | None = None,
         actor: str = "",
     ) -> NewApiKey:
-        """Make a key.
+        """Create a key.
 
         Args:
-            name: What people call it.
-            tenant_id: Whose it is; `""` is the system.
-            scopes: What it allows.
-            expires_in_seconds: After which it ends by itself.
-            latest_end: When it ends at the latest, in unix seconds; `None` for no limit.
-            actor: Who makes it, for the audit.
+            name: A name for people.
+            tenant_id: The tenant that owns the key; `""` is the system.
+            scopes: The scopes of the key.
+            expires_in_seconds: Seconds until the key expires; `None` for no end of its own.
+            latest_end: When the key expires at the latest, in unix seconds; `None` for no limit.
+            actor: Who creates the key, for the audit log.
 
         Raises:
             StoreUnavailableError: If the database cannot be reached.
@@ -155,13 +155,13 @@ class KeyStore:
             return await _insert(connection, name, tenant_id, scopes, now=now, expires_at=expires_at, actor=actor)
 
     async def create_first(self) -> NewApiKey | None:
-        """Make a key for an administrator, unless there is one that has not ended; of several processes one does.
+        """Create a key for an administrator if there is no valid one; of several processes, only one does.
 
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
         async with self._store.writing() as connection:
-            await connection.execute(TURN)
+            await connection.execute(BUMP_REVISION)
             now = await self._now(connection)
             lasting = api_keys.c.expires_at.is_(None) | (api_keys.c.expires_at > now)
             query = select(api_keys.c.scopes).where(
@@ -172,12 +172,12 @@ class KeyStore:
             return await _insert(connection, "first administrator", "", SCOPES, now=now, actor="hookline serve")
 
     async def page(self, tenant_id: str | None, *, cursor: str | None, limit: int) -> Page[ApiKey]:
-        """A part of the list of keys, in the order of their ids.
+        """Read a page of keys, in the order of their ids.
 
         Args:
-            tenant_id: Only those of this tenant.
-            cursor: Where the part begins; that of the part before.
-            limit: How many at most.
+            tenant_id: Only keys of this tenant.
+            cursor: The cursor of the page before; `None` for the first page.
+            limit: Number of keys at most.
 
         Raises:
             StoreUnavailableError: If the database cannot be reached.
@@ -188,19 +188,19 @@ class KeyStore:
         if cursor is not None:
             query = query.where(api_keys.c.id > cursor)
         async with self._store.reading() as connection:
-            found = [_shown(row) for row in await connection.execute(query)]
+            found = [_key_from_row(row) for row in await connection.execute(query)]
         return Page(items=found[:limit], cursor=found[limit - 1].id if len(found) > limit else None)
 
     async def revoke(self, id: str, tenant_id: str | None, *, actor: str = "") -> bool:  # noqa: A002
-        """End a key, in all processes within a second.
+        """Revoke a key; within one second, it works in no process any more.
 
         Args:
-            id: Which.
-            tenant_id: Only if it is this tenant's.
-            actor: Who does it, for the audit.
+            id: The id of the key.
+            tenant_id: Revoke the key only if it is this tenant's.
+            actor: Who revokes the key, for the audit log.
 
         Returns:
-            Whether there is such a key; one that has ended already stays as it is.
+            Whether there is such a key. A key that was revoked before stays as it is.
 
         Raises:
             StoreUnavailableError: If the database cannot be reached.
@@ -215,33 +215,33 @@ class KeyStore:
             now = await self._now(connection)
             ended = update(api_keys).where(its, api_keys.c.revoked_at.is_(None)).values(revoked_at=now)
             if (await connection.execute(ended)).rowcount:
-                await note(connection, owner, actor, "key.revoke", id, now=now)
-        self._known.pop(id, None)
+                await write_audit(connection, owner, actor, "key.revoke", id, now=now)
+        self._cached.pop(id, None)
         return True
 
     async def _now(self, connection: AsyncConnection) -> float:
         return float((await connection.execute(select(self._store.now_sql()))).scalar_one())
 
-    async def _read(self, id: str) -> _Known | None:  # noqa: A002
-        """Read about a key; many that ask at the same time share one look."""
+    async def _load(self, id: str) -> _CachedKey | None:  # noqa: A002
+        """Read a key from the database; concurrent callers share one query."""
         task = self._reading.get(id)
         if task is None:
-            task = self._reading[id] = asyncio.create_task(self._look(id))
-            task.add_done_callback(lambda done: self._looked(id, done))
+            task = self._reading[id] = asyncio.create_task(self._read_from_database(id))
+            task.add_done_callback(lambda done: self._finish_reading(id, done))
         return await asyncio.shield(task)
 
-    def _looked(self, id: str, task: asyncio.Task[_Known | None]) -> None:  # noqa: A002
+    def _finish_reading(self, id: str, task: asyncio.Task[_CachedKey | None]) -> None:  # noqa: A002
         del self._reading[id]
         if not task.cancelled():
-            task.exception()  # so that nobody warns of one for which all askers have gone away
+            task.exception()  # retrieved, so that asyncio does not warn if all callers have gone away
 
-    async def _look(self, id: str) -> _Known | None:  # noqa: A002
+    async def _read_from_database(self, id: str) -> _CachedKey | None:  # noqa: A002
         began = monotonic()
         async with self._store.reading() as connection:
             query = select(api_keys, self._store.now_sql().label("now")).where(api_keys.c.id == id)
             row = (await connection.execute(query)).first()
         if row is None or row.revoked_at is not None:
-            self._known.pop(id, None)
+            self._cached.pop(id, None)
             return None
         ends = float("inf") if row.expires_at is None else began + row.expires_at - row.now
         caller = Caller(
@@ -250,12 +250,12 @@ class KeyStore:
             scopes=frozenset(_scopes(row.scopes)),
             expires_at=row.expires_at,
         )
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
-        known = self._known[id] = _Known(caller, row.hash, ends, began)
+        if len(self._cached) >= REMEMBERED:
+            self._cached.clear()
+        known = self._cached[id] = _CachedKey(caller, row.hash, ends, began)
         return known
 
-    def _note_use(self, id: str) -> None:  # noqa: A002
+    def _record_use(self, id: str) -> None:  # noqa: A002
         now = monotonic()
         if now - self._used.get(id, -USED_SECONDS) < USED_SECONDS:
             return
@@ -272,12 +272,12 @@ class KeyStore:
                 used = update(api_keys).where(api_keys.c.id == id).values(last_used_at=self._store.now_sql())
                 await connection.execute(used)
         except StoreUnavailableError as error:
-            self._used.pop(id, None)  # the next use is noted instead, not that of a minute later
+            self._used.pop(id, None)  # record the next use, instead of waiting for another minute
             logger.debug("When key %s was used could not be noted: %s", id, error)
 
 
-def hashed(secret: str) -> str:
-    """What is stored of a secret. It has 256 random bits, so that one round is enough."""
+def hash_secret(secret: str) -> str:
+    """Return the hash of a secret. One round of SHA-256 suffices, since the secret has 256 random bits."""
     return sha256(secret.encode()).hexdigest()
 
 
@@ -295,12 +295,12 @@ async def _insert(
     wanted = set(scopes)
     allowed = [scope for scope in SCOPES if scope in wanted]
     row: dict[str, Any] = {"id": id, "tenant_id": tenant_id, "name": name, "created_at": now, "expires_at": expires_at}
-    await connection.execute(insert(api_keys).values(**row, hash=hashed(secret), scopes=" ".join(allowed)))
-    await note(connection, tenant_id, actor, "key.create", id, now=now, detail={"name": name, "scopes": allowed})
+    await connection.execute(insert(api_keys).values(**row, hash=hash_secret(secret), scopes=" ".join(allowed)))
+    await write_audit(connection, tenant_id, actor, "key.create", id, now=now, detail={"name": name, "scopes": allowed})
     return NewApiKey(**row, scopes=allowed, key=f"hk_{id}_{secret}")
 
 
-def _shown(row: Row[Any]) -> ApiKey:
+def _key_from_row(row: Row[Any]) -> ApiKey:
     fields = {field: getattr(row, field) for field in ApiKey.__struct_fields__ if field != "scopes"}
     return ApiKey(**fields, scopes=_scopes(row.scopes))
 

@@ -1,4 +1,4 @@
-"""What a server takes at most: sizes, times, connections, and whose word it takes for an address."""
+"""Limits of a server: sizes, timeouts, connections, and the proxies that it trusts."""
 
 from __future__ import annotations
 
@@ -10,25 +10,33 @@ import msgspec
 
 from hookline.errors import HookUsageError
 
-__all__ = ["BODY_SECONDS", "HEADER_SECONDS", "KIBIBYTE", "MAX_CONNECTIONS", "MAX_HEADERS", "Limits", "check_proxies"]
+__all__ = [
+    "BODY_SECONDS",
+    "HEADER_SECONDS",
+    "KIBIBYTE",
+    "MAX_CONNECTIONS",
+    "MAX_HEADERS",
+    "ServerLimits",
+    "check_proxies",
+]
 
 KIBIBYTE = 1024
 MAX_HEADERS = 64 * KIBIBYTE
 SMALLEST_HEADERS = KIBIBYTE
-"""A browser sends some 600 bytes of headers without a cookie."""
+"""Smallest allowed `max_headers`. A browser sends about 600 bytes of headers without a cookie."""
 HEADER_SECONDS = BODY_SECONDS = 30.0
 MAX_CONNECTIONS = 1000
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process takes at most.
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of one server process.
 
     Attributes:
-        max_body: Bytes that the body of a request may have.
-        max_headers: Bytes that the address and the headers of a request may have together.
-        header_timeout: Seconds that these may take to come.
-        body_timeout: Seconds that a body may stand still.
-        max_connections: Connections that may be open.
+        max_body: Largest body of a request, in bytes.
+        max_headers: Largest address and headers of a request together, in bytes.
+        header_timeout: Seconds within which the headers have to arrive.
+        body_timeout: Seconds for which a body may stall, or the reading of an answer.
+        max_connections: Number of open connections.
     """
 
     max_body: int
@@ -49,10 +57,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_proxies(given: Sequence[str]) -> list[str]:
-    """Return the addresses and networks of proxies whose `X-Forwarded-For` is believed.
+    """Return the addresses and networks of proxies whose `X-Forwarded-For` is trusted.
 
     Raises:
-        HookUsageError: If one is neither. A name could be anybody's, and `*` would let everybody choose an address.
+        HookUsageError: If one is neither: a name could resolve to anything, and `*` would let anybody forge addresses.
     """
     if isinstance(given, str):
         raise HookUsageError(f"`trusted_proxies` is a list of addresses or networks; got the text {given!r:.200}.")

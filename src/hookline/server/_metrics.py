@@ -1,4 +1,8 @@
-"""What is counted, in the text format of Prometheus."""
+"""Count requests and rows, and render the figures in Prometheus' text format.
+
+`prometheus_client` is not used: its counters and histograms add `_created` series that can be switched off only for the
+whole process, which may be that of another application, and for figures of our own it would only format the lines.
+"""
 
 from __future__ import annotations
 
@@ -19,32 +23,32 @@ from hookline.store import DeliveryLog, SqlStore, endpoints, operations
 __all__ = ["CONTENT_TYPE", "MOST_STREAMS", "Metrics", "OpenStreams"]
 
 MOST_STREAMS = 20
-"""Of a key, in a process."""
+"""Open streams of one API key in one process at most."""
 
 
 class OpenStreams:
-    """Counts the streams of a process. One counts until its request is over, whatever has ended it."""
+    """Counts the open streams of this process. A stream counts until its request ends, for whatever reason."""
 
     def __init__(self) -> None:
         self._by_key: Counter[str] = Counter()
 
     @property
     def count(self) -> int:
-        """Those of all keys."""
+        """Number of open streams, all API keys together."""
         return self._by_key.total()
 
     def open(self, request: Req) -> None:
-        """Count the answer to a request as a stream.
+        """Count the response to a request as a stream.
 
         Raises:
-            ApiError: 429, if the key of the request has as many as it may have.
+            ApiError: 429, if the key of the request has `MOST_STREAMS` open already.
         """
         key_id = caller_of(request).key_id
         if self._by_key[key_id] >= MOST_STREAMS:
             detail = f"The key has {MOST_STREAMS} streams open at this server, as many as it may have; close one first."
             raise ApiError(429, "streams", detail)
         self._by_key[key_id] += 1
-        # What a stream is made of cannot count down: an iterator that nobody begins is never ended.
+        # The stream's own iterator cannot count down: one that is never started never ends.
         over: ExitStack = request.scope["state"]["hookline_over"]
         over.callback(self._close, key_id)
 
@@ -57,14 +61,14 @@ class OpenStreams:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 COUNT_SECONDS = 10.0
-"""For how long a count of rows is given again, since it costs more the more there are."""
+"""Seconds for which counts of rows are cached, since counting costs more the more rows there are."""
 
 Labels = tuple[tuple[str, str], ...]
 Sample = tuple[str, Labels, float]
 
 
-class Durations:
-    """How many requests took how long."""
+class DurationHistogram:
+    """A histogram of the durations of requests."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS) + 1)
@@ -76,13 +80,13 @@ class Durations:
 
 
 class Metrics:
-    """Counts requests, and what the store has.
+    """Counts requests, refusals and streams, and rows of the store.
 
     Args:
-        store: Counted in.
-        streams: Those that are open.
-        registry: The hook definitions, if there are any.
-        log: What hooks did, if it is kept.
+        store: The store whose rows are counted.
+        streams: The open streams.
+        registry: The registry of hook definitions, if there is one.
+        log: The log of hook executions, if there is one.
     """
 
     def __init__(
@@ -90,49 +94,49 @@ class Metrics:
     ) -> None:
         self._store, self._streams, self._registry, self._log = store, streams, registry, log
         self._requests: dict[tuple[str, str, int], int] = {}
-        self._durations: dict[tuple[str, str], Durations] = {}
+        self._durations: dict[tuple[str, str], DurationHistogram] = {}
         self._refusals: dict[str, int] = {}
         self._counted: list[tuple[str, str, list[Sample]]] = []
         self._counted_at = -COUNT_SECONDS
         self._counting = asyncio.Lock()
 
-    def note_request(self, method: str, route: str, status: int, seconds: float) -> None:
+    def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request.
 
         Args:
             method: Its method.
-            route: The pattern of its address; never the address itself, of which there are too many.
-            status: Of the answer.
-            seconds: How long it took.
+            route: The pattern of its path, never the path itself, which would make too many series.
+            status: The status of the response.
+            seconds: The duration of the request.
         """
         key = method, route, status
         self._requests[key] = self._requests.get(key, 0) + 1
         durations = self._durations.get((method, route))
         if durations is None:
-            durations = self._durations[method, route] = Durations()
+            durations = self._durations[method, route] = DurationHistogram()
         durations.add(seconds)
 
     def note_refusal(self, code: str) -> None:
-        """Count a request, or a connection, that was refused.
+        """Count a request or a connection that was refused.
 
         Args:
-            code: Why; one of those that the API tells.
+            code: The code of the error.
         """
         self._refusals[code] = self._refusals.get(code, 0) + 1
 
-    async def text(self) -> str:
-        """All figures.
+    async def render(self) -> str:
+        """Render all figures.
 
         Raises:
             StoreUnavailableError: If the database cannot be reached.
         """
         async with self._counting:
             if monotonic() - self._counted_at > COUNT_SECONDS:
-                self._counted = [*await self._count()]
+                self._counted = [*await self._count_rows()]
                 self._counted_at = monotonic()
-        return "".join(_lines([*self._of_requests(), *self._of_process(), *self._counted]))
+        return "".join(_format_families([*self._request_families(), *self._process_families(), *self._counted]))
 
-    def _of_requests(self) -> Iterator[tuple[str, str, list[Sample]]]:
+    def _request_families(self) -> Iterator[tuple[str, str, list[Sample]]]:
         name = "hookline_http_requests_total"
         counts: list[Sample] = [
             (name, (("method", method), ("route", route), ("status", str(status))), float(count))
@@ -155,16 +159,16 @@ class Metrics:
             samples += [(f"{name}_sum", labels, durations.sum), (f"{name}_count", labels, total)]
         yield "histogram", name, samples
 
-    def _of_process(self) -> Iterator[tuple[str, str, list[Sample]]]:
-        yield _single("gauge", "hookline_streams", self._streams.count)
+    def _process_families(self) -> Iterator[tuple[str, str, list[Sample]]]:
+        yield _single_sample("gauge", "hookline_streams", self._streams.count)
         if self._registry is not None:
-            yield _single("gauge", "hookline_registry_problems", len(self._registry.problems))
+            yield _single_sample("gauge", "hookline_registry_problems", len(self._registry.problems))
         if self._log is not None:
-            yield _single("gauge", "hookline_log_queued", self._log.queued)
-            yield _single("counter", "hookline_log_written_total", self._log.written)
-            yield _single("counter", "hookline_log_dropped_total", self._log.dropped)
+            yield _single_sample("gauge", "hookline_log_queued", self._log.queued)
+            yield _single_sample("counter", "hookline_log_written_total", self._log.written)
+            yield _single_sample("counter", "hookline_log_dropped_total", self._log.dropped)
 
-    async def _count(self) -> list[tuple[str, str, list[Sample]]]:
+    async def _count_rows(self) -> list[tuple[str, str, list[Sample]]]:
         async with self._store.reading() as connection:
             by_status = select(operations.c.status, func.count()).group_by(operations.c.status)
             runs: dict[str, int] = {row[0]: row[1] for row in await connection.execute(by_status)}
@@ -172,27 +176,27 @@ class Metrics:
             endpoints_disabled = (await connection.execute(disabled)).scalar_one()
         sent = {str(status): count for status, count in (await DeliveryLog(self._store).counts()).items()}
         return [
-            _by_status("hookline_operations", runs),
-            _by_status("hookline_deliveries", sent),
-            _single("gauge", "hookline_endpoints_disabled", endpoints_disabled),
+            _status_samples("hookline_operations", runs),
+            _status_samples("hookline_deliveries", sent),
+            _single_sample("gauge", "hookline_endpoints_disabled", endpoints_disabled),
         ]
 
 
-def _single(kind: str, name: str, value: float) -> tuple[str, str, list[Sample]]:
+def _single_sample(kind: str, name: str, value: float) -> tuple[str, str, list[Sample]]:
     return kind, name, [(name, (), value)]
 
 
-def _by_status(name: str, counts: Mapping[str, int]) -> tuple[str, str, list[Sample]]:
+def _status_samples(name: str, counts: Mapping[str, int]) -> tuple[str, str, list[Sample]]:
     return "gauge", name, [(name, (("status", status),), count) for status, count in sorted(counts.items())]
 
 
-def _lines(families: Iterable[tuple[str, str, list[Sample]]]) -> Iterator[str]:
+def _format_families(families: Iterable[tuple[str, str, list[Sample]]]) -> Iterator[str]:
     for kind, name, samples in families:
         yield f"# TYPE {name} {kind}\n"
         for sample, labels, value in samples:
-            shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels)
+            shown = ",".join(f'{key}="{_escape_label(text)}"' for key, text in labels)
             yield f"{sample}{{{shown}}} {value:.17g}\n" if shown else f"{sample} {value:.17g}\n"
 
 
-def _escaped(text: str) -> str:
+def _escape_label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

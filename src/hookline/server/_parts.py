@@ -1,4 +1,4 @@
-"""What a server is made of, for all of its routes."""
+"""`ServerParts`: the store, registry, log and other objects that the routes of a server share."""
 
 from __future__ import annotations
 
@@ -10,71 +10,71 @@ from hookline.errors import StoreUnavailableError
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
 from hookline.server._callers import Req
-from hookline.server._feed import Feed
+from hookline.server._feed import OperationFeed
 from hookline.server._keys import KeyStore
 from hookline.server._metrics import Metrics, OpenStreams
 from hookline.server._problems import ApiError
 from hookline.server._refusals import Refusals
 from hookline.store import DeliveryLog, SqlStore, limit_waiting
 
-__all__ = ["Parts", "StoreCheck", "parts_of"]
+__all__ = ["ServerParts", "StoreCheck", "parts_of"]
 
-LONGEST_LOOK, LONGEST_WAIT = 2.0, 0.5
-"""Seconds for all of a look, and for each of what others may hold."""
+CHECK_SECONDS, LOCK_SECONDS = 2.0, 0.5
+"""Seconds that a check of the store may take, and that it waits for a connection or a lock."""
 
 
 class StoreCheck:
-    """Looks whether the database can be read and, on SQLite, written.
+    """Checks whether the database can be read and, on SQLite, written.
 
-    Anybody may ask, and the write lock is there once: those who ask at the same time share one look.
+    Concurrent callers share one check, since anybody may ask (`/ready`) and the check takes the write lock.
 
     Args:
-        store: The database.
+        store: The store to check.
     """
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
-        self._looking: asyncio.Task[dict[str, list[str]] | None] | None = None
+        self._checking: asyncio.Task[dict[str, list[str]] | None] | None = None
 
-    async def look(self) -> dict[str, list[str]] | None:
-        """Find out whether the database can be used.
+    async def check(self) -> dict[str, list[str]] | None:
+        """Check the database.
 
         Returns:
-            `None` if it cannot; else the hooks that operations wait for, by operation.
+            `None` if it cannot be used; else the ids of hooks that operations wait for, by operation.
         """
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
-        return await asyncio.shield(self._looking)
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check_once())
+        return await asyncio.shield(self._checking)
 
-    async def _look(self) -> dict[str, list[str]] | None:
+    async def _check_once(self) -> dict[str, list[str]] | None:
         try:
-            with limit_waiting(LONGEST_WAIT):
-                async with asyncio.timeout(LONGEST_LOOK):
+            with limit_waiting(LOCK_SECONDS):
+                async with asyncio.timeout(CHECK_SECONDS):
                     await self._store.check()
                     return await self._store.missing_hooks()
         except (StoreUnavailableError, TimeoutError):
             return None
 
 
-class Parts:
-    """What a server is made of. Handlers get it by `parts_of(request)`.
+class ServerParts:
+    """The objects that the routes of a server share. Handlers get them with `parts_of(request)`.
 
     Args:
-        store: Where everything is kept.
-        registry: The hook definitions, if it has them.
-        log: What hooks did, if it is kept.
-        outbox: Told of deliveries that are to be made again.
-        hooks: Hooks for the requests of everybody.
+        store: The store.
+        registry: The registry of hook definitions, if there is one.
+        log: The log of hook executions, if there is one.
+        outbox: The outbox, which is woken when deliveries become due.
+        hooks: Hooks for all requests.
 
     Attributes:
-        keys: The API keys, and who has sent a request.
-        deliveries: What became of deliveries.
-        store_check: Whether the database can be used.
-        feed: Tells of operations as they change.
-        streams: The streams that are open.
-        metrics: What is counted.
-        refusals: Attempts that were refused, on their way into the audit.
-        closing: Set when streams are to end, since the server does.
+        keys: The API keys.
+        deliveries: The log of deliveries.
+        store_check: Checks whether the database can be used.
+        feed: Streams operations as they change.
+        streams: The open streams.
+        metrics: The metrics.
+        refusals: Refused attempts that wait to be written into the audit log.
+        closing: Set when the server stops, so that streams end.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Parts:
         self.keys = KeyStore(store)
         self.deliveries = DeliveryLog(store)
         self.store_check = StoreCheck(store)
-        self.feed = Feed(store)
+        self.feed = OperationFeed(store)
         self.closing = asyncio.Event()
         self.streams = OpenStreams()
         self.refusals = Refusals(store)
@@ -101,10 +101,10 @@ class Parts:
 
     @property
     def registry(self) -> Registry:
-        """The hook definitions.
+        """The registry of hook definitions.
 
         Raises:
-            ApiError: 503, if this server has none.
+            ApiError: 503, if this server has no registry.
         """
         if self.known_registry is None:
             raise ApiError(503, "no_registry", "This server has no registry of hook definitions.")
@@ -124,22 +124,22 @@ class Parts:
 
     @property
     def log(self) -> ExecutionLog:
-        """What hooks did.
+        """The log of hook executions.
 
         Raises:
-            ApiError: 503, if this server keeps no such log.
+            ApiError: 503, if this server has no log.
         """
         if self.known_log is None:
             raise ApiError(503, "no_log", "This server keeps no log of hook executions.")
         return self.known_log
 
     def wake_outbox(self) -> None:
-        """Have deliveries made now that have just become due; a worker elsewhere finds them by itself."""
+        """Wake the outbox of this process, since deliveries have become due; other processes find them by polling."""
         if self.outbox is not None:
             self.outbox.wake()
 
 
-def parts_of(request: Req) -> Parts:
-    """Return the parts of the server that a request came to."""
-    parts: Parts = request.app.state["parts"]
+def parts_of(request: Req) -> ServerParts:
+    """Return the parts of the server that handles a request."""
+    parts: ServerParts = request.app.state["parts"]
     return parts

@@ -1,4 +1,4 @@
-"""Errors as the API tells them: problem details (RFC 9457), for whatever goes wrong, and nothing of what is inside."""
+"""Convert exceptions into problem details (RFC 9457), without revealing anything internal."""
 
 from __future__ import annotations
 
@@ -23,25 +23,34 @@ from hookline.errors import (
 )
 from hookline.registry import DefinitionConflictError, DefinitionError, DefinitionNotFoundError, QuotaError
 
-__all__ = ["MEDIA_TYPE", "ApiError", "FieldProblem", "Problem", "answer_of", "as_api_error", "note_code", "unexpected"]
+__all__ = [
+    "MEDIA_TYPE",
+    "ApiError",
+    "FieldProblem",
+    "Problem",
+    "add_refusal_code",
+    "as_api_error",
+    "build_error_response",
+    "unexpected_error",
+]
 
 logger = logging.getLogger("hookline")
 
 MEDIA_TYPE = "application/problem+json"
 FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`", re.DOTALL)
 MISSING = "'data'", "data"
-"""How the framework tells of a body that is not there."""
+"""Litestar's message and key for a missing body."""
 RETRY_SECONDS = 1
-"""When to come again after a 503."""
+"""Seconds after which to retry a request that got 503."""
 
 
 class FieldProblem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What is wrong in one place of a request.
+    """A problem with one field or parameter of a request.
 
     Attributes:
-        detail: What is wrong there.
-        pointer: Where in the body, as a JSON pointer (`#/webhook/url`).
-        parameter: Or the parameter of the address.
+        detail: What is wrong.
+        pointer: The field of the body, as a JSON pointer (`#/webhook/url`).
+        parameter: The parameter of the path, query string or headers.
     """
 
     detail: str
@@ -50,17 +59,17 @@ class FieldProblem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Why a request was not done.
+    """Why a request failed (RFC 9457).
 
     Attributes:
-        type: Always `"about:blank"`: `status` and `code` say what it is.
-        title: What the status means.
-        status: Of the answer.
-        code: What it is, to switch on.
+        type: Always `"about:blank"`; see `status` and `code`.
+        title: The meaning of the status.
+        status: The HTTP status.
+        code: The kind of error, for programs.
         detail: What happened, and how to fix it.
-        errors: Where it is, as far as it is in the request.
-        hook: The hook that has refused it, if one has.
-        request_id: Names the request, in logs too.
+        errors: Problems with single fields or parameters.
+        hook: The id of the hook that refused the request, if one did.
+        request_id: The id of the request, also in logs.
     """
 
     type: str = "about:blank"
@@ -74,15 +83,15 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 
 class ApiError(Exception):
-    """A request that is not done.
+    """A request failed or was refused; becomes a response with problem details.
 
     Attributes:
-        status: Of the answer.
-        code: What it is, to switch on.
+        status: The HTTP status.
+        code: The kind of error, for programs.
         detail: What happened, and how to fix it.
-        errors: Where it is in the request.
-        headers: That go with the answer.
-        hook: The hook that has refused it.
+        errors: Problems with single fields or parameters.
+        headers: Additional headers of the response.
+        hook: The id of the hook that refused the request.
     """
 
     def __init__(
@@ -100,7 +109,7 @@ class ApiError(Exception):
         self.headers, self.hook = dict(headers or {}), hook
 
     def body(self, request_id: str) -> bytes:
-        """The problem as JSON."""
+        """Encode the error as JSON."""
         return msgspec.json.encode(
             Problem(
                 title=HTTPStatus(self.status).phrase,
@@ -114,24 +123,26 @@ class ApiError(Exception):
         )
 
 
-def answer_of(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Answer a request that went wrong inside of the application."""
+def build_error_response(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Build the response for an exception of the application."""
     request_id = str(request.scope["state"].get("hookline_request_id", ""))
-    told = as_api_error(error) or unexpected(error, request_id)
+    api_error = as_api_error(error) or unexpected_error(error, request_id)
     if isinstance(error, ValidationException):
         parameters = request.route_handler.parsed_fn_signature.parameters
-        told.errors = tuple(_with_values(each, parameters) for each in told.errors)
-    note_code(request.scope, told)
-    return Response(told.body(request_id), status_code=told.status, headers=told.headers, media_type=MEDIA_TYPE)
+        api_error.errors = tuple(_add_allowed_values(each, parameters) for each in api_error.errors)
+    add_refusal_code(request.scope, api_error)
+    return Response(
+        api_error.body(request_id), status_code=api_error.status, headers=api_error.headers, media_type=MEDIA_TYPE
+    )
 
 
-def note_code(scope: Mapping[str, Any], error: ApiError) -> None:
-    """Let the gate know why a request is refused, for figures and the audit."""
+def add_refusal_code(scope: Mapping[str, Any], error: ApiError) -> None:
+    """Tell the gate the code of a refusal, for metrics and the audit log."""
     scope["state"].setdefault("hookline_codes", []).append(error.code)
 
 
-def unexpected(error: Exception, request_id: str) -> ApiError:
-    """What a caller is told of an error that nobody has thought of; the log has all of it."""
+def unexpected_error(error: Exception, request_id: str) -> ApiError:
+    """Log an unexpected exception, and build the error for the caller, which reveals nothing of it."""
     logger.error("Request %s failed", request_id, exc_info=error)
     return ApiError(
         500, "internal", "Something went wrong in the server; its log has more under the id of this request."
@@ -139,20 +150,20 @@ def unexpected(error: Exception, request_id: str) -> ApiError:
 
 
 def as_api_error(error: Exception) -> ApiError | None:
-    """What a caller is told of an error; `None` if it is none of those that are to be expected."""
+    """Convert an expected exception into an error for the caller; `None` for an unexpected one."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):
-        return _of_framework(error)
+        return _convert_framework_error(error)
     if isinstance(error, DefinitionError):
-        pointer = _pointer(error.path)
+        pointer = _json_pointer(error.path)
         return ApiError(
             422, error.code, _sentence(error.problem), errors=(FieldProblem(detail=error.problem, pointer=pointer),)
         )
-    return _of_hookline(error)
+    return _convert_hookline_error(error)
 
 
-def _of_hookline(error: Exception) -> ApiError | None:
+def _convert_hookline_error(error: Exception) -> ApiError | None:
     if isinstance(error, DefinitionNotFoundError | OperationNotFoundError):
         return ApiError(404, "not_found", "There is nothing of that id.")
     if isinstance(error, DefinitionConflictError):
@@ -178,10 +189,10 @@ def _of_hookline(error: Exception) -> ApiError | None:
     return None
 
 
-def _of_framework(error: HTTPException) -> ApiError:
+def _convert_framework_error(error: HTTPException) -> ApiError:
     status, headers = error.status_code, dict(error.headers or {})
     if isinstance(error, ValidationException):
-        found = tuple(_field(each) for each in error.extra or () if isinstance(each, dict))
+        found = tuple(_build_field_problem(each) for each in error.extra or () if isinstance(each, dict))
         return ApiError(422, "invalid", "The request is not as the description of this API has it.", errors=found)
     details = {
         400: ("malformed", "The request cannot be read: its body is no JSON, or it is cut short."),
@@ -194,35 +205,35 @@ def _of_framework(error: HTTPException) -> ApiError:
     return ApiError(500, "internal", "Something went wrong in the server.")
 
 
-def _field(found: Mapping[str, str]) -> FieldProblem:
+def _build_field_problem(found: Mapping[str, str]) -> FieldProblem:
     detail, key = found.get("message", ""), found.get("key", "")
     if (detail, key) == MISSING:
         return FieldProblem(detail="The body is missing.", pointer="#")
     if found.get("source") == "body" or key == "data":
         named = FIELD.fullmatch(detail)
         path = ["$", "" if key == "data" else key, "" if named is None else named[1]]
-        return FieldProblem(detail=detail, pointer=_pointer(".".join(path)))
+        return FieldProblem(detail=detail, pointer=_json_pointer(".".join(path)))
     return FieldProblem(detail=detail, parameter=key)
 
 
-def _with_values(found: FieldProblem, parameters: Mapping[str, FieldDefinition]) -> FieldProblem:
-    """What is wrong with a parameter, with the values that it may have if they are few."""
+def _add_allowed_values(found: FieldProblem, parameters: Mapping[str, FieldDefinition]) -> FieldProblem:
+    """Add the allowed values to a problem with a parameter whose type is a `Literal`."""
     known = parameters.get(found.parameter or "")
-    values = [] if known is None else _values(known.annotation)
+    values = [] if known is None else _literal_values(known.annotation)
     if not values:
         return found
     return FieldProblem(detail=f"{found.detail}; it is one of {', '.join(values)}", parameter=found.parameter)
 
 
-def _values(annotation: object) -> list[str]:
-    """The values of a `Literal`, also where it is a part of a type."""
+def _literal_values(annotation: object) -> list[str]:
+    """Return the values of a `Literal`, also if it is a part of a type."""
     if get_origin(annotation) is Literal:
         return [str(value) for value in get_args(annotation)]
-    return [value for part in get_args(annotation) for value in _values(part)]
+    return [value for part in get_args(annotation) for value in _literal_values(part)]
 
 
-def _pointer(path: str) -> str:
-    """A JSON pointer, of a path as msgspec writes it: `#/webhook/url`, of `$.webhook.url`."""
+def _json_pointer(path: str) -> str:
+    """Convert a path of msgspec into a JSON pointer: `$.webhook.url` becomes `#/webhook/url`."""
     parts = path.removeprefix("$").replace("[", ".").replace("]", "").split(".")
     return "#" + "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts if part)
 

@@ -1,4 +1,8 @@
-"""How many requests somebody may send: so many at once, and then as fast as they come back."""
+"""Rate limits of requests, per API key, tenant and address (token bucket, as one timestamp per sender: GCRA).
+
+Litestar's `RateLimitConfig` and the strategies of `limits` count in windows of time. Here a whole allowance may be used
+at once and then refills evenly, which neither of them offers, and Litestar's would run behind the gate.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,11 @@ _OF = {"key": "with this key", "tenant": "of this tenant", "address": "from this
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """So many requests in so many seconds, of each key or each tenant, and in each process.
+    """A number of requests in a number of seconds, for each key or tenant, in each process.
 
     Attributes:
-        requests: How many; all of them may come at once.
-        seconds: The time in which that many come back.
+        requests: Number of requests; all of them may come at once.
+        seconds: Seconds in which the whole allowance refills.
     """
 
     requests: int = 6000
@@ -38,19 +42,19 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KEYS_OF_A_TENANT = 5
-"""As many keys of a tenant may send all that they may at the same time, unless said otherwise."""
+"""Number of keys of a tenant that may use their whole rate at the same time, by default."""
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left to somebody.
+    """Requests that a key, tenant or address may still send.
 
     Attributes:
-        allowed: Whether this request may be done.
-        limit: How many may come at once.
-        remaining: How many more may come at once.
-        reset: Seconds until all of them are back.
-        wait: Seconds until one may come.
-        whose: Whose it is.
+        allowed: Whether this request is within the limit.
+        limit: Number of requests that may come at once.
+        remaining: Number of requests that may still come at once.
+        reset: Seconds until the whole allowance is available again.
+        wait: Seconds until the next request is allowed.
+        whose: Whether the limit is that of a key, a tenant or an address.
     """
 
     allowed: bool
@@ -62,11 +66,11 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RateLimiter:
-    """Counts requests, by one number for each sender: the time at which all of its requests would be back.
+    """Counts requests of senders, each by one number: the time at which its whole allowance will be available again.
 
     Args:
-        limit: How many each may send.
-        whose: Who a sender is.
+        limit: The limit of each sender.
+        whose: What a sender is: a key, a tenant or an address.
     """
 
     def __init__(self, limit: RateLimit, *, whose: Whose = "key") -> None:
@@ -75,40 +79,39 @@ class RateLimiter:
         self._back: dict[str, float] = {}
 
     def take(self, sender: str) -> Allowance:
-        """Count a request, if it may be done."""
+        """Count a request if it is within the limit, and return the sender's allowance."""
         now = monotonic()
         back = max(self._back.get(sender, now), now)
         if back - now > self.limit.seconds - self._each * 0.999:
             wait = back - now - self.limit.seconds + self._each
-            return self._left(back - now, allowed=False, wait=wait)
+            return self._allowance(back - now, allowed=False, wait=wait)
         if len(self._back) >= REMEMBERED and sender not in self._back:
-            self._forget(now)
+            self._drop_full(now)
         back = self._back[sender] = back + self._each
-        return self._left(back - now, allowed=True)
+        return self._allowance(back - now, allowed=True)
 
-    def _left(self, reset: float, *, allowed: bool, wait: float = 0.0) -> Allowance:
+    def _allowance(self, reset: float, *, allowed: bool, wait: float = 0.0) -> Allowance:
         remaining = int((self.limit.seconds - reset) / self._each + 0.001) if allowed else 0
         return Allowance(
             allowed=allowed, limit=self.limit.requests, remaining=remaining, reset=reset, wait=wait, whose=self._whose
         )
 
-    def _forget(self, now: float) -> None:
-        """Forget those that have everything back; if that is nobody, the oldest."""
+    def _drop_full(self, now: float) -> None:
+        """Remove senders whose whole allowance is available; if there are none, the oldest ones."""
         self._back = {sender: back for sender, back in self._back.items() if back > now}
         while len(self._back) >= REMEMBERED:
             del self._back[next(iter(self._back))]
 
 
 class RateLimits:
-    """Counts the requests of each key, of all keys of a tenant together, and of each address that has no valid key.
+    """The rate limits of keys, of all keys of a tenant together, and of addresses without a valid key.
 
     Args:
-        key: How many each key may send, and each address without one; `None` for any number.
-        tenant: How many all keys of a tenant may send together; `None` for any number, `"auto"` for five times what
-            each may.
+        key: The limit of each key, and of each address without a valid key; `None` for no limit.
+        tenant: The limit of all keys of a tenant together; `None` for no limit, `"auto"` for five times `key`.
 
     Raises:
-        HookUsageError: If one is no limit.
+        HookUsageError: If one is no `RateLimit`.
     """
 
     def __init__(self, key: RateLimit | None, tenant: RateLimit | Literal["auto"] | None) -> None:
@@ -124,10 +127,10 @@ class RateLimits:
         self._tenants = None if tenant is None else RateLimiter(tenant, whose="tenant")
 
     def take(self, caller: Caller) -> Allowance | None:
-        """Count a request of a key and of its tenant; what its key may not send does not count for its tenant.
+        """Count a request for its key and its tenant. A request beyond the key's limit does not count for the tenant.
 
         Returns:
-            What is left of the allowance that ends first; `None` without limits.
+            The smaller of the two allowances; `None` without limits.
         """
         own = None if self._keys is None else self._keys.take(caller.key_id)
         if self._tenants is None or (own is not None and not own.allowed):
@@ -136,15 +139,15 @@ class RateLimits:
         return shared if own is None or not shared.allowed or shared.remaining < own.remaining else own
 
     def take_address(self, scope: Scope) -> Allowance | None:
-        """Count a request without a valid key, by the address that it comes from."""
+        """Count a request without a valid key, by the address of its client."""
         return None if self._addresses is None else self._addresses.take(network_of(client_address(scope)))
 
 
 def check_allowance(allowance: Allowance | None) -> None:
-    """Refuse a request that is one too many.
+    """Raise if a request is beyond its limit.
 
     Raises:
-        ApiError: 429.
+        ApiError: 429, with `Retry-After`.
     """
     if allowance is not None and not allowance.allowed:
         wait = max(1, math.ceil(allowance.wait))
@@ -153,13 +156,13 @@ def check_allowance(allowance: Allowance | None) -> None:
 
 
 def client_address(scope: Scope) -> str:
-    """Return the address that a request comes from; `""` if the server does not know it."""
+    """Return the address of the client; `""` if the server does not know it."""
     client = scope.get("client")
     return str(client[0])[:100] if client else ""
 
 
 def network_of(address: str) -> str:
-    """Return who an address stands for: of IPv6, everybody has a network of 64 bits or more."""
+    """Return what an address is counted as: for IPv6 its /64 network, since every client has at least one."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Write refused attempts into the audit: wrong keys, missing scopes, failed sign-ins. A flood takes few rows."""
+"""Write refused requests into the audit log (wrong keys, missing scopes, failed sign-ins), a flood in a few rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from time import monotonic
 import msgspec
 
 from hookline.errors import StoreUnavailableError
-from hookline.server._audit import note
+from hookline.server._audit import write_audit
 from hookline.store import SqlStore
 
 __all__ = ["AUDITED", "Attempt", "Refusals"]
@@ -17,26 +17,26 @@ __all__ = ["AUDITED", "Attempt", "Refusals"]
 logger = logging.getLogger("hookline")
 
 AUDITED = frozenset(("key", "scope", "foreign_form"))
-"""Codes of refusals that somebody may have brought about on purpose."""
+"""Codes of refusals that may come from an attack."""
 FIRST_SECONDS = 1.0
-"""After which an attempt is written that is the first of its kind; what is like it comes into the same row."""
+"""Seconds until the first attempt of a kind is written; similar attempts until then share its row."""
 NEXT_SECONDS, LONGEST_SECONDS = 60.0, 3600.0
-"""Between two rows of one kind: at first, and at most. It doubles as long as attempts go on."""
+"""Shortest and longest time, in seconds, between two rows of one kind. It doubles as long as attempts go on."""
 KINDS = 50
-"""Kinds that are told apart at a time. What comes beyond these shares one row, so that a flood from many addresses
-writes about as many rows an hour."""
+"""Kinds of attempts that are distinguished at a time. All others share one row, so that a flood from many addresses
+writes about that many rows an hour."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes refused attempts alike.
+    """A kind of refused attempt; attempts that are equal in all attributes share a row of the audit log.
 
     Attributes:
-        tenant_id: Whose key it came with; `""` if that is not known.
-        actor: The key, or the address if there was no valid one.
-        action: What was refused: `"request.refused"` or `"sign_in.refused"`.
-        code: Why.
-        status: Of the answer.
-        address: Where it came from.
+        tenant_id: The tenant of the key; `""` if there was no valid key.
+        actor: The key, or the address if there was no valid key.
+        action: `"request.refused"` or `"sign_in.refused"`.
+        code: The code of the error.
+        status: The status of the response.
+        address: The address of the client.
     """
 
     tenant_id: str
@@ -52,8 +52,8 @@ OTHERS = Attempt(
 )
 
 
-class _Row:
-    """Attempts of one kind that wait to be written together."""
+class _PendingRow:
+    """Attempts of one kind that wait to be written in one row."""
 
     def __init__(self, target: str, due: float) -> None:
         self.target, self.due = target, due
@@ -61,47 +61,47 @@ class _Row:
 
 
 class Refusals:
-    """Counts refused attempts, and writes them into the audit in the background.
+    """Counts refused attempts, and writes them into the audit log in the background.
 
     Args:
-        store: Where the audit is.
+        store: The store of the audit log.
     """
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
-        self._rows: dict[Attempt, _Row] = {}
+        self._rows: dict[Attempt, _PendingRow] = {}
         self._task: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
 
-    def note(self, attempt: Attempt, target: str) -> None:
-        """Have an attempt written some time.
+    def add(self, attempt: Attempt, target: str) -> None:
+        """Count an attempt, to be written later.
 
         Args:
-            attempt: What it was.
-            target: The method and the path that were asked for.
+            attempt: The attempt.
+            target: The method and path of the request.
         """
         if attempt not in self._rows and len(self._rows) >= KINDS:
             attempt, target = OTHERS, ""
         row = self._rows.get(attempt)
         if row is None:
-            self._rows[attempt] = _Row(target, monotonic() + FIRST_SECONDS)
+            self._rows[attempt] = _PendingRow(target, monotonic() + FIRST_SECONDS)
         else:
             row.count += 1
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._keep_writing())
+            self._task = asyncio.create_task(self._write_periodically())
 
     async def aclose(self) -> None:
-        """Write what waits, if the database can be reached."""
+        """Write all waiting attempts, if the database can be reached."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.flush()
 
     async def flush(self, *, now: float = float("inf")) -> None:
-        """Write all that is due.
+        """Write the attempts that are due.
 
         Args:
-            now: By `monotonic`; all is due unless given.
+            now: The present time by `monotonic`; all attempts are due by default.
         """
         async with self._writing:
             due = [(attempt, row, row.count) for attempt, row in self._rows.items() if row.due <= now]
@@ -122,7 +122,7 @@ class Refusals:
                 row.due = monotonic() + row.pause
                 row.pause = min(row.pause * 2, LONGEST_SECONDS)
 
-    async def _keep_writing(self) -> None:
+    async def _write_periodically(self) -> None:
         while self._rows:
             await asyncio.sleep(FIRST_SECONDS / 2)
             await self.flush(now=monotonic())
@@ -136,7 +136,7 @@ class Refusals:
                     "code": attempt.code,
                     "count": count,
                 }
-                await note(
+                await write_audit(
                     connection,
                     attempt.tenant_id,
                     attempt.actor,

@@ -1,4 +1,4 @@
-"""The requests to a server go through hooks themselves: those that the server was given, and those that are stored."""
+"""Run the requests to a server through hooks for `RequestCall`: the server's own, and stored ones."""
 
 from __future__ import annotations
 
@@ -11,71 +11,72 @@ import msgspec
 from hookline.asgi import App, HookMiddleware, Message, Receive, Scope, Send
 from hookline.calls import RequestCall
 from hookline.hooks import AnyHook, Hooks, Interceptor
-from hookline.server._parts import Parts
-from hookline.server._problems import MEDIA_TYPE, ApiError, note_code
-from hookline.server._text import normal_path
+from hookline.server._parts import ServerParts
+from hookline.server._problems import MEDIA_TYPE, ApiError, add_refusal_code
+from hookline.server._text import normalize_path
 
 __all__ = ["RequestHooks"]
 
 REMEMBERED = 1000
 DENIALS = {403: "denied", 500: "hook_failed"}
-"""Codes of denials, and of those by a hook that has failed, by their status."""
+"""Codes of refusals by status: a hook denied the request, or failed."""
 SWITCHING = re.compile(r"PUT /v1/hooks/[^/]+/toggle|DELETE /v1/hooks/[^/]+")
 
 
 class RequestHooks:
-    """Leads requests through the hooks for `RequestCall`: of the server, of the system, and of the tenant that asks.
+    """ASGI middleware that runs requests through the hooks of the server, of the system, and of the caller's tenant.
 
-    Hooks never see the key, or the cookies, that came with a request. Nobody is kept by their own stored hooks from
-    switching one of them off, or from deleting it.
+    Hooks never see the key or the cookies of a request. The stored hooks of a tenant do not run for requests that
+    switch or delete one of them, so that no tenant can lock itself out.
 
     Args:
-        app: What is behind it.
-        parts: What the server is made of.
+        app: The application behind it.
+        parts: The parts of the server.
     """
 
-    def __init__(self, app: App, parts: Parts) -> None:
+    def __init__(self, app: App, parts: ServerParts) -> None:
         self._app, self._parts = app, parts
-        self._made: OrderedDict[tuple[str, bool], tuple[list[AnyHook], App]] = OrderedDict()
+        self._apps: OrderedDict[tuple[str, bool], tuple[list[AnyHook], App]] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered."""
+        """Run a request through its hooks, or pass it on if there are none."""
         caller = scope.get("state", {}).get("hookline_caller")
         if caller is None:
             await self._app(scope, receive, send)
             return
-        app = self._for(caller.tenant_id, without_own=ends_a_hook(scope["method"], scope["path"]))
+        app = self._app_for(caller.tenant_id, without_own=turns_a_hook_off(scope["method"], scope["path"]))
         if app is self._app:
             await app(scope, receive, send)
         else:
-            await app(scope, receive, _Told(scope, send).send)
+            await app(scope, receive, _DenialFormatter(scope, send).send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have a request answered under the path that guards have judged.
+        """Pass a request on after its hooks.
 
         Raises:
-            ApiError: 404, if a hook has changed it to one that the router would read as another.
+            ApiError: 404, if a hook has changed the path to one that the router would treat as another one than guards
+                have judged.
         """
-        if scope["path"] != normal_path(scope["path"]):
+        if scope["path"] != normalize_path(scope["path"]):
             raise ApiError(404, "not_found", "There is nothing at this address.")
         await self._app(scope, receive, send)
 
-    def _for(self, tenant_id: str, *, without_own: bool) -> App:
-        """What a request of a tenant goes through; made anew when its hooks have changed."""
-        hooks = [*self._parts.hooks, *self._stored(tenant_id, without_own=without_own)]
+    def _app_for(self, tenant_id: str, *, without_own: bool) -> App:
+        """Return the application with the hooks for a tenant's requests; it is rebuilt when the hooks have changed."""
+        hooks = [*self._parts.hooks, *self._stored_hooks(tenant_id, without_own=without_own)]
         place = tenant_id, without_own
-        known = self._made.get(place)
-        if known is not None and len(known[0]) == len(hooks) and all(map(_same, known[0], hooks)):
+        known = self._apps.get(place)
+        if known is not None and len(known[0]) == len(hooks) and all(map(_is_same, known[0], hooks)):
             return known[1]
         wanted = [hook for hook in hooks if _is_for_requests(hook)]
         app: App = HookMiddleware(self._serve, wanted, tenant=_tenant) if wanted else self._app
-        self._made[place] = hooks, app
-        self._made.move_to_end(place)
-        if len(self._made) > REMEMBERED:
-            self._made.popitem(last=False)
+        self._apps[place] = hooks, app
+        self._apps.move_to_end(place)
+        if len(self._apps) > REMEMBERED:
+            self._apps.popitem(last=False)
         return app
 
-    def _stored(self, tenant_id: str, *, without_own: bool) -> Sequence[AnyHook]:
+    def _stored_hooks(self, tenant_id: str, *, without_own: bool) -> Sequence[AnyHook]:
         registry = self._parts.known_registry
         if registry is None or (without_own and not tenant_id):
             return ()
@@ -83,7 +84,7 @@ class RequestHooks:
 
 
 class _Refusal(msgspec.Struct, forbid_unknown_fields=True):
-    """How `HookMiddleware` tells of a denial."""
+    """The body with which `HookMiddleware` refuses a request."""
 
     type: str
     title: str
@@ -93,13 +94,13 @@ class _Refusal(msgspec.Struct, forbid_unknown_fields=True):
     operation_id: str
 
 
-class _Told:
-    """An answer on its way out, with the denial of a hook told as this API tells of all that is not done."""
+class _DenialFormatter:
+    """Forwards a response, and converts a denial of `HookMiddleware` into this API's problem details."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope, self._send = scope, send
         self._start: Message | None = None
-        """How an answer begins that may be one, until its body is there."""
+        """The start of a response that may be a denial, held back until its body arrives."""
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start" and _may_be_denial(message):
@@ -109,10 +110,10 @@ class _Told:
         if start is None:
             await self._send(message)
             return
-        told = _denial(message)
-        if told is not None:
-            note_code(self._scope, told)
-            body = told.body(self._scope["state"]["hookline_request_id"])
+        denial = _parse_denial(message)
+        if denial is not None:
+            add_refusal_code(self._scope, denial)
+            body = denial.body(self._scope["state"]["hookline_request_id"])
             changed = {"content-type": MEDIA_TYPE, "content-length": str(len(body))}
             start = {**start, "headers": [(name.encode(), value.encode()) for name, value in changed.items()]}
             message = {"type": "http.response.body", "body": body}
@@ -120,8 +121,8 @@ class _Told:
         await self._send(message)
 
 
-def ends_a_hook(method: str, path: str) -> bool:
-    """Whether a request switches a stored hook, or deletes it."""
+def turns_a_hook_off(method: str, path: str) -> bool:
+    """Return whether a request switches or deletes a stored hook."""
     return SWITCHING.fullmatch(f"{method} {path}") is not None
 
 
@@ -129,8 +130,8 @@ def _may_be_denial(start: Message) -> bool:
     return start["status"] in DENIALS and (b"content-type", MEDIA_TYPE.encode()) in start.get("headers", ())
 
 
-def _denial(message: Message) -> ApiError | None:
-    """What a body says, if it is that of a denial."""
+def _parse_denial(message: Message) -> ApiError | None:
+    """Parse the body of a denial; `None` if it is none."""
     try:
         found = msgspec.json.decode(message.get("body", b""), type=_Refusal)
     except msgspec.MsgspecError:
@@ -138,7 +139,7 @@ def _denial(message: Message) -> ApiError | None:
     return ApiError(found.status, DENIALS[found.status], found.detail, hook=found.hook)
 
 
-def _same(one: object, other: object) -> bool:
+def _is_same(one: object, other: object) -> bool:
     return one is other
 
 

@@ -1,4 +1,4 @@
-"""`Server`: the API with all that it needs, in one process; `serve` runs it until somebody stops it."""
+"""`Server`: run the API with its store, registry, log and outbox in one process; `serve` runs it until stopped."""
 
 from __future__ import annotations
 
@@ -21,11 +21,18 @@ from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.registry import ExecutionLog, Registry
 from hookline.runtime import Agent
-from hookline.server._app import MEBIBYTE, app_of
-from hookline.server._connections import Connections, allow_connections, fit_connections
+from hookline.server._app import MEBIBYTE, build_app
+from hookline.server._connections import Connections, fit_connections, raise_file_limit
 from hookline.server._keys import NewApiKey
-from hookline.server._limits import BODY_SECONDS, HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADERS, Limits, check_proxies
-from hookline.server._parts import Parts
+from hookline.server._limits import (
+    BODY_SECONDS,
+    HEADER_SECONDS,
+    MAX_CONNECTIONS,
+    MAX_HEADERS,
+    ServerLimits,
+    check_proxies,
+)
+from hookline.server._parts import ServerParts
 from hookline.server._rates import RateLimit, RateLimits
 from hookline.store import SqlStore, parse_address
 
@@ -35,13 +42,13 @@ logger = logging.getLogger("hookline")
 
 KEY_FILE = "hookline.key"
 GRACE_SECONDS = 5
-"""For how long requests that are under way may go on when the server ends."""
+"""Seconds that requests under way may still take when the server stops."""
 KEEP_ALIVE_SECONDS = 30
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Server:
-    """The API, with a store, a registry, a log and an outbox of its own, on one address. `async with` runs it.
+    """Runs the API on one address, with its own store, registry, log and outbox, while its `async with` is open.
 
     Keys that sign webhooks, and the private networks that they may reach, come from the environment, as for
     `hookline.delivery.default_delivery`.
@@ -49,47 +56,47 @@ class Server:
     Args:
         url: The database: `sqlite:///path`, or `postgresql://user:password@host/database`.
         host: The address to listen at.
-        port: The port; 0 for any that is free.
+        port: The port; 0 for any free port.
         files: Files of hook definitions, or folders of them.
         modules: Modules whose functions definitions may name.
         scripts: Folder of the scripts that definitions may name.
-        script_env: Variables of the environment that scripts see, beside `PATH` and `LANG`.
-        webhook_env: Variables of the environment that headers of stored webhooks may name.
-        quota: How many definitions a tenant may store.
-        agents: Agents whose operations this process goes on with when a person has decided.
-        hooks: Hooks for the requests of everybody.
-        observers: Whether the log has runs of observers too.
-        retention_hours: How long the log is kept.
-        allow_origins: Origins whose pages may ask.
-        rate_limit: How many requests each key may send; `None` for any number.
-        tenant_rate_limit: How many requests all keys of a tenant may send together; five times `rate_limit` unless
-            given, `None` for any number.
-        max_body: Bytes that the body of a request may have.
-        max_headers: Bytes that the address and the headers of a request may have together.
-        header_timeout: Seconds that these may take to come, and for which a new connection may be silent.
-        body_timeout: Seconds that a body may stand still.
-        max_connections: Connections that may be open.
+        script_env: Environment variables that scripts see, besides `PATH` and `LANG`.
+        webhook_env: Environment variables that headers of stored webhooks may name.
+        quota: Number of definitions that each tenant may store.
+        agents: Agents whose operations this process resumes when a person has decided.
+        hooks: Hooks for all requests.
+        observers: Whether the log records executions of observers too.
+        retention_hours: Hours for which the log is kept.
+        allow_origins: Origins whose pages may use the API.
+        rate_limit: Requests that each key may send; `None` for any number.
+        tenant_rate_limit: Requests that all keys of a tenant may send together; five times `rate_limit` by default,
+            `None` for any number.
+        max_body: Largest body of a request, in bytes.
+        max_headers: Largest address and headers of a request together, in bytes.
+        header_timeout: Seconds within which the headers have to arrive, and for which a new connection may be silent.
+        body_timeout: Seconds for which a body may stall, or the reading of an answer.
+        max_connections: Number of open connections.
         trusted_proxies: Addresses or networks of the proxies in front, whose `X-Forwarded-For` and
-            `X-Forwarded-Proto` are believed; nobody's unless given.
-        page: Whether the web page is there too.
-        session_key: Signs who is signed in on the page: 32 random bytes or more, the same in all processes behind one
-            address. Unless given, that of the environment variable `HOOKLINE_SESSION_KEY`; without one, people sign in
-            again after a restart.
-        allow_missing_hooks: Whether operations go on here without interceptors that they were started with, with a
-            warning in the log; else they wait for a worker that has them.
-        master_key: Encrypts the signing secrets of endpoints: the keys, or a file that holds them, which is made if it
-            is not there. Unless given, it is that of `HOOKLINE_MASTER_KEY`, or of hookline.key beside an SQLite file.
+            `X-Forwarded-Proto` are trusted; none by default.
+        page: Whether to serve the web page too.
+        session_key: Signs the sessions of the page: 32 random bytes or more, the same in all processes behind one
+            address; by default, the environment variable `HOOKLINE_SESSION_KEY`. Without a key, people sign in again
+            after a restart.
+        allow_missing_hooks: Whether to resume operations without interceptors that they were started with, with a
+            warning in the log; otherwise they wait for a worker that has them.
+        master_key: Encrypts the signing secrets of endpoints: the keys, or a file that holds them, which is created if
+            it is missing; by default, `HOOKLINE_MASTER_KEY`, or the file hookline.key beside an SQLite database.
 
     Attributes:
-        address: Where it listens, once it does.
-        first_key: The key of the first administrator, if there was none; nobody can see it again.
+        address: The URL at which it listens.
+        first_key: The API key of the first administrator, if it was just created; it cannot be shown again.
         store: The store.
         registry: The registry.
         log: The log.
         outbox: The outbox.
 
     Raises:
-        HookUsageError: If an argument makes no sense.
+        HookUsageError: If an argument is invalid.
     """
 
     def __init__(
@@ -122,7 +129,7 @@ class Server:
         allow_missing_hooks: bool = False,
         master_key: MasterKeys | Path | None = None,
     ) -> None:
-        limits = Limits(
+        limits = ServerLimits(
             max_body=max_body,
             max_headers=max_headers,
             header_timeout=header_timeout,
@@ -148,8 +155,8 @@ class Server:
         self.outbox = Outbox(self.store, allow_private=[each.strip() for each in networks if each.strip()])
         self._host, self._port = host, port
         self._url, self._master_key = url, master_key
-        self._parts = Parts(self.store, registry=self.registry, log=self.log, outbox=self.outbox, hooks=hooks)
-        self._app = app_of(
+        self._parts = ServerParts(self.store, registry=self.registry, log=self.log, outbox=self.outbox, hooks=hooks)
+        self._app = build_app(
             self._parts,
             agents=agents,
             allow_origins=allow_origins,
@@ -162,20 +169,20 @@ class Server:
         self._connections = Connections(limits, self._parts.metrics.note_refusal)
         self._lifespan = bool(agents)
         self._stack = contextlib.AsyncExitStack()
-        self._listening: uvicorn.Server | None = None
+        self._uvicorn: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Open everything, and listen.
+        """Open the store, registry, log and outbox, and listen.
 
         Raises:
-            HookUsageError: If the address cannot be listened at.
+            HookUsageError: If the address is not available.
             StoreUnavailableError: If the database cannot be reached.
             MasterKeyError: If the master key is missing, or is not that of the database.
             DefinitionFileError: If a file of definitions is broken.
         """
         async with contextlib.AsyncExitStack() as stack:
-            listener = stack.enter_context(contextlib.closing(_listener(self._host, self._port)))
+            listener = stack.enter_context(contextlib.closing(_open_listener(self._host, self._port)))
             await stack.enter_async_context(self.store)
             await self._open_secrets()
             for part in (self.registry, self.log, self.outbox):
@@ -190,7 +197,7 @@ class Server:
                     self._host,
                 )
             await self._start(listener)
-            # The last of all: a key that was made is shown, whatever might have kept the server from starting.
+            # Last: the key can be shown only once, so nothing after it may keep the server from starting.
             self.first_key = await self._parts.keys.create_first()
             self._stack = stack.pop_all()
         host, port = listener.getsockname()[:2]
@@ -200,19 +207,19 @@ class Server:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Answer what is under way, and close everything."""
+        """Finish the requests under way, and close everything."""
         await self._stack.aclose()
 
     async def ended(self) -> None:
-        """Wait until it no longer listens."""
+        """Wait until the server no longer listens."""
         if self._task is not None:
             await asyncio.shield(self._task)
 
     async def _open_secrets(self) -> None:
-        """Find the master key, or make one where that can be kept, and see that it is that of the database.
+        """Find or create the master key, and check that it is the database's.
 
         Raises:
-            MasterKeyError: If there is none, or it is another one.
+            MasterKeyError: If there is no master key, or it is not the database's.
         """
         secrets = self.outbox.secrets
         assert secrets is not None
@@ -221,7 +228,7 @@ class Server:
         elif self._master_key is not None or secrets.master is None:
             place = default_key_file(self._url) if self._master_key is None else Path(self._master_key)
             if place is None:
-                secrets.master = MasterKeys.generate()  # its database is gone with this process, as it is
+                secrets.master = MasterKeys.generate()  # the database in memory ends with this process, too
             elif place.exists() or await secrets.is_fresh():
                 secrets.master = MasterKeys.in_file(place)
             else:
@@ -237,7 +244,7 @@ class Server:
             lifespan="on" if self._lifespan else "off",
             http=self._connections.protocol(),  # type: ignore[arg-type]
             ws="none",
-            # Given in any case: left out, those of an environment variable would be believed, and 127.0.0.1.
+            # Always set: by default, uvicorn trusts 127.0.0.1 and the addresses in an environment variable.
             proxy_headers=bool(self._proxies),
             forwarded_allow_ips=self._proxies,
             log_config=None,
@@ -246,9 +253,9 @@ class Server:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
-        self._listening = _Listening(config)
-        self._task = asyncio.create_task(self._listening.serve(sockets=[listener]))
-        while not self._listening.started:
+        self._uvicorn = _SignalFreeServer(config)
+        self._task = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
+        while not self._uvicorn.started:
             if self._task.done():
                 await self._task
                 raise HookUsageError("The server has ended before it listened; the log says why.")
@@ -256,17 +263,17 @@ class Server:
 
     async def _stop(self) -> None:
         self._parts.closing.set()
-        if self._listening is not None:
-            self._listening.should_exit = True
+        if self._uvicorn is not None:
+            self._uvicorn.should_exit = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
 def default_key_file(url: str) -> Path | None:
-    """Where the master key of a database is kept if nobody says: beside an SQLite file; nowhere for one in memory.
+    """Return the default file of a database's master key: beside an SQLite file; `None` for a database in memory.
 
     Raises:
-        MasterKeyError: If it is PostgreSQL, which may have several servers, each on a machine of its own.
+        MasterKeyError: For PostgreSQL, where several servers on several machines need the same key.
     """
     address = parse_address(url)
     if address.dialect == "postgresql":
@@ -277,8 +284,8 @@ def default_key_file(url: str) -> Path | None:
     return None if address.in_memory else Path(address.url.database or "").with_name(KEY_FILE)
 
 
-class _Listening(uvicorn.Server):
-    """A server that leaves signals to who runs it: its own way would end the process before the store is closed."""
+class _SignalFreeServer(uvicorn.Server):
+    """A uvicorn server that does not handle signals: uvicorn would end the process before the store is closed."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -286,7 +293,7 @@ class _Listening(uvicorn.Server):
 
 
 def tell(line: str) -> None:
-    """Say something at once, also where the output is no terminal."""
+    """Print a line and flush it, even if the output is no terminal."""
     print(line, flush=True)
 
 
@@ -294,11 +301,11 @@ def serve(server: Callable[[], Server], *, say: Callable[[str], None] = tell) ->
     """Run a server until it is stopped by Ctrl-C or SIGTERM.
 
     Args:
-        server: Makes it; called where the event loop runs.
-        say: Told where it listens, and the key of the first administrator, if there was none.
+        server: Creates the server; called inside of the event loop.
+        say: Called with the line that names the address, and with the first administrator's key if it was created.
 
     Raises:
-        HookUsageError: If the address cannot be listened at.
+        HookUsageError: If the address is not available.
         StoreUnavailableError: If the database cannot be reached.
         DefinitionFileError: If a file of definitions is broken.
     """
@@ -314,10 +321,10 @@ def serve(server: Callable[[], Server], *, say: Callable[[str], None] = tell) ->
 async def _serve(make: Callable[[], Server], say: Callable[[str], None]) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     made = make()
-    allow_connections(made._connections.limits)  # here, and not in a process that does other things too
+    raise_file_limit(made._connections.limits)  # here only, since it changes a limit of the whole process
     async with made as server:
-        # Before anything is said: who reads that it listens may stop it at once.
-        with contextlib.suppress(NotImplementedError):  # where there are no signals, Ctrl-C cancels this
+        # Before anything is printed: whoever reads that the server listens may stop it at once.
+        with contextlib.suppress(NotImplementedError):  # without signal handlers (Windows), Ctrl-C cancels this
             for number in STOPPING:
                 loop.add_signal_handler(number, stop.set)
         if server.first_key is not None:
@@ -336,7 +343,7 @@ def _is_loopback(listener: socket.socket) -> bool:
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def _open_listener(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048

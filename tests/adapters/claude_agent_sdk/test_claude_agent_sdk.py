@@ -22,7 +22,7 @@ from hookline import AgentCall, Ask, Deny, Hooks, ModelCall, ToolCall, interrupt
 from hookline.adapters.claude_agent_sdk import query
 from hookline.errors import HookDenied, UnsupportedHookError
 from hookline.evals.adapter_contract import Scene
-from hookline.evals.adapter_contract._scenes import DELEGATING, PLAIN, calls, tool_call
+from hookline.evals.adapter_contract._scenes import DELEGATING, PLAIN, ask_for, tool_call
 from hookline.events import AfterStep, AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError
 
 from .cli import FakeCli
@@ -193,7 +193,7 @@ async def test_an_interrupt_ends_the_task_at_once() -> None:
         await anyio.sleep_forever()
         return "never"
 
-    scene = Scene(turns=[calls(tool_call("hang"))], tools={"hang": hang})
+    scene = Scene(turns=[ask_for(tool_call("hang"))], tools={"hang": hang})
     async with anyio.create_task_group() as group:
 
         async def run() -> None:

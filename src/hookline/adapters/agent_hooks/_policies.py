@@ -553,7 +553,7 @@ class PolicyHooks(Instrumentation):
             stops_on_failure=False,
             sessions=PolicySessions(),
         )
-        self._register(id, policies, {"priority": priority, "tenant_id": tenant_id, "inherit": inherit})
+        self._register_policies(id, policies, {"priority": priority, "tenant_id": tenant_id, "inherit": inherit})
 
     @classmethod
     def from_declaration(
@@ -605,7 +605,7 @@ class PolicyHooks(Instrumentation):
             sessions=PolicySessions(),
         )
         hooks = cls.__new__(cls)
-        hooks._register(id, policies, {"priority": priority, "tenant_id": tenant_id, "inherit": inherit})
+        hooks._register_policies(id, policies, {"priority": priority, "tenant_id": tenant_id, "inherit": inherit})
         return hooks
 
     @property
@@ -613,7 +613,7 @@ class PolicyHooks(Instrumentation):
         """The latest records of the contract, oldest first; they hold no content."""
         return tuple(self._policies.emitter.records)
 
-    def _register(self, id: str, policies: PolicyPoints, options: dict[str, Any]) -> None:  # noqa: A002
+    def _register_policies(self, id: str, policies: PolicyPoints, options: dict[str, Any]) -> None:  # noqa: A002
         super().__init__(id, **options)
         self._policies = policies
         points, run, tools = policies.points, RunPoints(policies), ToolPoints(policies)

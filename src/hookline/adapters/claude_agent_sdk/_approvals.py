@@ -148,7 +148,7 @@ class ApprovalQuestions:
         self._asked[call_id] = run
         pending = self._prompts.pop(call_id, None) or convert.to_pending_tool(name, args, call_id, prompt)
         if run.run.hooked(BeforeHumanIntervention):
-            run.run.tell(BeforeHumanIntervention(**run.run.ids, step_index=run.step.index, pending_tools=[pending]))
+            run.run.emit(BeforeHumanIntervention(**run.run.ids, step_index=run.step.index, pending_tools=[pending]))
 
     def _record_decision(self, run: AdapterRun, decision: Approve | Reject) -> None:
         if decision.tool_call_id in self._decided:

@@ -28,11 +28,11 @@ __all__ = [
     "WAITING",
     "Mark",
     "Note",
-    "length",
-    "notes",
-    "plain",
-    "said",
+    "content_lines",
+    "format_duration",
+    "make_plain",
     "show_spans",
+    "span_notes",
 ]
 
 MAX_TEXT = 2000
@@ -145,96 +145,100 @@ def _status(span: ReadableSpan) -> BarStatus:
 def _name(span: ReadableSpan) -> str:
     """Return a span's name; a step's with its index."""
     index = (span.attributes or {}).get(names.STEP_INDEX)
-    name = plain(span.name)
+    name = make_plain(span.name)
     return f"{name} {index}" if name == names.AGENT_STEP and index is not None else name
 
 
-def notes(bar: Bar) -> list[Note]:
+def span_notes(bar: Bar) -> list[Note]:
     """List what was special about a span, the most important first."""
     found = dict(bar.source.attributes or {})
-    told = [*_trouble(bar, found), *_special(found)]
-    told += [Note(text) for text in _figures(bar.kind, found)]
-    return told
+    notes = [*_failure_notes(bar, found), *_special_notes(found)]
+    notes += [Note(text) for text in _count_texts(bar.kind, found)]
+    return notes
 
 
-def _trouble(bar: Bar, found: dict[str, Any]) -> list[Note]:
+def _failure_notes(bar: Bar, found: dict[str, Any]) -> list[Note]:
     span: ReadableSpan = bar.source
-    told = []
+    notes = []
     if span.status.status_code is StatusCode.ERROR:
-        error = plain(found.get(names.ERROR_TYPE, names.OTHER))
-        told.append(Note(f"{error}: {plain(span.status.description)}" if span.status.description else error, "red"))
+        error = make_plain(found.get(names.ERROR_TYPE, names.OTHER))
+        notes.append(
+            Note(f"{error}: {make_plain(span.status.description)}" if span.status.description else error, "red")
+        )
     if names.DENIED_BY in found:
         cause = found.get(names.DENIAL_CAUSE, "decision")
-        failed = "" if cause == "decision" else f", which failed with {plain(cause)}"
-        told.append(Note(f"denied by {plain(found[names.DENIED_BY])}{failed}", DENIED.style))
-    told += [
-        Note(f"{plain((event.attributes or {}).get(names.DENIED_BY, '?'))} withheld a result", DENIED.style)
+        failed = "" if cause == "decision" else f", which failed with {make_plain(cause)}"
+        notes.append(Note(f"denied by {make_plain(found[names.DENIED_BY])}{failed}", DENIED.style))
+    notes += [
+        Note(f"{make_plain((event.attributes or {}).get(names.DENIED_BY, '?'))} withheld a result", DENIED.style)
         for event in span.events
         if event.name == names.DENIED_EVENT
     ]
     if names.SPAN_TRUNCATED in found:
-        why = plain(found[names.SPAN_TRUNCATED])
-        told.append(Note(UNFINISHED.get(why, f"cut short ({why})"), STOPPED.style))
+        why = make_plain(found[names.SPAN_TRUNCATED])
+        notes.append(Note(UNFINISHED.get(why, f"cut short ({why})"), STOPPED.style))
     elif found.get(names.TOOL_OUTCOME) == "interrupted":
-        told.append(Note("interrupted", STOPPED.style))
-    elif (ending := ENDINGS.get(str(found.get(names.OUTCOME)))) and names.DENIED_BY not in found and not told:
-        told.append(Note(ending, mark_of(bar).style))
-    return told
+        notes.append(Note("interrupted", STOPPED.style))
+    elif (ending := ENDINGS.get(str(found.get(names.OUTCOME)))) and names.DENIED_BY not in found and not notes:
+        notes.append(Note(ending, mark_of(bar).style))
+    return notes
 
 
-def _special(found: dict[str, Any]) -> list[Note]:
-    told = []
+def _special_notes(found: dict[str, Any]) -> list[Note]:
+    notes = []
     if found.get(names.RESUMED):
-        told.append(Note("resumed", WAITING.style))
+        notes.append(Note("resumed", WAITING.style))
     if found.get(names.MOCKED):
-        told.append(Note(f"mocked by {plain(found.get(names.ANSWERED_BY, '?'))}", "yellow"))
+        notes.append(Note(f"mocked by {make_plain(found.get(names.ANSWERED_BY, '?'))}", "yellow"))
         for key, name in names.MOCK_PROVENANCE.items():
             if name in found:
-                told.append(Note(f"{key} {plain(found[name])}", "yellow"))
+                notes.append(Note(f"{key} {make_plain(found[name])}", "yellow"))
     if names.HUMAN_DECISION in found:
         decision = str(found[names.HUMAN_DECISION])
         waited = found.get(names.HUMAN_WAIT)
-        after = f" after {length(int(waited * 1e9))}" if isinstance(waited, int | float) else ""
+        after = f" after {format_duration(int(waited * 1e9))}" if isinstance(waited, int | float) else ""
         rejected = decision.startswith("reject")
-        told.append(Note(f"{DECIDED.get(decision, plain(decision))}{after}", DENIED.style if rejected else "green"))
+        notes.append(
+            Note(f"{DECIDED.get(decision, make_plain(decision))}{after}", DENIED.style if rejected else "green")
+        )
     if found.get(names.CONVERSATION_COMPACTED):
-        told.append(Note("after a compaction"))
+        notes.append(Note("after a compaction"))
     status = found.get(names.HOOK_STATUS)
     if status not in (None, "ok"):
-        told.append(Note(plain(status), {"mocked": "yellow", "denied": DENIED.style}.get(str(status), "red")))
+        notes.append(Note(make_plain(status), {"mocked": "yellow", "denied": DENIED.style}.get(str(status), "red")))
     reasons = found.get(names.RESPONSE_FINISH_REASONS, ())
-    unusual = [plain(each) for each in reasons if each not in ("stop", "tool_calls")]
+    unusual = [make_plain(each) for each in reasons if each not in ("stop", "tool_calls")]
     if unusual and found.get(names.OPERATION_NAME) == names.CHAT:
-        told.append(Note(f"ended by {', '.join(unusual)}", "yellow"))
-    return told
+        notes.append(Note(f"ended by {', '.join(unusual)}", "yellow"))
+    return notes
 
 
-def _figures(kind: BarKind, found: dict[str, Any]) -> list[str]:
-    told = []
+def _count_texts(kind: BarKind, found: dict[str, Any]) -> list[str]:
+    notes = []
     if kind == "run":
         # A segment after a pause counts on from where the earlier one was.
         so_far = " so far" if found.get(names.RESUMED) else ""
         counts = _count(found.get(names.STEPS), "step"), _count(found.get(names.TOOL_CALLS), "tool call")
-        told += [f"{count}{so_far}" for count in counts if count]
+        notes += [f"{count}{so_far}" for count in counts if count]
     if kind == "person":
-        told.append(_count(found.get(names.PENDING_COUNT), "call"))
+        notes.append(_count(found.get(names.PENDING_COUNT), "call"))
     if names.MESSAGES_BEFORE in found:
         after = found.get(names.MESSAGES_AFTER, "?")
-        told.append(f"{found[names.MESSAGES_BEFORE]}→{after} messages")
+        notes.append(f"{found[names.MESSAGES_BEFORE]}→{after} messages")
     for read, written in TOKENS:
         if found.get(read) or found.get(written):
-            told.append(f"{found.get(read, 0):,}→{found.get(written, 0):,} tokens")
-    return [text for text in told if text]
+            notes.append(f"{found.get(read, 0):,}→{found.get(written, 0):,} tokens")
+    return [text for text in notes if text]
 
 
 def _count(number: Any, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}" if number else ""
 
 
-def said(span: ReadableSpan) -> list[tuple[str, str]]:
+def content_lines(span: ReadableSpan) -> list[tuple[str, str]]:
     """The content of a span, where it was recorded: what it is, and its beginning in one line."""
     found = span.attributes or {}
-    return [(word, plain(_text_of(name, found[name]))) for name, word in CONTENT.items() if found.get(name)]
+    return [(word, make_plain(_text_of(name, found[name]))) for name, word in CONTENT.items() if found.get(name)]
 
 
 def _text_of(name: str, value: Any) -> str:
@@ -255,14 +259,14 @@ def _part(part: Any) -> str:
     return str(part.get("content") or part.get("response") or "")
 
 
-def plain(value: object) -> str:
+def make_plain(value: object) -> str:
     """A text in one line that a terminal shows and does not obey: no control codes, no reversed writing."""
     return "".join(
         each if each.isprintable() else " " if each.isspace() else "\N{REPLACEMENT CHARACTER}" for each in str(value)
     )
 
 
-def length(nanoseconds: int) -> str:
+def format_duration(nanoseconds: int) -> str:
     """A time as a person reads it, to three digits and in at most seven characters."""
     if nanoseconds <= 0:
         return "0 µs"
@@ -334,14 +338,14 @@ class Line:
         room = options.max_width - (1 + TIME_WIDTH) - (1 + bar if bar else 0)
         beside = room >= MIN_LABEL
         label = max(1, (room if beside else options.max_width) - 2)
-        for number, line in enumerate(packed(console, self._pieces, label)):
+        for number, line in enumerate(pack_lines(console, self._pieces, label)):
             shown = Text.assemble((f"{self._mark.glyph} ", self._mark.style)) if number == 0 else Text("  ")
             shown.append_text(line)
             if number == 0 and beside:
                 shown.truncate(room, pad=True)
                 shown.append(" " * (1 + TIME_WIDTH - self._took.cell_len)).append_text(self._took)
                 if bar:
-                    shown.append(" ").append(*drawn(bar, *self._bar))
+                    shown.append(" ").append(*draw_bar(bar, *self._bar))
             yield fit(shown, options)
         for line in self._under:
             shown = Text("  ").append_text(line)
@@ -349,7 +353,7 @@ class Line:
             yield fit(shown, options)
 
 
-def packed(console: Console, pieces: Iterable[Text], width: int) -> list[Text]:
+def pack_lines(console: Console, pieces: Iterable[Text], width: int) -> list[Text]:
     """Pieces of text on as few lines as they need; one that is longer than a line is broken."""
     lines = [Text()]
     for piece in pieces:
@@ -380,11 +384,13 @@ def show_spans(console: Console, spans: Sequence[ReadableSpan], titles: Mapping[
         ((trace.own_time_of(bar), bar) for trace in traces for _, bar in trace.rows()), key=lambda pair: pair[0]
     )
     for number, trace in enumerate(traces, start=1):
-        for line in packed(console, heading(trace, number if len(traces) > 1 else None, titles), console.width):
+        for line in pack_lines(
+            console, trace_heading(trace, number if len(traces) > 1 else None, titles), console.width
+        ):
             console.print(fit(line, console.options))
-        console.print(tree(trace, numbers, slowest[1], depth=(console.width - MIN_LABEL) // 2))
+        console.print(render_tree(trace, numbers, slowest[1], depth=(console.width - MIN_LABEL) // 2))
         console.print()
-    for line in packed(console, summary(traces, *slowest), console.width):
+    for line in pack_lines(console, summarize(traces, *slowest), console.width):
         console.print(fit(line, console.options))
 
 
@@ -407,7 +413,7 @@ def is_later(bar: Bar) -> bool:
     return bar.kind == "hook" and bar.source.parent is None
 
 
-def tree(trace: Waterfall, numbers: Mapping[tuple[int, int], int], slowest: Bar, *, depth: int) -> Tree:
+def render_tree(trace: Waterfall, numbers: Mapping[tuple[int, int], int], slowest: Bar, *, depth: int) -> Tree:
     """Lay out one trace.
 
     Args:
@@ -422,17 +428,17 @@ def tree(trace: Waterfall, numbers: Mapping[tuple[int, int], int], slowest: Bar,
     def line(bar: Bar) -> Line:
         span: ReadableSpan = bar.source
         style, mark, later = STYLES.get(bar.kind, ""), mark_of(bar), bar is not root and is_later(bar)
-        pieces = [Text(bar.name, style=style), *(Text(note.text, style=note.style) for note in notes(bar))]
+        pieces = [Text(bar.name, style=style), *(Text(note.text, style=note.style) for note in span_notes(bar))]
         if later:
             pieces.append(Text("after the end", style="dim"))
-        under = [Text.assemble((f"{word}: ", "dim"), (text, "dim italic")) for word, text in said(span)]
+        under = [Text.assemble((f"{word}: ", "dim"), (text, "dim italic")) for word, text in content_lines(span)]
         if not later:  # what all in here goes on from is said once, at the top
             links = [link for link in span.links if bar is root or key_of(link.context) not in known]
-            under += [linked(link, numbers) for link in links]
+            under += [link_label(link, numbers) for link in links]
         took = trace.duration_of(bar)
         emphasis = "bold yellow" if bar is slowest else "dim" if took * 100 < trace.duration_ns else ""
         colour = "red" if mark is FAILED else BARS.get(bar.kind, style or "white")
-        return Line(mark, pieces, Text(length(took), style=emphasis), (*trace.place_of(bar), colour), under)
+        return Line(mark, pieces, Text(format_duration(took), style=emphasis), (*trace.place_of(bar), colour), under)
 
     top: Tree = Narrow(line(root), guide_style="dim")
     waiting = [(top, root, 1)]
@@ -445,19 +451,19 @@ def tree(trace: Waterfall, numbers: Mapping[tuple[int, int], int], slowest: Bar,
     return top
 
 
-def linked(link: Link, numbers: Mapping[tuple[int, int], int]) -> Text:
-    """Where a link leads: to another tree on the screen, or to a span that is elsewhere."""
+def link_label(link: Link, numbers: Mapping[tuple[int, int], int]) -> Text:
+    """Describe a link: to another tree on the screen, or to a span that is elsewhere."""
     number = numbers.get(key_of(link.context))
-    relation = plain((link.attributes or {}).get(names.LINK, "linked span")).replace("_", " ")
+    relation = make_plain((link.attributes or {}).get(names.LINK, "linked span")).replace("_", " ")
     where = f"[{number}]" if number else f"trace {link.context.trace_id:032x}, span {link.context.span_id:016x}"
     return Text(f"↩ {relation}: {where}", style="cyan")
 
 
-def heading(trace: Waterfall, number: int | None, titles: Mapping[str, str]) -> list[Text]:
+def trace_heading(trace: Waterfall, number: int | None, titles: Mapping[str, str]) -> list[Text]:
     """Return the line above a trace, in pieces: its title, when it began, and its id."""
     span: ReadableSpan = trace.bars[0].source
     operation = str((span.attributes or {}).get(names.OPERATION_ID, ""))
-    title = plain(titles.get(operation) or operation or span.name)
+    title = make_plain(titles.get(operation) or operation or span.name)
     began = datetime.fromtimestamp(trace.bars[0].start / 1e9).astimezone()
     context = span.get_span_context()
     return [
@@ -467,7 +473,7 @@ def heading(trace: Waterfall, number: int | None, titles: Mapping[str, str]) -> 
     ]
 
 
-def summary(traces: Sequence[Waterfall], own_time: int, slowest: Bar) -> list[Text]:
+def summarize(traces: Sequence[Waterfall], own_time: int, slowest: Bar) -> list[Text]:
     """Summarize spans, in pieces: how many, in what time, what took the longest, what went wrong.
 
     Args:
@@ -478,20 +484,20 @@ def summary(traces: Sequence[Waterfall], own_time: int, slowest: Bar) -> list[Te
     bars = [bar for trace in traces for _, bar in trace.rows()]
     time = max(trace.end for trace in traces) - min(trace.start for trace in traces)
     count = f" in {len(traces)} traces" if len(traces) > 1 else ""
-    told = [
-        Text(f"{len(bars):,} span{'' if len(bars) == 1 else 's'}{count}, {length(time)}", style="bold"),
-        Text(f"longest: {slowest.name}, {length(own_time)} by itself", style="yellow"),
+    notes = [
+        Text(f"{len(bars):,} span{'' if len(bars) == 1 else 's'}{count}, {format_duration(time)}", style="bold"),
+        Text(f"longest: {slowest.name}, {format_duration(own_time)} by itself", style="yellow"),
     ]
     for mark in (FAILED, DENIED, STOPPED, WAITING):
         found = innermost(traces, mark)
         if found:
             shown = ", ".join(dict.fromkeys(bar.name for bar in found[:NAMED]))
             more = " …" if len(found) > NAMED else ""
-            told.append(Text(f"{mark.glyph} {len(found)} {mark.word}: {shown}{more}", style=mark.style))
+            notes.append(Text(f"{mark.glyph} {len(found)} {mark.word}: {shown}{more}", style=mark.style))
     mocked = sum(bool((bar.source.attributes or {}).get(names.MOCKED)) for bar in bars)
     if mocked:
-        told.append(Text(f"{mocked} mocked", style="yellow"))
-    return told
+        notes.append(Text(f"{mocked} mocked", style="yellow"))
+    return notes
 
 
 def innermost(traces: Sequence[Waterfall], mark: Mark) -> list[Bar]:
@@ -512,7 +518,7 @@ def innermost(traces: Sequence[Waterfall], mark: Mark) -> list[Bar]:
 
 
 def key_of(context: SpanContext | None) -> tuple[int, int]:
-    """What a span is found by."""
+    """Return the key of a span: the ids of its trace and of itself."""
     return (context.trace_id, context.span_id) if context is not None else (0, 0)
 
 
@@ -522,7 +528,7 @@ def bar_width(width: int) -> int:
     return bar if bar >= MIN_BAR else 0
 
 
-def drawn(width: int, start: float, end: float, style: str) -> tuple[str, str]:
+def draw_bar(width: int, start: float, end: float, style: str) -> tuple[str, str]:
     """A bar between two shares of a width, to half a column, and never nothing."""
     first = min(2 * width - 1, round(2 * width * start))
     last = max(first + 1, round(2 * width * end))

@@ -28,8 +28,8 @@ class BarRow:
     """A row with a bar.
 
     Attributes:
-        kind: What the bar stands for.
-        label: Its name.
+        kind: The kind of work.
+        label: The name of the work.
         left: Where the bar begins, in percent of the axis.
         width: How long it is, in percent of the axis.
         duration_ms: How long the work took.
@@ -80,8 +80,8 @@ class StepRow(BarRow):
     """The row of a step, with the rows under it.
 
     Attributes:
-        rows: Its tool calls, and what else took time in it.
-        hooks: Its hook executions, those of its tool calls included.
+        rows: The tool calls, sub-agents, decisions and compactions of the step.
+        hooks: The hook executions of the step and of its tool calls.
         hook_time_ms: Time spent in them.
     """
 
@@ -96,7 +96,7 @@ class Timeline:
 
     Attributes:
         duration_ms: The length of the time axis.
-        rows: Its steps, and what else took time outside of them.
+        rows: The steps, and other work outside of them.
         hooks: The hook executions outside of all steps.
         hook_time_ms: Time spent in those.
     """
@@ -129,7 +129,7 @@ def timeline_of(recorded: RecordedOperation, calls: Sequence[CallRow] = ()) -> T
 
     Args:
         recorded: The operation.
-        calls: Where the answers of its tool calls came from.
+        calls: The origins of the answers to its tool calls.
     """
     executions = (_with_start(timed.execution, timed.started_unix_nano) for timed in recorded.executions)
     last = max((event.time_unix_nano for event in recorded.events), default=0)
@@ -138,7 +138,7 @@ def timeline_of(recorded: RecordedOperation, calls: Sequence[CallRow] = ()) -> T
 
 
 def _with_start(execution: HookExecution, start: int) -> HookExecution:
-    # A record that was made elsewhere may not say when its handler began.
+    # Records made by other tools may lack the start of the handler.
     return execution if execution.time_unix_nano else msgspec.structs.replace(execution, time_unix_nano=start)
 
 
@@ -165,7 +165,7 @@ class _Rows:
             if bar.kind == "step":
                 rows.append(self._step(bar))
                 continue
-            if bar.kind not in ("hook", "end"):  # the page says elsewhere how a run ended
+            if bar.kind not in ("hook", "end"):  # the header of the column says how the run ended
                 rows.append(self._tool(bar) if bar.kind == "tool" else self._row(bar))
             for inner in bar:
                 if inner.kind == "hook":

@@ -1,4 +1,4 @@
-"""The view of tool calls that wait for a person, and what the person decides about them."""
+"""Views of tool calls that wait for a person, and of the person's decisions."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from litestar import Response, get, post
 from litestar.response import Stream
 
 from hookline.errors import DecisionError, OperationFinishedError
-from hookline.server._callers import Req, caller_of, not_found
+from hookline.server._callers import Req, caller_of, not_found_error
 from hookline.server._problems import ApiError
-from hookline.server.page._frame import Frame, frame_of, own_place
-from hookline.server.page._operations import MOST_MARKS, mark_of, pictures
+from hookline.server.page._context import PageContext, context_of, validate_place
+from hookline.server.page._operations import MOST_MARKS, call_mark, stream_renderings
 from hookline.server.routes import (
     ApprovalFilter,
     DecisionBody,
     MadeDecision,
-    approvals_of,
-    decide,
-    decisions_about,
-    event_stream,
-    pending_approvals,
-    visible_operation,
+    find_decisions,
+    find_pending_approvals,
+    list_approvals_of,
+    read_visible_operation,
+    store_decision,
+    stream_response,
 )
 from hookline.store import StoredOperation
 
@@ -29,58 +29,60 @@ __all__ = ["ROUTES"]
 OPERATIONS = 50
 FILTERS = ("tenant", "agent", "tool", "age")
 AGES = {"600": "10 minutes", "3600": "an hour", "86400": "a day", "604800": "a week"}
-"""Seconds that a call waits at least, and what they are called."""
+"""Choices of the filter by age: seconds that a call has waited at least, and their names."""
 LONGEST_FILTER = 400
 
 
 @get("/approvals", opt={"scope": "operations:read"})
-async def shown(request: Req) -> Response[str]:
+async def show_approvals(request: Req) -> Response[str]:
     """Show the tool calls that wait for a person."""
-    frame = frame_of(request)
-    asked = _asked(request)
-    page = await pending_approvals(frame.parts, _wanted(request, asked), cursor=asked["cursor"], limit=OPERATIONS)
+    context = context_of(request)
+    asked = _parse_query(request)
+    page = await find_pending_approvals(
+        context.parts, _build_filter(request, asked), cursor=asked["cursor"], limit=OPERATIONS
+    )
     known = {
         "tenant": sorted({each.tenant_id for each in page.items if each.tenant_id}),
         "agent": sorted({each.agent_id for each in page.items}),
         "tool": sorted({f"{each.toolset}/{each.tool_name}" for each in page.items}),
     }
-    return frame.page(
+    return context.render_page(
         request,
         "approvals.html",
         page=page,
         asked=asked,
         is_filtered=any(asked[name] for name in FILTERS),
         known=known,
-        ages=[(seconds, f"{name} or longer") for seconds, name in _ages(asked["age"]).items()],
-        back=frame.place(request),
-        seen=".".join(mark_of(each) for each in page.items),
+        ages=[(seconds, f"{name} or longer") for seconds, name in _age_choices(asked["age"]).items()],
+        back=context.current_place(request),
+        seen=".".join(call_mark(each) for each in page.items),
         is_live=asked["cursor"] is None and len(page.items) <= MOST_MARKS,
     )
 
 
 @get("/approvals/live", opt={"scope": "operations:read"})
-async def news(request: Req) -> Stream:
-    """Tell how many calls wait that the list does not show. It never changes by itself.
+async def stream_news(request: Req) -> Stream:
+    """Stream how many waiting calls the list does not show.
 
-    Nobody is to approve what has just moved under the button.
+    The list itself never changes by itself, so that nobody approves a call that has just moved under the button.
     """
-    frame, wanted = frame_of(request), _wanted(request, _asked(request))
+    context, wanted = context_of(request), _build_filter(request, _parse_query(request))
     there = set(request.query_params.get("seen", "").split("."))
 
-    async def picture() -> str:
-        page = await pending_approvals(frame.parts, wanted, cursor=None, limit=OPERATIONS)
-        more = sum(mark_of(each) not in there for each in page.items)
-        return frame.text(request, "approvals_news.html", more=more, asked=_asked(request))
+    async def render() -> str:
+        page = await find_pending_approvals(context.parts, wanted, cursor=None, limit=OPERATIONS)
+        more = sum(call_mark(each) not in there for each in page.items)
+        return context.render(request, "approvals_news.html", more=more, asked=_parse_query(request))
 
-    await picture()  # what is refused is refused before the answer begins
-    return event_stream(request, pictures(request, picture))
+    await render()  # raises a refusal before the response has started
+    return stream_response(request, stream_renderings(request, render))
 
 
 @post("/approvals", opt={"scope": "approvals:decide"})
-async def decided(request: Req) -> Response[str]:
-    """Decide about one call: the one that the form shows, if it is still the same and nobody was quicker."""
-    frame, caller = frame_of(request), caller_of(request)
-    fields = await frame.fields(request)
+async def decide_call(request: Req) -> Response[str]:
+    """Decide about the call that the form shows, if it is still the same and not decided yet."""
+    context, caller = context_of(request), caller_of(request)
+    fields = await context.read_form(request)
     given = {
         "toolCallId": fields.get("call"),
         "decision": fields.get("decision"),
@@ -93,81 +95,95 @@ async def decided(request: Req) -> Response[str]:
         raise ApiError(422, "invalid", f"The decision cannot be used: {error}.") from None
     id = fields.get("operation", "")  # noqa: A001
     try:
-        await decide(frame.parts, id, body, tenant_id=caller.tenant(), actor=caller.actor)
+        await store_decision(context.parts, id, body, tenant_id=caller.tenant(), actor=caller.actor)
     except (DecisionError, OperationFinishedError):
-        operation = await visible_operation(frame.parts, caller, id)
-        made = await _made(frame, request, id, body.tool_call_id, body.seen)
-        # The same form twice, as by a double click, is the same decision.
+        operation = await read_visible_operation(context.parts, caller, id)
+        made = await _find_decision(context, request, id, body.tool_call_id, body.seen)
+        # The same form sent twice, as by a double click, is the same decision.
         if made is None or (made.decided_by, made.decision) != (caller.actor, body.decision):
-            return await _refusal(frame, request, operation, body, made, back=fields.get("back", ""))
+            return await _render_refusal(context, request, operation, body, made, back=fields.get("back", ""))
     query = {"operation": id, "call": body.tool_call_id, "seen": body.seen or ""}
-    return frame.to(request, "/approvals/decided", **query, back=own_place(fields.get("back", "")))
+    return context.redirect(request, "/approvals/decided", **query, back=validate_place(fields.get("back", "")))
 
 
 @get("/approvals/decided", opt={"scope": "operations:read"})
-async def outcome(request: Req) -> Response[str]:
-    """Tell what was decided about a call, and by whom. There is nothing to press here by mistake."""
-    frame, caller = frame_of(request), caller_of(request)
+async def show_decision(request: Req) -> Response[str]:
+    """Show the decision about a call, and who made it. This view has no buttons that could be pressed by mistake."""
+    context, caller = context_of(request), caller_of(request)
     id, call, seen, back = (request.query_params.get(name, "") for name in ("operation", "call", "seen", "back"))  # noqa: A001
-    operation = await visible_operation(frame.parts, caller, id)
-    made = await _made(frame, request, id, call, seen)
+    operation = await read_visible_operation(context.parts, caller, id)
+    made = await _find_decision(context, request, id, call, seen)
     if made is None:
-        raise not_found("Nobody has decided about such a call.")
-    return frame.page(request, "decided.html", made=made, operation=operation, back=own_place(back), problem=None)
+        raise not_found_error("Nobody has decided about such a call.")
+    return context.render_page(
+        request, "decided.html", made=made, operation=operation, back=validate_place(back), problem=None
+    )
 
 
-async def _refusal(
-    frame: Frame, request: Req, operation: StoredOperation, body: DecisionBody, made: MadeDecision | None, *, back: str
+async def _render_refusal(
+    context: PageContext,
+    request: Req,
+    operation: StoredOperation,
+    body: DecisionBody,
+    made: MadeDecision | None,
+    *,
+    back: str,
 ) -> Response[str]:
-    """Refuse a form that shows what is not so any more, and say what became of the call."""
-    waiting = {each.tool_call_id: each for each in await approvals_of(frame.parts, operation)}
+    """Refuse a form that is out of date, and show what became of the call."""
+    waiting = {each.tool_call_id: each for each in await list_approvals_of(context.parts, operation)}
     if made is not None:
         problem = "decided"
     elif body.tool_call_id in waiting:
         problem = "changed"
     else:
         problem = "gone"
-    return frame.page(
+    return context.render_page(
         request,
         "decided.html",
         status=409,
         made=made,
         operation=operation,
-        back=own_place(back),
+        back=validate_place(back),
         problem=problem,
         chosen=body,
     )
 
 
-async def _made(frame: Frame, request: Req, id: str, call: str, seen: str | None) -> MadeDecision | None:  # noqa: A002
-    """Find the decision about a call in the very pause in which a form has shown it."""
+async def _find_decision(
+    context: PageContext,
+    request: Req,
+    id: str,  # noqa: A002
+    call: str,
+    seen: str | None,
+) -> MadeDecision | None:
+    """Find the decision about a call in the pause that a form has shown."""
     pause = (seen or "").partition(".")[0]
     if not (pause.isascii() and pause.isdigit()) or len(pause) > 20:
         return None
-    found = await decisions_about(frame.parts, caller_of(request), id)
+    found = await find_decisions(context.parts, caller_of(request), id)
     about = (each for each in reversed(found) if each.tool_call_id == call)
-    # Of a decision that only an event tells of, the pause is not known; it came after that began.
+    # A decision that is known from an event only has no pause; it was made after the pause began.
     return next(
         (each for each in about if each.pause == pause or (not each.pause and each.decided_at * 1e9 >= int(pause))),
         None,
     )
 
 
-def _ages(asked: str | None) -> dict[str, str]:
-    """Return the ages that can be chosen, with the one that an address has asked for."""
+def _age_choices(asked: str | None) -> dict[str, str]:
+    """Return the choices of the filter by age, with the one in the address if it is another."""
     return AGES if asked is None or asked in AGES else {asked: f"{asked} seconds"} | AGES
 
 
-def _asked(request: Req) -> dict[str, str | None]:
-    """Return what the address asks for."""
+def _parse_query(request: Req) -> dict[str, str | None]:
+    """Read the filter and the cursor from the address."""
     return {name: request.query_params.get(name) or None for name in (*FILTERS, "cursor")}
 
 
-def _wanted(request: Req, asked: dict[str, str | None]) -> ApprovalFilter:
-    """Return which calls are wanted.
+def _build_filter(request: Req, asked: dict[str, str | None]) -> ApprovalFilter:
+    """Build the filter of the list.
 
     Raises:
-        ApiError: 422, if a part of the filter makes no sense; 404, if it is about somebody else's tenant.
+        ApiError: 422, if a part of the filter is invalid; 404, if it names another tenant than the key's.
     """
     if any(len(value or "") > LONGEST_FILTER for name, value in asked.items() if name in FILTERS):
         raise ApiError(422, "invalid", f"A filter has {LONGEST_FILTER} characters at most.")
@@ -182,4 +198,4 @@ def _wanted(request: Req, asked: dict[str, str | None]) -> ApprovalFilter:
     )
 
 
-ROUTES = [shown, news, decided, outcome]
+ROUTES = [show_approvals, stream_news, decide_call, show_decision]

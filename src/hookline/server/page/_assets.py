@@ -1,4 +1,4 @@
-"""The files of the page: read once, compressed once, and kept by browsers until they change."""
+"""Static files of the page: read and compressed once, and cached by browsers until they change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from litestar import Request, Response
 
-from hookline.server._callers import not_found
+from hookline.server._callers import not_found_error
 
 __all__ = ["Assets"]
 
@@ -20,7 +20,7 @@ FOREVER = "public, max-age=31536000, immutable"
 
 
 class Asset(msgspec.Struct, frozen=True):
-    """A file as it is sent."""
+    """A static file, plain and compressed."""
 
     media_type: str
     plain: bytes
@@ -29,35 +29,35 @@ class Asset(msgspec.Struct, frozen=True):
 
 
 class Assets:
-    """The files of the page.
+    """The static files of the page.
 
     Args:
-        folder: Where they are.
+        folder: The folder of the files.
     """
 
     def __init__(self, folder: Path = FOLDER) -> None:
-        self._assets = {path.name: _read(path) for path in folder.iterdir() if path.suffix in MEDIA_TYPES}
+        self._assets = {path.name: _read_asset(path) for path in folder.iterdir() if path.suffix in MEDIA_TYPES}
 
     def url(self, name: str) -> str:
-        """The address of a file below that of all files; it changes when the file does."""
+        """Return the address of a file, relative to the static files; it changes when the file changes."""
         return f"{name}?v={self._assets[name].version}"
 
     def answer(self, request: Request[Any, Any, Any], name: str) -> Response[bytes]:
         """Send a file.
 
         Raises:
-            ApiError: 404.
+            ApiError: 404, if there is no such file.
         """
         asset = self._assets.get(name)
         if asset is None:
-            raise not_found()
+            raise not_found_error()
         headers = {"Cache-Control": FOREVER, "Vary": "Accept-Encoding"}
         if "gzip" not in request.headers.get("accept-encoding", ""):
             return Response(asset.plain, media_type=asset.media_type, headers=headers)
         return Response(asset.compressed, media_type=asset.media_type, headers=headers | {"Content-Encoding": "gzip"})
 
 
-def _read(path: Path) -> Asset:
+def _read_asset(path: Path) -> Asset:
     plain = path.read_bytes()
     version = sha256(plain).hexdigest()[:12]
     return Asset(MEDIA_TYPES[path.suffix], plain, gzip.compress(plain, mtime=0), version)

@@ -1,4 +1,4 @@
-"""Views of hook definitions: those that there are, one of them, its switch, and its dry run."""
+"""Views of hook definitions: the list, a single one with its switch, and its dry run."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ import msgspec
 from litestar import Response, get, post
 
 from hookline._checks import tool_matcher
-from hookline.registry import POINTS, DefinitionError, DryRun, HookDefinition, sample_of
+from hookline.registry import POINTS, DefinitionError, DryRun, HookDefinition, build_sample
 from hookline.server._callers import Req, caller_of
-from hookline.server.page._frame import frame_of
-from hookline.server.routes import Id, Switching, Trial, list_hooks, toggle_hook, try_hook, visible
+from hookline.server.page._context import context_of
+from hookline.server.routes import Id, Switching, Trial, list_hooks, read_visible, toggle_hook, try_hook
 
 __all__ = ["ROUTES", "first_sample"]
 
 FILLED_IN = {"type", "operationId", "timeUnixNano", "agentId", "userId", "tenantId", "parentOperationId", "metadata"}
-"""What every event or call has, and nobody needs to see."""
+"""Fields of every event or call that are left out of a sample."""
 TOOL = ("local", "search")
 SET = re.compile(r"\[(?!!)(.)[^\]]*\]")
 
 
 def first_sample(definition: HookDefinition) -> dict[str, Any]:
-    """Fields of an event or call that a definition takes, under their names on the wire, for people to change.
+    """Return the fields of a sample for a definition, under their wire names, for people to edit.
 
     Args:
-        definition: What is to be tried out.
+        definition: The definition to try out.
     """
     point = POINTS[definition.point]
-    sample = sample_of(point, {}, definition.tenant_id)
-    fields = _shown(sample.subject)
+    sample = build_sample(point, {}, definition.tenant_id)
+    fields = _visible_fields(sample.subject)
     if point.has_tool:
-        fields["identifier"], fields["apiName"] = _tool(definition.tool)
+        fields["identifier"], fields["apiName"] = _example_tool(definition.tool)
     if point.name.endswith(".after"):
-        fields["result"] = _shown(sample.result)
+        fields["result"] = _visible_fields(sample.result)
     return fields
 
 
-def _shown(subject: object) -> dict[str, Any]:
+def _visible_fields(subject: object) -> dict[str, Any]:
     fields = {_camel(name): value for name, value in msgspec.to_builtins(subject).items()}
     return {name: value for name, value in fields.items() if name not in FILLED_IN and value is not None}
 
 
-def _tool(pattern: str | None) -> tuple[str, str]:
-    """The toolset and the name of a tool that a glob takes, as far as one can be made of it."""
+def _example_tool(pattern: str | None) -> tuple[str, str]:
+    """Return toolset and name of a tool that a glob matches, if one can be derived from it."""
     matches = tool_matcher(pattern)
     if pattern is None or matches is None:
         return TOOL
@@ -67,9 +67,9 @@ ENABLED = {"yes": True, "no": False}
 
 
 @get("/hooks", opt=READS)
-async def shown(request: Req) -> Response[str]:
-    """Definitions in the order of their creation."""
-    frame, caller = frame_of(request), caller_of(request)
+async def show_hooks(request: Req) -> Response[str]:
+    """Show the list of definitions, in the order of creation."""
+    context, caller = context_of(request), caller_of(request)
     asked = {name: request.query_params.get(name) or None for name in ("point", "enabled", "tenant", "cursor")}
     if asked["point"] not in POINTS:
         asked["point"] = None
@@ -81,21 +81,23 @@ async def shown(request: Req) -> Response[str]:
         cursor=asked["cursor"],
         limit=ROWS,
     )
-    problems = frame.parts.registry.problems if caller.sees_all else ()
-    return frame.page(request, "hooks.html", page=found.content, asked=asked, points=list(POINTS), problems=problems)
+    problems = context.parts.registry.problems if caller.sees_all else ()
+    return context.render_page(
+        request, "hooks.html", page=found.content, asked=asked, points=list(POINTS), problems=problems
+    )
 
 
 @get("/hooks/{id:str}", opt=READS)
-async def one(request: Req, id: Id) -> Response[str]:  # noqa: A002
-    """One definition."""
-    return await _one(request, id, request.query_params.get("tenant"))
+async def show_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
+    """Show one definition."""
+    return await _render_hook(request, id, request.query_params.get("tenant"))
 
 
 @post("/hooks/{id:str}/switch", opt=CHANGES)
-async def switch(request: Req, id: Id) -> Response[str]:  # noqa: A002
+async def switch_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Switch a definition on or off."""
-    frame = frame_of(request)
-    fields = await frame.fields(request)
+    context = context_of(request)
+    fields = await context.read_form(request)
     enabled = fields.get("enabled") == "yes"
     await toggle_hook.fn(
         request,
@@ -106,26 +108,26 @@ async def switch(request: Req, id: Id) -> Response[str]:  # noqa: A002
     )
     notice = "on" if enabled else "off"
     if fields.get("from") == "one":
-        return frame.to(request, f"/hooks/{id}", notice=notice, tenant=fields.get("tenant", ""))
-    return frame.to(request, "/hooks", notice=notice)
+        return context.redirect(request, f"/hooks/{id}", notice=notice, tenant=fields.get("tenant", ""))
+    return context.redirect(request, "/hooks", notice=notice)
 
 
 @post("/hooks/{id:str}/try", opt=CHANGES)
-async def dry_run(request: Req, id: Id) -> Response[str]:  # noqa: A002
+async def dry_run_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Try a definition out on a sample."""
-    fields = await frame_of(request).fields(request)
+    fields = await context_of(request).read_form(request)
     sample, tenant = fields.get("sample", ""), fields.get("tenant")
     try:
         given = msgspec.json.decode(sample or "{}", type=dict[str, Any])
         tried = await try_hook.fn(request, id, Trial(sample=given), tenant_id=tenant)
     except DefinitionError as error:
-        return await _one(request, id, tenant, sample=sample, problem=str(error))
+        return await _render_hook(request, id, tenant, sample=sample, problem=str(error))
     except msgspec.MsgspecError as error:
-        return await _one(request, id, tenant, sample=sample, problem=f"The sample is no JSON object: {error}")
-    return await _one(request, id, tenant, sample=sample, tried=tried)
+        return await _render_hook(request, id, tenant, sample=sample, problem=f"The sample is no JSON object: {error}")
+    return await _render_hook(request, id, tenant, sample=sample, tried=tried)
 
 
-async def _one(
+async def _render_hook(
     request: Req,
     id: Id,  # noqa: A002
     tenant: str | None,
@@ -134,11 +136,11 @@ async def _one(
     tried: DryRun | None = None,
     problem: str = "",
 ) -> Response[str]:
-    frame = frame_of(request)
-    definition = await visible(frame.parts.registry, caller_of(request), id, tenant)
+    context = context_of(request)
+    definition = await read_visible(context.parts.registry, caller_of(request), id, tenant)
     if sample is None:
         sample = msgspec.json.format(msgspec.json.encode(first_sample(definition)), indent=2).decode()
-    return frame.page(
+    return context.render_page(
         request,
         "hook.html",
         status=422 if problem else 200,
@@ -150,4 +152,4 @@ async def _one(
     )
 
 
-ROUTES = [shown, one, switch, dry_run]
+ROUTES = [show_hooks, show_hook, switch_hook, dry_run_hook]

@@ -1,4 +1,4 @@
-"""Views of what hooks did: each run of a chain, and what they come to."""
+"""Views of the log of hook executions and of its statistics."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from litestar import Response, get
 
 from hookline.registry import POINTS
 from hookline.server._callers import Req, caller_of
-from hookline.server.page._frame import frame_of
-from hookline.server.page._plots import Series, columns, ladder, minutes
+from hookline.server.page._context import context_of
+from hookline.server.page._plots import Series, align_minutes, column_plot, percentile_plot
 
 __all__ = ["ROUTES"]
 
@@ -23,12 +23,12 @@ SPANS = {"1h": 3600, "24h": 86_400, "7d": 7 * 86_400}
 
 
 @get("/logs", opt=READS)
-async def logs(request: Req) -> Response[str]:
-    """Runs of hooks, the last one first."""
-    frame, caller = frame_of(request), caller_of(request)
+async def show_logs(request: Req) -> Response[str]:
+    """Show the log of hook executions, newest first."""
+    context, caller = context_of(request), caller_of(request)
     names = ("hook", "point", "status", "operation", "tenant", "cursor")
     asked = {name: request.query_params.get(name) or None for name in names}
-    page = await frame.parts.log.logs(
+    page = await context.parts.log.logs(
         caller.tenant(asked["tenant"]),
         hook_id=asked["hook"],
         point=asked["point"],
@@ -37,18 +37,20 @@ async def logs(request: Req) -> Response[str]:
         cursor=asked["cursor"],
         limit=ROWS,
     )
-    return frame.page(request, "logs.html", page=page, asked=asked, points=LOGGED_POINTS, statuses=LOGGED_STATUSES)
+    return context.render_page(
+        request, "logs.html", page=page, asked=asked, points=LOGGED_POINTS, statuses=LOGGED_STATUSES
+    )
 
 
 @get("/statistics", opt=READS)
-async def statistics(request: Req) -> Response[str]:
-    """What hooks come to."""
-    frame, caller = frame_of(request), caller_of(request)
+async def show_statistics(request: Req) -> Response[str]:
+    """Show the statistics of hooks."""
+    context, caller = context_of(request), caller_of(request)
     asked = {name: request.query_params.get(name) or None for name in ("tenant", "by", "span", "hook")}
     span = asked["span"] if asked["span"] in SPANS else "24h"
     asked["span"] = span
     now = time()
-    log, tenant_id = frame.parts.log, caller.tenant(asked["tenant"])
+    log, tenant_id = context.parts.log, caller.tenant(asked["tenant"])
     by: Literal["hook", "point", "tenant"] = "hook"
     if asked["by"] == "point":
         by = "point"
@@ -56,29 +58,29 @@ async def statistics(request: Req) -> Response[str]:
         by = "tenant"
     found = await log.statistics(tenant_id, hook_id=asked["hook"], since=now - SPANS[span], by=by)
     lately = await log.statistics(tenant_id, hook_id=asked["hook"], since=now - 3600, by="minute")
-    starts, each = minutes(lately, now=now)
+    starts, each = align_minutes(lately, now=now)
     labels = [datetime.fromtimestamp(start, UTC).strftime("%H:%M") for start in starts]
     bad = [0 if one is None else one.errors + one.timeouts for one in each]
     denied = [0 if one is None else one.denied for one in each]
     fine = [0 if one is None else one.count - one.errors - one.timeouts - one.denied for one in each]
-    runs = columns(
+    runs = column_plot(
         labels,
         [Series(name="ok", values=fine), Series(name="denied", values=denied), Series(name="failed", values=bad)],
         unit="runs of hooks",
         title="Runs by minute",
         whole=True,
     )
-    slow = columns(
+    slow = column_plot(
         labels,
         [Series(name="p95", values=[0 if one is None else round(one.p95_ms, 3) for one in each])],
         unit="ms",
         title="Own time that 95 % of the runs stayed below, by minute",
     )
     most = max((one.p99_ms for one in found), default=1.0)
-    rows = [(one, ladder(one, most=most)) for one in found[:ROWS]]
-    return frame.page(
+    rows = [(one, percentile_plot(one, most=most)) for one in found[:ROWS]]
+    return context.render_page(
         request, "statistics.html", rows=rows, left_out=len(found) - len(rows), asked=asked, by=by, runs=runs, slow=slow
     )
 
 
-ROUTES = [logs, statistics]
+ROUTES = [show_logs, show_statistics]

@@ -1,4 +1,4 @@
-"""The web page: an application of its own over the same parts as the API, for people who sign in with a key."""
+"""The web page: a Litestar application over the same parts as the API, for people who sign in with an API key."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from litestar.types import ASGIApp, Receive, Send
 from litestar.types import Scope as AsgiScope
 
 from hookline.asgi import App
-from hookline.server._callers import Req, caller_of, check_scope, not_found
-from hookline.server._parts import Parts
-from hookline.server._problems import ApiError, as_api_error, note_code, unexpected
+from hookline.server._callers import Req, caller_of, check_scope, not_found_error
+from hookline.server._parts import ServerParts
+from hookline.server._problems import ApiError, add_refusal_code, as_api_error, unexpected_error
 from hookline.server._rates import RateLimits
 from hookline.server._text import TextRequest
 from hookline.server.page import _approvals, _deliveries, _hooks, _logs, _operations
 from hookline.server.page._assets import Assets
-from hookline.server.page._door import Door
-from hookline.server.page._frame import PREFIX, Frame, frame_of, own_place
-from hookline.server.page._sessions import Sessions
+from hookline.server.page._context import PREFIX, PageContext, context_of, validate_place
+from hookline.server.page._gate import PageGate
+from hookline.server.page._sessions import SessionCookies
 from hookline.server.page._sign_outs import SignOuts
 from hookline.server.routes import Id
 
@@ -44,96 +44,96 @@ HEADERS = {"Content-Security-Policy": POLICY, "Cross-Origin-Opener-Policy": "sam
 PUBLIC = {"public": True}
 
 
-def create_page(parts: Parts, *, rates: RateLimits, session_key: bytes | None = None) -> App:
-    """The page, behind the gate of the API. Its paths begin with `/page`.
+def create_page(parts: ServerParts, *, rates: RateLimits, session_key: bytes | None = None) -> App:
+    """Build the web page, which runs behind the gate of the API. Its paths begin with `/page`.
 
     Args:
-        parts: What the server is made of.
-        rates: How many requests somebody may send.
-        session_key: Signs sessions; 32 random bytes or more, the same in all processes that serve the same people.
-            Unless given, people have to sign in again after a restart.
+        parts: The parts of the server.
+        rates: The rate limits.
+        session_key: Signs sessions: 32 random bytes or more, the same in all processes that serve the same people.
+            Without a key, people have to sign in again after a restart.
 
     Raises:
         HookUsageError: If the key is too short.
     """
-    sessions, sign_outs = Sessions(session_key), SignOuts(parts.store)
-    frame = Frame(parts=parts, sessions=sessions, sign_outs=sign_outs, assets=Assets())
+    sessions, sign_outs = SessionCookies(session_key), SignOuts(parts.store)
+    context = PageContext(parts=parts, sessions=sessions, sign_outs=sign_outs, assets=Assets())
     views = (_operations, _approvals, _hooks, _logs, _deliveries)
     page = Litestar(
         [
-            *(home, sign_in_form, sign_in, sign_out, static, elsewhere),
+            *(redirect_home, show_sign_in, sign_in, sign_out, send_asset, answer_not_found),
             *(route for view in views for route in view.ROUTES),
         ],
         path=PREFIX,
-        state=State({"frame": frame, "parts": parts}),
-        middleware=[_Admission],
+        state=State({"context": context, "parts": parts}),
+        middleware=[_AdmissionMiddleware],
         guards=[check_scope],
-        after_request=_with_headers,
-        exception_handlers={Exception: _refused},
+        after_request=_add_headers,
+        exception_handlers={Exception: _render_error},
         openapi_config=None,
         request_class=TextRequest,
         request_max_body_size=LARGEST_FORM,
         logging_config=None,
     )
-    return Door(page, frame, rates=rates)  # type: ignore[arg-type]
+    return PageGate(page, context, rates=rates)  # type: ignore[arg-type]
 
 
 @get("/")
-async def home(request: Req) -> Response[str]:
-    """Go to the first view that the key allows to see."""
+async def redirect_home(request: Req) -> Response[str]:
+    """Redirect to the first view that the key may see."""
     scopes = caller_of(request).scopes
-    return frame_of(request).to(request, "/operations" if "operations:read" in scopes else "/hooks")
+    return context_of(request).redirect(request, "/operations" if "operations:read" in scopes else "/hooks")
 
 
 @get("/sign-in", opt=PUBLIC)
-async def sign_in_form(request: Req) -> Response[Any]:
-    """Ask for a key."""
-    place = own_place(request.query_params.get("place", ""))
+async def show_sign_in(request: Req) -> Response[Any]:
+    """Show the form to sign in."""
+    place = validate_place(request.query_params.get("place", ""))
     if "hookline_caller" in request.scope["state"]:
-        return frame_of(request).to(request, place or "/")
-    return _ask_for_key(request, status=200, place=place)
+        return context_of(request).redirect(request, place or "/")
+    return _render_sign_in(request, status=200, place=place)
 
 
 @post("/sign-in", opt=PUBLIC)
 async def sign_in(request: Req) -> Response[Any]:
-    """Sign in with a key, and go on to what was asked for before."""
-    frame = frame_of(request)
-    fields = await frame.fields(request)
-    place = own_place(fields.get("place", ""))
-    caller = await frame.parts.keys.authenticate(fields.get("key", "").strip())
+    """Sign in with a key, and redirect to the page that was asked for before."""
+    context = context_of(request)
+    fields = await context.read_form(request)
+    place = validate_place(fields.get("place", ""))
+    caller = await context.parts.keys.authenticate(fields.get("key", "").strip())
     if caller is None:
         request.scope["state"]["hookline_codes"].append("key")
-        return _ask_for_key(request, status=401, place=place, problem="The API key is not known, or it has ended.")
-    answer = frame.to(request, place or "/")
-    answer.cookies.append(frame.cookie(request, frame.sessions.begin(caller)))
+        return _render_sign_in(request, status=401, place=place, problem="This API key is invalid or expired.")
+    answer = context.redirect(request, place or "/")
+    answer.cookies.append(context.cookie(request, context.sessions.create(caller)))
     return answer
 
 
 @post("/sign-out")
 async def sign_out(request: Req) -> Response[str]:
-    """End the session: copies of its cookie, too, open nothing any more."""
-    frame = frame_of(request)
-    await frame.fields(request)
-    await frame.sign_outs.end(request.scope["state"]["hookline_session"])
-    answer = frame.to(request, "/sign-in")
-    answer.cookies.append(frame.cookie(request, None))
+    """End the session, so that copies of its cookie are refused too."""
+    context = context_of(request)
+    await context.read_form(request)
+    await context.sign_outs.end(request.scope["state"]["hookline_session"])
+    answer = context.redirect(request, "/sign-in")
+    answer.cookies.append(context.cookie(request, None))
     return answer
 
 
 @get("/static/{name:str}", opt=PUBLIC)
-async def static(request: Req, name: Id) -> Response[bytes]:
-    """A file of the page."""
-    return frame_of(request).assets.answer(request, name)
+async def send_asset(request: Req, name: Id) -> Response[bytes]:
+    """Send a static file of the page."""
+    return context_of(request).assets.answer(request, name)
 
 
 @get("/{rest:path}")
-async def elsewhere(request: Req) -> None:
-    """Tell that there is nothing."""
-    raise not_found()
+async def answer_not_found(request: Req) -> None:
+    """Answer 404 for any other path."""
+    raise not_found_error()
 
 
-class _Admission:
-    """Lets nobody pass whom the door has not let in, before the guards of the API ask for the scope of a view."""
+class _AdmissionMiddleware:
+    """Refuses requests that `PageGate` has not admitted, before Litestar's guards check the scope of a view."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -147,45 +147,45 @@ class _Admission:
         await self._app(scope, receive, send)
 
 
-def _ask_for_key(request: Req, *, status: int, place: str, problem: str = "") -> Response[str]:
-    frame = frame_of(request)
-    session = frame.sessions.begin(None)
+def _render_sign_in(request: Req, *, status: int, place: str, problem: str = "") -> Response[str]:
+    context = context_of(request)
+    session = context.sessions.create(None)
     request.scope["state"]["hookline_session"] = session
-    answer = frame.page(request, "sign_in.html", status=status, place=place, problem=problem)
-    answer.cookies.append(frame.cookie(request, session))
+    answer = context.render_page(request, "sign_in.html", status=status, place=place, problem=problem)
+    answer.cookies.append(context.cookie(request, session))
     return answer
 
 
-def _with_headers(response: Response[Any]) -> Response[Any]:
+def _add_headers(response: Response[Any]) -> Response[Any]:
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     response.headers.setdefault("Cache-Control", "no-store")
     return response
 
 
-def _refused(request: Req, error: Exception) -> Response[Any]:
-    """Tell of an error on the page itself."""
-    told = as_api_error(error) or unexpected(error, str(request.scope["state"].get("hookline_request_id", "")))
+def _render_error(request: Req, error: Exception) -> Response[Any]:
+    """Render an error as a page, or as JSON for scripts."""
+    told = as_api_error(error) or unexpected_error(error, str(request.scope["state"].get("hookline_request_id", "")))
     if isinstance(error, HTTPException) and told.status == 500:
         told = ApiError(error.status_code, "refused", error.detail)
-    note_code(request.scope, told)
+    add_refusal_code(request.scope, told)
     if request.scope["path"].endswith((".json", "/live")):
         body = {"code": told.code, "detail": told.detail}
         answer: Response[Any] = Response(body, status_code=told.status, media_type=MediaType.JSON)
     elif told.code == "no_session":
-        answer = _to_sign_in(request)
+        answer = _redirect_to_sign_in(request)
     else:
-        answer = frame_of(request).page(request, "problem.html", status=told.status, told=told)
+        answer = context_of(request).render_page(request, "problem.html", status=told.status, told=told)
     answer.headers.update(told.headers)
-    return _with_headers(answer)
+    return _add_headers(answer)
 
 
-def _to_sign_in(request: Req) -> Response[Any]:
-    frame = frame_of(request)
-    # A browser that follows a link of another site holds a strict cookie back. It sends it once it is here.
+def _redirect_to_sign_in(request: Req) -> Response[Any]:
+    context = context_of(request)
+    # A browser that follows a link from another site does not send a strict cookie; it does on the next request.
     if request.headers.get("sec-fetch-site") in ("cross-site", "same-site") and request.method == "GET":
-        return frame.page(request, "again.html", status=200)
+        return context.render_page(request, "again.html", status=200)
     if request.headers.get("hx-request") == "true":
-        return Response(None, status_code=401, headers={"HX-Redirect": f"{frame.root(request)}/sign-in"})
-    place = frame.place(request) if request.method == "GET" else ""
-    return frame.to(request, "/sign-in", **({"place": place} if place else {}))
+        return Response(None, status_code=401, headers={"HX-Redirect": f"{context.root(request)}/sign-in"})
+    place = context.current_place(request) if request.method == "GET" else ""
+    return context.redirect(request, "/sign-in", **({"place": place} if place else {}))

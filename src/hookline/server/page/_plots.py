@@ -1,4 +1,4 @@
-"""Small plots as SVG, without a script and without a style attribute, so that a strict page may show them."""
+"""Draw small plots as SVG, without scripts and style attributes, which the page's content security policy forbids."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from markupsafe import Markup, escape
 
 from hookline.registry import Statistic
 
-__all__ = ["Series", "columns", "ladder", "minutes"]
+__all__ = ["Series", "align_minutes", "column_plot", "percentile_plot"]
 
 HEIGHT, LEFT, BOTTOM = 120, 40, 18
 STEPS = (1, 2, 5, 10)
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers that are drawn on top of each other.
+    """One series of a stacked column plot.
 
     Attributes:
-        name: What they are; also the class that colours them.
-        values: One for each column.
+        name: The name of the series, which is also its CSS class.
+        values: The value of each column.
     """
 
     name: str
     values: Sequence[float]
 
 
-def minutes(
+def align_minutes(
     statistics: Sequence[Statistic], *, now: float, count: int = 60
 ) -> tuple[list[int], list[Statistic | None]]:
-    """The last minutes, with what there is of each.
+    """Align statistics by minute with the last minutes.
 
     Args:
-        statistics: By minutes.
-        now: The time, in seconds since 1970.
-        count: How many minutes.
+        statistics: Statistics by minute.
+        now: The present time, in unix seconds.
+        count: Number of minutes.
 
     Returns:
-        When each begins, in seconds since 1970, and what is known of it.
+        The start of each minute in unix seconds, and its statistic, if there is one.
     """
     known = {each.minute: each for each in statistics}
     last = int(now // 60) * 60
@@ -48,21 +48,21 @@ def minutes(
     return starts, [known.get(start) for start in starts]
 
 
-def columns(
+def column_plot(
     labels: Sequence[str], series: Sequence[Series], *, unit: str, title: str, width: int = 560, whole: bool = False
 ) -> Markup:
-    """Columns side by side, of series on top of each other.
+    """Draw a stacked column plot.
 
     Args:
-        labels: What each column is.
-        series: From the bottom up.
-        unit: What is counted, for those who hear the plot instead of seeing it.
-        title: What is plotted.
-        width: In pixels of the plot itself.
-        whole: Whether what is counted has no parts, so that the axis is to name none.
+        labels: The label of each column.
+        series: The series, from the bottom up.
+        unit: The unit of the values, for screen readers.
+        title: The title of the plot.
+        width: The width in pixels of the plot itself.
+        whole: Whether values are whole numbers, so that the axis has no fractions.
     """
     sums = [sum(each.values[place] for each in series) for place in range(len(labels))]
-    top = ceiling(max(sums, default=0))
+    top = round_up(max(sums, default=0))
     step = (width - LEFT) / max(len(labels), 1)
     parts = [_axis(top, width, whole=whole)]
     for place, label in enumerate(labels):
@@ -87,16 +87,16 @@ def columns(
         x = width if anchor == "end" else LEFT + place * step
         parts.append(f'<text x="{x:.0f}" y="{HEIGHT - 4}" text-anchor="{anchor}">{escape(labels[place])}</text>')
     about = f"{title}: {sum(sums):g} {unit} in {len(labels)} columns, at most {max(sums, default=0):g} in one."
-    return _svg(parts, width, HEIGHT, about)
+    return _wrap_svg(parts, width, HEIGHT, about)
 
 
-def ladder(statistic: Statistic, *, most: float, width: int = 220) -> Markup:
-    """Where half, 95 % and 99 % of the durations of a hook end, on a logarithmic scale.
+def percentile_plot(statistic: Statistic, *, most: float, width: int = 220) -> Markup:
+    """Draw the p50, p95 and p99 of a hook's durations on a logarithmic scale.
 
     Args:
-        statistic: Of the hook.
-        most: The greatest duration on the scale, in milliseconds.
-        width: In pixels.
+        statistic: The statistic of the hook.
+        most: The end of the scale, in milliseconds.
+        width: The width in pixels.
     """
     scale = math.log10(max(most, 0.01) * 1e3 + 1)
 
@@ -114,11 +114,11 @@ def ladder(statistic: Statistic, *, most: float, width: int = 220) -> Markup:
     about = (
         f"Half below {statistic.p50_ms:g} ms, 95 % below {statistic.p95_ms:g} ms, 99 % below {statistic.p99_ms:g} ms"
     )
-    return _svg(parts, width, 16, about)
+    return _wrap_svg(parts, width, 16, about)
 
 
-def ceiling(value: float) -> float:
-    """The next round number."""
+def round_up(value: float) -> float:
+    """Return the next round number (1, 2, 5 or 10 times a power of ten)."""
     if value <= 0:
         return 1.0
     value = max(value, sys.float_info.min)  # there is no power of ten below a denormal number
@@ -138,8 +138,8 @@ def _axis(top: float, width: int, *, whole: bool) -> str:
     return "".join(lines)
 
 
-def _svg(parts: Sequence[str], width: int, height: int, about: str) -> Markup:
-    # What comes from elsewhere was escaped where it was put in.
+def _wrap_svg(parts: Sequence[str], width: int, height: int, about: str) -> Markup:
+    # Texts from outside were escaped where they were inserted.
     return Markup(
         f'<svg class="plot" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
         f'aria-label="{escape(about)}">{"".join(parts)}</svg>'

@@ -1,4 +1,4 @@
-"""Sessions of the page: who is signed in, in a signed cookie, and the tokens that forms carry."""
+"""Sessions of the page in signed cookies, and the tokens that protect its forms (CSRF)."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import msgspec
 from hookline.errors import HookUsageError
 from hookline.server._callers import Caller
 
-__all__ = ["SESSION_SECONDS", "Session", "Sessions"]
+__all__ = ["SESSION_SECONDS", "PageSession", "SessionCookies"]
 
 SESSION_SECONDS = 12 * 3600
-"""How long a session lasts at most."""
+"""Longest duration of a session."""
 LONGEST = 4096
 SHORTEST_KEY = 32
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who looks at the page.
+class PageSession(msgspec.Struct, frozen=True, kw_only=True):
+    """The session of a person on the page.
 
     Attributes:
-        caller: Whose key they have signed in with; `None` before that.
-        ends: When it ends, in seconds since 1970.
-        nonce: Tells it apart from all others.
+        caller: The key with which the person has signed in; `None` before that.
+        ends: When the session ends, in unix seconds.
+        nonce: A unique random value.
     """
 
     caller: Caller | None
@@ -36,11 +36,12 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str
 
 
-class Sessions:
-    """Makes sessions and finds out whether one is genuine. All is in the cookie; only what was ended early is kept.
+class SessionCookies:
+    """Creates, signs and reads sessions. A session is stored in its cookie only, not on the server.
 
     Args:
-        key: Signs them. Processes that serve the same people share it; unless given, sessions end with the process.
+        key: The key that signs cookies, shared by processes that serve the same people; random by default, so that
+            sessions end with the process.
 
     Raises:
         HookUsageError: If the key is too short.
@@ -51,37 +52,37 @@ class Sessions:
             raise HookUsageError(f"`session_key` is at least {SHORTEST_KEY} random bytes.")
         self._key = key or token_bytes(SHORTEST_KEY)
 
-    def begin(self, caller: Caller | None) -> Session:
-        """A new session.
+    def create(self, caller: Caller | None) -> PageSession:
+        """Create a session.
 
         Args:
-            caller: Whose key it is for; `None` for somebody who is about to sign in.
+            caller: The key of the person; `None` for a person who is about to sign in.
         """
-        return Session(caller=caller, ends=time() + SESSION_SECONDS, nonce=token_urlsafe(16))
+        return PageSession(caller=caller, ends=time() + SESSION_SECONDS, nonce=token_urlsafe(16))
 
-    def cookie(self, session: Session) -> str:
-        """What the browser keeps of a session."""
+    def cookie(self, session: PageSession) -> str:
+        """Encode and sign a session as the value of its cookie."""
         text = urlsafe_b64encode(msgspec.json.encode(session)).decode().rstrip("=")
-        return f"{text}.{self._signed('session', text)}"
+        return f"{text}.{self._sign('session', text)}"
 
-    def read(self, cookie: str | None) -> Session | None:
-        """The session that a browser sent; `None` if that is none of ours, or it has ended."""
+    def read(self, cookie: str | None) -> PageSession | None:
+        """Read a session from its cookie; `None` if the signature is wrong or the session has ended."""
         text, _, signature = (cookie or "")[:LONGEST].partition(".")
-        if not text or not hmac.compare_digest(self._signed("session", text).encode(), signature.encode()):
+        if not text or not hmac.compare_digest(self._sign("session", text).encode(), signature.encode()):
             return None
         try:
-            session = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=Session)
+            session = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=PageSession)
         except (binascii.Error, ValueError, msgspec.MsgspecError):
             return None
         return session if session.ends > time() else None
 
-    def token(self, session: Session) -> str:
-        """What every form of a session carries."""
-        return self._signed("form", session.nonce)
+    def token(self, session: PageSession) -> str:
+        """Return the token that every form of a session carries."""
+        return self._sign("form", session.nonce)
 
-    def has_token(self, session: Session, given: str) -> bool:
-        """Whether a form is one of that session."""
+    def has_token(self, session: PageSession, given: str) -> bool:
+        """Return whether a form's token is that of a session."""
         return hmac.compare_digest(self.token(session).encode(), given.encode("utf-8", "replace"))
 
-    def _signed(self, purpose: str, text: str) -> str:
+    def _sign(self, purpose: str, text: str) -> str:
         return hmac.new(self._key, f"{purpose}.{text}".encode("utf-8", "replace"), sha256).hexdigest()

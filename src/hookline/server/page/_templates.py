@@ -1,4 +1,4 @@
-"""Turns what is known into HTML."""
+"""The Jinja environment of the page, with its filters."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from hookline.runtime import DECIDED, DECISIONS
-from hookline.server.routes import decider_of
+from hookline.server.routes import describe_decider
 
-__all__ = ["STATUSES", "templates"]
+__all__ = ["STATUSES", "create_environment"]
 
 FOLDER = Path(__file__).parent / "templates"
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
-"""Characters that nobody sees, or that turn others round: what is decided about shows them by their numbers."""
+"""Invisible characters, and those that reverse the direction of text. Approvals show them as escapes."""
 
 STATUSES = {
     "running": ("running", "running"),
@@ -53,11 +53,11 @@ STATUSES = {
     "reject": ("denied", DECIDED["reject"]),
     "rejectAndContinue": ("denied", DECIDED["rejectAndContinue"]),
 }
-"""How a status looks, and what it is called."""
+"""Style and name of each status."""
 
 
-def templates() -> Environment:
-    """The templates of the page. All that is put into them is escaped."""
+def create_environment() -> Environment:
+    """Create the Jinja environment. All values are escaped."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -72,16 +72,16 @@ def templates() -> Environment:
         "pretty": _pretty,
         "segment": lambda text: quote(str(text), safe=""),
         "query": _query,
-        "plain": plain,
+        "plain": show_hidden,
         "brief": _brief,
-        "decider": decider_of,
+        "decider": describe_decider,
     }
     environment.globals |= {"DECISIONS": DECISIONS, "DECIDED": DECIDED}
     return environment
 
 
 def _time(seconds: float | None) -> Markup:
-    """A time in UTC; a script makes it one of the reader's time zone."""
+    """Format a time in UTC; a script converts it to the reader's time zone."""
     if seconds is None:
         return Markup("—")
     try:
@@ -111,29 +111,29 @@ def _badge(status: str) -> Markup:
     return Markup(f'<span class="badge is-{look}">{escape(name)}</span>')
 
 
-def plain(text: object) -> str:
-    """Return a text with the characters that nobody would see shown as JSON would escape them."""
-    return HIDDEN.sub(_escaped, str(text))
+def show_hidden(text: object) -> str:
+    """Replace invisible characters of a text by their JSON escapes."""
+    return HIDDEN.sub(_escape_hidden, str(text))
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape_hidden(found: re.Match[str]) -> str:
     return "".join(f"\\u{unit:04x}" for unit in memoryview(found[0].encode("utf-16-le")).cast("H"))
 
 
 def _brief(value: Any) -> str:
-    """JSON on one line, cut short."""
-    text = plain(msgspec.json.encode(value, enc_hook=str).decode())
+    """Format a value as JSON on one line, cut to 120 characters."""
+    text = show_hidden(msgspec.json.encode(value, enc_hook=str).decode())
     return text if len(text) <= 120 else f"{text[:119]}…"
 
 
 def _pretty(value: Any) -> str:
-    """JSON with indents, of bytes of JSON or of what can become JSON."""
+    """Format a value, or bytes of JSON, as indented JSON."""
     if isinstance(value, bytes):
         return msgspec.json.format(value, indent=2).decode("utf-8", "replace")
     return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
 
 
 def _query(fields: dict[str, Any], **others: Any) -> str:
-    """The query of an address, without what is empty."""
+    """Build a query string, leaving out empty values."""
     found = {name: value for name, value in (fields | others).items() if value not in (None, "")}
     return f"?{urlencode(found)}" if found else ""

@@ -1,4 +1,4 @@
-"""Routes of approvals: the calls that wait for a person, and what the person decides."""
+"""Routes of approvals: list the calls that wait for a person, and store the person's decisions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sqlalchemy import select
 from hookline._checks import tool_matcher
 from hookline.errors import StateFormatError
 from hookline.runtime import OperationState, decision_of
-from hookline.server._audit import note_alone
+from hookline.server._audit import write_audit_alone
 from hookline.server._callers import Caller, Req, caller_of
-from hookline.server._parts import Parts, parts_of
-from hookline.server.routes._operations import visible_operation
-from hookline.server.routes._shared import VISIBLE, Cursor, Id, Limit, TenantId, Words, paged, route
+from hookline.server._parts import ServerParts, parts_of
+from hookline.server.routes._operations import read_visible_operation
+from hookline.server.routes._shared import VISIBLE, Cursor, Id, Limit, TenantId, Words, page_response, route
 from hookline.store import (
     Page,
     StoredDecision,
@@ -39,15 +39,15 @@ __all__ = [
     "DecisionBody",
     "MadeDecision",
     "PendingApproval",
-    "approvals_of",
-    "decide",
-    "decider_of",
-    "decisions_about",
-    "pending_approvals",
+    "describe_decider",
+    "find_decisions",
+    "find_pending_approvals",
+    "list_approvals_of",
+    "store_decision",
 ]
 
 MOST_LOOKED_AT = 2000
-"""Operations that are looked at for one part of a filtered list; the next part goes on where it ends."""
+"""Operations that are read for one page of a filtered list at most; the next page continues there."""
 
 Reason = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")]
 CallId = Annotated[str, msgspec.Meta(min_length=1, max_length=400, pattern=VISIBLE)]
@@ -57,17 +57,17 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     """A tool call that waits for a person.
 
     Attributes:
-        operation_id: The run.
-        tenant_id: For whom it runs.
-        agent_id: The agent.
-        user_id: The user for whom it runs.
-        tool_call_id: The call, to be named in the decision.
-        toolset: Where the tool comes from.
-        tool_name: The tool's name there.
-        args: The very arguments that will run when it is approved.
-        prompt: What a hook asks the person.
-        waiting_since: Since when, in unix seconds.
-        seen: Names the call as it is now. Sent back with the decision, it makes sure that what runs is what was shown.
+        operation_id: The id of the operation.
+        tenant_id: The tenant for whom the operation runs.
+        agent_id: The agent that runs.
+        user_id: The user for whom the operation runs.
+        tool_call_id: The id of the call, to be sent with the decision.
+        toolset: The toolset of the tool.
+        tool_name: The name of the tool in its toolset.
+        args: The arguments with which the call will run if it is approved.
+        prompt: The question of the hook.
+        waiting_since: When the pause began, in unix seconds.
+        seen: A token of the call as it is now. Sent with the decision, it guarantees that what runs is what was shown.
     """
 
     operation_id: str
@@ -84,15 +84,15 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class DecisionBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What a person decides about a call.
+    """A person's decision about a call.
 
     Attributes:
-        tool_call_id: The call.
+        tool_call_id: The id of the call.
         decision: `"approve"`: the call runs. `"reject"` (reject and stop): it does not run, and the run stops.
-            `"rejectAndContinue"` (reject and continue): it does not run, the model is told why, and the run goes on.
-        reason: Why it is rejected; the model is told.
-        seen: The `seen` of the call that the person looked at. If the call is another one by now, with other arguments
-            or of a later pause, the decision is refused with 409. Left out, whatever waits under that id is decided.
+            `"rejectAndContinue"` (reject and continue): it does not run, the model is told why, and the run continues.
+        reason: Why the call is rejected; shown to the model.
+        seen: The `seen` of the call as the person saw it. If the call has other arguments by now, or belongs to a later
+            pause, the decision is refused with 409. Without it, the decision is about whatever waits under that id.
     """
 
     tool_call_id: CallId
@@ -102,14 +102,14 @@ class DecisionBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A decision that is kept, for a worker to go on with.
+    """A stored decision; a worker resumes the operation.
 
     Attributes:
-        operation_id: The run.
-        tool_call_id: The call.
-        decision: What was decided.
+        operation_id: The id of the operation.
+        tool_call_id: The id of the call.
+        decision: The decision.
         decided_by: Who decided: `"key:<id>"`.
-        pending: Calls of the run that wait still.
+        pending: Ids of the operation's calls that still wait.
     """
 
     operation_id: str
@@ -120,23 +120,23 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class MadeDecision(StoredDecision, frozen=True, kw_only=True, rename="camel"):
-    """A decision that a person has made about a call of an operation.
+    """A decision about a call of an operation, with the name of the key that made it.
 
     Attributes:
-        decided_by_name: The name of that API key, if the caller may see it; else `""`.
+        decided_by_name: The name of the API key, if the caller may see it; else `""`.
     """
 
     decided_by_name: str = ""
 
 
 class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the calls that wait are wanted.
+    """A filter of waiting calls.
 
     Attributes:
-        tenant_id: Those of this tenant; `None` for those of all.
-        agent_id: Those of this agent; `None` for those of all.
-        tool: Those of tools that this glob matches; without a `/` it is about the name alone.
-        waiting_seconds: Those that wait for that long at least.
+        tenant_id: Only calls of this tenant; `None` for all.
+        agent_id: Only calls of this agent; `None` for all.
+        tool: Only calls of tools that this glob matches; without a `/`, it matches names of tools.
+        waiting_seconds: Only calls that have waited for at least this time.
     """
 
     tenant_id: str | None = None
@@ -149,17 +149,19 @@ class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):
 async def list_approvals(
     request: Req, tenant_id: TenantId = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Response[Page[PendingApproval]]:
-    """Those of the newest operations first. The limit counts operations, of which each may have several calls."""
+    """List waiting calls, those of the newest operations first. The limit counts operations, not calls."""
     parts, tenant = parts_of(request), caller_of(request).tenant(tenant_id)
     wanted = ApprovalFilter(tenant_id=tenant)
-    return paged(request, await pending_approvals(parts, wanted, cursor=cursor, limit=limit))
+    return page_response(request, await find_pending_approvals(parts, wanted, cursor=cursor, limit=limit))
 
 
-@route("POST", "/v1/operations/{id:str}/decisions", scope="approvals:decide", summary="Decide a call", errors=[409])
+@route(
+    "POST", "/v1/operations/{id:str}/decisions", scope="approvals:decide", summary="Decide about a call", errors=[409]
+)
 async def decide_call(request: Req, id: Id, data: JSONBody[DecisionBody]) -> Decided:  # noqa: A002
-    """A worker goes on with the operation once all that it waits for is decided."""
+    """Store a decision about a call. A worker resumes the operation once all of its calls are decided."""
     caller = caller_of(request)
-    return await decide(parts_of(request), id, data, tenant_id=caller.tenant(), actor=caller.actor)
+    return await store_decision(parts_of(request), id, data, tenant_id=caller.tenant(), actor=caller.actor)
 
 
 @route(
@@ -169,41 +171,41 @@ async def decide_call(request: Req, id: Id, data: JSONBody[DecisionBody]) -> Dec
     summary="List the decisions about an operation",
 )
 async def list_decisions(request: Req, id: Id) -> list[MadeDecision]:  # noqa: A002
-    """The oldest first, and who made each of them. The events that tell of decisions name nobody."""
+    """List the decisions about an operation, oldest first, with who made them, which events do not say."""
     parts, caller = parts_of(request), caller_of(request)
-    await visible_operation(parts, caller, id)
-    return await decisions_about(parts, caller, id)
+    await read_visible_operation(parts, caller, id)
+    return await find_decisions(parts, caller, id)
 
 
 @route(
-    "GET", "/v1/operations/{id:str}/approvals", scope="operations:read", summary="List calls of an operation that wait"
+    "GET", "/v1/operations/{id:str}/approvals", scope="operations:read", summary="List waiting calls of an operation"
 )
 async def list_operation_approvals(request: Req, id: Id) -> list[PendingApproval]:  # noqa: A002
-    """None, if it does not wait."""
+    """List the waiting calls of an operation; the list is empty if it does not wait."""
     parts = parts_of(request)
-    return await approvals_of(parts, await visible_operation(parts, caller_of(request), id))
+    return await list_approvals_of(parts, await read_visible_operation(parts, caller_of(request), id))
 
 
-async def approvals_of(parts: Parts, operation: StoredOperation) -> list[PendingApproval]:
-    """List the calls of one operation that wait for a person, and about which nobody has decided.
+async def list_approvals_of(parts: ServerParts, operation: StoredOperation) -> list[PendingApproval]:
+    """List the waiting calls of an operation that are not decided yet.
 
     Args:
-        parts: What the server is made of.
+        parts: The parts of the server.
         operation: The operation, which the caller may see.
     """
-    return await _pending(parts, [operation] if operation.status == "waiting_for_human" else [])
+    return await _read_pending(parts, [operation] if operation.status == "waiting_for_human" else [])
 
 
-async def pending_approvals(
-    parts: Parts, wanted: ApprovalFilter, *, cursor: str | None, limit: int
+async def find_pending_approvals(
+    parts: ServerParts, wanted: ApprovalFilter, *, cursor: str | None, limit: int
 ) -> Page[PendingApproval]:
-    """List calls that wait for a person, and about which nobody has decided.
+    """Find waiting calls that are not decided yet.
 
     Args:
-        parts: What the server is made of.
-        wanted: Which of them.
-        cursor: Where the part begins; that of the part before.
-        limit: How many operations at most.
+        parts: The parts of the server.
+        wanted: The filter.
+        cursor: The cursor of the page before; `None` for the first page.
+        limit: Number of operations at most.
     """
     filtered = wanted.tool is not None or wanted.waiting_seconds > 0
     now = await parts.store.now() if filtered else 0.0
@@ -213,7 +215,7 @@ async def pending_approvals(
         page = await parts.store.operations(
             wanted.tenant_id, "waiting_for_human", agent_id=wanted.agent_id, cursor=cursor, limit=limit
         )
-        calls = _fitting(await _pending(parts, page.items), wanted, now)
+        calls = _filter_calls(await _read_pending(parts, page.items), wanted, now)
         for place, each in enumerate(page.items):
             its = [call for call in calls if call.operation_id == each.operation_id]
             found += its
@@ -226,22 +228,22 @@ async def pending_approvals(
             return Page(items=found, cursor=cursor)
 
 
-def _fitting(calls: Iterable[PendingApproval], wanted: ApprovalFilter, now: float) -> list[PendingApproval]:
-    """Select calls by what the database cannot select: their tools, and how long they wait."""
+def _filter_calls(calls: Iterable[PendingApproval], wanted: ApprovalFilter, now: float) -> list[PendingApproval]:
+    """Filter calls by tool and waiting time, which the database cannot do."""
     matches = tool_matcher(wanted.tool) or bool
     latest = now - wanted.waiting_seconds if wanted.waiting_seconds > 0 else math.inf
     return [call for call in calls if matches(f"{call.toolset}/{call.tool_name}") and call.waiting_since <= latest]
 
 
-async def decisions_about(parts: Parts, caller: Caller, id: str) -> list[MadeDecision]:  # noqa: A002
-    """List the decisions about an operation, with the names of the keys with which they were made.
+async def find_decisions(parts: ServerParts, caller: Caller, id: str) -> list[MadeDecision]:  # noqa: A002
+    """List the decisions about an operation, with the names of the keys that made them.
 
-    A key of the system has a name that only those may see who see all.
+    The name of a key of another tenant is shown only to callers who see all tenants.
 
     Args:
-        parts: What the server is made of.
-        caller: Who looks, and may see the operation.
-        id: The operation.
+        parts: The parts of the server.
+        caller: The caller, who may see the operation.
+        id: The id of the operation.
     """
     found = await parts.store.decisions_of(id)
     ids = {each.decided_by.removeprefix("key:") for each in found if each.decided_by.startswith("key:")}
@@ -257,8 +259,8 @@ async def decisions_about(parts: Parts, caller: Caller, id: str) -> list[MadeDec
     ]
 
 
-def decider_of(made: MadeDecision) -> str:
-    """Say who made a decision, to be read after the word *by*."""
+def describe_decider(made: MadeDecision) -> str:
+    """Describe who made a decision, to be read after the word *by*."""
     kind, _, name = made.decided_by.partition(":")
     if not made.decided_by:
         return "somebody who was not named"
@@ -269,31 +271,38 @@ def decider_of(made: MadeDecision) -> str:
     return made.decided_by
 
 
-async def decide(parts: Parts, id: str, body: DecisionBody, *, tenant_id: str | None, actor: str) -> Decided:  # noqa: A002
-    """Keep what a person has decided.
+async def store_decision(
+    parts: ServerParts,
+    id: str,  # noqa: A002
+    body: DecisionBody,
+    *,
+    tenant_id: str | None,
+    actor: str,
+) -> Decided:
+    """Store a person's decision, and write it into the audit log.
 
     Args:
-        parts: What the server is made of.
-        id: The operation.
-        body: What was decided.
-        tenant_id: Only if the operation is this tenant's.
-        actor: Who decided; kept with the decision, and in the audit.
+        parts: The parts of the server.
+        id: The id of the operation.
+        body: The decision.
+        tenant_id: Accept the decision only if the operation is this tenant's.
+        actor: Who decided.
 
     Raises:
         OperationNotFoundError: If there is no such operation.
-        OperationFinishedError: If it does not wait for a person.
-        DecisionError: If the call is not pending, that is decided already, or it is not as it was seen.
+        OperationFinishedError: If the operation does not wait for a person.
+        DecisionError: If the call is not pending, is decided already, or has changed since the person saw it.
     """
     call = body.tool_call_id
     decision = decision_of(body.decision, call, body.reason)
     state = await parts.store.decide(id, decision, by=actor, tenant_id=tenant_id, seen=body.seen)
     detail = {"toolCallId": call, "decision": body.decision}
-    await note_alone(parts.store, state.tenant_id, actor, "approval.decide", id, detail=detail)
-    open_calls = await _open(parts, {id: state})
+    await write_audit_alone(parts.store, state.tenant_id, actor, "approval.decide", id, detail=detail)
+    open_calls = await _find_undecided(parts, {id: state})
     return Decided(operation_id=id, tool_call_id=call, decision=body.decision, decided_by=actor, pending=open_calls[id])
 
 
-async def _pending(parts: Parts, waiting: list[StoredOperation]) -> list[PendingApproval]:
+async def _read_pending(parts: ServerParts, waiting: list[StoredOperation]) -> list[PendingApproval]:
     if not waiting:
         return []
     ids = [each.operation_id for each in waiting]
@@ -303,9 +312,9 @@ async def _pending(parts: Parts, waiting: list[StoredOperation]) -> list[Pending
     states: dict[str, OperationState] = {}
     async with parts.store.reading() as connection:
         for row in await connection.execute(query):
-            with contextlib.suppress(StateFormatError):  # it waits for who can read it
+            with contextlib.suppress(StateFormatError):  # a newer version of hookline has written it
                 states[row[0]] = decode_state(*row)
-    open_calls = await _open(parts, states)
+    open_calls = await _find_undecided(parts, states)
     return [
         PendingApproval(
             operation_id=state.operation_id,
@@ -327,8 +336,8 @@ async def _pending(parts: Parts, waiting: list[StoredOperation]) -> list[Pending
     ]
 
 
-async def _open(parts: Parts, states: dict[str, OperationState]) -> dict[str, list[str]]:
-    """The calls of states about which nobody has decided, by operation."""
+async def _find_undecided(parts: ServerParts, states: dict[str, OperationState]) -> dict[str, list[str]]:
+    """Find the ids of pending calls that are not decided yet, by operation."""
     query = select(decisions.c.operation_id, decisions.c.pause, decisions.c.tool_call_id).where(
         decisions.c.operation_id.in_(list(states))
     )

@@ -1,4 +1,4 @@
-"""Routes of deliveries: what became of them, and how to have them made again."""
+"""Routes of deliveries and endpoints: list, retry, replay, enable."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 from litestar import Response
 from litestar.params import JSONBody, QueryParameter
 
-from hookline.server._audit import note_alone
-from hookline.server._callers import Caller, Req, caller_of, not_found
-from hookline.server._parts import Parts, parts_of
+from hookline.server._audit import write_audit_alone
+from hookline.server._callers import Caller, Req, caller_of, not_found_error
+from hookline.server._parts import ServerParts, parts_of
 from hookline.server._problems import ApiError
 from hookline.server.routes._shared import (
     VISIBLE,
@@ -24,24 +24,24 @@ from hookline.server.routes._shared import (
     TenantId,
     Until,
     Words,
-    paged,
+    page_response,
     route,
 )
 from hookline.store import DeliveryFilter, DeliveryStatus, Page, StoredAttempt, StoredDelivery, StoredEndpoint
 
 __all__ = ["DELIVERY_ROUTES"]
 
-Status = Annotated[DeliveryStatus | None, QueryParameter(description="Only those of this status.")]
+Status = Annotated[DeliveryStatus | None, QueryParameter(description="Only with this status.")]
 Endpoint = Annotated[str | None, QueryParameter(max_length=2048, pattern=VISIBLE, description="Only to this address.")]
 Address = Annotated[str, msgspec.Meta(min_length=1, max_length=2048, pattern=VISIBLE)]
 
 
 class DeliveryDetail(StoredDelivery, frozen=True, kw_only=True, rename="camel"):
-    """A delivery with all that is known of it.
+    """A delivery with its attempts and its body.
 
     Attributes:
         tries: The attempts, in order.
-        payload: What is sent.
+        payload: The JSON body that is sent.
     """
 
     tries: list[StoredAttempt]
@@ -49,15 +49,15 @@ class DeliveryDetail(StoredDelivery, frozen=True, kw_only=True, rename="camel"):
 
 
 class ReplayBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Which deliveries are to be made again: those to which all that is given applies, of which something must be.
+    """A filter of deliveries to replay. At least one field has to be set, and a delivery has to match all that are.
 
     Attributes:
-        status: `"delivered"` or `"dead"`; both unless given.
-        endpoint: To this address.
-        operation_id: Of this operation.
-        hook_id: Of this hook.
-        since: Made at this time or later, in unix seconds.
-        until: Made before this time, in unix seconds.
+        status: `"delivered"` or `"dead"`; both by default.
+        endpoint: Only deliveries to this address.
+        operation_id: Only deliveries of this operation.
+        hook_id: Only deliveries of this hook.
+        since: Only deliveries created at this time or later, in unix seconds.
+        until: Only deliveries created before this time, in unix seconds.
     """
 
     status: DeliveryStatus | None = None
@@ -69,11 +69,11 @@ class ReplayBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
 
 
 class EndpointBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """An endpoint that is to be sent to again.
+    """An endpoint to enable.
 
     Attributes:
-        url: Where it is.
-        tenant_id: Whose; that of the key unless given.
+        url: The address of the endpoint.
+        tenant_id: The tenant that owns the endpoint; that of the key by default.
     """
 
     url: Address
@@ -81,10 +81,10 @@ class EndpointBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
 
 class Repeated(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is done again.
+    """The number of deliveries that are made again.
 
     Attributes:
-        count: How many deliveries.
+        count: Number of deliveries.
     """
 
     count: int
@@ -103,7 +103,7 @@ async def list_deliveries(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Response[Page[StoredDelivery]]:
-    """The newest first."""
+    """List deliveries, newest first."""
     caller = caller_of(request)
     which = DeliveryFilter(
         tenant_id=caller.tenant(tenant_id),
@@ -115,14 +115,14 @@ async def list_deliveries(
         since=since,
         until=until,
     )
-    return paged(request, await parts_of(request).deliveries.page(which, cursor=cursor, limit=limit))
+    return page_response(request, await parts_of(request).deliveries.page(which, cursor=cursor, limit=limit))
 
 
 @route("GET", "/v1/deliveries/{id:str}", scope="operations:read", summary="Read a delivery")
 async def read_delivery(request: Req, id: Id) -> DeliveryDetail:  # noqa: A002
-    """With its attempts, and what is sent."""
+    """Read a delivery, with its attempts and its body."""
     parts = parts_of(request)
-    found = await visible_delivery(parts, caller_of(request), id)
+    found = await read_visible_delivery(parts, caller_of(request), id)
     payload = await parts.deliveries.payload(id)
     return DeliveryDetail(
         **msgspec.structs.asdict(found),
@@ -131,25 +131,23 @@ async def read_delivery(request: Req, id: Id) -> DeliveryDetail:  # noqa: A002
     )
 
 
-@route("POST", "/v1/deliveries/{id:str}/retry", scope="deliveries:replay", summary="Try a delivery now", errors=[409])
+@route("POST", "/v1/deliveries/{id:str}/retry", scope="deliveries:replay", summary="Retry a delivery", errors=[409])
 async def retry_delivery(request: Req, id: Id) -> Repeated:  # noqa: A002
-    """One that waits for its next attempt, or was given up."""
+    """Retry a delivery that waits for its next attempt, or was given up."""
     parts, caller = parts_of(request), caller_of(request)
-    found = await visible_delivery(parts, caller, id)
+    found = await read_visible_delivery(parts, caller, id)
     caller.check_writable(found.tenant_id)
     count = await parts.deliveries.retry([id], tenant_id=found.tenant_id)
     if not count:
         raise ApiError(409, "not_retryable", "It is delivered, waits behind another one, or is tried just now.")
-    await note_alone(parts.store, found.tenant_id, caller.actor, "delivery.retry", id)
+    await write_audit_alone(parts.store, found.tenant_id, caller.actor, "delivery.retry", id)
     parts.wake_outbox()
     return Repeated(count=count)
 
 
-@route(
-    "POST", "/v1/deliveries/replay", scope="deliveries:replay", summary="Make settled deliveries again", errors=[404]
-)
+@route("POST", "/v1/deliveries/replay", scope="deliveries:replay", summary="Replay settled deliveries", errors=[404])
 async def replay_deliveries(request: Req, data: JSONBody[ReplayBody], tenant_id: TenantId = None) -> Repeated:
-    """With the same ids, in their old order, so that receivers know them again."""
+    """Replay deliveries with the same ids and in their old order, so that receivers recognize them."""
     parts, caller = parts_of(request), caller_of(request)
     if data == ReplayBody():
         raise ApiError(422, "invalid", "Say which deliveries: give at least one field.")
@@ -160,14 +158,14 @@ async def replay_deliveries(request: Req, data: JSONBody[ReplayBody], tenant_id:
     which = DeliveryFilter(tenant_id=owner, owner_id=hook_owner, **msgspec.structs.asdict(data))
     count = await parts.deliveries.replay(which)
     detail = {"count": count, "which": msgspec.to_builtins(data)}
-    await note_alone(parts.store, owner or "", caller.actor, "delivery.replay", str(count), detail=detail)
+    await write_audit_alone(parts.store, owner or "", caller.actor, "delivery.replay", str(count), detail=detail)
     parts.wake_outbox()
     return Repeated(count=count)
 
 
 @route("GET", "/v1/endpoints", scope="operations:read", summary="List endpoints that have failed", errors=[404])
 async def list_endpoints(request: Req, tenant_id: TenantId = None) -> list[StoredEndpoint]:
-    """Of those that never failed, nothing is known."""
+    """List endpoints that have failed or are disabled; no others are recorded."""
     caller = caller_of(request)
     owner = None if caller.sees_all else caller.tenant_id
     return await parts_of(request).deliveries.endpoints(caller.tenant(tenant_id), owner_id=owner)
@@ -177,32 +175,32 @@ async def list_endpoints(request: Req, tenant_id: TenantId = None) -> list[Store
     "POST",
     "/v1/endpoints/enable",
     scope="deliveries:replay",
-    summary="Send to an endpoint again",
+    summary="Enable an endpoint",
     status_code=204,
     errors=[404],
 )
 async def enable_endpoint(request: Req, data: JSONBody[EndpointBody]) -> None:
-    """What was given up stays so, until it is replayed."""
+    """Enable an endpoint. Deliveries that were given up stay so until they are replayed."""
     parts, caller = parts_of(request), caller_of(request)
     owner = caller.own(data.tenant_id)
     shown = await parts.deliveries.endpoints(owner, owner_id=None if caller.sees_all else caller.tenant_id)
     if data.url not in [each.url for each in shown] or not await parts.deliveries.enable(owner, data.url):
-        raise not_found("There is no endpoint of that address that has failed.")
-    await note_alone(parts.store, owner, caller.actor, "endpoint.enable", data.url)
+        raise not_found_error("There is no endpoint of that address that has failed.")
+    await write_audit_alone(parts.store, owner, caller.actor, "endpoint.enable", data.url)
     parts.wake_outbox()
 
 
-async def visible_delivery(parts: Parts, caller: Caller, id: str) -> StoredDelivery:  # noqa: A002
-    """A delivery that the caller sees.
+async def read_visible_delivery(parts: ServerParts, caller: Caller, id: str) -> StoredDelivery:  # noqa: A002
+    """Read a delivery that the caller may see.
 
     Raises:
-        ApiError: 404, if there is none, or it is somebody else's.
+        ApiError: 404, if there is no such delivery, or it is another tenant's.
     """
     found = await parts.deliveries.delivery(id)
     if found is None:
-        raise not_found()
+        raise not_found_error()
     caller.check_visible(found.tenant_id)
-    caller.check_visible(found.owner_id)  # where a system hook delivers is no business of a tenant
+    caller.check_visible(found.owner_id)  # a tenant must not see where a system hook delivers
     return found
 
 

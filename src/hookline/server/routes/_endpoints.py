@@ -1,4 +1,4 @@
-"""Routes of the signing secrets of endpoints: made here, shown once, rotated with an overlap, revoked."""
+"""Routes of the signing secrets of endpoints: list, rotate and revoke them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from hookline.delivery import (
     NewEndpointSecret,
     normalize_endpoint,
 )
-from hookline.server._callers import Req, caller_of, not_found
-from hookline.server._parts import Parts, parts_of
+from hookline.registry import Registry
+from hookline.server._callers import Req, caller_of, not_found_error
+from hookline.server._parts import ServerParts, parts_of
 from hookline.server._problems import ApiError
 from hookline.server.routes._shared import VISIBLE, Id, TenantId, Words, route
 from hookline.store import DeliveryFilter
@@ -31,12 +32,12 @@ Overlap = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_OVERLAP)]
 
 
 class SecretBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """An endpoint that is to get a new secret.
+    """The body of a request that creates a new secret for an endpoint.
 
     Attributes:
-        url: Where it is.
-        tenant_id: Whose; that of the key unless given.
-        overlap_seconds: For how long the secrets that sign by now go on; 0 ends them at once.
+        url: The address of the endpoint.
+        tenant_id: The tenant that owns the endpoint; that of the key by default.
+        overlap_seconds: Seconds for which the old secrets go on signing; 0 ends them at once.
     """
 
     url: HttpAddress
@@ -46,7 +47,7 @@ class SecretBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
 
 @route("GET", "/v1/endpoints/secrets", scope="operations:read", summary="List signing secrets", errors=[404])
 async def list_secrets(request: Req, tenant_id: TenantId = None, url: Url = None) -> list[EndpointSecret]:
-    """Those that sign by now; never what they are."""
+    """List the secrets that sign at present. The secrets themselves are never shown."""
     tenant = caller_of(request).tenant(tenant_id)
     return await parts_of(request).secrets.page(tenant, url=url)
 
@@ -55,16 +56,16 @@ async def list_secrets(request: Req, tenant_id: TenantId = None, url: Url = None
     "POST",
     "/v1/endpoints/secrets",
     scope="hooks:manage",
-    summary="Make a new signing secret for an endpoint",
+    summary="Create a new signing secret for an endpoint",
     status_code=201,
     errors=[404],
 )
 async def rotate_secret(request: Req, data: JSONBody[SecretBody]) -> NewEndpointSecret:
-    """The answer shows the secret, this once. The others go on signing for a day, unless said otherwise."""
+    """Create a new secret. The response shows it, only this once. By default, the old ones go on signing for a day."""
     parts, caller = parts_of(request), caller_of(request)
     secrets, owner = parts.secrets, caller.own(data.tenant_id)
     if not await is_endpoint(parts, owner, data.url):
-        raise not_found("No hook of that tenant delivers to that address.")
+        raise not_found_error("No hook of that tenant delivers to that address.")
     try:
         return await secrets.rotate(owner, data.url, overlap_seconds=data.overlap_seconds, actor=caller.actor)
     except MasterKeyError as error:
@@ -72,34 +73,45 @@ async def rotate_secret(request: Req, data: JSONBody[SecretBody]) -> NewEndpoint
 
 
 @route(
-    "DELETE", "/v1/endpoints/secrets/{id:str}", scope="hooks:manage", summary="End a signing secret", status_code=204
+    "DELETE", "/v1/endpoints/secrets/{id:str}", scope="hooks:manage", summary="Revoke a signing secret", status_code=204
 )
 async def revoke_secret(request: Req, id: Id) -> None:  # noqa: A002
-    """Within a second nothing is signed with it any more, by any process."""
+    """Revoke a secret. Within one second, no process signs with it any more."""
     caller = caller_of(request)
     if not caller.sees_all:
         caller.check_writable(caller.tenant_id)
     if not await parts_of(request).secrets.revoke(id, caller.tenant(), actor=caller.actor):
-        raise not_found()
+        raise not_found_error()
 
 
-async def is_endpoint(parts: Parts, tenant_id: str, url: str) -> bool:
-    """Whether a hook of a tenant delivers to an address, or has; else anybody could fill the table."""
-    wanted = normalize_endpoint(url)
-    if parts.known_registry is not None:
-        cursor: str | None = None
-        while True:
-            page = await parts.known_registry.list(tenant_id, cursor=cursor, limit=1000)
-            for each in page.items:
-                its = each.tenant_id == tenant_id and each.webhook is not None
-                if its and each.webhook is not None and normalize_endpoint(each.webhook.url) == wanted:
-                    return True
-            cursor = page.cursor
-            if cursor is None:
-                break
+async def is_endpoint(parts: ServerParts, tenant_id: str, url: str) -> bool:
+    """Return whether a hook of a tenant delivers or has delivered to an address, so that nobody can fill the table."""
+    registry = parts.known_registry
+    if registry is not None and await has_hook(registry, tenant_id, url):
+        return True
     if await parts.secrets.page(tenant_id, url=url):
         return True
-    return bool((await parts.deliveries.page(DeliveryFilter(owner_id=tenant_id, endpoint=url), limit=1)).items)
+    if (await parts.deliveries.page(DeliveryFilter(owner_id=tenant_id, endpoint=url), limit=1)).items:
+        return True
+    if registry is None:
+        return False
+    await registry.refresh()  # another process may have made the hook just now
+    return await has_hook(registry, tenant_id, url)
+
+
+async def has_hook(registry: Registry, tenant_id: str, url: str) -> bool:
+    """Whether a hook of a tenant, as far as this process knows, delivers to an address."""
+    wanted = normalize_endpoint(url)
+    cursor: str | None = None
+    while True:
+        page = await registry.list(tenant_id, cursor=cursor, limit=1000)
+        for each in page.items:
+            webhook = each.webhook if each.tenant_id == tenant_id else None
+            if webhook is not None and normalize_endpoint(webhook.url) == wanted:
+                return True
+        cursor = page.cursor
+        if cursor is None:
+            return False
 
 
 ENDPOINT_ROUTES = [list_secrets, rotate_secret, revoke_secret]

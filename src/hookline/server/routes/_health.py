@@ -1,4 +1,4 @@
-"""Routes for those who run the server: does it live, can it work, and how much does it do."""
+"""Routes for operators: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from litestar import Response
 
-from hookline.server._callers import Req, caller_of, not_found
+from hookline.server._callers import Req, caller_of, not_found_error
 from hookline.server._metrics import CONTENT_TYPE
 from hookline.server._parts import parts_of
 from hookline.server.routes._shared import route
@@ -19,17 +19,16 @@ PUBLIC = ("/health", "/ready", "/schema/openapi.json")
 SHOWN_HOOKS = 100
 STORE_PROBLEM = "The database cannot be read, or not be written. Requests that need it are answered with 503."
 REGISTRY_PROBLEM = (
-    "The hook definitions may be out of date: the last look at the database or at a file of definitions failed. Those "
-    "that were known before it are in force; the log says what is wrong."
+    "The hook definitions may be out of date: the database or a file of definitions could not be read. The last known "
+    "definitions are in force; the log says what is wrong."
 )
 HOOKS_PROBLEM = (
-    "Operations wait for hooks: no worker that wanted to go on with them has the interceptors that they were started "
-    "with."
+    "Operations wait for hooks: no worker that tried to resume them has the interceptors that they were started with."
 )
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The process answers.
+    """The response of a live process.
 
     Attributes:
         status: Always `"ok"`.
@@ -39,11 +38,11 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingForHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Operations that wait for hooks, since no worker that wanted to go on with them had all that they were given.
+    """Operations that wait for hooks, since no worker that tried to resume them had all of their interceptors.
 
     Attributes:
-        operations: How many there are; 1,000 stands for that many or more.
-        hooks: Ids of the interceptors that are missing, the first 100.
+        operations: Number of operations; 1,000 stands for that many or more.
+        hooks: Ids of the missing interceptors, the first 100.
     """
 
     operations: int
@@ -51,15 +50,15 @@ class WaitingForHooks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the server can work.
+    """Whether the server is ready.
 
     Attributes:
-        status: `"ok"`, `"degraded"` (it works with the definitions that it knew last, or operations wait for hooks), or
+        status: `"ok"`, `"degraded"` (it works with the last known definitions, or operations wait for hooks), or
             `"unavailable"`.
         store: Whether the database can be read and, on SQLite, written.
         registry: Whether the definitions are up to date; `None` if there is no registry.
         waiting_for_hooks: Operations that wait for hooks; left out if there are none, or it is not known.
-        problems: What is wrong, in words. Anybody may ask, so that the log alone says which file and which line.
+        problems: What is wrong. Since anybody may ask, only the log names files and lines.
     """
 
     status: Literal["ok", "degraded", "unavailable"]
@@ -73,15 +72,15 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 @route("GET", "/health", scope=None, summary="Does the process answer?")
 async def health(request: Req) -> Health:
-    """It never asks the database."""
+    """Answer as long as the process is alive, without asking the database."""
     return Health()
 
 
 @route("GET", "/ready", scope=None, summary="Can the server work?")
 async def ready(request: Req) -> Response[Readiness]:
-    """503 while the database cannot be read or, on SQLite, written: another process holds its lock for too long."""
+    """Report whether the server is ready: 503 while the database cannot be read or, on SQLite, written."""
     parts = parts_of(request)
-    look = await parts.store_check.look()
+    look = await parts.store_check.check()
     store, missing = look is not None, look or {}
     registry = None if parts.known_registry is None else not parts.known_registry.problems
     status: Literal["ok", "degraded", "unavailable"] = "unavailable" if not store else "ok"
@@ -100,12 +99,14 @@ async def ready(request: Req) -> Response[Readiness]:
     return Response(found, status_code=200 if store else 503)
 
 
-@route("GET", "/metrics", scope="hooks:admin", summary="Figures for Prometheus", errors=[404], media_type=CONTENT_TYPE)
+@route(
+    "GET", "/metrics", scope="hooks:admin", summary="Read metrics for Prometheus", errors=[404], media_type=CONTENT_TYPE
+)
 async def metrics(request: Req) -> Response[str]:
-    """Of all tenants together, so that it needs a key of the system."""
+    """Return the metrics of all tenants together, which needs a key of the system."""
     if not caller_of(request).sees_all:
-        raise not_found("A key of the system with the scope hooks:admin is shown the figures, and no other one.")
-    return Response(await parts_of(request).metrics.text(), media_type=CONTENT_TYPE)
+        raise not_found_error("A key of the system with the scope hooks:admin is shown the figures, and no other one.")
+    return Response(await parts_of(request).metrics.render(), media_type=CONTENT_TYPE)
 
 
 HEALTH_ROUTES = [health, ready, metrics]

@@ -1,4 +1,4 @@
-"""Routes of hook definitions: list, make, change, switch, delete, try out."""
+"""Routes of hook definitions: list, create, change, switch, delete, try out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from litestar import Response
 from litestar.params import JSONBody, QueryParameter
 
 from hookline.registry import DefinitionConflictError, DryRun, HandlerEntry, HookDefinition, Registry
-from hookline.server._callers import Caller, Req, caller_of, not_found
+from hookline.server._callers import Caller, Req, caller_of, not_found_error
 from hookline.server._parts import parts_of
 from hookline.server._problems import ApiError
 from hookline.server.routes._hook_bodies import (
@@ -21,8 +21,8 @@ from hookline.server.routes._hook_bodies import (
     Switching,
     Trial,
     WholeHook,
-    definition_of,
-    replacing,
+    build_changes,
+    build_definition,
 )
 from hookline.server.routes._shared import (
     Cursor,
@@ -32,9 +32,9 @@ from hookline.server.routes._shared import (
     Limit,
     PointName,
     TenantId,
-    paged,
+    page_response,
     route,
-    tagged,
+    tagged_response,
 )
 from hookline.store import Page
 
@@ -44,8 +44,8 @@ Answer = TypeVar("Answer", covariant=True)
 TAG = re.compile(r'"(\d{1,18})(?:-[0-9a-f]+)?"')
 AT_ONCE = 1000
 
-Point = Annotated[PointName | None, QueryParameter(description="Only those that stand there.")]
-Enabled = Annotated[bool | None, QueryParameter(description="Only those that are enabled, or only those that are not.")]
+Point = Annotated[PointName | None, QueryParameter(description="Only definitions at this point.")]
+Enabled = Annotated[bool | None, QueryParameter(description="Only enabled definitions, or only disabled ones.")]
 
 
 @route("GET", "/v1/hooks", scope="hooks:read", summary="List hook definitions", errors=[404])
@@ -57,35 +57,39 @@ async def list_hooks(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Response[Page[HookDefinition]]:
-    """Definitions in the order of their creation. A tenant sees its own."""
+    """List definitions in the order of creation. A tenant sees its own."""
     registry, caller = parts_of(request).registry, caller_of(request)
     tenant = caller.tenant(tenant_id)
     if caller.sees_all:
-        return paged(request, await registry.list(tenant, cursor=cursor, limit=limit, point=point, enabled=enabled))
+        return page_response(
+            request, await registry.list(tenant, cursor=cursor, limit=limit, point=point, enabled=enabled)
+        )
     found: list[HookDefinition] = []
     while True:
         page = await registry.list(tenant, cursor=cursor, limit=limit - len(found), point=point, enabled=enabled)
         found += [each for each in page.items if each.tenant_id == tenant]
         cursor = page.cursor
         if cursor is None or len(found) == limit:
-            return paged(request, Page(items=found, cursor=cursor))
+            return page_response(request, Page(items=found, cursor=cursor))
 
 
-@route("POST", "/v1/hooks", scope="hooks:manage", summary="Make a hook definition", errors=[404, 409], status_code=201)
+@route(
+    "POST", "/v1/hooks", scope="hooks:manage", summary="Create a hook definition", errors=[404, 409], status_code=201
+)
 async def create_hook(request: Req, data: JSONBody[NewHook]) -> Response[HookDefinition]:
-    """It takes part in the next run, in every process within a second."""
+    """Create a definition. It takes part in the next run, in every process within one second."""
     registry, caller = parts_of(request).registry, caller_of(request)
     owner = caller.own(None if data.tenant_id is msgspec.UNSET else data.tenant_id)
-    made = await registry.create(definition_of(data, owner), actor=caller.actor)
+    made = await registry.create(build_definition(data, owner), actor=caller.actor)
     where = f"{request.scope['state']['hookline_root']}/v1/hooks/{made.id}"
-    answer = tagged(made, made.revision)
+    answer = tagged_response(made, made.revision)
     answer.headers["Location"] = where
     return answer
 
 
-@route("GET", "/v1/hooks/handlers", scope="hooks:read", summary="List what definitions may name as their handler")
+@route("GET", "/v1/hooks/handlers", scope="hooks:read", summary="List handlers")
 async def list_handlers(request: Req) -> list[HandlerEntry]:
-    """But for those in the modules that the operator allows."""
+    """List the handlers that definitions may name, except those in the modules that the operator allows."""
     return parts_of(request).registry.handlers()
 
 
@@ -96,10 +100,10 @@ async def read_hook(
     tenant_id: TenantId = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response[HookDefinition]:
-    """With its `ETag`, which changes of it may name as `If-Match`."""
+    """Read a definition, with an `ETag` to be sent as `If-Match` with changes."""
     caller = caller_of(request)
-    found = await visible(parts_of(request).registry, caller, id, tenant_id)
-    return tagged(found, found.revision, if_none_match)
+    found = await read_visible(parts_of(request).registry, caller, id, tenant_id)
+    return tagged_response(found, found.revision, if_none_match)
 
 
 @route("PUT", "/v1/hooks/{id:str}", scope="hooks:manage", summary="Replace a hook definition", errors=[409, 412])
@@ -110,9 +114,9 @@ async def replace_hook(
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
 ) -> Response[HookDefinition]:
-    """What a GET has given may be sent back. Fields that are left out get their defaults."""
-    found = await changeable(parts_of(request).registry, caller_of(request), id, tenant_id)
-    return await change(request, found, if_match, replacing(data, found))
+    """Replace a definition. The body of a GET may be sent back; fields that are left out get their defaults."""
+    found = await read_changeable(parts_of(request).registry, caller_of(request), id, tenant_id)
+    return await apply_changes(request, found, if_match, build_changes(data, found))
 
 
 @route("PATCH", "/v1/hooks/{id:str}", scope="hooks:manage", summary="Change a hook definition", errors=[409, 412])
@@ -123,12 +127,12 @@ async def change_hook(
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
 ) -> Response[HookDefinition]:
-    """Fields that are left out stay as they are."""
-    found = await changeable(parts_of(request).registry, caller_of(request), id, tenant_id)
-    return await change(request, found, if_match, msgspec.to_builtins(data))
+    """Change fields of a definition. Fields that are left out stay as they are."""
+    found = await read_changeable(parts_of(request).registry, caller_of(request), id, tenant_id)
+    return await apply_changes(request, found, if_match, msgspec.to_builtins(data))
 
 
-@route("PUT", "/v1/hooks/{id:str}/toggle", scope="hooks:manage", summary="Switch a hook on or off", errors=[409, 412])
+@route("PUT", "/v1/hooks/{id:str}/toggle", scope="hooks:manage", summary="Enable or disable a hook", errors=[409, 412])
 async def toggle_hook(
     request: Req,
     id: Id,  # noqa: A002
@@ -136,12 +140,12 @@ async def toggle_hook(
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
 ) -> Response[HookDefinition]:
-    """Those that stand in a file can be switched too."""
+    """Enable or disable a definition. This works for definitions in files, too."""
     registry, caller = parts_of(request).registry, caller_of(request)
-    found = await changeable(registry, caller, id, tenant_id)
+    found = await read_changeable(registry, caller, id, tenant_id)
     switch = partial(registry.set_enabled, id, data.enabled, tenant_id=found.tenant_id, actor=caller.actor)
-    stored = await if_it_matches(if_match, switch)
-    return tagged(stored, stored.revision)
+    stored = await change_if_match(if_match, switch)
+    return tagged_response(stored, stored.revision)
 
 
 @route(
@@ -158,11 +162,11 @@ async def delete_hook(
     tenant_id: TenantId = None,
     if_match: IfMatch = None,
 ) -> None:
-    """Those that stand in a file can only be switched off."""
+    """Delete a definition. A definition in a file can only be disabled."""
     registry, caller = parts_of(request).registry, caller_of(request)
-    found = await changeable(registry, caller, id, tenant_id)
+    found = await read_changeable(registry, caller, id, tenant_id)
     delete = partial(registry.delete, id, tenant_id=found.tenant_id, actor=caller.actor)
-    await if_it_matches(if_match, delete)
+    await change_if_match(if_match, delete)
 
 
 @route("POST", "/v1/hooks/{id:str}/test", scope="hooks:manage", summary="Try a hook out on a sample", errors=[409])
@@ -172,61 +176,61 @@ async def try_hook(
     data: JSONBody[Trial | None] = None,
     tenant_id: TenantId = None,
 ) -> DryRun:
-    """Apart from everything: nothing is logged, counted or stored. Without a body, on a sample that is made up."""
+    """Try a hook out on a sample. Nothing is logged, counted or stored. Without a body, a sample is made up."""
     registry, caller = parts_of(request).registry, caller_of(request)
     data = data or Trial()
-    found = await changeable(registry, caller, id, tenant_id)
+    found = await read_changeable(registry, caller, id, tenant_id)
     return await registry.dry_run(id, data.sample, tenant_id=found.tenant_id, timeout=data.timeout)
 
 
-async def visible(registry: Registry, caller: Caller, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
-    """A definition that the caller sees.
+async def read_visible(registry: Registry, caller: Caller, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
+    """Read a definition that the caller may see.
 
     Raises:
-        ApiError: 404, if it is somebody else's.
+        ApiError: 404, if it is another tenant's.
     """
     found = await registry.get(id, caller.tenant(tenant_id))
     if tenant_id is not None and found.tenant_id != tenant_id:
-        raise not_found()
+        raise not_found_error()
     caller.check_visible(found.tenant_id)
     return found
 
 
-async def changeable(registry: Registry, caller: Caller, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
-    """A definition that the caller sees and may change.
+async def read_changeable(registry: Registry, caller: Caller, id: str, tenant_id: str | None) -> HookDefinition:  # noqa: A002
+    """Read a definition that the caller may see and change.
 
     Raises:
-        ApiError: 404, if it is somebody else's; 403, if it is the system's.
+        ApiError: 404, if it is another tenant's; 403, if it is the system's.
     """
-    found = await visible(registry, caller, id, tenant_id)
+    found = await read_visible(registry, caller, id, tenant_id)
     caller.check_writable(found.tenant_id)
     return found
 
 
-async def change(
+async def apply_changes(
     request: Req, found: HookDefinition, if_match: str | None, changes: Mapping[str, Any]
 ) -> Response[HookDefinition]:
-    """Change fields of a definition."""
+    """Change fields of a definition if its revision matches `If-Match`."""
     registry, actor = parts_of(request).registry, caller_of(request).actor
     update = partial(registry.update, found.id, changes, tenant_id=found.tenant_id, actor=actor)
-    stored = await if_it_matches(if_match, update)
-    return tagged(stored, stored.revision)
+    stored = await change_if_match(if_match, update)
+    return tagged_response(stored, stored.revision)
 
 
-class Write(Protocol[Answer]):
-    """A change of a definition, if that has a revision."""
+class RevisionChange(Protocol[Answer]):
+    """A change of a definition that is made only if the definition has a given revision."""
 
     async def __call__(self, *, if_revision: int | None) -> Answer:
-        """Make it."""
+        """Make the change."""
         ...
 
 
-async def if_it_matches(if_match: str | None, write: Write[Answer]) -> Answer:
-    """Make a change if what is stored has one of the tags of an `If-Match`.
+async def change_if_match(if_match: str | None, write: RevisionChange[Answer]) -> Answer:
+    """Make a change if the stored definition has one of the tags of an `If-Match`.
 
     Raises:
-        ApiError: 412, if none of them is a tag of a definition, so that none can have it.
-        DefinitionConflictError: If it has another one.
+        ApiError: 412, if none of the tags is one of this server.
+        DefinitionConflictError: If the definition has another revision.
 
     Source:
         RFC 9110, 13.1.1: `*` matches what exists, a list if any of it does; a weak tag never does.

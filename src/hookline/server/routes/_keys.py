@@ -1,4 +1,4 @@
-"""Routes of those who look after keys: the keys, and the audit."""
+"""Routes of API keys and of the audit log."""
 
 from __future__ import annotations
 
@@ -8,32 +8,30 @@ import msgspec
 from litestar import Response
 from litestar.params import JSONBody, QueryParameter
 
-from hookline.server._audit import AuditEntry, audit_page
-from hookline.server._callers import Req, Scope, caller_of, not_found
+from hookline.server._audit import AuditEntry, read_audit
+from hookline.server._callers import Req, Scope, caller_of, not_found_error
 from hookline.server._keys import ApiKey, NewApiKey
 from hookline.server._parts import parts_of
 from hookline.server._problems import ApiError
-from hookline.server.routes._shared import LARGEST, Cursor, Id, Limit, TenantId, Words, paged, route
+from hookline.server.routes._shared import LARGEST, Cursor, Id, Limit, TenantId, Words, page_response, route
 from hookline.store import Page
 
 __all__ = ["KEY_ROUTES"]
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
-Number = Annotated[
-    int | None, QueryParameter(ge=0, le=LARGEST, description="Where the part begins: the cursor of the one before.")
-]
+Number = Annotated[int | None, QueryParameter(ge=0, le=LARGEST, description="The cursor of the page before.")]
 
 
 class KeyBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A key that is to be made.
+    """The body of a request that creates a key.
 
     Attributes:
-        name: What people call it.
-        scopes: What it allows; nothing that the key of the request does not allow.
-        tenant_id: Whose it is; that of the request's key unless given. `""` is the system.
-        expires_in_seconds: After which it ends by itself; when the key of the request does, unless given. No later than
-            that.
+        name: A name for people.
+        scopes: The scopes of the key; the key of the request has to have each of them.
+        tenant_id: The tenant that owns the key; that of the request's key by default. `""` is the system.
+        expires_in_seconds: Seconds until the key expires; by default, and at the latest, when the key of the request
+            expires.
     """
 
     name: Name
@@ -46,14 +44,14 @@ class KeyBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
 async def list_keys(
     request: Req, tenant_id: TenantId = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Response[Page[ApiKey]]:
-    """Those that have ended too; never what they are."""
+    """List API keys, including expired and revoked ones. The keys themselves are never shown."""
     tenant = caller_of(request).tenant(tenant_id)
-    return paged(request, await parts_of(request).keys.page(tenant, cursor=cursor, limit=limit))
+    return page_response(request, await parts_of(request).keys.page(tenant, cursor=cursor, limit=limit))
 
 
-@route("POST", "/v1/keys", scope="hooks:admin", summary="Make an API key", errors=[404], status_code=201)
+@route("POST", "/v1/keys", scope="hooks:admin", summary="Create an API key", errors=[404], status_code=201)
 async def create_key(request: Req, data: JSONBody[KeyBody]) -> NewApiKey:
-    """The answer shows the key, this once."""
+    """Create an API key. The response shows the key, only this once."""
     caller = caller_of(request)
     owner = caller.own(data.tenant_id)
     more = sorted(set(data.scopes) - caller.scopes)
@@ -73,21 +71,21 @@ async def create_key(request: Req, data: JSONBody[KeyBody]) -> NewApiKey:
     )
 
 
-@route("DELETE", "/v1/keys/{id:str}", scope="hooks:admin", summary="End an API key", status_code=204)
+@route("DELETE", "/v1/keys/{id:str}", scope="hooks:admin", summary="Revoke an API key", status_code=204)
 async def revoke_key(request: Req, id: Id) -> None:  # noqa: A002
-    """It stops working within a second, in all processes."""
+    """Revoke an API key. It stops working within one second, in all processes."""
     caller = caller_of(request)
     if not await parts_of(request).keys.revoke(id, caller.tenant(), actor=caller.actor):
-        raise not_found()
+        raise not_found_error()
 
 
-@route("GET", "/v1/audit", scope="hooks:admin", summary="Read who has changed what", errors=[404])
+@route("GET", "/v1/audit", scope="hooks:admin", summary="List the audit log", errors=[404])
 async def list_audit(
     request: Req, tenant_id: TenantId = None, cursor: Number = None, limit: Limit = 50
 ) -> Response[Page[AuditEntry]]:
-    """The newest first."""
+    """List the entries of the audit log, newest first."""
     tenant = caller_of(request).tenant(tenant_id)
-    return paged(request, await audit_page(parts_of(request).store, tenant, cursor=cursor, limit=limit))
+    return page_response(request, await read_audit(parts_of(request).store, tenant, cursor=cursor, limit=limit))
 
 
 KEY_ROUTES = [list_keys, create_key, revoke_key, list_audit]

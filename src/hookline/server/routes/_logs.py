@@ -1,4 +1,4 @@
-"""Routes of what hooks did: the log of executions, and statistics."""
+"""Routes of the log of hook executions and of its statistics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from litestar import Response
 from litestar.params import QueryParameter
 
 from hookline.registry import ExecutionRow, Grouping, Statistic
-from hookline.server._callers import Req, caller_of, not_found
+from hookline.server._callers import Req, caller_of, not_found_error
 from hookline.server._parts import parts_of
 from hookline.server.routes._shared import (
     Cursor,
@@ -20,7 +20,7 @@ from hookline.server.routes._shared import (
     Since,
     TenantId,
     Until,
-    paged,
+    page_response,
     route,
 )
 from hookline.signals import ExecutionStatus
@@ -28,11 +28,11 @@ from hookline.store import Page
 
 __all__ = ["LOG_ROUTES"]
 
-Status = Annotated[ExecutionStatus | None, QueryParameter(description="That ended so.")]
-By = Annotated[Grouping, QueryParameter(description="What is added up together.")]
+Status = Annotated[ExecutionStatus | None, QueryParameter(description="Only with this status.")]
+By = Annotated[Grouping, QueryParameter(description="The grouping.")]
 
 
-@route("GET", "/v1/hooks/logs", scope="hooks:read", summary="Read what hooks did", errors=[404])
+@route("GET", "/v1/hooks/logs", scope="hooks:read", summary="List hook executions", errors=[404])
 async def list_logs(
     request: Req,
     tenant_id: TenantId = None,
@@ -45,7 +45,7 @@ async def list_logs(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Response[Page[ExecutionRow]]:
-    """One row for each call that was led through hooks, what ended last first."""
+    """List the log: one row for each call that passed hooks, newest first."""
     tenant = caller_of(request).tenant(tenant_id)
     page = await parts_of(request).log.logs(
         tenant,
@@ -58,19 +58,19 @@ async def list_logs(
         cursor=cursor,
         limit=limit,
     )
-    return paged(request, page)
+    return page_response(request, page)
 
 
-@route("GET", "/v1/hooks/logs/{id:str}", scope="hooks:read", summary="Read what hooks did about one call")
+@route("GET", "/v1/hooks/logs/{id:str}", scope="hooks:read", summary="Read the hook executions of one call")
 async def read_log(request: Req, id: Id) -> ExecutionRow:  # noqa: A002
-    """With what each hook did, in its own time."""
+    """Read a row of the log, with the status and duration of each hook."""
     found = await parts_of(request).log.log(id, caller_of(request).tenant())
     if found is None:
-        raise not_found()
+        raise not_found_error()
     return found
 
 
-@route("GET", "/v1/hooks/stats", scope="hooks:read", summary="Add up what hooks did", errors=[404])
+@route("GET", "/v1/hooks/stats", scope="hooks:read", summary="Summarize hook executions", errors=[404])
 async def read_statistics(
     request: Req,
     tenant_id: TenantId = None,
@@ -79,7 +79,7 @@ async def read_statistics(
     since: Since = None,
     by: By = "hook",
 ) -> list[Statistic]:
-    """Counts and durations, by hook, point, tenant or minute."""
+    """Summarize hook executions: counts and p50/p95/p99 latencies, by hook, point, tenant or minute."""
     tenant = caller_of(request).tenant(tenant_id)
     return await parts_of(request).log.statistics(tenant, hook_id=hook_id, point=point, since=since, by=by)
 

@@ -1,4 +1,4 @@
-"""Routes of operations: those that there are, and their events."""
+"""Routes of operations and their events."""
 
 from __future__ import annotations
 
@@ -11,25 +11,23 @@ from litestar.params import QueryParameter
 from sqlalchemy import select
 
 from hookline.events import CompletionReason, HookType
-from hookline.server._callers import Caller, Req, caller_of, not_found
-from hookline.server._parts import Parts, parts_of
-from hookline.server.routes._shared import LARGEST, Cursor, Id, Limit, TenantId, paged, route
+from hookline.server._callers import Caller, Req, caller_of, not_found_error
+from hookline.server._parts import ServerParts, parts_of
+from hookline.server.routes._shared import LARGEST, Cursor, Id, Limit, TenantId, page_response, route
 from hookline.store import Page, StoredOperation, events
 
-__all__ = ["OPERATION_ROUTES", "After", "StoredEvent", "check_events_visible", "visible_operation"]
+__all__ = ["OPERATION_ROUTES", "After", "StoredEvent", "check_events_visible", "read_visible_operation"]
 
-Status = Annotated[
-    CompletionReason | Literal["running"] | None, QueryParameter(description="Only those of this status.")
-]
-After = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="Only those with a greater number.")]
+Status = Annotated[CompletionReason | Literal["running"] | None, QueryParameter(description="Only with this status.")]
+After = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="Only events with a greater number.")]
 
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An event of an operation.
 
     Attributes:
-        number: Its place among the events of the operation, from 1.
-        type: Which of the sixteen.
+        number: The number of the event in its operation, from 1.
+        type: The type of the event.
         time_unix_nano: When it happened, in nanoseconds since 1970.
         event: The event.
     """
@@ -41,11 +39,11 @@ class StoredEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some events of an operation.
+    """A page of events of an operation.
 
     Attributes:
         items: The events, in order.
-        cursor: Number of the last of them, to be given as `after`; `None` if there are no more now.
+        cursor: The number of the last event, to be sent as `after`; `None` if there are no more now.
     """
 
     items: list[StoredEvent]
@@ -56,25 +54,25 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
 async def list_operations(
     request: Req, tenant_id: TenantId = None, status: Status = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Response[Page[StoredOperation]]:
-    """The newest first."""
+    """List operations, newest first."""
     tenant = caller_of(request).tenant(tenant_id)
-    return paged(request, await parts_of(request).store.operations(tenant, status, cursor=cursor, limit=limit))
+    return page_response(request, await parts_of(request).store.operations(tenant, status, cursor=cursor, limit=limit))
 
 
 @route("GET", "/v1/operations/{id:str}", scope="operations:read", summary="Read an operation")
 async def read_operation(request: Req, id: Id) -> StoredOperation:  # noqa: A002
-    """What is known of it, but for its conversation and its events."""
-    return await visible_operation(parts_of(request), caller_of(request), id)
+    """Read the summary of an operation, without its conversation and its events."""
+    return await read_visible_operation(parts_of(request), caller_of(request), id)
 
 
-@route("GET", "/v1/operations/{id:str}/events", scope="operations:read", summary="Read events of an operation")
+@route("GET", "/v1/operations/{id:str}/events", scope="operations:read", summary="List events of an operation")
 async def list_events(
     request: Req,
     id: Id,  # noqa: A002
     after: After = 0,
     limit: Limit = 100,
 ) -> Response[EventPage]:
-    """In order; also of runs whose state is not kept here."""
+    """List events of an operation, in order, also of runs whose state is not stored here."""
     parts = parts_of(request)
     await check_events_visible(parts, caller_of(request), id)
     found = await parts.store.events_of(id, after=after, limit=limit + 1)
@@ -94,27 +92,27 @@ async def list_events(
     return Response(EventPage(items=items, cursor=items[-1].number if headers else None), headers=headers)
 
 
-async def visible_operation(parts: Parts, caller: Caller, id: str) -> StoredOperation:  # noqa: A002
-    """An operation that the caller sees.
+async def read_visible_operation(parts: ServerParts, caller: Caller, id: str) -> StoredOperation:  # noqa: A002
+    """Read an operation that the caller may see.
 
     Raises:
-        ApiError: 404, if there is none, or it is somebody else's.
+        ApiError: 404, if there is no such operation, or it is another tenant's.
     """
     found = await parts.store.operation(id)
     if found is None:
-        raise not_found()
+        raise not_found_error()
     caller.check_visible(found.tenant_id)
     return found
 
 
-async def check_events_visible(parts: Parts, caller: Caller, id: str) -> Literal["kept", "heard"]:  # noqa: A002
-    """Refuse events of somebody else's operation.
+async def check_events_visible(parts: ServerParts, caller: Caller, id: str) -> Literal["kept", "heard"]:  # noqa: A002
+    """Raise unless the caller may see the events of an operation.
 
     Returns:
-        Whether the operation is kept here too, or only its events are heard.
+        `"kept"` if the state of the operation is stored here, `"heard"` if only its events are.
 
     Raises:
-        ApiError: 404, if there are none, or they are somebody else's.
+        ApiError: 404, if there are no such events, or they are another tenant's.
     """
     operation = await parts.store.operation(id)
     if operation is not None:
@@ -124,7 +122,7 @@ async def check_events_visible(parts: Parts, caller: Caller, id: str) -> Literal
         query = select(events.c.tenant_id).where(events.c.operation_id == id).limit(1)
         tenant_id = (await connection.execute(query)).scalar()
     if tenant_id is None:
-        raise not_found()
+        raise not_found_error()
     caller.check_visible(tenant_id)
     return "heard"
 

@@ -1,4 +1,4 @@
-"""How routes are declared, and what many of them share: parameters, pages, and the errors that they name."""
+"""Declare routes, and what they share: parameters, pages, entity tags and descriptions of errors."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ __all__ = [
     "TenantId",
     "Until",
     "Words",
-    "described",
-    "paged",
+    "describe_status",
+    "page_response",
     "route",
-    "tagged",
+    "tagged_response",
 ]
 
 T = TypeVar("T")
@@ -49,29 +49,29 @@ T = TypeVar("T")
 VISIBLE = r"^[^\x00-\x1f\x7f]*$(?!\n)"
 LATEST = 1e11
 LARGEST = 2**53 - 1
-"""The largest number that all who read JSON read as it is."""
+"""The largest integer that every JSON parser reads exactly."""
 _METHODS: dict[str, Any] = {"GET": get, "POST": post, "PUT": put, "PATCH": patch, "DELETE": delete}
 _MEANINGS = {
-    204: "It has ended, and there is nothing more to come.",
-    304: "It has not changed.",
-    400: "The request cannot be read.",
-    401: "There is no valid API key with it.",
-    403: "The key does not allow it, or a hook has refused it.",
-    404: "There is nothing of that id, or it is somebody else's.",
-    408: "The headers, or the body, did not come in time.",
-    409: "It does not go with what is there, or the same request is under way.",
-    412: "It was changed meanwhile.",
+    204: "The operation has ended, and there are no more events.",
+    304: "The object has not changed.",
+    400: "The request cannot be parsed.",
+    401: "The request has no valid API key.",
+    403: "The key does not allow the request, or a hook has refused it.",
+    404: "There is no such object, or it is another tenant's.",
+    408: "The headers or the body did not arrive in time.",
+    409: "The request conflicts with the stored state, or the same request is under way.",
+    412: "The object was changed meanwhile.",
     413: "The body is too large.",
-    422: "The request is not as it must be.",
-    429: "Too many requests of this key, or of its tenant, or too many streams.",
+    422: "The request is invalid.",
+    429: "Too many requests of this key or its tenant, or too many streams.",
     431: "The address and the headers are too large.",
-    500: "Something went wrong in the server, or in a hook that had to judge the request.",
-    503: "The database, or a part of this server, cannot be reached, or it has as many connections as it takes.",
+    500: "An internal error, or a hook that had to judge the request has failed.",
+    503: "The database or a part of this server cannot be reached, or the server has too many connections.",
 }
 ALWAYS = (400, 408, 431, 500, 503)
-"""What any request may be answered with."""
+"""Statuses of errors that any request may get."""
 WITH_KEY = (401, 403, 422, 429)
-"""What a request may be answered with that needs a key."""
+"""Statuses of errors that a request with a key may get."""
 
 if TYPE_CHECKING:
     PointName: TypeAlias = str
@@ -82,12 +82,10 @@ else:
 
 Id: TypeAlias = Annotated[str, PathParameter(min_length=1, max_length=400, pattern=VISIBLE)]
 Words: TypeAlias = Annotated[str, msgspec.Meta(max_length=400, pattern=VISIBLE)]
-Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=1000, description="How many at most.")]
+Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=1000, description="Number of items at most.")]
 Cursor: TypeAlias = Annotated[
     str | None,
-    QueryParameter(
-        min_length=1, max_length=2000, pattern=VISIBLE, description="Where it begins: the cursor of the part before."
-    ),
+    QueryParameter(min_length=1, max_length=2000, pattern=VISIBLE, description="The cursor of the page before."),
 ]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=LATEST)]
 TenantId: TypeAlias = Annotated[
@@ -96,7 +94,7 @@ TenantId: TypeAlias = Annotated[
         name="tenantId",
         max_length=400,
         pattern=VISIBLE,
-        description="The tenant; '' is the system. Who does not see all may only name its own.",
+        description="The tenant; '' is the system. A key that does not see all tenants may only name its own.",
     ),
 ]
 HookId: TypeAlias = Annotated[
@@ -107,19 +105,20 @@ OperationId: TypeAlias = Annotated[
     QueryParameter(name="operationId", max_length=400, pattern=VISIBLE, description="Only of this operation."),
 ]
 LogPoint: TypeAlias = Annotated[
-    Logged | None, QueryParameter(name="point", description="At this point: a call, or an event.")
+    Logged | None, QueryParameter(name="point", description="Only at this point: a call, or an event.")
 ]
 Since: TypeAlias = Annotated[
-    float | None, QueryParameter(ge=0, le=LATEST, description="From this time on, in seconds since 1970.")
+    float | None, QueryParameter(ge=0, le=LATEST, description="From this time on, in unix seconds.")
 ]
 Until: TypeAlias = Annotated[
-    float | None, QueryParameter(ge=0, le=LATEST, description="Before this time, in seconds since 1970.")
+    float | None, QueryParameter(ge=0, le=LATEST, description="Before this time, in unix seconds.")
 ]
 IfMatch: TypeAlias = Annotated[
-    str | None, HeaderParameter(name="If-Match", max_length=1000, description="Only if that is its ETag.")
+    str | None, HeaderParameter(name="If-Match", max_length=1000, description="Only if the object has this ETag.")
 ]
 IfNoneMatch: TypeAlias = Annotated[
-    str | None, HeaderParameter(name="If-None-Match", max_length=1000, description="Only if that is not its ETag.")
+    str | None,
+    HeaderParameter(name="If-None-Match", max_length=1000, description="Only if the object has another ETag."),
 ]
 
 
@@ -137,14 +136,14 @@ def route(
     """Declare a route.
 
     Args:
-        method: Its method.
-        path: Its address.
-        scope: What a key must allow; `None` if none is needed.
-        summary: What it does.
-        errors: Statuses that it may answer with, beside its own and those of all routes.
+        method: The HTTP method.
+        path: The path.
+        scope: The scope that a key has to have; `None` if no key is needed.
+        summary: What the route does.
+        errors: Statuses of errors that it may answer with, besides those of all routes.
         unchanged: Whether it may answer with 304.
-        status_code: Of its answer.
-        more: What else the framework is to know.
+        status_code: The status of its response.
+        more: Further arguments for Litestar.
     """
     statuses = {*errors, *ALWAYS, *(WITH_KEY if scope is not None else ()), *((304,) if unchanged else ())}
     if method in ("POST", "PUT", "PATCH"):
@@ -157,7 +156,7 @@ def route(
         path,
         opt={"scope": scope},
         summary=summary,
-        responses={status: described(status) for status in sorted(statuses)},
+        responses={status: describe_status(status) for status in sorted(statuses)},
         security=[{"key": []}] if scope is not None else [{}],
         status_code=status_code,
         **more,
@@ -165,8 +164,8 @@ def route(
     return declared
 
 
-def described(status: int) -> ResponseSpec:
-    """How the description of the API tells of an answer that is none of the usual ones."""
+def describe_status(status: int) -> ResponseSpec:
+    """Describe a status for the OpenAPI description."""
     if status in (204, 304):
         return ResponseSpec(data_container=None, description=_MEANINGS[status])
     return ResponseSpec(
@@ -174,8 +173,8 @@ def described(status: int) -> ResponseSpec:
     )
 
 
-def paged(request: Req, page: Page[T]) -> Response[Page[T]]:
-    """A part of a list, with a link to the next one (RFC 8288)."""
+def page_response(request: Req, page: Page[T]) -> Response[Page[T]]:
+    """Build the response for a page, with a link to the next page (RFC 8288)."""
     headers = {}
     if page.cursor is not None:
         query = [pair for pair in parse_qsl(request.scope["query_string"].decode("latin-1")) if pair[0] != "cursor"]
@@ -184,16 +183,16 @@ def paged(request: Req, page: Page[T]) -> Response[Page[T]]:
     return Response(page, headers=headers)
 
 
-def tagged(content: T, revision: int, given: str | None = None) -> Response[T]:
-    """An answer that a client may keep, ask for again by its tag, and change if it has not changed.
+def tagged_response(content: T, revision: int, given: str | None = None) -> Response[T]:
+    """Build a response with an `ETag`, or 304 if the client has it already.
 
     Args:
-        content: What is answered.
-        revision: Of that.
-        given: The tags that the client has already.
+        content: The content of the response.
+        revision: The revision of the content.
+        given: The `If-None-Match` of the request.
     """
-    # Encoded here, so that it is done once, for the tag and for the answer. A revision is not enough: what stands in a
-    # file has none, and what is said of a definition may differ between processes.
+    # Encoded here, once for both the tag and the response. The revision alone is no tag: a definition in a file has
+    # none, and the `problem` of a definition may differ between processes.
     encoded: Any = msgspec.json.encode(content)
     tag = f'"{revision}-{crc32(encoded):08x}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}

@@ -1,4 +1,4 @@
-"""Routes that go on: events of an operation as they come, and operations as they change (server-sent events)."""
+"""Routes of server-sent events: the events of an operation as they come, and operations as they change."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from litestar.response import Stream
 
 from hookline.errors import StoreUnavailableError
 from hookline.server._callers import Caller, Req, caller_of
-from hookline.server._parts import Parts, parts_of
+from hookline.server._parts import ServerParts, parts_of
 from hookline.server._problems import ApiError
 from hookline.server.routes._operations import After, check_events_visible
 from hookline.server.routes._shared import Id, TenantId, route
 
-__all__ = ["STREAM_ROUTES", "event_stream", "operation_changes", "operation_events"]
+__all__ = ["STREAM_ROUTES", "operation_changes", "operation_events", "stream_response"]
 
 MEDIA_TYPE = "text/event-stream"
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 SILENCE_SECONDS = 15.0
-"""After which something is sent, so that nobody on the way takes the connection for dead."""
-TOGETHER = 500
+"""Seconds of silence after which a comment is sent, so that no proxy closes the connection."""
+BATCH_SIZE = 500
 LIVE = ("running", "waiting_for_human")
 PING = b": ping\n\n"
 
 LastEventId = Annotated[
-    str | None, HeaderParameter(name="Last-Event-ID", max_length=100, description="Go on after the event of this id.")
+    str | None,
+    HeaderParameter(name="Last-Event-ID", max_length=100, description="Continue after the event of this id."),
 ]
 
 
@@ -48,18 +49,18 @@ async def stream_operation(
     after: After = 0,
     last_event_id: LastEventId = None,
 ) -> Stream:
-    """First those that there are, then those that come. `id` is the number of an event, `event` its type.
+    """Stream the events of an operation: the stored ones, then new ones. `id` is an event's number, `event` its type.
 
-    Ends with an event `end` when the operation has ended; who comes back after that one gets 204.
+    The stream ends with an event `end` when the operation has ended; a client that reconnects after it gets 204.
     """
     parts, caller = parts_of(request), caller_of(request)
     kept = await check_events_visible(parts, caller, id) == "kept"
-    after = max(after, _number(last_event_id))
+    after = max(after, _parse_number(last_event_id))
     if kept and last_event_id is not None:
         operation = await parts.store.operation(id)
         if operation is not None and operation.status not in LIVE and operation.events <= after:
             return Stream((), status_code=204)
-    return event_stream(request, operation_events(parts, caller, id, after=after, kept=kept))
+    return stream_response(request, operation_events(parts, caller, id, after=after, kept=kept))
 
 
 @route(
@@ -71,42 +72,42 @@ async def stream_operation(
     errors=[404],
 )
 async def stream_operations(request: Req, tenant_id: TenantId = None, last_event_id: LastEventId = None) -> Stream:
-    """Each event `operation` has an operation as it is now, as `GET /v1/operations/{id}` shows it.
+    """Stream operations as they change; each event `operation` has one as `GET /v1/operations/{id}` returns it.
 
-    Of states that follow each other quickly only the last one is certain to be sent. Who comes back with the id of the
-    last event is told what has changed since; some of it perhaps once more.
+    Of states that follow each other quickly, only the last one is certain to be sent. A client that reconnects with the
+    id of the last event gets the changes since; some of them may be repeated.
     """
     parts, caller = parts_of(request), caller_of(request)
     tenant = caller.tenant(tenant_id)
-    return event_stream(request, operation_changes(parts, caller, tenant, since=_position(last_event_id)))
+    return stream_response(request, operation_changes(parts, caller, tenant, since=_parse_position(last_event_id)))
 
 
-def event_stream(request: Req, parts_of_it: AsyncIterator[bytes]) -> Stream:
-    """An answer of server-sent events.
+def stream_response(request: Req, parts_of_it: AsyncIterator[bytes]) -> Stream:
+    """Build a response of server-sent events.
 
     Raises:
-        ApiError: 429, if the key of the request has as many open as it may have.
+        ApiError: 429, if the key of the request has too many streams open.
     """
     parts_of(request).streams.open(request)
     return Stream(parts_of_it, media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 
 
 async def operation_events(
-    parts: Parts,
+    parts: ServerParts,
     caller: Caller,
     id: str,  # noqa: A002
     *,
     after: int,
     kept: bool,
 ) -> AsyncIterator[bytes]:
-    """Events of an operation, as server-sent events.
+    """Yield the events of an operation as server-sent events.
 
     Args:
-        parts: What the server is made of.
-        caller: Who listens; it ends when their key does.
-        id: The operation.
-        after: Only those with a greater number.
-        kept: Whether the operation itself is kept, so that its end is known.
+        parts: The parts of the server.
+        caller: The listener; the stream ends when its key expires or is revoked.
+        id: The id of the operation.
+        after: Only events with a greater number.
+        kept: Whether the state of the operation is stored, so that its end is known.
     """
     yield b"retry: 1000\n\n"
     heard = monotonic()
@@ -114,15 +115,15 @@ async def operation_events(
         try:
             if not await parts.keys.still(caller):
                 return
-            # Whether it has ended is asked before its events: so none is missed that comes between the two.
+            # The operation is read before its events, so that no event between the two queries is missed.
             operation = await parts.store.operation(id) if kept else None
-            found = await parts.store.events_of(id, after=after, limit=TOGETHER)
+            found = await parts.store.events_of(id, after=after, limit=BATCH_SIZE)
         except StoreUnavailableError:
             return
         for entry in found:
             yield b"id: %d\nevent: %b\ndata: %b\n\n" % (entry.number, entry.type.encode(), entry.wire)
             after, heard = entry.number, monotonic()
-        if len(found) == TOGETHER:
+        if len(found) == BATCH_SIZE:
             continue
         if operation is not None and operation.status not in LIVE:
             yield b"id: %d\nevent: end\ndata: %b\n\n" % (after, msgspec.json.encode(operation))
@@ -130,19 +131,19 @@ async def operation_events(
         if monotonic() - heard > SILENCE_SECONDS:
             heard = monotonic()
             yield PING
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def operation_changes(
-    parts: Parts, caller: Caller, tenant_id: str | None, *, since: float | None
+    parts: ServerParts, caller: Caller, tenant_id: str | None, *, since: float | None
 ) -> AsyncIterator[bytes]:
-    """Operations as they change, as server-sent events.
+    """Yield operations as they change, as server-sent events.
 
     Args:
-        parts: What the server is made of.
-        caller: Who listens; it ends when their key does.
-        tenant_id: Only those of this tenant.
-        since: Begin with what has changed since this position.
+        parts: The parts of the server.
+        caller: The listener; the stream ends when its key expires or is revoked.
+        tenant_id: Only operations of this tenant.
+        since: Start with the changes since this position.
     """
     yield b"retry: 1000\n\n"
     heard = monotonic()
@@ -162,7 +163,7 @@ async def operation_changes(
         return
 
 
-def _number(last_event_id: str | None) -> int:
+def _parse_number(last_event_id: str | None) -> int:
     if not last_event_id:
         return 0
     if last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 19:
@@ -170,7 +171,7 @@ def _number(last_event_id: str | None) -> int:
     raise ApiError(422, "last_event_id", "Last-Event-ID is not one that this stream has given.")
 
 
-def _position(last_event_id: str | None) -> float | None:
+def _parse_position(last_event_id: str | None) -> float | None:
     if not last_event_id:
         return None
     try:

@@ -1,4 +1,4 @@
-"""`Door`: what a request for the page passes first: who asks, their allowance, and the hooks for requests."""
+"""`PageGate`: middleware of the page that reads the session, limits rates, and runs the hooks for requests."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from hookline.errors import StoreUnavailableError
 from hookline.server._problems import MEDIA_TYPE, ApiError
 from hookline.server._rates import RateLimits, check_allowance
 from hookline.server._request_hooks import RequestHooks
-from hookline.server.page._frame import COOKIE, PREFIX, Frame
+from hookline.server.page._context import COOKIE, PREFIX, PageContext
 
-__all__ = ["Door"]
+__all__ = ["PageGate"]
 
 STATIC = f"{PREFIX}/static/"
 UNHOOKED = (f"{PREFIX}/sign-in", f"{PREFIX}/sign-out")
-"""Whom a hook keeps from everything can still sign out, and in with another key."""
+"""Paths without hooks, so that a person whom a hook refuses everything can still sign out, or in with another key."""
 
 
-class Door:
-    """Finds out who is signed in, counts what they ask for, and leads it through the hooks, as that of a key is.
+class PageGate:
+    """ASGI middleware that reads the session of a request, limits its rate, and runs it through the request hooks.
 
-    The page finds in `scope["state"]`: `hookline_session`, if there is one, `hookline_caller`, if somebody is signed
-    in, and `hookline_refused`, the error to show, if there is nothing else to be done.
+    The page finds in `scope["state"]`: `hookline_session`, if there is one, `hookline_caller`, if a person is signed
+    in, and `hookline_refused`, the error to show, if the request was refused.
 
     Args:
-        page: What is behind it.
-        frame: What all views of the page have in common.
-        rates: How many requests somebody may send.
+        page: The application behind it.
+        context: The context of the page's views.
+        rates: The rate limits.
     """
 
-    def __init__(self, page: App, frame: Frame, *, rates: RateLimits) -> None:
-        self._page, self._frame, self._rates = page, frame, rates
-        self._hooked = RequestHooks(page, frame.parts)
+    def __init__(self, page: App, context: PageContext, *, rates: RateLimits) -> None:
+        self._page, self._context, self._rates = page, context, rates
+        self._hooked = RequestHooks(page, context.parts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered."""
+        """Pass a request on, with its session or with the error to show."""
         path, state = scope["path"], scope["state"]
         if path.startswith(STATIC):
             await self._page(scope, receive, send)
@@ -47,35 +47,35 @@ class Door:
         if "hookline_refused" in state or "hookline_caller" not in state or path in UNHOOKED:
             await self._page(scope, receive, send)
             return
-        before, answer = {**state}, _Answer(send)
+        before, answer = {**state}, _HeldAnswer(send)
         await self._hooked(scope, receive, answer.send)
         if answer.refused is not None:
-            scope["state"] = before | {"hookline_refused": answer.refusal()}
+            scope["state"] = before | {"hookline_refused": answer.to_error()}
             await self._page(scope, receive, send)
 
     async def _admit(self, scope: Scope) -> None:
         state = scope["state"]
-        session = self._frame.sessions.read(_cookie(state["hookline_cookies"]))
+        session = self._context.sessions.read(_cookie(state["hookline_cookies"]))
         if session is not None and session.caller is None:
             state["hookline_session"] = session
-        elif session is not None and session.caller is not None and await self._frame.holds(session):
+        elif session is not None and session.caller is not None and await self._context.is_signed_in(session):
             state |= {"hookline_session": session, "hookline_caller": session.caller}
             check_allowance(self._rates.take(session.caller))
             return
         check_allowance(self._rates.take_address(scope))
 
 
-class _Told(msgspec.Struct):
-    """What problem details tell people."""
+class _ProblemDetail(msgspec.Struct):
+    """The part of problem details that is shown to people."""
 
     detail: str = "A hook has refused this."
 
 
-class _Answer:
-    """An answer on its way to the browser. Problem details, by which hooks refuse, are held back for the page to show.
+class _HeldAnswer:
+    """Forwards a response, but holds back problem details of a hook's refusal, which the page shows instead.
 
     Attributes:
-        refused: How such an answer begins; `None` if there was none.
+        refused: The start of such a response; `None` if there was none.
     """
 
     def __init__(self, send: Send) -> None:
@@ -92,17 +92,17 @@ class _Answer:
         else:
             self._body += message.get("body", b"")
 
-    def refusal(self) -> ApiError:
-        """What was held back, as an error."""
+    def to_error(self) -> ApiError:
+        """Convert the response that was held back into an error."""
         assert self.refused is not None
         try:
-            told = msgspec.json.decode(self._body, type=_Told)
+            told = msgspec.json.decode(self._body, type=_ProblemDetail)
         except msgspec.MsgspecError:
-            told = _Told()
+            told = _ProblemDetail()
         return ApiError(self.refused["status"], "denied", told.detail)
 
 
 def _cookie(header: bytes) -> str | None:
-    """The cookie of the page, among those that a browser sent."""
+    """Return the page's cookie from the `Cookie` header."""
     pairs = (each.strip().partition("=") for each in header.decode("latin-1").split(";"))
     return next((value for name, _, value in pairs if name == COOKIE), None)

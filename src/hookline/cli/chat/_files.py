@@ -1,4 +1,4 @@
-"""What stays of a chat: its events for `hookline trace`, and a cassette of what tools answered."""
+"""Write the files of a chat: its events, for `hookline trace`, and a cassette of its tool calls."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hookline.cli._outputs import checked
+from hookline.cli._outputs import resolve_output
 from hookline.cli.errors import ChatArgumentError, TraceTargetError
-from hookline.cli.trace import Recording, Tracing, replay_events, show_spans
+from hookline.cli.trace import EventRecording, Tracing, replay_events, show_spans
 from hookline.evals.cassettes import Cassette, CassetteError
 from hookline.evals.trajectories import write_events
 from hookline.hooks import Hooks
 
-__all__ = ["Kept"]
+__all__ = ["ChatFiles"]
 
 
-class Kept:
-    """Keeps what happens in a chat. Files are written after each answer: a terminal may be closed at any time.
+class ChatFiles:
+    """Records a chat, and writes its files after each answer: a terminal may be closed at any time.
 
     Args:
-        trace: Where the events go.
-        cassette: Where the answers of tools go. What is in that file already is replaced call by call.
+        trace: The file for events.
+        cassette: The file for answers of tools. Recordings that it has already are replaced call by call.
 
     Raises:
         OutputFileError: If a file cannot be written.
@@ -31,19 +31,19 @@ class Kept:
     """
 
     def __init__(self, trace: Path | None, cassette: Path | None) -> None:
-        self._path = checked(trace)
-        self._recording = Recording()
+        self._path = resolve_output(trace)
+        self._recording = EventRecording()
         self._begun = 0
         self._cassette = None if cassette is None else _cassette(cassette)
 
     def hooks(self) -> Iterator[Hooks]:
-        """What to give to the session."""
+        """Return the bundles that record, to give to the session."""
         if self._cassette is not None:
             yield self._cassette.hooks()
         yield self._recording.hooks
 
     def begin(self) -> None:
-        """An answer begins."""
+        """Mark the start of an answer, which `show` shows."""
         if self._path is None:
             self._recording.events.clear()
         self._begun = len(self._recording.events)
@@ -77,7 +77,7 @@ class Kept:
         show_spans(console, tracing.spans, {})
 
     def files(self) -> Iterator[str]:
-        """What was written, and where."""
+        """Return a line for each file that was written."""
         if self._path is not None and self._path.exists():
             yield f"Recorded chat: {self._path}"
         if self._cassette is not None and len(self._cassette):
@@ -86,6 +86,6 @@ class Kept:
 
 def _cassette(path: Path) -> Cassette:
     try:
-        return Cassette(path=checked(path), mode="all")
+        return Cassette(path=resolve_output(path), mode="all")
     except CassetteError as error:
         raise ChatArgumentError(f"--cassette {path}", str(error)) from error

@@ -1,4 +1,4 @@
-"""What all views of the page have in common: who looks, what they may, and how an answer is made."""
+"""`PageContext`: what the views of the page share: rendering, redirects, sessions and forms."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from litestar import MediaType, Response
 from litestar.datastructures import Cookie
 
 from hookline.server._callers import Req
-from hookline.server._parts import Parts
+from hookline.server._parts import ServerParts
 from hookline.server._problems import ApiError
 from hookline.server.page._assets import Assets
-from hookline.server.page._sessions import SESSION_SECONDS, Session, Sessions
+from hookline.server.page._sessions import SESSION_SECONDS, PageSession, SessionCookies
 from hookline.server.page._sign_outs import SignOuts
-from hookline.server.page._templates import templates
+from hookline.server.page._templates import create_environment
 
-__all__ = ["COOKIE", "NOTICES", "PREFIX", "Frame", "frame_of", "own_place"]
+__all__ = ["COOKIE", "NOTICES", "PREFIX", "PageContext", "context_of", "validate_place"]
 
 PREFIX = "/page"
 COOKIE = "hookline_session"
@@ -30,7 +30,7 @@ NOTICES = {
     "nothing": "There was nothing to do: somebody or something was quicker.",
     "enabled": "Deliveries go to the endpoint again.",
 }
-"""What is told after something was done. Only these: an address says which, and anybody may write addresses."""
+"""Notices after a form was sent. The address names one of them, so that a crafted link cannot show another text."""
 VIEWS = (
     ("operations", "Operations", "o", "operations:read"),
     ("approvals", "Approvals", "a", "operations:read"),
@@ -44,29 +44,29 @@ PLACE = re.compile(rf"/(?:{'|'.join(name for name, *_ in VIEWS)})(?:/[\w.~%-]+)?
 LONGEST_PLACE = 2000
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """What all views have in common.
+class PageContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Renders pages and reads forms and sessions, for all views.
 
     Attributes:
-        parts: What the server is made of.
-        sessions: Who is signed in.
+        parts: The parts of the server.
+        sessions: Signs and reads session cookies.
         sign_outs: The sessions that were ended early.
-        assets: The files of the page.
+        assets: The static files.
     """
 
-    parts: Parts
-    sessions: Sessions
+    parts: ServerParts
+    sessions: SessionCookies
     sign_outs: SignOuts
     assets: Assets
-    environment: Any = msgspec.field(default_factory=templates)
+    environment: Any = msgspec.field(default_factory=create_environment)
 
     def root(self, request: Req) -> str:
-        """Where the page begins."""
+        """Return the path under which the page is served."""
         return f"{request.scope['state'].get('hookline_root', '')}{PREFIX}"
 
-    def text(self, request: Req, template: str, **values: Any) -> str:
-        """A template, filled."""
-        session: Session | None = request.scope["state"].get("hookline_session")
+    def render(self, request: Req, template: str, **values: Any) -> str:
+        """Render a template."""
+        session: PageSession | None = request.scope["state"].get("hookline_session")
         caller = None if session is None else session.caller
         root = self.root(request)
         common = {
@@ -82,24 +82,24 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
         filled: str = self.environment.get_template(template).render(common | values)
         return filled
 
-    def page(self, request: Req, template: str, *, status: int = 200, **values: Any) -> Response[str]:
-        """A whole page."""
-        text = self.text(request, template, **values)
+    def render_page(self, request: Req, template: str, *, status: int = 200, **values: Any) -> Response[str]:
+        """Render a template as a response."""
+        text = self.render(request, template, **values)
         return Response(text, status_code=status, media_type=MediaType.HTML)
 
-    def to(self, request: Req, place: str, /, **query: str) -> Response[str]:
-        """Go somewhere else on the page, as an answer to a form."""
+    def redirect(self, request: Req, place: str, /, **query: str) -> Response[str]:
+        """Redirect to another view, as the response to a form."""
         location = f"{self.root(request)}{place}{'?' + urlencode(query) if query else ''}"
         return Response("", status_code=303, media_type=MediaType.TEXT, headers={"Location": location})
 
-    def place(self, request: Req) -> str:
-        """What a request asked for, to come back to it after signing in; `""` if that is no view of the page."""
+    def current_place(self, request: Req) -> str:
+        """Return the view that a request asked for, to return to it after signing in; `""` if it is none."""
         query = request.scope["query_string"].decode("latin-1")
         path = quote(request.scope["path"].removeprefix(PREFIX))
-        return own_place(f"{path}?{query}" if query else path)
+        return validate_place(f"{path}?{query}" if query else path)
 
-    def cookie(self, request: Req, session: Session | None) -> Cookie:
-        """What makes a browser remember a session, or forget it."""
+    def cookie(self, request: Req, session: PageSession | None) -> Cookie:
+        """Build the cookie that stores a session in the browser, or deletes it."""
         return Cookie(
             key=COOKIE,
             value="" if session is None else self.sessions.cookie(session),
@@ -110,36 +110,36 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
             secure=request.scope["scheme"] == "https",
         )
 
-    async def holds(self, session: Session) -> bool:
-        """Whether a session is still that of somebody who is signed in, and whose key has not ended.
+    async def is_signed_in(self, session: PageSession) -> bool:
+        """Return whether a session is signed in, was not ended, and has a key that is still valid.
 
         Raises:
-            StoreUnavailableError: If that cannot be found out now.
+            StoreUnavailableError: If the database cannot be reached.
         """
         caller = session.caller
-        return caller is not None and await self.parts.keys.still(caller) and not await self.sign_outs.has(session)
+        return caller is not None and await self.parts.keys.still(caller) and not await self.sign_outs.contains(session)
 
-    async def fields(self, request: Req) -> dict[str, str]:
-        """The fields of a form, which must be one of this session and of this page.
+    async def read_form(self, request: Req) -> dict[str, str]:
+        """Read the fields of a form, and check that it belongs to this session and this page.
 
         Raises:
-            ApiError: 403.
+            ApiError: 403, if it does not.
         """
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             raise ApiError(403, "foreign_form", "The form came from another site.")
         given = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-        session: Session | None = request.scope["state"].get("hookline_session")
+        session: PageSession | None = request.scope["state"].get("hookline_session")
         if session is None or not self.sessions.has_token(session, given.pop("token", "")):
             raise ApiError(403, "stale_form", "The form is too old, or not of this session. Load the page again.")
         return given
 
 
-def own_place(text: str) -> str:
-    """The same if it is the address of a view below `PREFIX`, else `""`: anybody may write a link to the sign-in."""
+def validate_place(text: str) -> str:
+    """Return a path if it is that of a view, else `""`, so that a crafted link cannot redirect to another site."""
     return text if len(text) <= LONGEST_PLACE and PLACE.fullmatch(text) else ""
 
 
-def frame_of(request: Req) -> Frame:
-    """What all views have in common."""
-    frame: Frame = request.app.state["frame"]
-    return frame
+def context_of(request: Req) -> PageContext:
+    """Return the context of the page that handles a request."""
+    context: PageContext = request.app.state["context"]
+    return context

@@ -1,4 +1,4 @@
-"""What the commands that look after a store have in common: options, the open store, and how they end."""
+"""Open the store that a command is for, and the options that all commands with a store share."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
-from hookline.cli._commands import told_in_one_line
-from hookline.cli._exit_codes import interrupted_code
+from hookline.cli._terminal import report_errors
 from hookline.cli.errors import NotAStoreError, StoreMissingError
-from hookline.cli.operate._times import moment
 
 if TYPE_CHECKING:
     from hookline.store import Page, SqlStore
@@ -28,7 +27,7 @@ __all__ = [
     "AsJson",
     "Files",
     "Limit",
-    "ListsUnlessTold",
+    "ListGroup",
     "Modules",
     "Scripts",
     "Since",
@@ -38,12 +37,11 @@ __all__ = [
     "actor",
     "check_point",
     "check_store",
-    "collected",
-    "ending",
+    "check_word",
     "find_modules",
-    "known",
     "operate",
-    "time_of",
+    "read_pages",
+    "report_errors_only",
 ]
 
 T = TypeVar("T")
@@ -52,9 +50,9 @@ DEFAULT_STORE = "sqlite:///hookline.db"
 SQLITE = b"SQLite format 3\0"
 """How the file of a database begins; an empty one is a database too."""
 LONGEST_PAGE = 1000
-"""What a store gives at a time at most."""
+"""Entries that a store reads at a time, at most."""
 RETRY_SECONDS = 3.0
-"""How long a database that cannot be reached is tried: a person waits."""
+"""How long to try a database that cannot be reached: a person waits."""
 
 StoreUrl = Annotated[
     str,
@@ -92,8 +90,8 @@ Modules = Annotated[
 ]
 
 
-class ListsUnlessTold(TyperGroup):
-    """A group of commands that is `list` where none of them is named."""
+class ListGroup(TyperGroup):
+    """A group of commands that runs `list` where none of them is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put `list` in front of options that are its own."""
@@ -103,37 +101,32 @@ class ListsUnlessTold(TyperGroup):
 
 
 def operate(url: str, work: Callable[[SqlStore], Awaitable[T]], *, creates: bool = False) -> T:
-    """Open a store and do something with it. What goes wrong is told in one line; Ctrl-C ends it without a word.
+    """Open a store, do something with it, and report errors in one line; Ctrl-C ends it without a word.
 
     Args:
-        url: Where the store is.
-        work: What to do.
+        url: The address of the store.
+        work: What to do with the open store.
         creates: Whether a store that is not there is made.
 
     Returns:
-        What came of it.
+        The result of the work.
 
     Raises:
-        typer.Exit: With 2 if it makes no sense or there is no store, with 1 if it was refused or failed.
+        typer.Exit: With 2 for wrong use or a store that is not there, with 1 if the work was refused or failed.
     """
-    with ending(), _silent():
+    with report_errors_only(), _silence_logger():
         check_store(url, creates=creates)
-        return asyncio.run(_opened(url, work))
+        return asyncio.run(_work_on(url, work))
+
+
+def report_errors_only() -> AbstractContextManager[None]:
+    """Report errors in one line, and end at Ctrl-C without a word."""
+    return report_errors(interrupt="")
 
 
 @contextlib.contextmanager
-def ending() -> Iterator[None]:
-    """Tell what goes wrong in one line, and end at Ctrl-C without a word."""
-    with told_in_one_line():
-        try:
-            yield
-        except KeyboardInterrupt:
-            raise typer.Exit(interrupted_code()) from None
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Leave it to the command to say what is the matter; whoever has set up logging still gets it all."""
+def _silence_logger() -> Iterator[None]:
+    """Keep log records from stderr, as the command reports errors itself; handlers that are set up still get them."""
     handler = logging.NullHandler()
     logging.getLogger("hookline").addHandler(handler)
     try:
@@ -143,15 +136,15 @@ def _silent() -> Iterator[None]:
 
 
 def check_store(url: str, *, creates: bool) -> None:
-    """Refuse a path at which there is no store: looking into a file that is not there would make it.
+    """Refuse a path without a store: to look into a file that is not there would make it.
 
     Args:
-        url: Where the store is.
+        url: The address of the store.
         creates: Whether a store that is not there is made.
 
     Raises:
         StoreMissingError: If there is none, or it is in a memory that nobody shares.
-        NotAStoreError: If there is something else.
+        NotAStoreError: If the path leads to something else.
     """
     from hookline.store import parse_address
 
@@ -170,44 +163,32 @@ def check_store(url: str, *, creates: bool) -> None:
             raise NotAStoreError(address.name)
 
 
-async def _opened(url: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
+async def _work_on(url: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
     from hookline.store import SqlStore
 
     async with SqlStore(url, retry_seconds=RETRY_SECONDS) as store:
         return await work(store)
 
 
-async def collected(page: Callable[[str | None, int], Awaitable[Page[T]]], limit: int) -> tuple[Sequence[T], bool]:
-    """The first entries of a long list, and whether there are more.
+async def read_pages(page: Callable[..., Awaitable[Page[T]]], limit: int) -> tuple[Sequence[T], bool]:
+    """Return the first entries of a long list, and whether there are more.
 
     Args:
-        page: Gives a part of the list, for a cursor and a length.
-        limit: How many at most.
+        page: Reads a part of the list, called with `cursor` and `limit`.
+        limit: How many entries at most.
     """
     found: list[T] = []
     cursor: str | None = None
     while True:
-        part = await page(cursor, min(limit - len(found), LONGEST_PAGE))
+        part = await page(cursor=cursor, limit=min(limit - len(found), LONGEST_PAGE))
         found += part.items
         cursor = part.cursor
         if cursor is None or len(found) >= limit:
             return found, cursor is not None
 
 
-def time_of(option: str, text: str | None) -> float | None:
-    """The time that an option gives.
-
-    Raises:
-        typer.BadParameter: If it gives none.
-    """
-    try:
-        return None if text is None else moment(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
-
-
-def known(option: str, word: str | None, words: Sequence[str]) -> str | None:
-    """A word that an option gives, if it is one of those that there are.
+def check_word(option: str, word: str | None, words: Sequence[str]) -> str | None:
+    """Return the word that an option gives, if it is one of a list.
 
     Raises:
         typer.BadParameter: If it is another one.
@@ -218,18 +199,18 @@ def known(option: str, word: str | None, words: Sequence[str]) -> str | None:
 
 
 def check_point(point: str | None, *, logged: bool = False) -> None:
-    """Refuse a point that there is not.
+    """Refuse a point that does not exist.
 
     Args:
         point: The value of `--point`.
-        logged: Whether it is one of the log, which does not say where beside a call a hook stood.
+        logged: Whether it is a point of the log, which has calls without the kind of hook: `ToolCall`.
 
     Raises:
         typer.BadParameter: If it is none.
     """
     if point is None:
         return
-    with ending():
+    with report_errors_only():
         from hookline.registry import POINTS
     if point not in ((each.partition(".")[0] for each in POINTS) if logged else POINTS):
         known_one = "ToolCall" if logged else "ToolCall.guard"
@@ -237,14 +218,14 @@ def check_point(point: str | None, *, logged: bool = False) -> None:
 
 
 def find_modules(modules: Sequence[str] | None) -> None:
-    """Have the modules found that somebody has named, in the current folder too."""
+    """Let modules that were named on the command line be imported from the current folder too."""
     folder = str(Path.cwd())
     if modules and folder not in sys.path:
         sys.path.insert(0, folder)
 
 
 def actor() -> str:
-    """Return who uses the command, for the audit and for decisions: the account that runs it.
+    """Return the account that runs the command, for the audit and for decisions.
 
     `LOGNAME` and `USER` do not count where the system itself knows the account: anybody may set them.
     """
