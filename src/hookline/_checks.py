@@ -63,12 +63,13 @@ def public_name(kind: type) -> str:
 
 def shown(value: object) -> str:
     """Return a value as an error text shows it: cut if it is long, a class by its public name, never failing."""
-    if isinstance(value, type):
-        return f"the class {public_name(value)}"
-    if type(value).__repr__ is object.__repr__:
-        return f"<{public_name(type(value))} object>"
     try:
-        text = repr(value)
+        if isinstance(value, type):
+            text = f"the class {public_name(value)}"
+        elif type(value).__repr__ is object.__repr__:
+            text = f"<{public_name(type(value))} object>"
+        else:
+            text = repr(value)
     except Exception:
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= 200 else f"{text[:199]}…"
@@ -77,10 +78,8 @@ def shown(value: object) -> str:
 def format_record(record: msgspec.Struct) -> str:
     """Return the `repr` of a hook, with classes by their public names."""
     values = {name: getattr(record, name) for name in record.__struct_fields__}
-    shown_values = {
-        name: public_name(value) if isinstance(value, type) else repr(value) for name, value in values.items()
-    }
-    return f"{type(record).__name__}({', '.join(f'{name}={text}' for name, text in shown_values.items())})"
+    texts = {name: public_name(value) if isinstance(value, type) else repr(value) for name, value in values.items()}
+    return f"{type(record).__name__}({', '.join(f'{name}={text}' for name, text in texts.items())})"
 
 
 def check_id(id: object, where: str) -> None:  # noqa: A002

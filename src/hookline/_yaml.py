@@ -1,7 +1,7 @@
 """Read YAML with the line of every value, and refuse anything that JSON does not have.
 
-PyYAML parses the text; only the values are made here, since its own constructor keeps no lines and takes what is refused
-here: aliases, tags, a key twice.
+PyYAML parses the text; only the values are made here, since its own constructor keeps no lines and accepts what is
+refused here: aliases, tags, a key twice.
 """
 
 from __future__ import annotations
