@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline._deadlines import HandlerCancelledError, own_cancellation, runs_on_asyncio
 from hookline.calls import CALLS, Ask, Call, Continue, Denial, Deny, Respond
 from hookline.errors import (
@@ -537,7 +537,7 @@ def apply_refusal(passage: Traversal, hook: CompiledInterceptor, value: object, 
         if passage.refusal is None and not passage.reached and passage.answered_by is None:
             passage.asked, passage.asked_by = value, hook
         raise passage.deny(hook, value.prompt)
-    failed(passage, hook, wrong(hook, f"returned {shown(value)}; it may return {allowed}"), "error")
+    failed(passage, hook, wrong(hook, f"returned {quote(value)}; it may return {allowed}"), "error")
 
 
 def apply_guard(passage: Traversal, guard: CompiledInterceptor, value: object) -> None:
@@ -583,7 +583,7 @@ async def apply_around(
     if passage.refusal is not None:
         fine = value is None or value is FAILED or isinstance(value, hook.result | Respond | Deny | Ask)
         status: ExecutionStatus = "denied" if isinstance(value, Deny | Ask) else "ok" if fine else "error"
-        passage.note(hook, status, None if fine else f"returned {shown(value)} after a denial")
+        passage.note(hook, status, None if fine else f"returned {quote(value)} after a denial")
         raise passage.refusal
     if isinstance(outcome, Raised) and isinstance(outcome.error, anyio.get_cancelled_exc_class()):
         await notice_cancellation(outcome.error)
@@ -679,7 +679,7 @@ def next_call(passage: Traversal, hook: CompiledInterceptor | None, call: Any) -
         return call
     if not isinstance(call, hook.call):
         raise HookUsageError(
-            f"`call_next` takes the {hook.point}, changed or not; hook {hook.id!r} gave {shown(call)}."
+            f"`call_next` takes the {hook.point}, changed or not; hook {hook.id!r} gave {quote(call)}."
         )
     problem = check_changed(call, passage.call)
     if problem is not None:
