@@ -29,7 +29,7 @@ from hookline import (
     tool,
 )
 from hookline.registry import ExecutionLog
-from hookline.registry._log_rows import execution_hook_rows, execution_row, build_row
+from hookline.registry._log_rows import build_row, execution_hook_rows, execution_row
 from hookline.registry._statistics import StatisticsBuffer, write_statistics
 from hookline.signals import ChainRun, HookExecution, chain_ran
 from hookline.store import SqlStore
