@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from subprocess import PIPE
@@ -122,11 +123,12 @@ def parse_line(line: bytes) -> SessionMessage | None:
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error))
 
 
-class _ClosableStream:
+class _ClosableStream(ABC):
     """A stream that is closed when its `async with` block ends."""
 
+    @abstractmethod
     async def aclose(self) -> None:
-        raise NotImplementedError
+        """Close the stream."""
 
     async def __aenter__(self) -> Self:
         return self
