@@ -28,7 +28,7 @@ __all__ = [
     "has_wildcard",
     "name_of",
     "public_name",
-    "shown",
+    "quote",
     "tool_matcher",
     "tool_test",
 ]
@@ -61,14 +61,15 @@ def public_name(kind: type) -> str:
     return f"{home}.{name}"
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """Return a value as an error text shows it: cut if it is long, a class by its public name, never failing."""
-    if isinstance(value, type):
-        return f"the class {public_name(value)}"
-    if type(value).__repr__ is object.__repr__:
-        return f"<{public_name(type(value))} object>"
     try:
-        text = repr(value)
+        if isinstance(value, type):
+            text = f"the class {public_name(value)}"
+        elif type(value).__repr__ is object.__repr__:
+            text = f"<{public_name(type(value))} object>"
+        else:
+            text = repr(value)
     except Exception:
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= 200 else f"{text[:199]}…"
@@ -77,30 +78,28 @@ def shown(value: object) -> str:
 def format_record(record: msgspec.Struct) -> str:
     """Return the `repr` of a hook, with classes by their public names."""
     values = {name: getattr(record, name) for name in record.__struct_fields__}
-    shown_values = {
-        name: public_name(value) if isinstance(value, type) else repr(value) for name, value in values.items()
-    }
-    return f"{type(record).__name__}({', '.join(f'{name}={text}' for name, text in shown_values.items())})"
+    texts = {name: public_name(value) if isinstance(value, type) else repr(value) for name, value in values.items()}
+    return f"{type(record).__name__}({', '.join(f'{name}={text}' for name, text in texts.items())})"
 
 
 def check_id(id: object, where: str) -> None:  # noqa: A002
     """Refuse an id that is no text."""
     if not isinstance(id, str) or not id:
-        raise HookDefinitionError(where, f"`id` is a non-empty string; got {shown(id)}")
+        raise HookDefinitionError(where, f"`id` is a non-empty string; got {quote(id)}")
 
 
 def check_priority(priority: object, where: str) -> None:
     """Refuse a priority that is out of range."""
     if not isinstance(priority, int) or isinstance(priority, bool) or not 0 <= priority <= 1000:
         raise HookDefinitionError(
-            where, f"`priority` is a whole number from 0 (outermost) to 1000 (innermost); got {shown(priority)}"
+            where, f"`priority` is a whole number from 0 (outermost) to 1000 (innermost); got {quote(priority)}"
         )
 
 
 def check_tenant(tenant_id: object, where: str) -> None:
     """Refuse a tenant that is no text."""
     if not isinstance(tenant_id, str):
-        raise HookDefinitionError(where, f"`tenant_id` is a string; got {shown(tenant_id)}")
+        raise HookDefinitionError(where, f"`tenant_id` is a string; got {quote(tenant_id)}")
 
 
 def check_timeout(timeout: object, where: str) -> None:
@@ -117,7 +116,7 @@ def check_timeout(timeout: object, where: str) -> None:
         seconds = math.nan
     if not seconds > 0:
         raise HookDefinitionError(
-            where, f"`timeout` is a positive number of seconds, math.inf or None; got {shown(timeout)}"
+            where, f"`timeout` is a positive number of seconds, math.inf or None; got {quote(timeout)}"
         )
 
 
@@ -162,7 +161,7 @@ def check_tool(tool: object, name: str, *, has_tool: bool, where: str) -> None:
     """
     if not isinstance(tool, str) or not tool:
         raise HookDefinitionError(
-            where, f"`tool` is a glob over 'toolset/tool_name', or over a name; got {shown(tool)}"
+            where, f"`tool` is a glob over 'toolset/tool_name', or over a name; got {quote(tool)}"
         )
     if not has_tool:
         raise HookDefinitionError(where, f"{name} has no tool, so `tool={tool!r}` could never match; leave it out")
@@ -177,7 +176,7 @@ def check_signature(handler: object, arguments: str, where: str) -> None:
         where: How the error names the hook.
     """
     if not callable(handler):
-        raise HookDefinitionError(where, f"`handler` must be callable; got {shown(handler)}")
+        raise HookDefinitionError(where, f"`handler` must be callable; got {quote(handler)}")
     inner = inspect.unwrap(handler)
     inner = getattr(inner, "func", inner)
     for body in (inner, type(inner).__call__):

@@ -33,7 +33,7 @@ from collections.abc import Mapping
 from contextvars import Context
 from math import inf as _NEVER  # noqa: N812  a global of its own is found faster than an attribute
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline._deadlines import (
     Bounded,
     CoroutineAlarm,
@@ -560,7 +560,7 @@ def refuse_decision(outcome: object) -> None:
 
 def _decided_nothing(outcome: object) -> HookUsageError:
     return HookUsageError(
-        f"this hook decides nothing by what it returns, but it returned {shown(outcome)}. To refuse a tool call, or to "
+        f"this hook decides nothing by what it returns, but it returned {quote(outcome)}. To refuse a tool call, or to "
         "have a person asked, register the handler with hooks.guard(ToolCall); to answer in the tool's place, call "
         "event.mock(...) on a BeforeToolCall."
     )

@@ -16,7 +16,7 @@ from hookline._checks import (
     format_record,
     module_of,
     name_of,
-    shown,
+    quote,
 )
 from hookline._phase import Phase, PhaseHandler, PhaseHook, PhaseTransition
 from hookline.calls import (
@@ -164,7 +164,7 @@ def check_hook(hook: Hook, where: str) -> None:
     if not known:
         raise HookDefinitionError(
             where,
-            f"{shown(hook.type)} is not one of the sixteen events: "
+            f"{quote(hook.type)} is not one of the sixteen events: "
             f"{', '.join(kind.__name__ for kind in EVENTS.values())}",
         )
     if hook.webhook is not None:
@@ -194,15 +194,15 @@ def check_interceptor(hook: Interceptor, where: str) -> None:
     check_id(hook.id, where)
     if not any(hook.call is call for call in CALLS):
         raise HookDefinitionError(
-            where, f"{shown(hook.call)} is not one of the eight calls: {', '.join(kind.__name__ for kind in CALLS)}"
+            where, f"{quote(hook.call)} is not one of the eight calls: {', '.join(kind.__name__ for kind in CALLS)}"
         )
     if not isinstance(hook.kind, str) or hook.kind not in _ARGUMENTS:
-        raise HookDefinitionError(where, f"`kind` is one of {', '.join(map(repr, _ARGUMENTS))}; got {shown(hook.kind)}")
+        raise HookDefinitionError(where, f"`kind` is one of {', '.join(map(repr, _ARGUMENTS))}; got {quote(hook.kind)}")
     if not isinstance(hook.on_error, str) or hook.on_error not in ("open", "closed"):
-        raise HookDefinitionError(where, f"`on_error` is 'open' or 'closed'; got {shown(hook.on_error)}")
+        raise HookDefinitionError(where, f"`on_error` is 'open' or 'closed'; got {quote(hook.on_error)}")
     if not isinstance(hook.wait, bool) or (not hook.wait and hook.kind not in ("before", "after")):
         raise HookDefinitionError(
-            where, f"`wait` is True, or for before and after False; got {shown(hook.wait)} for {shown(hook.kind)}"
+            where, f"`wait` is True, or for before and after False; got {quote(hook.wait)} for {quote(hook.kind)}"
         )
     check_signature(hook.handler, _ARGUMENTS[hook.kind], where)
     if not hook.wait:
@@ -223,7 +223,7 @@ def check_phase_handler(hook: PhaseHandler, where: str) -> None:
     check_id(hook.id, where)
     for name, phase in (("source", hook.source), ("target", hook.target)):
         if phase is not None and not isinstance(phase, Phase):
-            raise HookDefinitionError(where, f"`{name}` is a Phase, or None for any; got {shown(phase)}")
+            raise HookDefinitionError(where, f"`{name}` is a Phase, or None for any; got {quote(phase)}")
     check_signature(hook.handler, "the transition", where)
     check_decides_nothing(hook.handler, "a phase hook", where)
     check_timeout(hook.timeout, where)
@@ -575,7 +575,7 @@ def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
     if hooks.__class__ not in (list, tuple) and (
         isinstance(hooks, Hooks | Hook | Interceptor | PhaseHook | str | bytes) or not isinstance(hooks, Iterable)
     ):
-        raise HookDefinitionError("hooks", f"give a list of bundles and single hooks; got {shown(hooks)}")
+        raise HookDefinitionError("hooks", f"give a list of bundles and single hooks; got {quote(hooks)}")
     batch = list(hooks)
     for position, entry in enumerate(batch):
         if isinstance(entry, Hook):
@@ -587,7 +587,7 @@ def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
         elif not isinstance(entry, Hooks):
             raise HookDefinitionError(
                 f"hooks[{position}]",
-                f"expected a `Hooks` bundle, a `Hook`, an `Interceptor` or a `PhaseHook`, got {shown(entry)}; "
+                f"expected a `Hooks` bundle, a `Hook`, an `Interceptor` or a `PhaseHook`, got {quote(entry)}; "
                 "functions go into a bundle with a decorator, as @hooks.on(...)",
             )
     return batch

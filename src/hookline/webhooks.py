@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from hookline._checks import shown, tool_matcher
+from hookline._checks import quote, tool_matcher
 from hookline._readonly import check_finite
 from hookline.errors import HookDefinitionError
 from hookline.events import TOOL_EVENTS, Event, HookType
@@ -173,7 +173,7 @@ def webhook_of(given: object, where: str) -> Webhook:
     """
     fields = msgspec.structs.asdict(given) if isinstance(given, Webhook) else given  # a struct checks no types itself
     if not isinstance(fields, Mapping):
-        raise HookDefinitionError(where, f"`webhook` is a Webhook or a mapping with a `url`; got {shown(given)}")
+        raise HookDefinitionError(where, f"`webhook` is a Webhook or a mapping with a `url`; got {quote(given)}")
     spelled = {_camel(key) if isinstance(key, str) else key: value for key, value in fields.items()}
     try:
         return msgspec.convert(spelled, Webhook)

@@ -220,29 +220,6 @@ def test_a_stepped_call_does_what_its_hooks_do_when_they_are_awaited(layers: lis
     assert logs[0] == logs[1]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_hook_that_makes_a_stepped_call_again_gets_the_outcome_of_the_one_that_the_framework_made(
-    fails: bool,
-) -> None:
-    outcomes: list[str] = []
-
-    async def twice(work: Callable[[int], Awaitable[int]]) -> str:
-        for _ in range(2):
-            try:
-                outcomes.append(str(await work(1)))
-            except Layer as error:
-                outcomes.append(str(error))
-        return "over"
-
-    async def play() -> str:
-        call = SteppedCall(set())
-        await call.begin(twice(call.work))
-        return str(await (call.fail(Layer("failed")) if fails else call.end(7)))
-
-    assert asyncio.run(play()) == "over"
-    assert outcomes == (["failed"] * 2 if fails else ["7"] * 2)
-
-
 def test_nothing_of_ours_calls_anext_with_a_default() -> None:
     found = [
         f"{path}:{node.lineno}"

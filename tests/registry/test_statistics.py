@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hookline.errors import HookUsageError
 from hookline.registry import ExecutionLog, Statistic
-from hookline.registry._statistics import Totals, duration_step, step_middle
+from hookline.registry._statistics import HookTotals, duration_step, step_middle
 from hookline.store import SqlStore
 from hookline.store._tables import statistics
 
@@ -108,7 +108,7 @@ async def test_since_is_exact_to_the_minute_within_the_log_and_to_the_hour_befor
 
 @given(st.lists(st.floats(1e-6, 1e8), min_size=1, max_size=200))
 def test_percentiles_are_exact_to_five_percent(durations: list[float]) -> None:
-    total = Totals(count=len(durations), durations=Counter(map(duration_step, durations)))
+    total = HookTotals(count=len(durations), durations=Counter(map(duration_step, durations)))
 
     for part in (0.5, 0.95, 0.99):
         exact = sorted(durations)[math.ceil(part * len(durations)) - 1]

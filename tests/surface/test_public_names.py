@@ -105,6 +105,13 @@ def test_an_error_text_names_a_class_by_its_public_import(register: Callable[[],
     assert "._" not in said
 
 
+@pytest.mark.parametrize(
+    "value", [type("Odd", (), {"__module__": None}), type("Odd", (), {"__module__": None})()], ids=["class", "object"]
+)
+def test_a_class_that_says_no_module_is_refused_with_a_text_all_the_same(value: Any) -> None:
+    assert "hooks[0]" in refuse(lambda: Chain([value]))
+
+
 def test_the_repr_of_a_hook_names_its_event_and_its_call_by_their_public_imports() -> None:
     hook = Hook(id="h", type=AfterStep, handler=print)
     interceptor = Interceptor(id="i", call=ToolCall, kind="guard", handler=print)

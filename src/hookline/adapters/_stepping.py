@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from types import coroutine
 from typing import Any, Generic, TypeVar, cast
 
@@ -45,23 +46,21 @@ def _run_until(
     Returns:
         The marker or the coroutine's result, and whether the coroutine has ended.
     """
-    run = context.run if context is not None else _call
+    run: Any = context.run if context is not None else None
+    send: Callable[[Any], object] = work.send if run is None else partial(run, work.send)
+    throw: Callable[[BaseException], object] = work.throw if run is None else partial(run, work.throw)
     try:
-        found = run(work.send, value) if error is None else run(work.throw, error)
+        found = send(value) if error is None else throw(error)
         while not isinstance(found, marker):
             try:
                 answer = yield found
             except BaseException as raised:
-                found = run(work.throw, raised)
+                found = throw(raised)
             else:
-                found = run(work.send, answer)
+                found = send(answer)
     except StopIteration as stop:
         return stop.value, True
     return found, False
-
-
-def _call(step: Callable[[Any], object], value: object) -> object:
-    return step(value)
 
 
 class SteppedCall:
@@ -81,16 +80,13 @@ class SteppedCall:
     def __init__(self, open_calls: set[SteppedCall]) -> None:
         self._open_calls = open_calls
         self._finished = False
-        self._resumed = False
-        self._value: Any = None
-        self._error: BaseException | None = None
         self.given: Any = None
         self.result: Any = None
 
     async def work(self, given: Any, *_: object) -> Any:
         """Suspend the coroutine while the framework makes the call; pass this as the work of a hooked call.
 
-        The framework makes the call once, so a hook that makes it again, such as a retry, gets the same outcome again.
+        A chain of hooks runs its work at most once, so this suspends once.
 
         Args:
             given: What hooks left for the call.
@@ -98,12 +94,8 @@ class SteppedCall:
         Returns:
             The value that `end` was called with.
         """
-        if not self._resumed:
-            self.given = given
-            return await _suspend(self)
-        if self._error is not None:
-            raise self._error
-        return self._value
+        self.given = given
+        return await _suspend(self)
 
     async def begin(self, hooked_call: Coroutine[Any, Any, Any]) -> bool:
         """Run the coroutine up to `work`.
@@ -133,8 +125,7 @@ class SteppedCall:
         self._open_calls.discard(self)
         try:
             if not self._finished:
-                self._finished = self._resumed = True
-                self._value, self._error = value, error
+                self._finished = True
                 self.result, _ = await _run_until(self._hooked_call, SteppedCall, value=value, error=error)
         except asyncio.CancelledError:
             if not isinstance(error, asyncio.CancelledError):

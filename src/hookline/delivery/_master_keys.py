@@ -24,7 +24,7 @@ FORMAT_HINT = "a master key is 32 random bytes in base64, as `openssl rand -base
 
 @define_error("The signing secrets of endpoints cannot be used: {problem}.")
 class MasterKeyError(HooklineError):
-    """This process cannot encrypt or decrypt the secrets of endpoints. Deliveries wait; nothing is sent unsigned.
+    """Secrets of endpoints cannot be encrypted or decrypted in this process. Deliveries wait; none is sent unsigned.
 
     Attributes:
         problem: What is wrong, and how to fix it; never a key.

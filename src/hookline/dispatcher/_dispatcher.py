@@ -15,7 +15,7 @@ from typing import Any, Self
 import anyio
 import msgspec
 
-from hookline._checks import check_timeout, shown
+from hookline._checks import check_timeout, quote
 from hookline._deadlines import Bounded
 from hookline.calls import ToolResult
 from hookline.dispatcher._lanes import LaneHost
@@ -207,7 +207,7 @@ def undispatchable_error(event: object) -> HookUsageError:
         return HookUsageError(
             "BeforeToolCall may be answered, so it is awaited: use `await dispatcher.dispatch_before_tool_call(event)`."
         )
-    return HookUsageError(f"Only the sixteen events of hookline.events can be dispatched; got {shown(event)}.")
+    return HookUsageError(f"Only the sixteen events of hookline.events can be dispatched; got {quote(event)}.")
 
 
 class DrainReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -430,7 +430,7 @@ class HookDispatcher:
             return operation_id in self._gates[event]
         except (KeyError, TypeError):
             if not isinstance(event, str) or event not in EVENTS:
-                raise HookUsageError(f"{shown(event)} is not one of the sixteen events.") from None
+                raise HookUsageError(f"{quote(event)} is not one of the sixteen events.") from None
             self._gates[event] = self._gates[EVENTS[HookType(event)]]
             return operation_id in self._gates[event]
 

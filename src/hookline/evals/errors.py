@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline.errors import HooklineError, HookUsageError, ToolCallError, define_error
 
 __all__ = [
@@ -389,7 +389,7 @@ def check_seconds(fault: str, field: str, value: object, *, positive: bool = Fal
     """
     if not _number(value) or not 0 <= value <= MAX_SECONDS or (positive and value == 0):
         least = "above 0" if positive else "from 0"
-        problem = f"is a number of seconds {least}, and at most {MAX_SECONDS:.0e}; got {shown(value)}"
+        problem = f"is a number of seconds {least}, and at most {MAX_SECONDS:.0e}; got {quote(value)}"
         raise FaultDefinitionError(fault, field, problem)
 
 
@@ -406,7 +406,7 @@ def check_count(fault: str, field: str, value: object, *, most: int) -> None:
         FaultDefinitionError: If it is anything else.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise FaultDefinitionError(fault, field, f"is a whole number from 1 to {most:,}; got {shown(value)}")
+        raise FaultDefinitionError(fault, field, f"is a whole number from 1 to {most:,}; got {quote(value)}")
 
 
 def check_probability(fault: str, value: object) -> None:
@@ -420,7 +420,7 @@ def check_probability(fault: str, value: object) -> None:
         FaultDefinitionError: If it is not a number from 0 to 1.
     """
     if not _number(value) or not 0 <= value <= 1:
-        raise FaultDefinitionError(fault, "probability", f"is a number from 0 to 1; got {shown(value)}")
+        raise FaultDefinitionError(fault, "probability", f"is a number from 0 to 1; got {quote(value)}")
 
 
 def _number(value: object) -> TypeGuard[int | float]:

@@ -12,7 +12,7 @@ import anyio
 import anyio.abc
 import msgspec
 
-from hookline._checks import check_timeout, shown
+from hookline._checks import check_timeout, quote
 from hookline._deadlines import (
     HandlerTimeoutError,
     runs_on_asyncio,
@@ -240,7 +240,7 @@ class Chain:
         if call.__class__ not in self._placed:
             raise HookUsageError(
                 f"A chain takes one of the eight calls, {', '.join(kind.__name__ for kind in CALLS)}; "
-                f"got {shown(call)}."
+                f"got {quote(call)}."
             )
         return self._compile(call.__class__, call.tenant_id)
 

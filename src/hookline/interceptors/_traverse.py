@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline._deadlines import HandlerCancelledError, own_cancellation, runs_on_asyncio
 from hookline.calls import CALLS, Ask, Call, Continue, Denial, Deny, Respond
 from hookline.errors import (
@@ -646,7 +646,7 @@ def apply_refusal(traversal: Traversal, hook: CompiledInterceptor, value: object
         if traversal.refusal is None and not traversal.reached and traversal.answered_by is None:
             traversal.asked, traversal.asked_by = value, hook
         raise traversal.deny(hook, value.prompt)
-    fail(traversal, hook, return_error(hook, f"returned {shown(value)}; it may return {allowed}"), "error")
+    fail(traversal, hook, return_error(hook, f"returned {quote(value)}; it may return {allowed}"), "error")
 
 
 def apply_guard(traversal: Traversal, guard: CompiledInterceptor, value: object) -> None:
@@ -733,7 +733,7 @@ async def apply_around(
     if traversal.refusal is not None:
         fine = value is None or value is FAILED or isinstance(value, hook.result | Respond | Deny | Ask)
         status: ExecutionStatus = "denied" if isinstance(value, Deny | Ask) else "ok" if fine else "error"
-        traversal.note(hook, status, None if fine else f"returned {shown(value)} after a denial")
+        traversal.note(hook, status, None if fine else f"returned {quote(value)} after a denial")
         raise traversal.refusal
     if isinstance(outcome, Raised) and isinstance(outcome.error, anyio.get_cancelled_exc_class()):
         await notice_cancellation(outcome.error)
@@ -846,7 +846,7 @@ def next_call(traversal: Traversal, hook: CompiledInterceptor | None, call: Any)
         return call
     if not isinstance(call, hook.call):
         raise HookUsageError(
-            f"`call_next` takes the {hook.point}, changed or not; hook {hook.id!r} gave {shown(call)}."
+            f"`call_next` takes the {hook.point}, changed or not; hook {hook.id!r} gave {quote(call)}."
         )
     problem = check_changed(call, traversal.call)
     if problem is not None:

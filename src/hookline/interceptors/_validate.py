@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline.calls import (
     AgentCall,
     AgentResult,
@@ -73,7 +73,7 @@ def _problem_with_change(changed: Call, call: Call) -> str | None:
         old, new = getattr(call, name), getattr(changed, name)
         if new.__class__ is not old.__class__ or new != old:
             return (
-                f"changed `{name}` from {shown(old)} to {shown(new)}, which says whose call it is; change calls with "
+                f"changed `{name}` from {quote(old)} to {quote(new)}, which says whose call it is; change calls with "
                 "msgspec.structs.replace, which keeps it"
             )
     problem = check_fields(changed)
@@ -82,7 +82,7 @@ def _problem_with_change(changed: Call, call: Call) -> str | None:
     metadata: object = changed.metadata
     if metadata is not call.metadata:
         if not isinstance(metadata, Mapping):
-            return f"changed `metadata` to {shown(metadata)}, which is no mapping"
+            return f"changed `metadata` to {quote(metadata)}, which is no mapping"
         call.metadata.update(metadata)
         msgspec.structs.force_setattr(changed, "metadata", call.metadata)
     return None
@@ -99,13 +99,13 @@ def check_result(result: object) -> str | None:
     for name, kind in _FIELDS.get(type(result), {}).items():
         value = getattr(result, name)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            return f"gave a {type(result).__name__} whose `{name}` is {shown(value)}"
+            return f"gave a {type(result).__name__} whose `{name}` is {quote(value)}"
     if isinstance(result, ModelResponse) and not _all_are(result.tool_calls, ToolRequest, "tool_name"):
-        return f"gave a ModelResponse whose `tool_calls` are {shown(result.tool_calls)}"
+        return f"gave a ModelResponse whose `tool_calls` are {quote(result.tool_calls)}"
     if isinstance(result, ModelResponse) and not all(
         isinstance(number, int | float) for number in msgspec.structs.astuple(result.usage)
     ):
-        return f"gave a ModelResponse whose `usage` is {shown(result.usage)}"
+        return f"gave a ModelResponse whose `usage` is {quote(result.usage)}"
     return None
 
 
@@ -113,7 +113,7 @@ def check_fields(call: Call) -> str | None:
     """Return what is wrong with the fields of a changed call, or `None`."""
     for name, kind in _FIELDS.get(type(call), {}).items():
         if not isinstance(getattr(call, name), kind):
-            return f"changed `{name}` to {shown(getattr(call, name))}"
+            return f"changed `{name}` to {quote(getattr(call, name))}"
     messages = call.input if isinstance(call, AgentCall) else getattr(call, "messages", ())
     if not (_all_are(messages, Message, "content") and all(message.role in _ROLES for message in messages)):
         return "changed the messages to something that holds no messages"

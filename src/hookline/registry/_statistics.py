@@ -66,7 +66,7 @@ class Statistic(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     p99_ms: float
 
 
-class Totals(msgspec.Struct, kw_only=True):
+class HookTotals(msgspec.Struct, kw_only=True):
     """Totals of one hook at one point for one tenant in one minute or hour."""
 
     writer: str = ""
@@ -77,7 +77,7 @@ class Totals(msgspec.Struct, kw_only=True):
     dropped: int = 0
     durations: dict[int, int] = {}
 
-    def add(self, other: "Totals") -> None:
+    def add(self, other: "HookTotals") -> None:
         """Add other totals to these."""
         self.count += other.count
         self.errors += other.errors
@@ -115,8 +115,8 @@ class StatisticsBuffer:
     """The totals of this process that are still growing or not yet written."""
 
     def __init__(self) -> None:
-        self._new: dict[tuple[str, int, str, str], Totals] = {}
-        self._sums: dict[SumKey, Totals] = {}
+        self._new: dict[tuple[str, int, str, str], HookTotals] = {}
+        self._sums: dict[SumKey, HookTotals] = {}
         self._changed: set[SumKey] = set()
 
     def add(self, row: ExecutionRow) -> None:
@@ -126,7 +126,7 @@ class StatisticsBuffer:
             place = (row.tenant_id, minute, run.hook_id, row.point)
             new = self._new.get(place)
             if new is None:
-                new = self._new[place] = Totals(durations={})
+                new = self._new[place] = HookTotals(durations={})
             if run.status == "dropped":
                 new.dropped += 1
                 continue
@@ -144,7 +144,7 @@ class StatisticsBuffer:
                 place = SumKey(tenant_id, seconds, minute * MINUTE // seconds * seconds, hook_id, point)
                 if place not in self._sums:
                     # A writer id of its own, so that it never overwrites totals that were written and dropped here.
-                    self._sums[place] = Totals(writer=secrets.token_hex(8), durations={})
+                    self._sums[place] = HookTotals(writer=secrets.token_hex(8), durations={})
                 self._sums[place].add(new)
                 self._changed.add(place)
         self._new.clear()
@@ -217,13 +217,13 @@ async def read_statistics(
     query = select(grouping, *(statistics.c[name] for name in (*COUNTS, "durations"))).where(
         *(statistics.c[name] == value for name, value in given.items() if value is not None)
     )
-    totals: dict[str | int, Totals] = {}
+    totals: dict[str | int, HookTotals] = {}
     for part in select_spans(query, since, by, minutes_since):
         found = await connection.stream(part)
         async for rows in found.partitions(BATCH_SIZE):
             for key, *counts, durations in rows:
-                total = totals.setdefault(key, Totals(durations={}))
-                total.add(Totals(**dict(zip(COUNTS, counts, strict=True)), durations=_durations(durations)))
+                total = totals.setdefault(key, HookTotals(durations={}))
+                total.add(HookTotals(**dict(zip(COUNTS, counts, strict=True)), durations=_durations(durations)))
     shown = [Statistic(**{field: key}, **summarize(total)) for key, total in totals.items()]  # type: ignore[arg-type]
     if by == "minute":
         return sorted(shown, key=lambda each: each.minute or 0)
@@ -263,7 +263,7 @@ def expired_conditions(minutes_since: float) -> list[ColumnElement[bool]]:
     ]
 
 
-def summarize(total: Totals) -> dict[str, Any]:
+def summarize(total: HookTotals) -> dict[str, Any]:
     """Return the counts and percentiles of totals, as fields of a `Statistic`."""
     counts = {name: getattr(total, name) for name in COUNTS}
     return counts | {f"p{part}_ms": round(total.percentile(part / 100), 6) for part in (50, 95, 99)}

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline._readonly import ReadOnlyList
 from hookline.calls import Message, ToolCall, ToolRequest, ToolSpec
 from hookline.errors import AgentDefinitionError
@@ -93,7 +93,7 @@ class Agent:
             object.__setattr__(self, "model", model_by_name(self.model, where))
         if not callable(getattr(self.model, "respond", None)):
             raise AgentDefinitionError(
-                where, f"`model` needs `name`, `provider` and `async respond(call)`; got {shown(self.model)}"
+                where, f"`model` needs `name`, `provider` and `async respond(call)`; got {quote(self.model)}"
             )
         if not isinstance(self.instructions, str):
             raise AgentDefinitionError(where, f"`instructions` is a string; got {type(self.instructions).__name__}")
@@ -102,10 +102,10 @@ class Agent:
         limit: object = self.cost_limit_usd
         if limit is not None and (not isinstance(limit, int | float) or isinstance(limit, bool) or not limit > 0):
             raise AgentDefinitionError(
-                where, f"`cost_limit_usd` is a positive amount or None; got {shown(self.cost_limit_usd)}"
+                where, f"`cost_limit_usd` is a positive amount or None; got {quote(self.cost_limit_usd)}"
             )
         if not isinstance(self.retry, ModelRetry):
-            raise AgentDefinitionError(where, f"`retry` is a ModelRetry; got {shown(self.retry)}")
+            raise AgentDefinitionError(where, f"`retry` is a ModelRetry; got {quote(self.retry)}")
         _check_compaction(self.compaction, where)
         tools, sources = _split_tools(self.tools, where)
         _check_sub_agents(self.sub_agents, where)
@@ -157,25 +157,25 @@ def _check_compaction(compaction: object, where: str) -> None:
 
 def _check_count(value: object, least: int, name: str, where: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise AgentDefinitionError(where, f"{name} is a whole number from {least}; got {shown(value)}")
+        raise AgentDefinitionError(where, f"{name} is a whole number from {least}; got {quote(value)}")
 
 
 def _split_tools(tools: object, where: str) -> tuple[tuple[Tool, ...], tuple[ToolSource, ...]]:
     if not isinstance(tools, Sequence) or isinstance(tools, str):
-        raise AgentDefinitionError(where, f"`tools` is a list of tools and functions; got {shown(tools)}")
+        raise AgentDefinitionError(where, f"`tools` is a list of tools and functions; got {quote(tools)}")
     sources = tuple(entry for entry in tools if not isinstance(entry, Tool) and is_source(entry))
     own = [entry for entry in tools if entry not in sources]
     for entry in own:
         if not callable(entry):
             raise AgentDefinitionError(
-                where, f"`tools` holds tools, functions and sources of tools; got {shown(entry)}"
+                where, f"`tools` holds tools, functions and sources of tools; got {quote(entry)}"
             )
     return tuple(entry if isinstance(entry, Tool) else tool(entry) for entry in own), sources
 
 
 def _check_sub_agents(agents: object, where: str) -> None:
     if not isinstance(agents, Sequence) or not all(isinstance(agent, Agent) for agent in agents):
-        raise AgentDefinitionError(where, f"`sub_agents` is a list of Agents; got {shown(agents)}")
+        raise AgentDefinitionError(where, f"`sub_agents` is a list of Agents; got {quote(agents)}")
 
 
 def _as_spec(agent: Agent) -> ToolSpec:

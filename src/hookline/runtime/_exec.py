@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import anyio
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline.calls import Message
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import (
@@ -94,7 +94,7 @@ async def exec_agent(
         HookUsageError: If the prompt is no text and no messages, or the store is not open.
     """
     if not isinstance(agent, Agent):
-        raise HookUsageError(f"exec_agent runs an Agent; got {shown(agent)}.")
+        raise HookUsageError(f"exec_agent runs an Agent; got {quote(agent)}.")
     check_ids(user_id=user_id, tenant_id=tenant_id)
     if isinstance(store, DurableStore):
         with contextlib.suppress(StoreUnavailableError):  # which the run comes to
@@ -157,7 +157,7 @@ async def resume_agent(
     """
     store = store or default_store()
     if not isinstance(agent, Agent):
-        raise HookUsageError(f"resume_agent runs an Agent; got {shown(agent)}.")
+        raise HookUsageError(f"resume_agent runs an Agent; got {quote(agent)}.")
     options = RunOptions(
         hooks=[*agent.hooks, *hook_batch(hooks)],
         store=store,

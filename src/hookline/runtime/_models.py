@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 import anyio
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline._deadlines import own_cancellation
 from hookline.calls import AgentCall, Call, ModelCall, ModelResponse, StepCall, ToolRequest, Usage
 from hookline.errors import (
@@ -318,11 +318,11 @@ def make_run_text(on_token: object, release: object, chain: Chain | None, tenant
         HookUsageError: If one of the first two cannot work.
     """
     if release not in ("checked", "incremental"):
-        raise HookUsageError(f'`release` is "checked" or "incremental"; got {shown(release)}.')
+        raise HookUsageError(f'`release` is "checked" or "incremental"; got {quote(release)}.')
     if on_token is None:
         return None
     if not callable(on_token):
-        raise HookUsageError(f"`on_token` is a function that takes text; got {shown(on_token)}.")
+        raise HookUsageError(f"`on_token` is a function that takes text; got {quote(on_token)}.")
     kept_until: type[Call] | None = None
     if chain is not None and release == "checked":
         judged = (call for call in (AgentCall, StepCall, ModelCall) if chain.judges_result(call, tenant_id))
@@ -368,7 +368,7 @@ class RunText:
         if not hasattr(pieces, "__aiter__"):
             if inspect.iscoroutine(pieces):
                 pieces.close()
-            raise ModelAnswerError(model.name, f"its `stream` gave {shown(pieces)} instead of an async iterator")
+            raise ModelAnswerError(model.name, f"its `stream` gave {quote(pieces)} instead of an async iterator")
         kept: list[str] | None = None
         if self._kept_until is not None:
             kept = []
@@ -388,11 +388,11 @@ class RunText:
         response: ModelResponse | None = None
         async for piece in pieces:
             if response is not None:
-                raise ModelAnswerError(model.name, f"its stream went on with {shown(piece)} after the ModelResponse")
+                raise ModelAnswerError(model.name, f"its stream went on with {quote(piece)} after the ModelResponse")
             if isinstance(piece, ModelResponse):
                 response = piece
             elif not isinstance(piece, str):
-                raise ModelAnswerError(model.name, f"its stream holds {shown(piece)}; it is made of text")
+                raise ModelAnswerError(model.name, f"its stream holds {quote(piece)}; it is made of text")
             elif piece:
                 self._written += 1
                 if kept is not None:

@@ -11,7 +11,7 @@ from typing import Self
 
 import anyio
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline.calls import MemoryCall, MemoryResult, Message, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError, OperationFinishedError, OperationNotFoundError
@@ -90,7 +90,7 @@ class AgentSession:
         drain_timeout: float = 5.0,
     ) -> None:
         if not isinstance(agent, Agent):
-            raise HookUsageError(f"AgentSession runs an Agent; got {shown(agent)}.")
+            raise HookUsageError(f"AgentSession runs an Agent; got {quote(agent)}.")
         check_ids(user_id=user_id, tenant_id=tenant_id)
         self.agent = agent
         self._equipped = agent
@@ -400,5 +400,5 @@ def check_messages(value: object) -> list[Message]:
         HookUsageError: If it is no list of messages.
     """
     if not isinstance(value, Sequence) or not all(isinstance(message, Message) for message in value):
-        raise HookUsageError(f"The history of a session is a list of Messages; got {shown(value)}.")
+        raise HookUsageError(f"The history of a session is a list of Messages; got {quote(value)}.")
     return list(value)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, overload
 import anyio.to_thread
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline._readonly import writable
 from hookline.calls import ToolCall, ToolResult, ToolSpec, as_tool_result
 from hookline.errors import AgentDefinitionError, HookUsageError, ToolArgumentsError, ToolResultError
@@ -62,7 +62,7 @@ async def open_sources(sources: Sequence[ToolSource]) -> AsyncIterator[list[Tool
             for tool in given:
                 if not isinstance(tool, Tool):
                     raise AgentDefinitionError(
-                        f"Tool source {source.toolset!r}", f"it gives Tools; one of them is {shown(tool)}"
+                        f"Tool source {source.toolset!r}", f"it gives Tools; one of them is {quote(tool)}"
                     )
             tools.extend(given)
         yield tools
@@ -155,7 +155,7 @@ def tool(
     if isinstance(fn, Tool):
         raise AgentDefinitionError(f"Tool {fn.name!r}", "is a tool already")
     if not callable(fn):
-        raise AgentDefinitionError("tool", f"expected a function, got {shown(fn)}")
+        raise AgentDefinitionError("tool", f"expected a function, got {quote(fn)}")
     title = name or getattr(fn, "__name__", "")
     if not title or title == "<lambda>":
         raise AgentDefinitionError("tool", f"{fn!r} has no name; give it one with tool(fn, name=...)")

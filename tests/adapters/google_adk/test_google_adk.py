@@ -135,7 +135,7 @@ async def test_a_hook_that_calls_a_tool_twice_gets_the_result_of_its_one_run_twi
         results.append(result.content)
         return result
 
-    scene = Scene(turns=[calls(tool_call("count")), DONE], tools={"count": count})
+    scene = Scene(turns=[ask_for(tool_call("count")), DONE], tools={"count": count})
     events = await events_of(hooked(runner_of(scene, []), hooks=[hooks]))
 
     assert (len(ran), results) == (1, ["run 1", "run 1"])

@@ -124,8 +124,10 @@ class AgentFrameworkBinding:
         if not self.decisions:
             return []
         contents = [each for message in messages for each in message.contents]
-        over = {each.call_id for each in contents if each.type == "function_result"}
-        calls = {each.call_id: each for each in contents if each.type == "function_call" and each.call_id not in over}
+        answered_ids = {each.call_id for each in contents if each.type == "function_result"}
+        calls = {
+            each.call_id: each for each in contents if each.type == "function_call" and each.call_id not in answered_ids
+        }
         return [
             convert.approval_request(calls[name].id or name, name, each.tool_name, each.args)
             for each in self.run.run.pending

@@ -245,10 +245,10 @@ class RunPoints:
         for at, message in enumerate(messages):
             if message.role != "user":
                 continue
-            judged = await self._judge_input(session, message)
-            if isinstance(judged, Deny):
-                return judged
-            messages[at] = judged
+            outcome = await self._judge_input(session, message)
+            if isinstance(outcome, Deny):
+                return outcome
+            messages[at] = outcome
         return None if messages == call.input else replace(call, input=messages)
 
     async def resume(self, call: AgentCall) -> Deny | None:
@@ -438,16 +438,16 @@ class ToolPoints:
         """Judge a call, and store in its metadata what must be known after a pause."""
         policies = self._policies
         context = session.before_tool(call)
-        judged = dict(context)  # the emitter writes transforms into the other copy
+        original = dict(context)  # the emitter writes transforms into the other copy
         replay = VerdictReplay() if policies.asks_person else None
         judgement = await policies.emitter.judge(context, replay=replay)
         noted: dict[str, Any] = {"judged": decided_call(call)}
         call.metadata[policies.metadata_key] = noted
         session.asking.pop(call.tool_call_id, None)
         if replay is not None and self._should_ask(judgement):
-            noted["waiting"] = json.dumps({"context": judged, "verdicts": replay.verdicts})
+            noted["waiting"] = json.dumps({"context": original, "verdicts": replay.verdicts})
             session.asking[call.tool_call_id] = judgement.reason
-        return judgement, judged
+        return judgement, original
 
     async def _finish_approved(self, session: PolicySession, call: ToolCall, waiting: str) -> Deny | None:
         """Finish the judgement of a call that a person approved: ask only the policies not asked before."""
@@ -553,7 +553,7 @@ class PolicyHooks(Instrumentation):
             stops_on_failure=False,
             sessions=PolicySessions(),
         )
-        self._register(id, policies, {"priority": priority, "tenant_id": tenant_id, "inherit": inherit})
+        self._register_policies(id, policies, {"priority": priority, "tenant_id": tenant_id, "inherit": inherit})
 
     @classmethod
     def from_declaration(
@@ -605,7 +605,7 @@ class PolicyHooks(Instrumentation):
             sessions=PolicySessions(),
         )
         hooks = cls.__new__(cls)
-        hooks._register(id, policies, {"priority": priority, "tenant_id": tenant_id, "inherit": inherit})
+        hooks._register_policies(id, policies, {"priority": priority, "tenant_id": tenant_id, "inherit": inherit})
         return hooks
 
     @property
@@ -613,7 +613,7 @@ class PolicyHooks(Instrumentation):
         """The latest records of the contract, oldest first; they hold no content."""
         return tuple(self._policies.emitter.records)
 
-    def _register(self, id: str, policies: PolicyPoints, options: dict[str, Any]) -> None:  # noqa: A002
+    def _register_policies(self, id: str, policies: PolicyPoints, options: dict[str, Any]) -> None:  # noqa: A002
         super().__init__(id, **options)
         self._policies = policies
         points, run, tools = policies.points, RunPoints(policies), ToolPoints(policies)

@@ -47,22 +47,22 @@ class ApprovalQuestions:
 
     async def call_pre_tool_hook(self, hook: Any, given: Any, call_id: str | None, context: Any) -> Any:
         """Call a `PreToolUse` hook of the caller and keep its decision."""
-        over, answer = anyio.Event(), dict[str, Any]()
-        self._running_hooks.setdefault(call_id or given["tool_use_id"], []).append((over, answer))
+        ended, answer = anyio.Event(), dict[str, Any]()
+        self._running_hooks.setdefault(call_id or given["tool_use_id"], []).append((ended, answer))
         try:
             output = await hook(given, call_id, context)
             answer.update(convert.decision_of(output))
             return output
         finally:
-            over.set()
+            ended.set()
 
     async def strictest_decision(self, call_id: str) -> dict[str, Any]:
         """Wait for the caller's hooks on a call and return the strictest of their decisions."""
         found: dict[str, Any] = {}
         if self._has_hooks:
             await anyio.lowlevel.checkpoint()  # Claude lists these hooks first, but trio starts tasks in any order
-        for over, answer in self._running_hooks.pop(call_id, ()):
-            await over.wait()
+        for ended, answer in self._running_hooks.pop(call_id, ()):
+            await ended.wait()
             if convert.BY_STRICTNESS.index(answer.get("decision", "")) > convert.BY_STRICTNESS.index(
                 found.get("decision", "")
             ):

@@ -277,8 +277,8 @@ def read_decisions(command: Command[Any], pending: Sequence[tuple[Interrupt, Pen
             continue  # it keeps waiting
         mine = given.get(interrupt.id, given) if isinstance(given, Mapping) else given
         at = [each for other, each in pending if other.id == interrupt.id].index(call)
-        decided = mine.get("decisions") if isinstance(mine, Mapping) else None
-        decision = decided[at] if isinstance(decided, list) and at < len(decided) else {"type": "approve"}
+        answers = mine.get("decisions") if isinstance(mine, Mapping) else None
+        decision = answers[at] if isinstance(answers, list) and at < len(answers) else {"type": "approve"}
         if decision.get("type") in ("approve", "edit"):
             found.append(Approve(call.tool_call_id))
             continue

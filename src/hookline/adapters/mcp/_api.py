@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from hookline._checks import shown, tool_test
+from hookline._checks import quote, tool_test
 from hookline.adapters.mcp._errors import McpServerError, McpStartError, McpToolsError
 from hookline.adapters.mcp._settings import Settings, check_settings
 from hookline.calls import ToolCall
@@ -200,7 +200,7 @@ class McpServer:
             for glob in globs:
                 if not any(tool_test(glob)(f"{self.toolset}/{name}") for name in names):
                     raise McpToolsError(
-                        self.toolset, f"has no tool that matches {glob!r} in `{title}`. It has {shown(names)}."
+                        self.toolset, f"has no tool that matches {glob!r} in `{title}`. It has {quote(names)}."
                     )
 
     def _matches(self, globs: Sequence[str], name: str) -> bool:
@@ -235,6 +235,6 @@ def _check_globs(where: str, title: str, globs: object) -> None:
     if globs is None and title == "tools":
         return
     if isinstance(globs, str) or not isinstance(globs, Sequence) or not globs:
-        raise AgentDefinitionError(where, f"`{title}` must be a list of globs over tool names; got {shown(globs)}")
+        raise AgentDefinitionError(where, f"`{title}` must be a list of globs over tool names; got {quote(globs)}")
     if not all(isinstance(glob, str) and glob for glob in globs):
-        raise AgentDefinitionError(where, f"`{title}` must be a list of globs over tool names; got {shown(globs)}")
+        raise AgentDefinitionError(where, f"`{title}` must be a list of globs over tool names; got {quote(globs)}")

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 import msgspec
 from pydantic import ValidationError
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline.errors import AgentDefinitionError
 
 __all__ = ["REDACTED", "Secrets", "Settings", "check_settings"]
@@ -186,13 +186,13 @@ def check_settings(
         AgentDefinitionError: If the settings are invalid. It never shows a value of `env` or `headers`.
     """
     if not isinstance(name, str) or not name:
-        raise AgentDefinitionError("MCP server", f"its name is a non-empty string; got {shown(name)}")
+        raise AgentDefinitionError("MCP server", f"its name is a non-empty string; got {quote(name)}")
     where = f"MCP server {name!r}"
     if (command is None) == (url is None):
         raise AgentDefinitionError(where, "give either `command`, for a process to start, or `url`")
     for title, seconds in timeouts.items():
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-            raise AgentDefinitionError(where, f"`{title}` is a positive number of seconds; got {shown(seconds)}")
+            raise AgentDefinitionError(where, f"`{title}` is a positive number of seconds; got {quote(seconds)}")
     if url is not None:
         _refuse_options(where, "url", {"args": args, "env": env, "cwd": cwd})
         return Settings(name=name, url=_url(where, url), headers=_texts(where, "headers", headers), **timeouts)  # type: ignore[arg-type]
@@ -248,7 +248,7 @@ def _texts(where: str, title: str, given: object) -> dict[str, str]:
             or "\0" in key + value
             or "=" in key * (title == "env")
         ):
-            raise AgentDefinitionError(where, f"`{title}` is a mapping of strings; {shown(key)} cannot be used")
+            raise AgentDefinitionError(where, f"`{title}` is a mapping of strings; {quote(key)} cannot be used")
         if title == "headers" and not (key + value).isprintable():
             raise AgentDefinitionError(where, f"header {key!r} has characters that a header cannot have")
     return dict(given)
@@ -256,5 +256,5 @@ def _texts(where: str, title: str, given: object) -> dict[str, str]:
 
 def _folder(where: str, cwd: object) -> str:
     if not isinstance(cwd, str | os.PathLike) or not os.fspath(cwd):
-        raise AgentDefinitionError(where, f"`cwd` is a folder; got {shown(cwd)}")
+        raise AgentDefinitionError(where, f"`cwd` is a folder; got {quote(cwd)}")
     return str(os.fspath(cwd))

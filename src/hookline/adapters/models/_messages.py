@@ -227,8 +227,8 @@ def _from_details(message: Message, names: WireNames) -> wire.ModelResponse | No
 
 
 def _digest(content: str, callings: Iterable[ToolRequest]) -> str:
-    said = [content, *([calling.toolset, calling.tool_name, calling.args] for calling in callings)]
-    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
+    parts = [content, *([calling.toolset, calling.tool_name, calling.args] for calling in callings)]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 def _text(parts: Iterable[wire.ModelResponsePart]) -> str:

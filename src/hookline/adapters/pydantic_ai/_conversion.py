@@ -91,12 +91,12 @@ def final_args(
 
 async def validate_args(ctx: RunContext[Any], tool: ToolsetTool[Any], final: Mapping[str, Any]) -> dict[str, Any]:
     """Validate arguments that a hook changed, and return them as the tool takes them."""
-    taken = _parse_args(ctx, tool, _to_mutable(final))
+    validated = _parse_args(ctx, tool, _to_mutable(final))
     if tool.args_validator_func is not None:
-        judged = tool.args_validator_func(ctx, **taken)
-        if inspect.isawaitable(judged):
-            await judged
-    return taken
+        outcome = tool.args_validator_func(ctx, **validated)
+        if inspect.isawaitable(outcome):
+            await outcome
+    return validated
 
 
 def _parse_args(ctx: RunContext[Any], tool: ToolsetTool[Any], args: str | dict[str, Any] | None) -> dict[str, Any]:

@@ -185,16 +185,16 @@ class HoldingModel(WrapperModel):
             recording = StreamRecording(stream)
             async for event in stream:
                 recording.add(event)
-            heard = stream.get()
-        if heard.state == "suspended":
+            answer = stream.get()
+        if answer.state == "suspended":
             raise HookUsageError(
                 "The model paused within its answer, and a stream of several parts cannot be held back until the hooks "
                 "of ModelCall have run. Use `run` instead."
             )
-        self._held.answer.set_result(heard)
+        self._held.answer.set_result(answer)
         response = await self._held.final_answer
-        if response is heard and recording.is_faithful:
-            yield ReplayedStream(heard, recording)
+        if response is answer and recording.is_faithful:
+            yield ReplayedStream(answer, recording)
         else:
             # Use the parameters that the model prepared, because they determine what counts as the final output, and
             # so what is requested again.

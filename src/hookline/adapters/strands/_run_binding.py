@@ -187,8 +187,8 @@ class StrandsBinding:
         name = calling.tool_call_id
         if name in self.unreported:
             self.unreported.discard(name)
-            judged = Approve(name) if cancelled is None else Reject(name, and_continue=True)
-            self.run.decided([self.decisions.setdefault(name, judged)])
+            decision = Approve(name) if cancelled is None else Reject(name, and_continue=True)
+            self.run.decided([self.decisions.setdefault(name, decision)])
         return self.decisions.get(name)
 
     def approved_request(self, calling: ToolRequest) -> ToolRequest:

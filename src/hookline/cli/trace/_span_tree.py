@@ -452,7 +452,7 @@ def render_tree(trace: Waterfall, numbers: Mapping[tuple[int, int], int], slowes
 
 
 def link_label(link: Link, numbers: Mapping[tuple[int, int], int]) -> Text:
-    """Where a link leads: to another tree on the screen, or to a span that is elsewhere."""
+    """Describe a link: to another tree on the screen, or to a span that is elsewhere."""
     number = numbers.get(key_of(link.context))
     relation = make_plain((link.attributes or {}).get(names.LINK, "linked span")).replace("_", " ")
     where = f"[{number}]" if number else f"trace {link.context.trace_id:032x}, span {link.context.span_id:016x}"
@@ -518,7 +518,7 @@ def innermost(traces: Sequence[Waterfall], mark: Mark) -> list[Bar]:
 
 
 def key_of(context: SpanContext | None) -> tuple[int, int]:
-    """What a span is found by."""
+    """Return the key of a span: the ids of its trace and of itself."""
     return (context.trace_id, context.span_id) if context is not None else (0, 0)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline.calls import ToolResult
 from hookline.evals.errors import FaultDefinitionError, check_count
 from hookline.evals.faults._clocks import OperationClock
@@ -71,7 +71,7 @@ class TruncatedJson(AnswerFault, frozen=True):
         value: object = self.keep
         fine = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1
         if value is not None and not fine:
-            problem = f"is a number above 0 and below 1, or None; got {shown(value)}"
+            problem = f"is a number above 0 and below 1, or None; got {quote(value)}"
             raise FaultDefinitionError("TruncatedJson", "keep", problem)
 
     def spoilt(self, content: str, draw: random.Random) -> str:
@@ -135,7 +135,7 @@ class Oversize(AnswerFault, frozen=True):
         check_count("Oversize", "size_bytes", self.size_bytes, most=MAX_BYTES)
         filler: object = self.filler
         if not isinstance(filler, str) or len(filler) != 1 or not filler.isascii():
-            raise FaultDefinitionError("Oversize", "filler", f"is one ASCII character; got {shown(filler)}")
+            raise FaultDefinitionError("Oversize", "filler", f"is one ASCII character; got {quote(filler)}")
 
     def spoilt(self, content: str, draw: random.Random) -> str:
         """Pad the text."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline.calls import ToolResult
 from hookline.evals.errors import MAX_SECONDS, FaultDefinitionError, check_count, check_probability, check_seconds
 from hookline.evals.faults._clocks import OperationClock
@@ -119,7 +119,7 @@ class RaiseError(CallFault, frozen=True):
         if isinstance(error, Exception):
             return
         if not isinstance(error, type) or not issubclass(error, Exception):
-            problem = f"is an exception or a class of exceptions; got {shown(error)}"
+            problem = f"is an exception or a class of exceptions; got {quote(error)}"
             raise FaultDefinitionError("RaiseError", "error", problem)
         try:
             error()
@@ -146,7 +146,7 @@ class FailedResult(CallFault, frozen=True):
     def __post_init__(self) -> None:
         content: object = self.content
         if not isinstance(content, str):
-            raise FaultDefinitionError("FailedResult", "content", f"is text; got {shown(content)}")
+            raise FaultDefinitionError("FailedResult", "content", f"is text; got {quote(content)}")
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult:
         """Return the failed result."""
@@ -199,7 +199,7 @@ class RateLimit(CallFault, frozen=True, kw_only=True):
         check_seconds("RateLimit", "per_seconds", self.per_seconds, positive=True)
         raises: object = self.raises
         if not isinstance(raises, bool):
-            raise FaultDefinitionError("RateLimit", "raises", f"is True or False; got {shown(raises)}")
+            raise FaultDefinitionError("RateLimit", "raises", f"is True or False; got {quote(raises)}")
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult | None:
         """Refuse the call if the budget is used up.

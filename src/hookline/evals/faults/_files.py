@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline._yaml import BadLine, LinedDict, LinedList, plain, read_lined
 from hookline.evals.errors import FaultDefinitionError, FaultFileError, check_probability
 from hookline.evals.faults._faults import (
@@ -90,13 +90,13 @@ def _parse_entries(document: Any) -> list[tuple[int, Any]]:
     faults = document.get("faults")
     if not isinstance(faults, LinedList):
         line = document.lines.get("faults", document.line)
-        raise BadLine(line, f"`faults` is a list of mappings; got {shown(plain(faults))}")
+        raise BadLine(line, f"`faults` is a list of mappings; got {quote(plain(faults))}")
     return list(zip(faults.lines, faults, strict=True))
 
 
 def _parse_spec(line: int, entry: Any) -> FaultSpec:
     if not isinstance(entry, LinedDict):
-        raise BadLine(line, f"a fault is a mapping with `tool` and `fault`; got {shown(plain(entry))}")
+        raise BadLine(line, f"a fault is a mapping with `tool` and `fault`; got {quote(plain(entry))}")
     given = plain(entry)
     try:
         kind = _take_field(given, "fault", str, f"is one of {', '.join(KINDS)}")
@@ -123,14 +123,14 @@ def _take_field(given: dict[str, Any], key: str, kind: type, expected: str, *, d
         raise FaultDefinitionError("a fault", key, f"is missing; it {expected}")
     value = given.pop(key)
     if not isinstance(value, kind) or value == "":
-        raise FaultDefinitionError("a fault", key, f"{expected}; got {shown(value)}")
+        raise FaultDefinitionError("a fault", key, f"{expected}; got {quote(value)}")
     return value
 
 
 def _make_fault(name: str, given: dict[str, Any]) -> Fault:
     kind = KINDS.get(name)
     if kind is None:
-        raise FaultDefinitionError("a fault", "fault", f"is one of {', '.join(KINDS)}; got {shown(name)}")
+        raise FaultDefinitionError("a fault", "fault", f"is one of {', '.join(KINDS)}; got {quote(name)}")
     for key in given:
         if key not in kind.keys:
             takes = ", ".join((*kind.keys, "tool", "fault", "args", "probability", "name"))
@@ -145,10 +145,10 @@ def _make_raise_error(given: dict[str, Any]) -> RaiseError:
     name, message = given["error"], given.get("message", "")
     error = getattr(builtins, name, None) if isinstance(name, str) else None
     if not isinstance(error, type) or not issubclass(error, Exception):
-        problem = f"is the name of an exception that Python brings along, such as ConnectionError; got {shown(name)}"
+        problem = f"is the name of an exception that Python brings along, such as ConnectionError; got {quote(name)}"
         raise FaultDefinitionError("raise_error", "error", problem)
     if not isinstance(message, str):
-        raise FaultDefinitionError("raise_error", "message", f"is text; got {shown(message)}")
+        raise FaultDefinitionError("raise_error", "message", f"is text; got {quote(message)}")
     try:
         return RaiseError(error(message) if message else error())
     except TypeError as failure:
@@ -169,12 +169,12 @@ def _make_latency(given: dict[str, Any]) -> Latency:
     name, *others = seconds or [None]
     distribution = DISTRIBUTIONS.get(name)
     if distribution is None or others:
-        problem = f"is a number, or a mapping with one of {', '.join(map(str, DISTRIBUTIONS))}; got {shown(seconds)}"
+        problem = f"is a number, or a mapping with one of {', '.join(map(str, DISTRIBUTIONS))}; got {quote(seconds)}"
         raise FaultDefinitionError("latency", "seconds", problem)
     fields = [field.name for field in msgspec.structs.fields(distribution)]
     arguments = seconds[name]
     if not isinstance(arguments, dict) or set(arguments) != set(fields):
-        problem = f"takes `{name}` as a mapping with {' and '.join(fields)}; got {shown(arguments)}"
+        problem = f"takes `{name}` as a mapping with {' and '.join(fields)}; got {quote(arguments)}"
         raise FaultDefinitionError("latency", "seconds", problem)
     try:
         return Latency(distribution(**arguments))

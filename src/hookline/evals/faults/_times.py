@@ -7,7 +7,7 @@ import random
 
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline.evals.errors import FaultDefinitionError, check_seconds
 
 __all__ = ["LogNormal", "Normal", "Uniform"]
@@ -79,7 +79,7 @@ class LogNormal(msgspec.Struct, frozen=True, kw_only=True):
         check_seconds("LogNormal", "median", self.median, positive=True)
         sigma: object = self.sigma
         if not isinstance(sigma, int | float) or isinstance(sigma, bool) or not 0 <= sigma <= 10:
-            raise FaultDefinitionError("LogNormal", "sigma", f"is a number from 0 to 10; got {shown(sigma)}")
+            raise FaultDefinitionError("LogNormal", "sigma", f"is a number from 0 to 10; got {quote(sigma)}")
 
     def seconds(self, draw: random.Random) -> float:
         """Draw a number of seconds.
