@@ -195,8 +195,9 @@ class Lifecycle(msgspec.Struct, eq=False):
         run, operation_id = self.run, self.run.operation_id
         if operation_id in live:
             raise _taken_error(run, run.version)
-        run.dispatcher.has_hooks(operation_id)  # raises if the dispatcher is not open, while nothing is stored yet
-        left_out = run.dispatcher._left_out(operation_id)
+        # Raises if the dispatcher is not open, while nothing is stored yet.
+        known = run.dispatcher._registered.get(operation_id) is not None
+        left_out = run.dispatcher._left_out(operation_id) if known else []
         if left_out:  # rather than a run without its guards
             raise HookUsageError(
                 f"The interceptors {', '.join(left_out)} of operation {operation_id!r} were given to the dispatcher, "

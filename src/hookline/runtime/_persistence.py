@@ -130,7 +130,7 @@ def _equal_as_json(run: Run, stored: OperationState, attempted: OperationState) 
 
 
 def make_steering(run: Run) -> Steering:
-    """Record what hooks have changed in a run."""
+    """Return the changes that hooks made to a run, as they are stored."""
     return Steering(
         instructions=run.instructions if run.instructions != run.agent.instructions else None,
         continues=run.continues,
