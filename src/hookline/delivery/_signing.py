@@ -304,7 +304,7 @@ class WebhookVerificationError(HooklineError, ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"Not a delivery that was signed for us: {self.reason}."
+        return f"Not a delivery with a valid signature: {self.reason}."
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
