@@ -40,7 +40,7 @@ async def overhead(name: str, workload: Workload, rounds: int) -> list[Row]:
     observers = Hooks("observers")
     for kind in workload.capabilities.events:
         observers.on(EVENTS[kind])(make_observer())
-    observed = f"{name} [hooks={len(workload.drives.events)}]"
+    observed = f"{name} [hooks={len(workload.capabilities.events)}]"
     bare, empty, traced, own = (f"{name} [{case}]" for case in ("bare", "hooks=0", "TracingHooks", "own hooks"))
     runs = {
         bare: workload.bare,

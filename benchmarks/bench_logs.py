@@ -29,8 +29,8 @@ from hookline import (
     tool,
 )
 from hookline.registry import ExecutionLog
-from hookline.registry._log_rows import hook_rows, main_row, row_of
-from hookline.registry._statistics import Sums, write_statistics
+from hookline.registry._log_rows import build_row, execution_hook_rows, execution_row
+from hookline.registry._statistics import StatisticsBuffer, write_statistics
 from hookline.signals import ChainRun, HookExecution, chain_ran
 from hookline.store import SqlStore
 from hookline.store._tables import execution_hooks, executions
@@ -111,17 +111,19 @@ async def page(log: ExecutionLog, which: dict[str, str]) -> None:
 
 async def fill(store: SqlStore, count: int) -> None:
     """Rows as a day leaves them, of several tenants and hooks."""
-    now, chance, sums = time_ns(), random.Random(5), Sums()
+    now, chance, sums = time_ns(), random.Random(5), StatisticsBuffer()
     step = 86_000_000_000_000 // count
     for start in range(0, count, TOGETHER):
         rows = []
         for nth in range(start, min(count, start + TOGETHER)):
-            rows.append(row_of(made(chance, nth, now - (count - nth) * step), "", nth))
-            sums.note(rows[-1])
+            rows.append(build_row(made(chance, nth, now - (count - nth) * step), "", nth))
+            sums.add(rows[-1])
         async with store.writing() as connection:
-            await connection.execute(insert(executions), [main_row(row) for row in rows])
-            await connection.execute(insert(execution_hooks), [place for row in rows for place in hook_rows(row)])
-    added_up = sums.changed()
+            await connection.execute(insert(executions), [execution_row(row) for row in rows])
+            await connection.execute(
+                insert(execution_hooks), [place for row in rows for place in execution_hook_rows(row)]
+            )
+    added_up = sums.changed_rows()
     for start in range(0, len(added_up), TOGETHER):
         async with store.writing() as connection:
             await write_statistics(connection, added_up[start : start + TOGETHER])

@@ -30,6 +30,8 @@ from hookline import (
 SOURCE = f"{Path(hookline.__file__).parent}/"
 RUNS_TOOL_CALLS = "runtime/_tool_calls.py"
 MOST_ROOMS, MOST_MOVES = 16, 40
+MOST_CALLS = 22
+"""Python calls of hookline that one `around` may add to a tool call."""
 
 
 class Walk:
@@ -87,6 +89,18 @@ def every_kind() -> Hooks:
     return hooks
 
 
+def one_around() -> Hooks:
+    """An `around` that passes the call on."""
+    hooks = Hooks("around")
+
+    @hooks.around(ToolCall)
+    async def around(call: ToolCall, call_next: Any) -> ToolResult:
+        result: ToolResult = await call_next(call)
+        return result
+
+    return hooks
+
+
 async def walked(hooks: list[Hooks]) -> Walk:
     """Let an agent call its tool in three steps, and note the second one, when everything is warm."""
     walk = Walk()
@@ -111,10 +125,12 @@ async def walked(hooks: list[Hooks]) -> Walk:
 
 
 async def bench(rounds: int) -> list[Row]:
-    bare, whole = await walked([]), await walked([every_kind()])
+    bare, whole, around = await walked([]), await walked([every_kind()]), await walked([one_around()])
+    added = len(around.calls) - len(bare.calls)
     return [
         Row(case="rooms [hooks=0]", value=bare.rooms, unit="files", ratio=bare.rooms),
         Row(case="moves [hooks=0]", value=bare.moves, unit="moves", ratio=bare.moves),
         Row(case="rooms [hooks=5]", value=whole.rooms, unit="files", ratio=whole.rooms, at_most=MOST_ROOMS),
         Row(case="moves [hooks=5]", value=whole.moves, unit="moves", ratio=whole.moves, at_most=MOST_MOVES),
+        Row(case="calls added by one around", value=added, unit="calls", ratio=added, at_most=MOST_CALLS),
     ]

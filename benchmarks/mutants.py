@@ -1,6 +1,6 @@
-"""Break a module on purpose, one small change at a time, and count the changes that its tests notice.
+"""Break modules on purpose, one small change at a time, and count the changes that their tests notice.
 
-The changes are those of Cosmic Ray. A sample of them is drawn by a printed seed; each runs the module's own tests in a
+The changes are those of Cosmic Ray. A sample of them is drawn by a printed seed; each runs the modules' own tests in a
 copy of the source. Exits 0 if at least 90 % of every sample are noticed.
 """
 
@@ -24,11 +24,15 @@ from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {
-    "dispatcher": ("src/hookline/dispatcher/_dispatcher.py", "tests/dispatcher"),
-    "lanes": ("src/hookline/dispatcher/_lanes.py", "tests/dispatcher"),
-    "events": ("src/hookline/events.py", "tests/events"),
+    "dispatcher": (("src/hookline/dispatcher/_dispatcher.py",), "tests/dispatcher"),
+    "lanes": (("src/hookline/dispatcher/_lanes.py",), "tests/dispatcher"),
+    "events": (("src/hookline/events.py",), "tests/events"),
+    "interceptors": (
+        tuple(f"src/hookline/interceptors/{name}.py" for name in ("_chain", "_clock", "_traverse", "_validate")),
+        "tests/interceptors",
+    ),
 }
-"""By name: the module, and its own tests."""
+"""By name: the modules from which a sample is drawn, and their own tests."""
 
 NO_CHANGE = {f"core/ReplaceComparisonOperator_{before}_{after}" for before, after in (("Is", "Eq"), ("IsNot", "NotEq"))}
 """Operators left out: `is` stands between classes, `None` and sentinels here, for which equality is identity."""
@@ -43,6 +47,7 @@ TEST_SECONDS = 30
 class Mutant:
     """One small change of a module."""
 
+    module: str
     operator: str
     occurrence: int
     line: int
@@ -66,48 +71,53 @@ def main() -> int:
 
 
 def judge(name: str, sample: int, seed: int, jobs: int) -> bool:
-    """Test a sample of the mutants of one module, and print what came of it."""
-    module, tests = MODULES[name]
-    original = (ROOT / module).read_text()
-    every = list(mutants_of(original))
+    """Test a sample of the mutants of some modules, and print each that survives."""
+    modules, tests = MODULES[name]
+    every = [mutant for module in modules for mutant in mutants_of(module)]
     drawn = random.Random(f"{seed} {name}").sample(every, min(sample, len(every)))
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hookline-mutants-") as folder:
         copies: SimpleQueue[Path] = SimpleQueue()
         for number in range(jobs):
             copies.put(copy_of_the_source(Path(folder) / str(number)))
-        unchanged = run_tests(copies, module, tests, original, limit=1800.0)
+        unchanged = run_tests(copies, None, tests, limit=1800.0)
         if unchanged.survived is False:
             print(f"{name}: the tests fail without any change:\n{unchanged.output[-3000:]}")
             return False
         limit = 60.0 + 4 * unchanged.seconds
         runs: list[TestRun] = []
         with ThreadPoolExecutor(jobs) as pool:
-            for run in pool.map(lambda mutant: run_tests(copies, module, tests, mutant.source, limit), drawn):
+            for run in pool.map(lambda mutant: run_tests(copies, mutant, tests, limit), drawn):
+                if run.survived:
+                    show(drawn[len(runs)])
                 runs.append(run)
                 if len(runs) % 20 == 0:
                     gone = f"{sum(run.survived for run in runs)} survived, {time.monotonic() - began:.0f} s"
                     print(f"{name}: {len(runs)} of {len(drawn)} tried, {gone}", flush=True)
-    survivors = [mutant for mutant, run in zip(drawn, runs, strict=True) if run.survived]
-    killed = len(drawn) - len(survivors)
+    killed = sum(not run.survived for run in runs)
     share = killed / len(drawn)
     print(
-        f"{name}: {killed} of {len(drawn)} killed, {share:.1%} (goal {GOAL:.0%}); the module has {len(every)} mutants; "
+        f"{name}: {killed} of {len(drawn)} killed, {share:.1%} (goal {GOAL:.0%}); there are {len(every)} mutants; "
         f"{time.monotonic() - began:.0f} s",
         flush=True,
     )
-    for mutant in sorted(survivors, key=lambda each: each.line):
-        print(f"\n{module}:{mutant.line}  {mutant.operator}#{mutant.occurrence}")
-        print("\n".join(changed_lines(original, mutant.source)), flush=True)
     return share >= GOAL
 
 
-def mutants_of(original: str) -> Iterator[Mutant]:
-    """Every mutant of a source that Python would run otherwise."""
+def show(mutant: Mutant) -> None:
+    """Print a mutant that no test noticed."""
+    print(f"\nsurvived: {mutant.module}:{mutant.line}  {mutant.operator}#{mutant.occurrence}")
+    original = (ROOT / mutant.module).read_text()
+    print("\n".join(changed_lines(original, mutant.source)), flush=True)
+
+
+def mutants_of(module: str) -> Iterator[Mutant]:
+    """Make every mutant of a module that Python would run otherwise."""
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator, operator_names
 
+    original = (ROOT / module).read_text()
     postponed = "from __future__ import annotations" in original
     same = meaning(original, postponed=postponed)
     for name in operator_names():
@@ -122,7 +132,7 @@ def mutants_of(original: str) -> Iterator[Mutant]:
             except AttributeError:  # Cosmic Ray cannot replace an exception that is not given by a plain name
                 continue
             if source is not None and meaning(source, postponed=postponed) not in (same, None):
-                yield Mutant(operator=name, occurrence=occurrence, line=line, source=source)
+                yield Mutant(module=module, operator=name, occurrence=occurrence, line=line, source=source)
 
 
 def meaning(source: str, *, postponed: bool) -> str | None:
@@ -160,12 +170,13 @@ class TestRun:
     output: str
 
 
-def run_tests(copies: SimpleQueue[Path], module: str, tests: str, source: str, limit: float) -> TestRun:
-    """Run the tests of a module against another source of it, in one of the copies; a hang is noticed too."""
+def run_tests(copies: SimpleQueue[Path], mutant: Mutant | None, tests: str, limit: float) -> TestRun:
+    """Run tests against a mutant, in one of the copies of the source; a hang is noticed too."""
     folder = copies.get()
     began = time.monotonic()
     try:
-        (folder / module).write_text(source)
+        if mutant is not None:
+            (folder / mutant.module).write_text(mutant.source)
         alone = ["-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", str(TEST_SECONDS)]
         command = [sys.executable, "-m", "pytest", "-x", "-q", *alone, tests]
         environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -179,6 +190,8 @@ def run_tests(copies: SimpleQueue[Path], module: str, tests: str, source: str, l
             output, _ = process.communicate()
         return TestRun(survived=process.returncode == 0, seconds=time.monotonic() - began, output=output)
     finally:
+        if mutant is not None:
+            (folder / mutant.module).write_text((ROOT / mutant.module).read_text())
         copies.put(folder)
 
 

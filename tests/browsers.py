@@ -17,10 +17,12 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 __all__ = [
     "Found",
@@ -32,8 +34,6 @@ __all__ = [
     "pytest_terminal_summary",
     "running_chromium",
 ]
-
-expect.set_options(timeout=30_000)  # the browser shares a busy machine with other tests
 
 NAMED, NEEDED = "HOOKLINE_CHROMIUM", "HOOKLINE_NEEDS_BROWSER"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -252,6 +252,10 @@ def _address(process: subprocess.Popen[bytes], said: Path) -> str:
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
     """Drive the Chromium of this worker. The driver holds an event loop while it lives, so it is no longer than a module."""
+    # Imported here: the environments of the adapters' tests load this module, and have no Playwright.
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=30_000)  # the browser shares a busy machine with other tests
     with sync_playwright() as playwright:
         driven = playwright.chromium.connect_over_cdp(chromium)
         yield driven

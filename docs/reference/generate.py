@@ -38,7 +38,6 @@ from hookline.hooks import Hooks
 from hookline.otel import _attributes as names
 from hookline.redaction import Redaction
 from hookline.registry import _errors as registry_errors
-from hookline.runtime._adapter_run import ForeignLife
 from hookline.server._description import encode_description
 from hookline.server.routes._approvals import APPROVAL_ROUTES
 from hookline.server.routes._deliveries import DELIVERY_ROUTES
@@ -526,7 +525,6 @@ def runtime_page() -> Iterator[str]:
     yield "## Runs of other frameworks\n"
     yield "For [adapters](../how-to/write-an-adapter.md).\n"
     yield from class_entry(runtime.AdapterRun)
-    yield from methods_table(ForeignLife)
     yield from methods_table(runtime.AdapterRun)
     for kind in (runtime.Capabilities, runtime.ToolDone, runtime.AgentDone):
         yield from struct_entry(kind)

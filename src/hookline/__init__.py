@@ -1,89 +1,24 @@
 """Lifecycle hooks for AI agents: see, steer and test every run without touching the loop.
 
-`import hookline` itself loads next to nothing: each name is imported from its home when it is first used.
+`import hookline` itself loads next to nothing: a name is imported from its module when it is first used.
 """
+
+# ruff: noqa: F403, F405
 
 import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hookline import signals
-    from hookline.calls import (
-        AgentCall,
-        AgentResult,
-        Ask,
-        CompactCall,
-        CompactResult,
-        Continue,
-        Denial,
-        Deny,
-        MemoryCall,
-        MemoryResult,
-        Message,
-        ModelCall,
-        ModelResponse,
-        RequestCall,
-        RequestResult,
-        Respond,
-        StepCall,
-        StepResult,
-        SubAgentCall,
-        ToolCall,
-        ToolRequest,
-        ToolResult,
-        ToolSpec,
-        Usage,
-    )
-    from hookline.dispatcher import DrainReport, HookDispatcher, Registration
-    from hookline.errors import HooklineError, MissingExtraError, TransientModelError
-    from hookline.events import (
-        AfterCallAgent,
-        AfterCompact,
-        AfterHumanIntervention,
-        AfterStep,
-        AfterToolCall,
-        BeforeCallAgent,
-        BeforeCompact,
-        BeforeHumanIntervention,
-        BeforeStep,
-        BeforeToolCall,
-        CompletionReason,
-        Event,
-        HookType,
-        OnCallAgentError,
-        OnCompactError,
-        OnComplete,
-        OnError,
-        OnStopByHumanIntervention,
-        OnToolCallError,
-        PendingTool,
-        ToolOutcome,
-        decode,
-        encode,
-        json_schema,
-    )
-    from hookline.hooks import Hook, Hooks, Interceptor
-    from hookline.interceptors import Chain, Outcome
-    from hookline.phases import Phase, PhaseHook
-    from hookline.runtime import (
-        Agent,
-        AgentSession,
-        Approve,
-        Compaction,
-        InMemoryStore,
-        Model,
-        OperationResult,
-        OperationStore,
-        Reject,
-        ScriptedModel,
-        Tool,
-        exec_agent,
-        interrupt,
-        resume_agent,
-        stream_agent,
-        tool,
-    )
-    from hookline.signals import HookExecution
+    from hookline.calls import *
+    from hookline.dispatcher import *
+    from hookline.errors import *
+    from hookline.events import *
+    from hookline.hooks import *
+    from hookline.interceptors import *
+    from hookline.phases import *
+    from hookline.runtime import *
+    from hookline.signals import *
 
 __all__ = [
     "AfterCallAgent",
@@ -167,57 +102,22 @@ __all__ = [
     "tool",
 ]
 
-_HOMES = {
-    "hookline.calls": """
-        AgentCall AgentResult Ask CompactCall CompactResult Continue Denial Deny MemoryCall
-        MemoryResult Message ModelCall ModelResponse RequestCall RequestResult Respond StepCall
-        StepResult SubAgentCall ToolCall ToolRequest ToolResult ToolSpec Usage
-    """,
-    "hookline.dispatcher": "DrainReport HookDispatcher Registration",
-    "hookline.errors": "HooklineError MissingExtraError TransientModelError",
-    "hookline.events": """
-        AfterCallAgent AfterCompact AfterHumanIntervention AfterStep AfterToolCall BeforeCallAgent
-        BeforeCompact BeforeHumanIntervention BeforeStep BeforeToolCall CompletionReason Event HookType
-        OnCallAgentError OnCompactError OnComplete OnError OnStopByHumanIntervention OnToolCallError
-        PendingTool ToolOutcome decode encode json_schema
-    """,
-    "hookline.hooks": "Hook Hooks Interceptor",
-    "hookline.interceptors": "Chain Outcome",
-    "hookline.phases": "Phase PhaseHook",
-    "hookline.runtime": """
-        Agent AgentSession Approve Compaction InMemoryStore Model OperationResult OperationStore
-        Reject ScriptedModel Tool exec_agent interrupt resume_agent stream_agent tool
-    """,
-    "hookline.signals": "HookExecution",
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = frozenset(
-    {
-        "asgi",
-        "calls",
-        "dispatcher",
-        "errors",
-        "events",
-        "hooks",
-        "interceptors",
-        "phases",
-        "ready",
-        "runtime",
-        "signals",
-    }
-)
+_HOMES = ("signals", "errors", "calls", "events", "hooks", "phases", "interceptors", "dispatcher", "runtime")
+"""Modules of the names above, in the order of their layers: to look a name up loads those below its module at most."""
+_MODULES = frozenset({*_HOMES, "asgi", "builtin", "execution", "instrumentation", "redaction", "webhooks"})
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name in _MODULES:
             return importlib.import_module(f"hookline.{name}")
-        try:
-            home = importlib.import_module(_HOME_OF[name])
-        except KeyError:
-            raise AttributeError(f"module 'hookline' has no attribute {name!r}") from None
-        value = globals()[name] = getattr(home, name)
-        return value
+        if name in __all__:
+            for home in _HOMES:
+                module = importlib.import_module(f"hookline.{home}")
+                if name in module.__all__:
+                    value = globals()[name] = getattr(module, name)
+                    return value
+        raise AttributeError(f"module 'hookline' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__, *_MODULES})

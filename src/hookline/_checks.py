@@ -1,14 +1,17 @@
-"""What is refused when a hook is registered, each with what is wrong and how to fix it."""
+"""Validate hooks when they are registered, and format values and classes for error texts."""
 
 import fnmatch
 import functools
 import inspect
 import math
 import re
+import sys
 import types
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
 from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
 
 from hookline.calls import DECISIONS
 from hookline.errors import HookDefinitionError
@@ -21,41 +24,82 @@ __all__ = [
     "check_tenant",
     "check_timeout",
     "check_tool",
+    "format_record",
     "has_wildcard",
     "name_of",
-    "shown",
+    "public_name",
+    "quote",
     "tool_matcher",
     "tool_test",
 ]
 
 
-def shown(value: object) -> str:
-    """What somebody gave, for an error: never long, and never an error of its own."""
+def public_name(kind: type) -> str:
+    """Return the name by which users import a class, such as `hookline.ToolCall`.
+
+    A class of hookline is looked up in the `__all__` of the public modules that are loaded; the root is named where it
+    has the class, else the shortest path. Any other class has the name of the module that defines it.
+    """
+    name = kind.__qualname__
+    if kind.__module__ == "builtins":
+        return name
+    if kind.__module__.partition(".")[0] != "hookline":
+        return f"{kind.__module__}.{name}"
+    homes = [
+        path
+        for path, module in list(sys.modules.items())
+        if path.startswith("hookline.")
+        and "._" not in path
+        and name in getattr(module, "__all__", ())
+        and vars(module).get(name) is kind
+    ]
+    root = sys.modules["hookline"]
+    # The root imports a name when it is first used: it is asked only where a module has the class already.
+    if homes and name in root.__all__ and getattr(root, name) is kind:
+        return f"hookline.{name}"
+    home = min(homes, key=lambda path: (path.count("."), path), default=kind.__module__.partition("._")[0])
+    return f"{home}.{name}"
+
+
+def quote(value: object) -> str:
+    """Return a value as an error text shows it: cut if it is long, a class by its public name, never failing."""
     try:
-        text = repr(value)
+        if isinstance(value, type):
+            text = f"the class {public_name(value)}"
+        elif type(value).__repr__ is object.__repr__:
+            text = f"<{public_name(type(value))} object>"
+        else:
+            text = repr(value)
     except Exception:
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= 200 else f"{text[:199]}…"
 
 
+def format_record(record: msgspec.Struct) -> str:
+    """Return the `repr` of a hook, with classes by their public names."""
+    values = {name: getattr(record, name) for name in record.__struct_fields__}
+    texts = {name: public_name(value) if isinstance(value, type) else repr(value) for name, value in values.items()}
+    return f"{type(record).__name__}({', '.join(f'{name}={text}' for name, text in texts.items())})"
+
+
 def check_id(id: object, where: str) -> None:  # noqa: A002
     """Refuse an id that is no text."""
     if not isinstance(id, str) or not id:
-        raise HookDefinitionError(where, f"`id` is a non-empty string; got {id!r}")
+        raise HookDefinitionError(where, f"`id` is a non-empty string; got {quote(id)}")
 
 
 def check_priority(priority: object, where: str) -> None:
     """Refuse a priority that is out of range."""
     if not isinstance(priority, int) or isinstance(priority, bool) or not 0 <= priority <= 1000:
         raise HookDefinitionError(
-            where, f"`priority` is a whole number from 0 (outermost) to 1000 (innermost); got {priority!r}"
+            where, f"`priority` is a whole number from 0 (outermost) to 1000 (innermost); got {quote(priority)}"
         )
 
 
 def check_tenant(tenant_id: object, where: str) -> None:
     """Refuse a tenant that is no text."""
     if not isinstance(tenant_id, str):
-        raise HookDefinitionError(where, f"`tenant_id` is a string; got {tenant_id!r}")
+        raise HookDefinitionError(where, f"`tenant_id` is a string; got {quote(tenant_id)}")
 
 
 def check_timeout(timeout: object, where: str) -> None:
@@ -72,7 +116,7 @@ def check_timeout(timeout: object, where: str) -> None:
         seconds = math.nan
     if not seconds > 0:
         raise HookDefinitionError(
-            where, f"`timeout` is a positive number of seconds, math.inf or None; got {timeout!r}"
+            where, f"`timeout` is a positive number of seconds, math.inf or None; got {quote(timeout)}"
         )
 
 
@@ -116,7 +160,9 @@ def check_tool(tool: object, name: str, *, has_tool: bool, where: str) -> None:
         where: How the error names the hook.
     """
     if not isinstance(tool, str) or not tool:
-        raise HookDefinitionError(where, f"`tool` is a glob over 'identifier/tool_name', or over a name; got {tool!r}")
+        raise HookDefinitionError(
+            where, f"`tool` is a glob over 'toolset/tool_name', or over a name; got {quote(tool)}"
+        )
     if not has_tool:
         raise HookDefinitionError(where, f"{name} has no tool, so `tool={tool!r}` could never match; leave it out")
 
@@ -130,7 +176,7 @@ def check_signature(handler: object, arguments: str, where: str) -> None:
         where: How the error names the hook.
     """
     if not callable(handler):
-        raise HookDefinitionError(where, f"`handler` must be callable; got {handler!r}")
+        raise HookDefinitionError(where, f"`handler` must be callable; got {quote(handler)}")
     inner = inspect.unwrap(handler)
     inner = getattr(inner, "func", inner)
     for body in (inner, type(inner).__call__):
@@ -210,7 +256,7 @@ def module_of(handler: object) -> str:
 
 
 def name_of(handler: object) -> str:
-    """What a handler calls itself."""
+    """Return the name of a handler."""
     inner = inspect.unwrap(handler) if callable(handler) else handler
     inner = getattr(inner, "func", inner)
     return getattr(inner, "__name__", type(inner).__name__)

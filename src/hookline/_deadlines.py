@@ -20,8 +20,8 @@ from typing import Any, cast
 import anyio
 
 __all__ = [
-    "Alarm",
     "Bounded",
+    "CoroutineAlarm",
     "HandlerCancelledError",
     "HandlerTimeoutError",
     "bounded_for_this_backend",
@@ -43,7 +43,7 @@ Bounded = Callable[[Coroutine[Any, Any, Any], float, Context | None], Awaitable[
 
 
 def bounded_for_this_backend() -> Bounded:
-    """The implementation for the event loop that is running."""
+    """Return the implementation for the running event loop."""
     return bounded_asyncio if runs_on_asyncio() else bounded_anyio
 
 
@@ -58,7 +58,7 @@ def runs_on_asyncio() -> bool:
 
 
 def new_scope(*, on_asyncio: bool) -> anyio.CancelScope:
-    """A cancel scope. To find out which backend runs takes anyio several times as long as to make the scope."""
+    """Return a cancel scope, without anyio's look-up of the backend, which takes several times as long."""
     kind = _scopes.get(on_asyncio)
     if kind is None:
         kind = _scopes[on_asyncio] = type(anyio.CancelScope())
@@ -70,7 +70,7 @@ _scopes: dict[bool, type[anyio.CancelScope]] = {}
 
 
 async def bounded_anyio(coroutine: Coroutine[Any, Any, Any], seconds: float, context: Context | None) -> Any:
-    """Any backend: a cancel scope, opened before the coroutine's first step."""
+    """Run a coroutine on any backend, in a cancel scope that is opened before its first step."""
     if context is not None:
         coroutine = _in_context(coroutine, context)
     if seconds == math.inf:
@@ -99,7 +99,7 @@ def _in_context(coroutine: Coroutine[Any, Any, Any], context: Context) -> Genera
 
 
 async def bounded_asyncio(coroutine: Coroutine[Any, Any, Any], seconds: float, context: Context | None) -> Any:
-    """asyncio: no scope, and no timer before the coroutine suspends."""
+    """Run a coroutine on asyncio, without a scope, and without a timer before it suspends."""
     try:
         waits_for = coroutine.send(None) if context is None else context.run(coroutine.send, None)
     except StopIteration as stop:
@@ -107,7 +107,7 @@ async def bounded_asyncio(coroutine: Coroutine[Any, Any, Any], seconds: float, c
     except asyncio.CancelledError:
         raise_unless_cancelled()
         raise
-    alarm = Alarm()
+    alarm = CoroutineAlarm()
     try:
         return await finish_asyncio(coroutine, waits_for, seconds, context, alarm)
     finally:
@@ -115,7 +115,7 @@ async def bounded_asyncio(coroutine: Coroutine[Any, Any, Any], seconds: float, c
 
 
 def own_cancellation() -> bool:
-    """Inside of `except CancelledError`: whether it is the callee's own, because nobody cancelled this task.
+    """Whether a `CancelledError` is the callee's own, as nobody cancelled this task; inside of `except` only.
 
     Only asyncio lets code raise it by itself, by awaiting a future that somebody else cancelled, for instance.
     """
@@ -136,7 +136,7 @@ def raise_unless_cancelled() -> None:
         raise HandlerCancelledError
 
 
-class Alarm:
+class CoroutineAlarm:
     """One clock for the present asyncio task, armed for one coroutine after the other.
 
     Arming it again only moves the deadline: the timer that is running looks at it when it rings. Whoever makes an alarm
@@ -172,7 +172,7 @@ class Alarm:
         self.task.cancel()
 
     def settle(self, *, cancelled: bool) -> None:
-        """The coroutine has ended: take back our own cancellation, and raise what its end really meant.
+        """Take back our own cancellation after the coroutine has ended, and raise its timeout or cancellation.
 
         Args:
             cancelled: Whether it ended by raising `CancelledError`.
@@ -200,9 +200,9 @@ class Alarm:
 
 @types.coroutine
 def finish_asyncio(
-    coroutine: Coroutine[Any, Any, Any], waits_for: Any, seconds: float, context: Context | None, alarm: Alarm
+    coroutine: Coroutine[Any, Any, Any], waits_for: Any, seconds: float, context: Context | None, alarm: CoroutineAlarm
 ) -> Generator[Any, Any, Any]:
-    """asyncio: bring a coroutine that has suspended on `waits_for` to its end, within `seconds` from now."""
+    """Finish a coroutine on asyncio that has suspended on `waits_for`, within `seconds` from now."""
     run: Any = None if context is None else context.run
     send: Any = coroutine.send if run is None else partial(run, coroutine.send)
     alarm.arm(seconds)

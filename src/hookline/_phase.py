@@ -1,4 +1,4 @@
-"""The life of an agent in words: thirteen phases, the moves between them, and what a user hangs on a move."""
+"""The thirteen phases of an agent, the transitions between them, and the hooks on a transition."""
 
 import abc
 import enum
@@ -13,7 +13,7 @@ __all__ = ["TRANSITIONS", "Phase", "PhaseHandler", "PhaseHook", "PhaseTransition
 
 
 class Phase(enum.StrEnum):
-    """Where an agent is in its life."""
+    """The phase that an agent is in."""
 
     UNINITIALIZED = "uninitialized"
     BOOTSTRAPPING = "bootstrapping"
@@ -125,7 +125,7 @@ class PhaseHandler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PhaseHook(abc.ABC):
-    """A phase hook as a class: two phases, and what to do when an agent moves from the one to the other.
+    """Base class of phase hooks: two phases, and what to do when an agent moves from the one to the other.
 
     A subclass that lacks one of the two phases or `execute` cannot be instantiated. Class attributes are the usual way
     to give the phases: `source_phase = None`, `target_phase = Phase.IDLE`.

@@ -25,7 +25,7 @@ __all__ = [
 
 
 class _ReadOnly:
-    """Refuses every way in which a dict or a list changes."""
+    """Refuses every change of a dict or a list."""
 
     __slots__ = ()
 
@@ -38,7 +38,7 @@ class _ReadOnly:
 
 
 class ReadOnlyDict(_ReadOnly, dict[str, Any]):
-    """A dict that equals, encodes and reads like any other, and cannot be changed. Copies of it can."""
+    """A dict that equals, encodes and reads like any other, but cannot be changed. Copies of it can."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class ReadOnlyDict(_ReadOnly, dict[str, Any]):
 
 
 class ReadOnlyList(_ReadOnly, list[Any]):
-    """A list that equals, encodes and reads like any other, and cannot be changed. Copies of it can."""
+    """A list that equals, encodes and reads like any other, but cannot be changed. Copies of it can."""
 
     __slots__ = ()
 
@@ -72,7 +72,7 @@ class ReadOnlyList(_ReadOnly, list[Any]):
 
 
 def writable(value: Any) -> Any:
-    """A copy of a read-only value that can be changed; any other value is itself."""
+    """Return a copy of a read-only value that can be changed; any other value is returned as it is."""
     if isinstance(value, ReadOnlyDict | ReadOnlyList):
         return value.__deepcopy__(None)
     if value.__class__ is tuple:
@@ -81,7 +81,7 @@ def writable(value: Any) -> Any:
 
 
 def read_only_value(value: Any) -> Any:
-    """A read-only copy of a JSON-like value; what is no dict, list or tuple is taken as it is."""
+    """Return a read-only copy of a JSON-like value; anything but a dict, list or tuple is returned as it is."""
     kind = value.__class__
     if kind is str or kind is int or kind is float or kind is bool or value is None:
         return value
@@ -97,14 +97,14 @@ def read_only_value(value: Any) -> Any:
 
 
 def read_only(value: Mapping[str, Any]) -> ReadOnlyDict:
-    """A read-only copy of a JSON object, nested values included; one that is read-only already is itself."""
+    """Return a read-only copy of a JSON object, nested values included; a read-only one is returned as it is."""
     if value.__class__ is ReadOnlyDict:
         return value
     return ReadOnlyDict({key: read_only_value(item) for key, item in value.items()})
 
 
 def read_only_list(value: Sequence[Any]) -> ReadOnlyList:
-    """A read-only copy of a list; its items are taken as they are."""
+    """Return a read-only copy of a list, with its items as they are."""
     return value if value.__class__ is ReadOnlyList else ReadOnlyList(value)
 
 
@@ -114,7 +114,7 @@ NO_DICT = ReadOnlyDict()
 
 
 def freeze_dict(struct: msgspec.Struct, name: str, value: object) -> None:
-    """Inside of `__post_init__`: make a field a read-only copy of the JSON object that it was given.
+    """Make a field a read-only copy of the JSON object that it was given, inside of `__post_init__`.
 
     Raises:
         TypeError: If it is no mapping.
@@ -127,7 +127,7 @@ def freeze_dict(struct: msgspec.Struct, name: str, value: object) -> None:
 
 
 def freeze_list(struct: msgspec.Struct, name: str, value: object) -> None:
-    """Inside of `__post_init__`: make a field a read-only copy of the list that it was given.
+    """Make a field a read-only copy of the list that it was given, inside of `__post_init__`.
 
     Raises:
         TypeError: If it is no sequence.

@@ -25,7 +25,7 @@ OPENING, CLOSING = ("MappingStartEvent", "SequenceStartEvent"), ("MappingEndEven
 
 
 class BadLine(Exception):
-    """A text cannot be used; whoever knows its file turns this into an error of its own.
+    """A text cannot be used; a caller that knows the file raises an error of its own in its place.
 
     Attributes:
         line: Where, from 1.
@@ -66,7 +66,7 @@ class LinedList(list[Any]):
 
 
 def read_lined(data: bytes, *, needed_for: str) -> Any:
-    """What a YAML text holds; mappings are `LinedDict`s and lists `LinedList`s.
+    """Read a YAML text; its mappings are `LinedDict`s and its lists `LinedList`s.
 
     Args:
         data: The text, in UTF-8.
@@ -84,7 +84,7 @@ def read_lined(data: bytes, *, needed_for: str) -> Any:
         import yaml
     except ImportError:
         raise MissingExtraError("evals", needed_for) from None
-    text = _decoded(data)
+    text = _decode_utf8(data)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _check_events(yaml.parse(text, Loader=loader))
@@ -100,7 +100,7 @@ def read_lined(data: bytes, *, needed_for: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The same values as ordinary dicts and lists.
+    """Return the same values as ordinary dicts and lists.
 
     Args:
         value: What `read_lined` gave, or a part of it.
@@ -112,7 +112,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _decoded(data: bytes) -> str:
+def _decode_utf8(data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""ASGI: every HTTP request to an application goes through hooks, whatever framework the application is made with."""
+"""ASGI middleware: every HTTP request to an application goes through hooks, in any web framework."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _JOINTS = {"cookie": "; ", "set-cookie": "\n"}
 
 
 class HookMiddleware:
-    """Lead every HTTP request through the hooks for `RequestCall`; websockets and lifespans pass untouched.
+    """ASGI middleware that runs every HTTP request through the hooks for `RequestCall`; other scopes pass untouched.
 
     `app.add_middleware(HookMiddleware, hooks=[...])` in Starlette and FastAPI, `HookMiddleware(app, [...])` elsewhere.
 
@@ -100,7 +100,7 @@ class HookMiddleware:
         self.beside_answers = [compiled([hook for hook in lane if hook.kind == "after"]) for lane in lanes.values()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request.
+        """Handle a request, and send its response.
 
         Raises:
             HookUsageError: If `tenant` gave no text, or a hook a header that cannot be sent, or a path that is not in
@@ -116,7 +116,7 @@ class HookMiddleware:
         path = self.normal_path(scope["path"])
         if path != scope["path"]:
             scope = {**scope, **_places(path)}
-        headers = _joined(scope["headers"])
+        headers = _join_headers(scope["headers"])
         given = headers.get("x-request-id", "")
         tenant_id = "" if self.tenant is None else self.tenant(scope)
         if not isinstance(tenant_id, str):
@@ -140,11 +140,11 @@ class HookMiddleware:
 
 
 class _NoAnswer(Exception):
-    """The application ended without having begun an answer."""
+    """The application returned without starting a response."""
 
 
 class _Exchange:
-    """One request on its way through the hooks, and the application that answers it in a task of its own.
+    """One request and its hooks; the application answers it in a task of its own.
 
     It takes two tasks: an application may begin its answer in any of its tasks and inside of any of its cancel scopes
     (Starlette streams in a task group), while what an `around` has opened must be closed by the task that opened it.
@@ -180,7 +180,7 @@ class _Exchange:
             raise self.error
 
     async def terminal(self, call: RequestCall) -> RequestResult:
-        """What the chain surrounds: the application, up to the moment when it begins its answer."""
+        """Run the application up to the start of its response: the terminal of the chain."""
         self.reached = True
         if has_dot_segment(call.path) or self.owner.normal_path(call.path) != call.path:
             # Guards have judged this spelling, and a router may take it for another path.
@@ -188,7 +188,7 @@ class _Exchange:
                 f"A hook changed the path to {call.path!r:.200}, which a router may read as another one than hooks do. "
                 "Merge its slashes and resolve its segments '.' and '..' first."
             )
-        scope = _rewritten(self.scope, self.call, call)
+        scope = _rewrite_scope(self.scope, self.call, call)
         scope.setdefault("state", {})["hookline"] = call
         self.group.start_soon(self.live, scope)
         self.start_beside(self.owner.beside, call)
@@ -201,7 +201,7 @@ class _Exchange:
             raise self.error or _NoAnswer("The application ended without having begun an answer.")
         self.start["headers"] = [(bytes(name), bytes(value)) for name, value in self.start.get("headers", ())]
         duration_ms = (perf_counter_ns() - self.since) / 1e6
-        headers = _joined(self.start["headers"])
+        headers = _join_headers(self.start["headers"])
         self.shown = RequestResult(status=self.start["status"], headers=headers, duration_ms=duration_ms)
         return self.shown
 
@@ -218,7 +218,7 @@ class _Exchange:
                 self.begun.set()
 
     async def forward(self, message: Message) -> None:
-        """The application's `send`. It holds nothing back but the start of the answer, until the hooks have decided."""
+        """Send a message of the application; the start of a response is held back until the hooks have decided."""
         if self.start is None and message["type"] == "http.response.start":
             self.start = {**message}
             self.begun.set()
@@ -239,7 +239,7 @@ class _Exchange:
             await self.send(message)
 
     async def answer(self, outcome: Outcome) -> None:
-        """Let the application's answer go out, or one in its place."""
+        """Send the application's response, or one in its place."""
         denied = outcome.denied
         self.result = outcome.result
         result: RequestResult = outcome.result if denied is None else _problem(denied, outcome)
@@ -265,7 +265,7 @@ class _Exchange:
         await self.send({"type": "http.response.body", "body": result.body})
 
     def start_beside(self, chains: Iterable[Chain], call: RequestCall) -> None:
-        """Run hooks that are not waited for."""
+        """Run hooks with `wait=False` in the background."""
 
         async def terminal(call: RequestCall) -> RequestResult:
             await self.decided.wait()
@@ -282,7 +282,7 @@ class _Exchange:
 
 
 def _problem(denied: Denial, outcome: Outcome) -> RequestResult:
-    """A denial as problem details. What went wrong inside of a hook is for the log only."""
+    """Return a denial as problem details. The failure of a hook is only logged."""
     failed = outcome.refusal is not None and outcome.refusal.__cause__ is not None
     status = HTTPStatus.INTERNAL_SERVER_ERROR if failed else HTTPStatus.FORBIDDEN
     problem = {
@@ -297,8 +297,8 @@ def _problem(denied: Denial, outcome: Outcome) -> RequestResult:
     return RequestResult(status=status.value, headers=headers, body=msgspec.json.encode(problem))
 
 
-def _rewritten(scope: Scope, seen: RequestCall, call: RequestCall) -> Scope:
-    """The scope of a request as the hooks have changed it; the very same if they have not."""
+def _rewrite_scope(scope: Scope, seen: RequestCall, call: RequestCall) -> Scope:
+    """Return the scope with the changes of hooks; the very same scope without changes."""
     if (call.method, call.path, call.headers) == (seen.method, seen.path, seen.headers):
         return scope
     changed = {**scope, "method": call.method, "headers": _lines(call.headers, scope["headers"])}
@@ -313,7 +313,7 @@ def _places(path: str) -> dict[str, Any]:
 
 
 async def _send_refusal(send: Send, status: HTTPStatus, detail: str) -> None:
-    """Answer a request that no hook judges with problem details."""
+    """Send problem details for a request that is refused before any hook."""
     problem = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail}
     body = msgspec.json.encode(problem)
     headers = [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body))]
@@ -321,8 +321,8 @@ async def _send_refusal(send: Send, status: HTTPStatus, detail: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _joined(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by lower-case name."""
+def _join_headers(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return headers by lower-case name, with repeated ones joined."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in lines:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -331,12 +331,12 @@ def _joined(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def _lines(headers: Mapping[str, str], lines: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Headers on the wire: the lines that there were, without those of changed names, and the changed ones after them.
+    """Return header lines: the original ones without those of changed names, and the changed ones after them.
 
     Raises:
         HookUsageError: If one of them cannot be sent.
     """
-    before, after = _joined(lines), {name.lower(): value for name, value in headers.items()}
+    before, after = _join_headers(lines), {name.lower(): value for name, value in headers.items()}
     found = [(name, value) for name, value in lines if after.get(key := name.decode("latin-1").lower()) == before[key]]
     for name, joined in after.items():
         if before.get(name) == joined:

@@ -1,4 +1,4 @@
-"""What is about to happen in a run, what came of it, and what a hook may decide about it."""
+"""Calls, results and decisions: what interceptors see of a run, and what they may return."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool call came to.
+    """The result of a tool call.
 
     Attributes:
         content: The text that the model reads.
@@ -63,7 +63,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_tool_result(answer: object) -> ToolResult:
-    """What a hook answers in a tool's place, as a `ToolResult`.
+    """Convert a hook's answer in a tool's place to a `ToolResult`.
 
     Args:
         answer: A `ToolResult`, a `str` (also empty), a mapping with `content` and optionally `success` and
@@ -75,7 +75,7 @@ def as_tool_result(answer: object) -> ToolResult:
     if isinstance(answer, str):
         return ToolResult(content=answer)
     if isinstance(answer, ToolResult):
-        return _checked(answer)
+        return _check_result(answer)
     if isinstance(answer, Mapping):
         unknown = [key for key in answer if key not in ("content", "success", "metadata")]
         if unknown or "content" not in answer:
@@ -83,7 +83,7 @@ def as_tool_result(answer: object) -> ToolResult:
                 f"An answer given as a mapping has `content` and optionally `success` and `metadata`; got the keys "
                 f"{', '.join(map(str, answer)) or 'none'}."
             )
-        return _checked(ToolResult(**answer))
+        return _check_result(ToolResult(**answer))
     if isinstance(answer, Exception):
         return tool_failure(answer)
     raise HookUsageError(
@@ -93,11 +93,11 @@ def as_tool_result(answer: object) -> ToolResult:
 
 
 def tool_failure(error: BaseException) -> ToolResult:
-    """The result of a tool that raised."""
+    """Return the result of a tool that raised."""
     return ToolResult(content=message_of(error), success=False, error_type=type(error).__name__)
 
 
-def _checked(result: ToolResult) -> ToolResult:
+def _check_result(result: ToolResult) -> ToolResult:
     if not isinstance(result.content, str):
         raise HookUsageError(f"`content` of an answer is text; got {type(result.content).__name__}.")
     if not isinstance(result.success, bool):
@@ -110,7 +110,7 @@ def _checked(result: ToolResult) -> ToolResult:
 
 
 class _ByPosition(msgspec.StructMeta):
-    """Checks what `ToolRequest` is given when Python code makes one; decoding has checks of its own."""
+    """Checks the arguments of `ToolRequest` when Python code makes one; decoding has checks of its own."""
 
     if not TYPE_CHECKING:
 
@@ -160,7 +160,7 @@ class ToolRequest(_RequestFields, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What model calls used.
+    """Tokens and cost of model calls.
 
     Attributes:
         input_tokens: Tokens read.
@@ -199,7 +199,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as a model sees it.
+    """The name, description and schema of a tool, as a model sees them.
 
     Attributes:
         toolset: Where the tool comes from: `"local"` for a Python function.
@@ -218,7 +218,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def freeze_messages(struct: msgspec.Struct, name: str, messages: object) -> None:
-    """Inside of `__post_init__`: make a list of messages read-only, with the lists of tool calls that they hold."""
+    """Make a list of messages and their tool calls read-only, inside of `__post_init__`."""
     if messages is NO_LIST:
         return
     freeze_list(struct, name, messages)
@@ -228,7 +228,7 @@ def freeze_messages(struct: msgspec.Struct, name: str, messages: object) -> None
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """What is about to happen. A hook changes it with `msgspec.structs.replace`; its values are read-only.
+    """Base class of calls. A hook changes a call with `msgspec.structs.replace`; its values are read-only.
 
     Attributes:
         operation_id: The run.
@@ -246,7 +246,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentCall(Call, frozen=True, kw_only=True):
-    """A whole run is about to start, or to go on with the input that a `Continue` gave.
+    """A run is about to start, or to go on with the input of a `Continue`.
 
     Attributes:
         input: The messages that the user gives to the run; a text becomes one message.
@@ -265,7 +265,7 @@ class AgentCall(Call, frozen=True, kw_only=True):
 
 
 class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole run has ended.
+    """The result of a run.
 
     Attributes:
         output: The agent's final answer.
@@ -287,7 +287,7 @@ class StepCall(Call, frozen=True, kw_only=True):
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of the loop has ended.
+    """The result of a step.
 
     Attributes:
         should_continue: Whether another step follows.
@@ -299,7 +299,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCall(Call, frozen=True, kw_only=True):
-    """A model is about to be asked.
+    """A model is about to be called.
 
     Attributes:
         messages: The conversation, oldest first.
@@ -325,7 +325,7 @@ class ModelCall(Call, frozen=True, kw_only=True):
 
 
 class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's answer.
+    """The answer of a model.
 
     Attributes:
         content: Its text.
@@ -379,7 +379,7 @@ class ToolCall(Call, frozen=True, kw_only=True):
             freeze_dict(self, "args", self.args)
 
     def with_args(self, **changed: Any) -> "ToolCall":
-        """This call with some arguments changed, and the others as they are."""
+        """Return the call with some arguments changed."""
         return msgspec.structs.replace(self, args={**self.args, **changed})
 
 
@@ -399,7 +399,7 @@ class CompactCall(Call, frozen=True, kw_only=True):
 
 
 class CompactResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The conversation has been compacted.
+    """The result of a compaction.
 
     Attributes:
         summary: What stands for the messages that were removed.
@@ -409,7 +409,7 @@ class CompactResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubAgentCall(Call, frozen=True, kw_only=True):
-    """A sub-agent is about to be called. Its result is an `AgentResult`; one that failed has a `reason` of its own.
+    """A sub-agent is about to be called. Its result is an `AgentResult`; that of a failure has a `reason` of its own.
 
     Attributes:
         callee_id: The sub-agent.
@@ -438,7 +438,7 @@ class RequestCall(Call, frozen=True, kw_only=True):
 
 
 class RequestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """An HTTP request has been answered.
+    """The response to an HTTP request.
 
     Attributes:
         status: The status code.
@@ -457,7 +457,7 @@ class RequestResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryCall(Call, frozen=True, kw_only=True):
-    """Something is about to be written to memory: a session's history, after each of its tasks.
+    """A session's history is about to be written to memory, after a task.
 
     Attributes:
         key: Under which it is kept: for a history, the session's id.
@@ -472,7 +472,7 @@ class MemoryCall(Call, frozen=True, kw_only=True):
 
 
 class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory has been written.
+    """The result of a write to memory.
 
     Attributes:
         stored: Whether the value is kept.
@@ -495,7 +495,7 @@ CALLS: Mapping[type[Call], type[msgspec.Struct]] = {
 
 
 class Deny(msgspec.Struct, frozen=True):
-    """The call must not happen; or, from an `after` hook, its result must not be seen.
+    """Deny a call; from an `after` hook, withhold its result.
 
     Attributes:
         reason: Why. The model reads it, where it asked for the call.
@@ -507,7 +507,7 @@ class Deny(msgspec.Struct, frozen=True):
 
 
 class Respond(msgspec.Struct, frozen=True):
-    """The answer to a call that is not to happen.
+    """Answer a call in its place: it does not happen.
 
     Attributes:
         answer: The call's result, or text, a mapping of the result's fields, or an `Exception` that counts as raised.
@@ -517,7 +517,7 @@ class Respond(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A person must decide. A tool call waits for that; anywhere else it is a denial.
+    """Ask a person to decide. A tool call waits for the decision; any other call is denied.
 
     Attributes:
         prompt: What the person is asked.
@@ -527,7 +527,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Continue(msgspec.Struct, frozen=True):
-    """The run is to go on with more input, although the agent is done. For `after(AgentCall)` only.
+    """Continue a run with more input, although the agent is done. For `after(AgentCall)` only.
 
     Attributes:
         input: What the user says next; an empty one is ignored.
@@ -541,7 +541,7 @@ DECISIONS = (Deny, Ask, Respond, Continue, ToolResult)
 
 
 class Denial(msgspec.Struct, frozen=True, kw_only=True):
-    """A hook refused a call.
+    """The denial of a call: which hook, and why.
 
     Attributes:
         hook_id: The hook that refused.

@@ -1,53 +1,54 @@
-"""Everything that hookline raises, in one tree.
+"""Every exception that hookline raises, in one tree.
 
 ```
 HooklineError
-├── HookDefinitionError (ValueError)        a hook that cannot be registered
-├── UnsupportedHookError (ValueError)       a hook that another framework would never call
-├── HookUsageError (RuntimeError)           a call at a wrong time, or with a wrong value
-├── HookError                               a hook stood in the way of a call
-│   ├── HookDenied                          it refused
-│   ├── HookExecutionError                  it failed, and fails closed
-│   ├── HookTimeoutError (TimeoutError)     it took too long: the cause of a HookExecutionError
-│   └── HookReturnError (TypeError)         it returned what it may not: the cause of a HookExecutionError
-├── PhaseTransitionError (ValueError)       an agent cannot move from this phase to that one
+├── HookDefinitionError (ValueError)        a hook cannot be registered as given
+├── UnsupportedHookError (ValueError)       another framework would never call this hook
+├── HookUsageError (RuntimeError)           a call at the wrong time, or with a wrong value
+├── HookError                               a hook stopped a call
+│   ├── HookDenied                          the hook refused the call
+│   ├── HookExecutionError                  the hook failed, and it fails closed
+│   ├── HookTimeoutError (TimeoutError)     the hook took too long: the cause of a HookExecutionError
+│   └── HookReturnError (TypeError)         the hook returned a wrong value: the cause of a HookExecutionError
+├── PhaseTransitionError (ValueError)       an agent cannot move from one phase to another
 ├── EventDecodeError (ValueError)           bytes that are not an event
-├── EventEncodeError (ValueError)           an event that JSON cannot carry
-├── MissingExtraError (ImportError)         an optional part is not installed
+├── EventEncodeError (ValueError)           an event that JSON cannot represent
+├── MissingExtraError (ImportError)         an optional dependency is not installed
 ├── AgentDefinitionError (ValueError)       an agent or a tool that cannot work
-├── ToolCallError                           why a tool call could not run; the model is told
-│   ├── UnknownToolError                    no such tool
-│   ├── ToolArgumentsError (ValueError)     arguments that do not fit the tool
-│   └── ToolResultError (TypeError)         a result that is neither text nor JSON
-├── ModelError                              a model that did not answer
-│   ├── TransientModelError                 worth another try
-│   └── ModelAnswerError (TypeError)        an answer that is not a `ModelResponse`
-├── DeliveryError                           an event did not get where it belongs
-│   └── CriticalDeliveryError               and the operation was for that
-├── StoreUnavailableError (OSError)         a database that cannot be reached, or is full
-│   └── StoreOverloadedError                more waits to be written than may
-├── RunFailedError                          a run that failed in another process
-├── MissingHooksError                       an operation would go on without interceptors that it was started with
-└── OperationError                          the operation cannot be run or resumed like this
+├── ToolCallError                           a tool call could not run; the model is told why
+│   ├── UnknownToolError                    the agent has no such tool
+│   ├── ToolArgumentsError (ValueError)     the arguments do not fit the tool
+│   └── ToolResultError (TypeError)         the result is neither text nor JSON
+├── ModelError                              a model gave no answer
+│   ├── TransientModelError                 for a passing reason: the call is tried again
+│   └── ModelAnswerError (TypeError)        it answered with something other than a `ModelResponse`
+├── DeliveryError                           an event was not delivered to its webhook
+│   └── CriticalDeliveryError               and the operation fails because of it
+├── StoreUnavailableError (OSError)         a database cannot be reached, or is full
+│   └── StoreOverloadedError                more writes are waiting than allowed
+├── RunFailedError                          a run failed in another process
+├── MissingHooksError                       an operation was started with interceptors that are missing here
+└── OperationError                          an operation cannot be run or resumed this way
     ├── OperationExistsError                its id is taken
-    ├── OperationNotFoundError              nobody knows its id
-    ├── OperationFinishedError              it ended already
-    ├── OperationBusyError                  somebody is running or resuming it
+    ├── OperationNotFoundError              no stored operation has this id
+    ├── OperationFinishedError              it has already ended
+    ├── OperationBusyError                  it is being run or resumed
     ├── OperationMismatchError              it belongs to another agent
-    ├── StaleStateError                     the stored state changed underneath
-    ├── StateFormatError                    a newer version of hookline wrote it
+    ├── StaleStateError                     its stored state has changed in the meantime
+    ├── StateFormatError                    a newer version of hookline stored it
     └── DecisionError                       a decision about a call that is not pending
 ```
 
-The parts above the core have more, each in its place: `hookline.evals.errors`, and the modules of `hookline.adapters`.
+The parts above the core have more of them: `hookline.evals.errors`, and the modules of `hookline.adapters`.
 
-Fields go in, the class writes the sentence; every error pickles.
+A class annotates its fields, and `define_error` gives it a constructor and the sentence that it formats from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypeVar, dataclass_transform
 
 __all__ = [
     "AgentDefinitionError",
@@ -91,7 +92,9 @@ __all__ = [
 
 
 class HooklineError(Exception):
-    """Anything that hookline raises on purpose."""
+    """Base class of every exception that hookline raises on purpose."""
+
+    _sentence: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         """Name the class by the package that users import it from, where a private module of hookline defines it."""
@@ -100,9 +103,38 @@ class HooklineError(Exception):
         if private and package.partition(".")[0] == "hookline":
             cls.__module__ = package
 
+    def __post_init__(self) -> None:
+        """Set `args`, which `repr` shows and pickle makes the error from, to the fields, however they were given."""
+        values = tuple(getattr(self, name) for name in type(self).__match_args__)  # type: ignore[attr-defined]
+        super().__init__(*values)
+        self.args = values  # again, since an `OSError` takes its third argument for a file name and drops it here
+
+    def __str__(self) -> str:
+        return self._sentence.format_map(vars(self)) if self._sentence else super().__str__()
+
+
+E = TypeVar("E", bound=HooklineError)
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+def define_error(sentence: str = "") -> Callable[[type[E]], type[E]]:
+    """Give an error class a constructor that takes its annotated fields, by position or by keyword.
+
+    Args:
+        sentence: What the error says, with its fields in braces. Leave it out where the class has its own `__str__`.
+    """
+
+    def decorate(cls: type[E]) -> type[E]:
+        if sentence:
+            cls._sentence = sentence
+            cls.__str__ = HooklineError.__str__  # type: ignore[method-assign]  # also where a base has words of its own
+        return dataclass(eq=False, repr=False)(cls)
+
+    return decorate
+
 
 def message_of(error: BaseException) -> str:
-    """What an exception says; its class name if it says nothing or fails to."""
+    """Return an exception's message, or the name of its class if it has none or fails to format it."""
     try:
         return str(error) or type(error).__name__
     except Exception:
@@ -110,59 +142,57 @@ def message_of(error: BaseException) -> str:
 
 
 class HookError(HooklineError):
-    """A hook stood in the way of a call."""
+    """A hook stopped a call."""
 
 
+@define_error("Hook {hook_id!r} denied the call: {reason}")
 class HookDenied(HookError):
-    """A hook refused the call. Not a failure: `__cause__` is set only where the hook failed, and fails closed.
+    """A hook refused the call. This is no failure: `__cause__` is set only where the hook failed, and fails closed.
 
     Attributes:
         hook_id: The hook that refused.
-        reason: Why, in its words.
+        reason: The reason that it gave.
     """
 
-    def __init__(self, hook_id: str, reason: str) -> None:
-        super().__init__(hook_id, reason)
-        self.hook_id, self.reason = hook_id, reason
-
-    def __str__(self) -> str:
-        return f"Hook {self.hook_id!r} denied the call: {self.reason}"
+    hook_id: str
+    reason: str
 
 
+@define_error(
+    "Hook {hook_id!r} ({kind} {point}) failed, and it fails closed, so the call was denied: {problem}. "
+    "Mend the hook, or register it with on_error='open'."
+)
 class HookExecutionError(HookError):
     """A hook that fails closed failed, so the call was denied; `__cause__` is what it raised.
 
     Attributes:
         hook_id: The hook.
-        point: The call that it was asked about (`"ToolCall"`).
-        kind: How it stood there: `"before"`, `"guard"`, `"after"` or `"around"`.
+        point: The class of the call (`"ToolCall"`).
+        kind: The kind of the hook: `"before"`, `"guard"`, `"after"` or `"around"`.
         problem: What went wrong.
     """
 
-    def __init__(self, hook_id: str, point: str, kind: str, problem: str) -> None:
-        super().__init__(hook_id, point, kind, problem)
-        self.hook_id, self.point, self.kind, self.problem = hook_id, point, kind, problem
-
-    def __str__(self) -> str:
-        return (
-            f"Hook {self.hook_id!r} ({self.kind} {self.point}) failed, and it fails closed, so the call was denied: "
-            f"{self.problem}. Mend the hook, or register it with on_error='open'."
-        )
+    hook_id: str
+    point: str
+    kind: str
+    problem: str
 
 
+@define_error()
 class HookTimeoutError(HookError, TimeoutError):
     """An interceptor took more time of its own than it had.
 
     Attributes:
         hook_id: The hook.
-        point: The call that it was asked about (`"ToolCall"`).
+        point: The class of the call (`"ToolCall"`).
         timeout: Seconds that it had.
-        of_chain: Whether that is what all hooks of the chain had together, its budget.
+        of_chain: Whether these are the `budget` of the chain, which all its hooks share.
     """
 
-    def __init__(self, hook_id: str, point: str, timeout: float, of_chain: bool = False) -> None:
-        super().__init__(hook_id, point, timeout, of_chain)
-        self.hook_id, self.point, self.timeout, self.of_chain = hook_id, point, timeout, of_chain
+    hook_id: str
+    point: str
+    timeout: float
+    of_chain: bool = False
 
     def __str__(self) -> str:
         if self.of_chain:
@@ -176,27 +206,22 @@ class HookTimeoutError(HookError, TimeoutError):
         )
 
 
+@define_error("Hook {hook_id!r} on {point} {problem}")
 class HookReturnError(HookError, TypeError):
     """An interceptor returned something that its kind may not return.
 
     Attributes:
         hook_id: The hook.
-        point: The call that it was asked about (`"ToolCall"`).
+        point: The class of the call (`"ToolCall"`).
         problem: What it returned, and what it may return.
     """
 
-    def __init__(self, hook_id: str, point: str, problem: str) -> None:
-        super().__init__(hook_id, point, problem)
-        self.hook_id, self.point, self.problem = hook_id, point, problem
-
-    def __str__(self) -> str:
-        return f"Hook {self.hook_id!r} on {self.point} {self.problem}"
+    hook_id: str
+    point: str
+    problem: str
 
 
-SHOWN_HOOKS = 20
-"""How many missing interceptors a message names; a run may have had thousands."""
-
-
+@define_error()
 class OperationError(HooklineError):
     """An operation cannot be run or resumed in this way.
 
@@ -204,28 +229,30 @@ class OperationError(HooklineError):
         operation_id: The operation.
     """
 
-    def __init__(self, operation_id: str) -> None:
-        super().__init__(operation_id)
-        self.operation_id = operation_id
+    operation_id: str
 
 
+SHOWN_HOOKS = 20
+"""How many missing interceptors a message names; a run may have had thousands."""
+
+
+@define_error()
 class MissingHooksError(HooklineError):
-    """An operation would go on without interceptors that it was started with, so it does not go on.
+    """An operation was started with interceptors that are missing here, so it was not resumed.
 
-    It is no `OperationError`: the operation can be resumed, by whoever gives the hooks.
+    This is no `OperationError`: the operation can be resumed with those hooks.
 
     Attributes:
         operation_id: The operation.
-        missing: What is missing: `(id, kind, call)` of each interceptor, `("rules.no_wire", "guard", "ToolCall")`.
+        missing: The missing interceptors as `(id, kind, call)`: `("rules.no_wire", "guard", "ToolCall")`.
     """
 
-    def __init__(self, operation_id: str, missing: Sequence[tuple[str, str, str]]) -> None:
-        super().__init__(operation_id, missing)
-        self.operation_id, self.missing = operation_id, missing
+    operation_id: str
+    missing: Sequence[tuple[str, str, str]]
 
     @property
     def names(self) -> str:
-        """What is missing, in words."""
+        """The missing interceptors in words."""
         names = ", ".join(f"{hook_id!r} ({kind} {call})" for hook_id, kind, call in self.missing[:SHOWN_HOOKS])
         more = len(self.missing) - SHOWN_HOOKS
         return f"{names} and {more} more" if more > 0 else names
@@ -238,37 +265,31 @@ class MissingHooksError(HooklineError):
         )
 
 
+@define_error(
+    "Operation {operation_id!r} exists already. Leave `operation_id` out to get a fresh one, or use `resume_agent` if "
+    "it waits for a person."
+)
 class OperationExistsError(OperationError):
-    """The operation id is taken by a live or stored operation."""
-
-    def __str__(self) -> str:
-        return (
-            f"Operation {self.operation_id!r} exists already. Leave `operation_id` out to get a fresh one, "
-            "or use `resume_agent` if it waits for a person."
-        )
+    """A live or stored operation already has this id."""
 
 
+@define_error(
+    "Operation {operation_id!r} is not in the store: the id is wrong, it ended and was forgotten, or it was paused "
+    "with another `store`."
+)
 class OperationNotFoundError(OperationError):
-    """No operation of that id is in the store."""
-
-    def __str__(self) -> str:
-        return (
-            f"Operation {self.operation_id!r} is not in the store: the id is wrong, it ended and was forgotten, "
-            "or it was paused with another `store`."
-        )
+    """The store has no operation with this id."""
 
 
+@define_error()
 class OperationFinishedError(OperationError):
-    """The operation ended; there is nothing to resume.
+    """The operation has ended, so it cannot be resumed.
 
     Attributes:
         reason: Why it ended.
     """
 
-    def __init__(self, operation_id: str, reason: str) -> None:
-        super().__init__(operation_id)
-        self.args = (operation_id, reason)
-        self.reason = reason
+    reason: str
 
     def __str__(self) -> str:
         if self.reason == "waiting_for_human":
@@ -276,68 +297,57 @@ class OperationFinishedError(OperationError):
         return f"Operation {self.operation_id!r} ended with reason {self.reason!r} and cannot be resumed."
 
 
+@define_error(
+    "Operation {operation_id!r} is being run or resumed already; wait for that to return. If the process that did it "
+    "has died, `recover_agent` or a `Worker` goes on with it, given a store that knows."
+)
 class OperationBusyError(OperationError):
-    """Somebody is running or resuming the operation at this moment."""
-
-    def __str__(self) -> str:
-        return (
-            f"Operation {self.operation_id!r} is being run or resumed already; wait for that to return. If the process "
-            "that did it has died, `recover_agent` or a `Worker` goes on with it, given a store that knows."
-        )
+    """The operation is being run or resumed at this moment."""
 
 
+@define_error(
+    "Operation {operation_id!r} belongs to agent {started_by!r}, not to {given!r}; resume it with the agent that "
+    "started it."
+)
 class OperationMismatchError(OperationError):
     """The operation was started by another agent than the one that should resume it.
 
     Attributes:
         started_by: Id of the agent that started it.
-        given: Id of the agent that was given.
+        given: Id of the agent that should resume it.
     """
 
-    def __init__(self, operation_id: str, started_by: str, given: str) -> None:
-        super().__init__(operation_id)
-        self.args = (operation_id, started_by, given)
-        self.started_by, self.given = started_by, given
-
-    def __str__(self) -> str:
-        return (
-            f"Operation {self.operation_id!r} belongs to agent {self.started_by!r}, not to {self.given!r}; "
-            "resume it with the agent that started it."
-        )
+    started_by: str
+    given: str
 
 
+@define_error(
+    "Operation {operation_id!r} was changed by somebody else: version {found}, expected {expected}. "
+    "Nothing was written."
+)
 class StaleStateError(OperationError):
-    """The stored state is not the one that the caller had read, so nothing was written.
+    """The stored state has changed since the caller read it, so nothing was written.
 
     Attributes:
-        expected: The version that the caller had read; `None` for a new operation.
+        expected: The version that the caller read; `None` for a new operation.
         found: The version in the store.
     """
 
-    def __init__(self, operation_id: str, expected: int | None, found: int | None) -> None:
-        super().__init__(operation_id)
-        self.args = (operation_id, expected, found)
-        self.expected, self.found = expected, found
-
-    def __str__(self) -> str:
-        return (
-            f"Operation {self.operation_id!r} was changed by somebody else: version {self.found}, "
-            f"expected {self.expected}. Nothing was written."
-        )
+    expected: int | None
+    found: int | None
 
 
+@define_error()
 class StateFormatError(OperationError):
-    """The stored state was written by a newer version of hookline, which keeps things that this one does not know.
+    """The stored state cannot be read: a newer version of hookline wrote it, or it is damaged.
 
     Attributes:
         found: The version of its layout.
-        known: The newest one that this version reads.
+        known: The newest layout that this version of hookline reads.
     """
 
-    def __init__(self, operation_id: str, found: int, known: int) -> None:
-        super().__init__(operation_id)
-        self.args = (operation_id, found, known)
-        self.found, self.known = found, known
+    found: int
+    known: int
 
     def __str__(self) -> str:
         if self.found <= self.known:
@@ -348,18 +358,17 @@ class StateFormatError(OperationError):
         )
 
 
+@define_error()
 class DecisionError(OperationError):
-    """A decision that cannot be taken: its call is not pending, or it is decided twice.
+    """A decision is about a call that is not pending, or a call is decided twice.
 
     Attributes:
-        problem: What is wrong with it.
+        problem: What is wrong with the decision.
         pending: Ids of the calls that wait for a decision.
     """
 
-    def __init__(self, operation_id: str, problem: str, pending: list[str]) -> None:
-        super().__init__(operation_id)
-        self.args = (operation_id, problem, pending)
-        self.problem, self.pending = problem, pending
+    problem: str
+    pending: list[str]
 
     def __str__(self) -> str:
         waiting = ", ".join(repr(call) for call in self.pending) or "none"
@@ -378,8 +387,9 @@ DeliveryCode = Literal[
 ]
 
 
+@define_error("Hook {hook_id!r} could not be delivered ({code}): {problem}")
 class DeliveryError(HooklineError):
-    """An event did not get where it belongs, or a receiver gave no valid answer.
+    """An event was not delivered to its webhook, or the receiver gave no valid answer.
 
     Attributes:
         hook_id: The hook.
@@ -387,54 +397,39 @@ class DeliveryError(HooklineError):
             may not be reached), `"network_error"`, `"timeout"`, `"http_error"` (any status but 2xx), `"gone"` (410),
             `"response_too_large"`, `"invalid_response"`.
         problem: What happened, without secrets.
-        status_code: What the receiver answered, if it did.
+        status_code: The status of the receiver's answer, if there was one.
         retry_after: Seconds that the receiver asks to be left alone.
     """
 
-    def __init__(
-        self,
-        hook_id: str,
-        code: DeliveryCode,
-        problem: str,
-        *,
-        status_code: int | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(hook_id, code, problem)
-        self.hook_id, self.code, self.problem = hook_id, code, problem
-        self.status_code, self.retry_after = status_code, retry_after
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.hook_id, self.code, self.problem), self.__dict__
-
-    def __str__(self) -> str:
-        return f"Hook {self.hook_id!r} could not be delivered ({self.code}): {self.problem}"
+    hook_id: str
+    code: DeliveryCode
+    problem: str
+    status_code: int | None = field(default=None, kw_only=True)
+    retry_after: float | None = field(default=None, kw_only=True)
 
 
 class CriticalDeliveryError(DeliveryError):
-    """A delivery with `fallback="none"` was not handed over, so that the operation has failed."""
+    """A webhook with `fallback="none"` was not delivered, so its operation failed."""
 
 
+@define_error("The store {store} cannot be used now: {problem}")
 class StoreUnavailableError(HooklineError, OSError):
-    """A database that cannot be reached, is locked, or is full.
+    """A database cannot be reached, is locked, or is full.
 
     Attributes:
-        store: Which, without its password.
-        problem: What it said.
+        store: Its URL, without the password.
+        problem: What the database said.
     """
 
-    def __init__(self, store: str, problem: str) -> None:
-        super().__init__(store, problem)
-        self.store, self.problem = store, problem
-
-    def __str__(self) -> str:
-        return f"The store {self.store} cannot be used now: {self.problem}"
+    store: str
+    problem: str
 
 
 class StoreOverloadedError(StoreUnavailableError):
-    """More waits to be written than the store was told to hold, and it was told to refuse rather than to wait."""
+    """A store that was told to refuse rather than wait has more pending writes than it may hold."""
 
 
+@define_error("{where}: {problem}")
 class HookDefinitionError(HooklineError, ValueError):
     """A hook cannot be registered as it was given.
 
@@ -443,91 +438,74 @@ class HookDefinitionError(HooklineError, ValueError):
         problem: What is wrong, and how to fix it.
     """
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(where, problem)
-        self.where, self.problem = where, problem
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.problem}"
+    where: str
+    problem: str
 
 
+@define_error(
+    "Hook {hook_id!r} would never be called: {framework} cannot drive {what}. Leave it out, or attach with "
+    "best_effort=True to do without it."
+)
 class UnsupportedHookError(HooklineError, ValueError):
     """A hook was given to a run of a framework that can never call it.
 
     Attributes:
         hook_id: The hook.
-        what: What it waits for: an event, or an interceptor of a class of calls.
+        what: The event or the kind of interceptor that the framework does not have.
         framework: The framework.
     """
 
-    def __init__(self, hook_id: str, what: str, framework: str) -> None:
-        super().__init__(hook_id, what, framework)
-        self.hook_id, self.what, self.framework = hook_id, what, framework
-
-    def __str__(self) -> str:
-        return (
-            f"Hook {self.hook_id!r} would never be called: {self.framework} cannot drive {self.what}. Leave it out, or "
-            "attach with best_effort=True to do without it."
-        )
+    hook_id: str
+    what: str
+    framework: str
 
 
 class HookUsageError(HooklineError, RuntimeError):
     """Something was called at a time or with a value that makes no sense."""
 
 
+@define_error("Not a hookline event: {reason} at {path}. `hookline.json_schema()` describes what is expected.")
 class EventDecodeError(HooklineError, ValueError):
     """The bytes are not one of the sixteen events.
 
     Attributes:
-        path: Where in the document, as a JSON path (`$.stepIndex`).
-        reason: What was found there.
+        path: The place in the document, as a JSON path (`$.stepIndex`).
+        reason: What is wrong there.
     """
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return (
-            f"Not a hookline event: {self.reason} at {self.path}. `hookline.json_schema()` describes what is expected."
-        )
+    path: str
+    reason: str
 
 
+@define_error(
+    "A {event_type} event cannot be written as JSON: {reason}. Put only JSON values into `args` and `metadata`."
+)
 class EventEncodeError(HooklineError, ValueError):
-    """An event carries a value that JSON cannot.
+    """An event has a value that JSON cannot represent.
 
     Attributes:
         event_type: The event's wire name.
         reason: Which value, in the encoder's words.
     """
 
-    def __init__(self, event_type: str, reason: str) -> None:
-        super().__init__(event_type, reason)
-        self.event_type, self.reason = event_type, reason
-
-    def __str__(self) -> str:
-        return (
-            f"A {self.event_type} event cannot be written as JSON: {self.reason}. "
-            "Put only JSON values into `args` and `metadata`."
-        )
+    event_type: str
+    reason: str
 
 
+@define_error("{needed_for} needs an extra that is not installed: pip install 'hookline[{extra}]'")
 class MissingExtraError(HooklineError, ImportError):
-    """An optional part of hookline is used, and what it needs is not installed.
+    """An optional part of hookline is used, and the packages that it needs are not installed.
 
     Attributes:
         extra: The extra to install.
-        needed_for: What asked for it.
+        needed_for: The part that needs it.
     """
 
-    def __init__(self, extra: str, needed_for: str) -> None:
-        super().__init__(extra, needed_for)
-        self.extra, self.needed_for = extra, needed_for
-
-    def __str__(self) -> str:
-        return f"{self.needed_for} needs an extra that is not installed: pip install 'hookline[{self.extra}]'"
+    extra: str
+    needed_for: str
 
 
+@define_error("{where}: {problem}")
 class AgentDefinitionError(HooklineError, ValueError):
     """An agent or a tool is defined in a way that cannot work.
 
@@ -536,34 +514,31 @@ class AgentDefinitionError(HooklineError, ValueError):
         problem: What is wrong, and how to fix it.
     """
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(where, problem)
-        self.where, self.problem = where, problem
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.problem}"
+    where: str
+    problem: str
 
 
 class ToolCallError(HooklineError):
-    """A tool call could not run as the model asked for it; the model is told and the run goes on."""
+    """A tool call could not run as the model asked for it; the model is told why, and the run goes on."""
 
 
+@define_error()
 class UnknownToolError(ToolCallError):
     """The model asked for a tool that the agent does not have.
 
     Attributes:
-        name: What the model asked for.
-        known: The tools that there are.
+        name: The name that the model gave.
+        known: The names of the agent's tools.
     """
 
-    def __init__(self, name: str, known: list[str]) -> None:
-        super().__init__(name, known)
-        self.name, self.known = name, known
+    name: str
+    known: list[str]
 
     def __str__(self) -> str:
         return f"There is no tool {self.name!r}. Tools: {', '.join(self.known) or 'none'}."
 
 
+@define_error("Invalid arguments for {tool}: {reason}")
 class ToolArgumentsError(ToolCallError, ValueError):
     """The arguments do not fit the tool's parameters.
 
@@ -572,14 +547,11 @@ class ToolArgumentsError(ToolCallError, ValueError):
         reason: What does not fit, with its path.
     """
 
-    def __init__(self, tool: str, reason: str) -> None:
-        super().__init__(tool, reason)
-        self.tool, self.reason = tool, reason
-
-    def __str__(self) -> str:
-        return f"Invalid arguments for {self.tool}: {self.reason}"
+    tool: str
+    reason: str
 
 
+@define_error("{tool} ran, but its result cannot be shown to a model: {reason}")
 class ToolResultError(ToolCallError, TypeError):
     """A tool returned something that is neither text, nor a `ToolResult`, nor JSON.
 
@@ -588,34 +560,28 @@ class ToolResultError(ToolCallError, TypeError):
         reason: What it returned.
     """
 
-    def __init__(self, tool: str, reason: str) -> None:
-        super().__init__(tool, reason)
-        self.tool, self.reason = tool, reason
-
-    def __str__(self) -> str:
-        return f"{self.tool} ran, but its result cannot be shown to a model: {self.reason}"
+    tool: str
+    reason: str
 
 
 class ModelError(HooklineError):
     """A model did not give an answer."""
 
 
+@define_error("{message}")
 class TransientModelError(ModelError):
     """A model failed for a passing reason (overload, rate limit, broken connection); the call is tried again.
 
-    Args:
+    Attributes:
         message: What happened.
         retry_after: Seconds that the provider asked to wait; `None` leaves it to the agent's backoff.
     """
 
-    def __init__(self, message: str = "", retry_after: float | None = None) -> None:
-        super().__init__(message, retry_after)
-        self.message, self.retry_after = message, retry_after
-
-    def __str__(self) -> str:
-        return self.message
+    message: str = ""
+    retry_after: float | None = None
 
 
+@define_error("Model {model!r} did not answer with a proper ModelResponse: {problem}.")
 class ModelAnswerError(ModelError, TypeError):
     """A model answered with something that is not a `ModelResponse`.
 
@@ -624,44 +590,42 @@ class ModelAnswerError(ModelError, TypeError):
         problem: What it answered.
     """
 
-    def __init__(self, model: str, problem: str) -> None:
-        super().__init__(model, problem)
-        self.model, self.problem = model, problem
-
-    def __str__(self) -> str:
-        return f"Model {self.model!r} did not answer with a proper ModelResponse: {self.problem}."
+    model: str
+    problem: str
 
 
+@define_error()
 class RunFailedError(HooklineError):
-    """A run ended with an error whose exception is not here, because it was raised in another process.
+    """A run failed in another process, so the exception itself is not here.
 
     Attributes:
         error_type: The exception's class name.
-        message: What the exception said.
+        message: The exception's message.
     """
 
-    def __init__(self, error_type: str, message: str) -> None:
-        super().__init__(error_type, message)
-        self.error_type, self.message = error_type, message
+    error_type: str
+    message: str
 
     def __str__(self) -> str:
-        said = f"{self.error_type or 'an error that is not known'}{f': {self.message}' if self.message else ''}"
-        return f"The run failed in another process with {said}. The log of that process has the traceback."
+        error = f"{self.error_type or 'an error that is not known'}{f': {self.message}' if self.message else ''}"
+        return f"The run failed in another process with {error}. The log of that process has the traceback."
 
 
+@define_error()
 class PhaseTransitionError(HooklineError, ValueError):
-    """An agent cannot move from the phase that it is in to the one that was asked for.
+    """An agent cannot move from its present phase to the one that was asked for.
 
     Attributes:
         agent_id: The agent.
-        source: The phase that it is in.
+        source: Its present phase.
         target: The phase that was asked for.
         allowed: The phases that it may move to.
     """
 
-    def __init__(self, agent_id: str, source: str, target: str, allowed: list[str]) -> None:
-        super().__init__(agent_id, source, target, allowed)
-        self.agent_id, self.source, self.target, self.allowed = agent_id, source, target, allowed
+    agent_id: str
+    source: str
+    target: str
+    allowed: list[str]
 
     def __str__(self) -> str:
         return (

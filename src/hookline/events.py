@@ -1,4 +1,4 @@
-"""The sixteen events of a run: what happened, as data.
+"""The sixteen events of a run, as data, and their JSON.
 
 They reach observers, records, traces and the wire in the same form: Python names here, camelCase keys in JSON, one
 `type` key that says which of the sixteen it is.
@@ -77,7 +77,7 @@ class HookType(enum.StrEnum):
 
 
 class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the model was told about one tool call.
+    """The result of one tool call, as the model was told.
 
     Attributes:
         toolset: Where the tool comes from.
@@ -116,7 +116,7 @@ class PendingTool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 
 class EventFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type"):
-    """What every event says.
+    """The fields of every event.
 
     Attributes:
         operation_id: The run that it belongs to.
@@ -154,7 +154,7 @@ LOST_TYPE = "ProcessDied"
 
 
 class ToolEventFields(EventFields, frozen=True, kw_only=True):
-    """What every event of a tool call says.
+    """The fields of every event of a tool call.
 
     Attributes:
         toolset: Where the tool comes from: `"local"` for a Python function, the server's name for MCP.
@@ -189,7 +189,7 @@ class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeTool
     hook_type: ClassVar[HookType] = HookType.BEFORE_TOOL_CALL
 
     def mock(self, answer: object) -> bool:
-        """Answer in the tool's place; the tool will not run.
+        """Answer the call in the tool's place; the tool will not run.
 
         Args:
             answer: A `ToolResult`, a `str` (also empty), a mapping with `content` and optionally `success` and
@@ -218,13 +218,13 @@ class BeforeToolCall(ToolEventFields, frozen=True, kw_only=True, tag="beforeTool
 
     @property
     def answered_by(self) -> str | None:
-        """Id of the hook that denied the call, else of the one that mocked it, known once that hook has returned."""
+        """Id of the hook that denied or mocked the call, known once that hook has returned; a denial beats a mock."""
         state = self.__dict__
         return state.get("denied_by") or state.get("answered_by")
 
 
 class AfterToolCall(ToolEventFields, frozen=True, kw_only=True, tag="afterToolCall"):
-    """A tool call has given a result, good or bad.
+    """A tool call has returned a result, successful or not.
 
     Attributes:
         content: What the tool, or the hook in its place, answered; for a denied call the reason.
@@ -276,12 +276,12 @@ class OnToolCallError(ToolEventFields, frozen=True, kw_only=True, tag="onToolCal
 
 
 def is_interrupted(event: OnToolCallError) -> bool:
-    """Whether a tool did not fail but was stopped with its run."""
+    """Whether a tool call was interrupted with its run, rather than failed."""
     return event.error_type == INTERRUPTED_TYPE and event.error == INTERRUPTED
 
 
 def is_settled(event: BeforeToolCall) -> bool:
-    """Whether it is decided already what becomes of the call, so that no answer would be taken."""
+    """Whether the call is already answered or denied, so that no mock would be taken."""
     state = event.__dict__
     return "answer" in state or "sealed" in state
 
@@ -490,7 +490,7 @@ class OnCompactError(EventFields, frozen=True, kw_only=True, tag="onCompactError
 
 
 class BeforeCallAgent(EventFields, frozen=True, kw_only=True, tag="beforeCallAgent", gc=False):
-    """A sub-agent is about to be called; on the parent operation.
+    """A sub-agent is about to be called. The event is on the parent operation.
 
     Attributes:
         callee_id: The sub-agent.
@@ -504,7 +504,7 @@ class BeforeCallAgent(EventFields, frozen=True, kw_only=True, tag="beforeCallAge
 
 
 class AfterCallAgent(EventFields, frozen=True, kw_only=True, tag="afterCallAgent", gc=False):
-    """A sub-agent has completed; on the parent operation.
+    """A sub-agent has completed. The event is on the parent operation.
 
     Attributes:
         callee_id: The sub-agent.
@@ -522,7 +522,7 @@ class AfterCallAgent(EventFields, frozen=True, kw_only=True, tag="afterCallAgent
 
 
 class OnCallAgentError(EventFields, frozen=True, kw_only=True, tag="onCallAgentError", gc=False):
-    """A sub-agent could not be called, or ended with an error; on the parent operation.
+    """A sub-agent could not be called, or ended with an error. The event is on the parent operation.
 
     Attributes:
         callee_id: The sub-agent.
@@ -573,7 +573,7 @@ _decode: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
 
 
 def encode(event: Event) -> bytes:
-    """An event as JSON, keys in camelCase.
+    """Encode an event as JSON, with keys in camelCase.
 
     Raises:
         EventEncodeError: If `args` or `metadata`, of the event or of a call in it, hold something that JSON cannot.
@@ -594,7 +594,7 @@ def encode(event: Event) -> bytes:
 
 
 def decode(data: bytes) -> Event:
-    """The event that `encode` wrote; unknown keys are ignored.
+    """Decode an event from JSON; unknown keys are ignored.
 
     Raises:
         EventDecodeError: If it is no event; it names the path of the bad field.
@@ -608,7 +608,7 @@ def decode(data: bytes) -> Event:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of everything that `decode` takes."""
+    """Return the JSON Schema (draft 2020-12) of everything that `decode` takes."""
     schema = msgspec.json.schema(Event)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "hookline events", **schema}
 

@@ -1,4 +1,4 @@
-"""How one handler is run: sync or async, within its time, isolated, recorded. The only place that knows.
+"""Run one handler: sync or async, within its timeout, isolated from the agent, and recorded.
 
 Dispatcher and chain decide who is called and in which order; everything that a handler can do wrong ends here.
 """
@@ -33,27 +33,35 @@ from collections.abc import Mapping
 from contextvars import Context
 from math import inf as _NEVER  # noqa: N812  a global of its own is found faster than an attribute
 
-from hookline._checks import shown
-from hookline._deadlines import Alarm, Bounded, bounded_asyncio, finish_asyncio, own_cancellation
+from hookline._checks import quote
+from hookline._deadlines import (
+    Bounded,
+    CoroutineAlarm,
+    bounded_asyncio,
+    bounded_for_this_backend,
+    finish_asyncio,
+    own_cancellation,
+)
 from hookline.calls import DECISIONS, Deny, ToolResult
 from hookline.errors import HookUsageError
 from hookline.events import BeforeToolCall
 
 __all__ = [
     "ask",
-    "blame",
     "compile_askable",
     "compile_inline",
     "finish_queued",
+    "own_failure",
     "refuse_awaitable",
     "refuse_decision",
     "refuse_return",
     "run_queued",
+    "run_timed",
 ]
 
 
 class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A hook as the mechanism runs it.
+    """A compiled observer hook, as the dispatcher runs it.
 
     Attributes:
         id: The hook's id.
@@ -73,7 +81,7 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True) -> Observer:
-    """Decide everything about a hook that can be decided before an event comes."""
+    """Compile an observer: decide everything that can be decided before an event comes."""
     handler = cast("Callable[[Any], Any]", hook.handler)
     is_async = is_async_handler(handler)
     return Observer(
@@ -87,7 +95,7 @@ def compile_observer(hook: Hook, tenant_id: str = "", *, recorded: bool = True) 
 
 
 def is_async_handler(handler: Callable[..., object]) -> bool:
-    """Whether calling it gives something to await, seen through partials, decorators and callable objects."""
+    """Whether a handler is async, seen through partials, decorators and callable objects."""
     inner: Any = handler
     while not inspect.iscoroutinefunction(inner):
         if isinstance(inner, functools.partial):
@@ -100,7 +108,7 @@ def is_async_handler(handler: Callable[..., object]) -> bool:
 
 
 def awaiting(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """An async handler as a function that surely returns a coroutine."""
+    """Wrap an async handler in a function that always returns a coroutine."""
     if inspect.iscoroutinefunction(handler):
         return handler
 
@@ -112,7 +120,7 @@ def awaiting(handler: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, A
 
 
 def matcher(tool: str | None, tenant_id: str) -> Callable[[Any], object] | None:
-    """A test on an event or a call: whether it is of that tenant, and its tool matches the glob."""
+    """Return a test on an event or a call: whether the tenant is that one, and the tool matches the glob."""
     wanted = tool_matcher(tool)
     if wanted is None and not tenant_id:
         return None
@@ -129,7 +137,7 @@ logger = logging.getLogger("hookline")
 
 
 def record_dropped(observers: Sequence[Observer], event: Event, sender: object, why: str) -> None:
-    """Log, and record for whoever listens, that observers never got an event."""
+    """Log and record that an event was dropped before observers got it."""
     logger.warning(
         "Operation %s: %s dropped for %s: %s",
         event.operation_id,
@@ -144,7 +152,7 @@ def record_dropped(observers: Sequence[Observer], event: Event, sender: object, 
 
 
 def report(observer: Observer, event: Event, error: Exception, timeout: float = math.inf) -> None:
-    """Log what a handler did wrong."""
+    """Log the failure of an observer."""
     if isinstance(error, HandlerTimeoutError):
         logger.error(
             "Hook %r on %s of operation %s was cancelled: it was still running after its timeout of %g s",
@@ -158,7 +166,7 @@ def report(observer: Observer, event: Event, error: Exception, timeout: float = 
 
 
 def report_failure(hook_id: str, point: str, operation_id: str, error: Exception) -> None:
-    """Log what an interceptor or a phase hook did wrong."""
+    """Log the failure of an interceptor or a phase hook."""
     log_error("Hook %r on %s of operation %s failed: %s", hook_id, point, operation_id, error=error)
 
 
@@ -170,7 +178,7 @@ def log_error(message: str, *args: object, error: Exception) -> None:
         args: What comes before that.
         error: What was raised.
     """
-    told, trace = described(error), _trace_of(error)
+    told, trace = describe_failure(error), _trace_of(error)
     shown = "" if trace is None else "".join(traceback.format_exception(trace)).rstrip()
     clean = redact(shown)
     if clean == shown:
@@ -193,12 +201,12 @@ def _redaction() -> Redacting:
 
 
 def _trace_of(error: Exception) -> Exception | None:
-    """What is logged with a traceback: a delivery that failed has nothing to show but our own code."""
+    """Return the exception whose traceback to log; `None` for a failed delivery, whose traceback is only our code."""
     return None if isinstance(error, DeliveryError) else error
 
 
 def announce_execution(execution: HookExecution, sender: object) -> None:
-    """Tell whoever listens how a hook's run has ended."""
+    """Announce the record of a hook's run to the receivers of `hook_executed`."""
     if hook_executed.receivers:
         announce(hook_executed, sender, execution=execution)
 
@@ -206,7 +214,7 @@ def announce_execution(execution: HookExecution, sender: object) -> None:
 def announce_chain(
     call: Any, executions: list[HookExecution], denied: Denial | None, began: float, sender: object
 ) -> None:
-    """Tell whoever listens how a call came through its interceptors.
+    """Announce the record of a call's way through its interceptors.
 
     Args:
         call: The call.
@@ -231,8 +239,8 @@ def announce_chain(
     announce(chain_ran, sender, ran=ran)
 
 
-def described(error: Exception) -> str:
-    """An exception in a line."""
+def describe_failure(error: Exception) -> str:
+    """Return the failure of a handler in one line."""
     if isinstance(error, HandlerTimeoutError):
         return "still running after its timeout"
     if isinstance(error, HandlerCancelledError):
@@ -250,7 +258,7 @@ def record(
     mocked: bool = False,
     denied: bool = False,
 ) -> None:
-    """Tell whoever listens how a handler run that began at `started` (`perf_counter_ns`) has ended."""
+    """Announce a handler run that began at `started` (`perf_counter_ns`) and ended now."""
     duration_ns = perf_counter_ns() - started
     status: ExecutionStatus = "mocked" if mocked else "ok"
     if denied:
@@ -261,7 +269,7 @@ def record(
         status = "error"
     elif not observer.is_async and observer.timeout is not None and duration_ns > observer.timeout * 1e9:
         status = "timeout"  # nobody could interrupt it; it is told apart from a quiet success
-    _announce(observer, event, sender, status, duration_ns, described(failure) if failure is not None else None)
+    _announce(observer, event, sender, status, duration_ns, describe_failure(failure) if failure is not None else None)
 
 
 def _announce(
@@ -295,7 +303,7 @@ Askable = tuple[Callable[[Any], Any], float | None, Observer]
 
 
 def compile_inline(observers: Sequence[Observer]) -> Inline:
-    """One callable that runs sync observers in order, each isolated from the agent and from the others."""
+    """Compile sync observers to one callable that runs them in order, each isolated from the agent and the others."""
     everyone = tuple(observers)
     handlers = tuple(observer.handler for observer in observers)
     owners = {id(observer.handler): observer for observer in observers}
@@ -303,7 +311,7 @@ def compile_inline(observers: Sequence[Observer]) -> Inline:
     def run_each(event: Event, sender: object) -> None:
         for observer in everyone:
             if observer.matches is None or observer.matches(event):
-                _run_sync(observer, event, sender)
+                run_sync(observer, event, sender)
 
     recorded = any(observer.recorded for observer in everyone)
 
@@ -323,18 +331,56 @@ def compile_inline(observers: Sequence[Observer]) -> Inline:
     return run_each if filtered or len(owners) < len(handlers) else run_plain
 
 
-def blame(observer: Observer, event: Event, error: BaseException) -> None:
-    """Inside of `except`: what a handler's step raised is reported, unless it is not the handler's own failure.
+def own_failure(error: BaseException) -> Exception:
+    """Return the failure of a handler that raised, to be called inside of `except`.
 
     Raises:
         BaseException: The error, if it is a cancellation from outside or no `Exception`.
     """
     if isinstance(error, asyncio.CancelledError) and own_cancellation():
-        report(observer, event, HandlerCancelledError())
-    elif isinstance(error, Exception):
-        report(observer, event, error)
-    else:
-        raise error
+        return HandlerCancelledError()
+    if isinstance(error, Exception):
+        return error
+    raise error
+
+
+async def run_timed(
+    handler: Callable[..., Any],
+    args: tuple[Any, ...],
+    check: Callable[[Any], object],
+    *,
+    is_async: bool,
+    timeout: float,
+    bounded: Bounded | None = None,
+    context: Context | None = None,
+) -> Exception | None:
+    """Run a handler, within its time if it is async.
+
+    Args:
+        handler: The handler; an async one is a function that always returns a coroutine.
+        args: Its arguments.
+        check: Raises for a return value, other than `None`, that the handler may not return.
+        is_async: Whether the handler is async.
+        timeout: Seconds that an async one may take.
+        bounded: Awaits within a time on the present backend; found out unless given.
+        context: In which an async one runs; that of the caller unless given.
+
+    Returns:
+        Its failure; `None` if it ended well.
+
+    Raises:
+        BaseException: A cancellation from outside, or what is no `Exception`.
+    """
+    try:
+        if is_async:
+            outcome = await (bounded or bounded_for_this_backend())(handler(*args), timeout, context)
+        else:
+            outcome = handler(*args)
+        if outcome is not None:
+            check(outcome)
+    except BaseException as error:
+        return own_failure(error)
+    return None
 
 
 async def finish_queued(
@@ -344,9 +390,9 @@ async def finish_queued(
     waits_for: Any,
     context: Context,
     hook_timeout: float,
-    alarm: Alarm,
+    alarm: CoroutineAlarm,
 ) -> None:
-    """asyncio: the rest of an async observer whose first step has suspended on `waits_for`."""
+    """Finish an async observer on asyncio, whose first step has suspended on `waits_for`."""
     timeout = hook_timeout if observer.timeout is None else observer.timeout
     try:
         outcome = await finish_asyncio(coroutine, waits_for, timeout, context, alarm)
@@ -359,23 +405,20 @@ async def finish_queued(
 async def run_queued(
     observer: Observer, event: Event, context: Context, bounded: Bounded, hook_timeout: float, sender: object
 ) -> None:
-    """Any backend: run an async observer in a lane, in the context of its event's dispatch, and record it."""
+    """Run an async observer in a lane, in the context of its event's dispatch, and record it."""
     timeout = hook_timeout if observer.timeout is None else observer.timeout
     started = perf_counter_ns()
-    failure: Exception | None = None
-    try:
-        outcome = await bounded(observer.handler(event), timeout, context)
-        if outcome is not None:
-            refuse_decision(outcome)
-    except Exception as error:
-        failure = error
-        report(observer, event, error, timeout)
+    failure = await run_timed(
+        observer.handler, (event,), refuse_decision, is_async=True, timeout=timeout, bounded=bounded, context=context
+    )
+    if failure is not None:
+        report(observer, event, failure, timeout)
     if hook_executed.receivers and observer.recorded:
         record(observer, event, sender, started, failure)
 
 
 def compile_askable(observer: Observer) -> Askable:
-    """How `ask` runs an observer: its handler, and its timeout where nothing stands between the two."""
+    """Return an observer for `ask`: its handler, and its timeout if nothing has to be checked before it runs."""
     direct = observer.is_async and observer.matches is None
     return observer.handler, (observer.timeout or 0.0) if direct else None, observer
 
@@ -415,7 +458,7 @@ async def ask(
                 except HandlerTimeoutError as error:
                     report(observer, event, error, timeout or hook_timeout)
                 except BaseException as error:
-                    blame(observer, event, error)
+                    report(observer, event, own_failure(error))
             if state and "answer" in state and "answered_by" not in state:
                 state["answered_by"] = observer.id
     finally:
@@ -425,7 +468,7 @@ async def ask(
 
 
 async def _finish_asked(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: float) -> object:
-    alarm = Alarm()
+    alarm = CoroutineAlarm()
     try:
         return await finish_asyncio(coroutine, waits_for, timeout, None, alarm)
     finally:
@@ -439,19 +482,20 @@ async def _ask_one(
         return
     started, mocked = perf_counter_ns(), event.mocked
     timeout = hook_timeout if observer.timeout is None else observer.timeout
-    failure: Exception | None = None
     denied = False
-    try:
-        if observer.is_async:
-            outcome = await bounded(observer.handler(event), timeout, None)
-        elif (outcome := observer.handler(event)) is not None:
-            refuse_awaitable(outcome)
-        if outcome is not None and (failure := deny_by_return(observer, event, outcome)) is not None:
+
+    def check(outcome: object) -> None:
+        nonlocal denied
+        refuse_awaitable(outcome)
+        if (refusal := deny_by_return(observer, event, outcome)) is not None:
             denied = True
-            report(observer, event, failure)
-    except Exception as error:
-        failure = error
-        report(observer, event, error, timeout)
+            raise refusal
+
+    failure = await run_timed(
+        observer.handler, (event,), check, is_async=observer.is_async, timeout=timeout, bounded=bounded
+    )
+    if failure is not None:
+        report(observer, event, failure, math.inf if denied else timeout)
     if hook_executed.receivers and observer.recorded:
         record(observer, event, sender, started, failure, mocked=event.mocked and not mocked, denied=denied)
 
@@ -475,7 +519,8 @@ def deny_by_return(observer: Observer, event: BeforeToolCall, outcome: object) -
     return refusal
 
 
-def _run_sync(observer: Observer, event: Event, sender: object) -> None:
+def run_sync(observer: Observer, event: Event, sender: object) -> None:
+    """Run a plain observer, report its failure, and record it."""
     started = perf_counter_ns()
     failure: Exception | None = None
     try:
@@ -515,7 +560,7 @@ def refuse_decision(outcome: object) -> None:
 
 def _decided_nothing(outcome: object) -> HookUsageError:
     return HookUsageError(
-        f"this hook decides nothing by what it returns, but it returned {shown(outcome)}. To refuse a tool call, or to "
+        f"this hook decides nothing by what it returns, but it returned {quote(outcome)}. To refuse a tool call, or to "
         "have a person asked, register the handler with hooks.guard(ToolCall); to answer in the tool's place, call "
         "event.mock(...) on a BeforeToolCall."
     )

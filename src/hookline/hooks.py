@@ -1,4 +1,4 @@
-"""What a user registers: `Hooks`, the named bundle with its decorators; `Hook` and `Interceptor`, the plain records."""
+"""Hooks to register: `Hooks`, the bundle with its decorators; `Hook` and `Interceptor`, the plain records."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeAlias, TypeVar, cast
@@ -13,9 +13,10 @@ from hookline._checks import (
     check_tenant,
     check_timeout,
     check_tool,
+    format_record,
     module_of,
     name_of,
-    shown,
+    quote,
 )
 from hookline._phase import Phase, PhaseHandler, PhaseHook, PhaseTransition
 from hookline.calls import (
@@ -53,7 +54,7 @@ _ARGUMENTS: dict[str, str] = {
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
-    """One observer: a handler and when to call it. `Hooks.on` makes these.
+    """An observer: a handler, and the event to call it for. `Hooks.on` makes these.
 
     Attributes:
         id: Name of the hook in logs and records; need not be unique.
@@ -78,11 +79,14 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def event(self) -> EventClass:
-        """The event's class."""
+        """Return the class of the event."""
         return EVENTS[HookType(self.type)] if isinstance(self.type, str) else self.type
 
+    def __repr__(self) -> str:
+        return format_record(self)
+
     def data(self) -> HookData | None:
-        """What of it can travel: everything but the handler; `None` without a webhook.
+        """Return the hook as data that travels with an operation, without its handler; `None` without a webhook.
 
         Raises:
             HookDefinitionError: If its webhook cannot be read, or JSON cannot carry it.
@@ -101,7 +105,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
-    """One interceptor: a handler that may change, answer or refuse a call. The decorators of `Hooks` make these.
+    """An interceptor: a handler that may change, answer or deny a call. The decorators of `Hooks` make these.
 
     Attributes:
         id: Name of the hook in logs, records and denials; need not be unique.
@@ -128,16 +132,19 @@ class Interceptor(msgspec.Struct, frozen=True, kw_only=True):
     wait: bool = True
     tenant_id: str = ""
 
+    def __repr__(self) -> str:
+        return format_record(self)
+
 
 class ControlInterceptor(Interceptor, frozen=True, kw_only=True):
-    """An interceptor that meets a call again which a person has approved, as no other `before` or `around` does.
+    """An interceptor that also sees calls which a person has approved, unlike any other `before` or `around`.
 
     It is a control webhook, which judges the call again, or a ready-made `around` that only watches what becomes of it.
     """
 
 
 def meets_approved(interceptor: Interceptor) -> Interceptor:
-    """Make an interceptor one that meets approved calls again."""
+    """Return an interceptor that also sees calls which a person has approved."""
     return ControlInterceptor(**msgspec.structs.asdict(interceptor))
 
 
@@ -157,7 +164,7 @@ def check_hook(hook: Hook, where: str) -> None:
     if not known:
         raise HookDefinitionError(
             where,
-            f"{shown(hook.type)} is not one of the sixteen events: "
+            f"{quote(hook.type)} is not one of the sixteen events: "
             f"{', '.join(kind.__name__ for kind in EVENTS.values())}",
         )
     if hook.webhook is not None:
@@ -187,15 +194,15 @@ def check_interceptor(hook: Interceptor, where: str) -> None:
     check_id(hook.id, where)
     if not any(hook.call is call for call in CALLS):
         raise HookDefinitionError(
-            where, f"{shown(hook.call)} is not one of the eight calls: {', '.join(kind.__name__ for kind in CALLS)}"
+            where, f"{quote(hook.call)} is not one of the eight calls: {', '.join(kind.__name__ for kind in CALLS)}"
         )
     if not isinstance(hook.kind, str) or hook.kind not in _ARGUMENTS:
-        raise HookDefinitionError(where, f"`kind` is one of {', '.join(map(repr, _ARGUMENTS))}; got {shown(hook.kind)}")
+        raise HookDefinitionError(where, f"`kind` is one of {', '.join(map(repr, _ARGUMENTS))}; got {quote(hook.kind)}")
     if not isinstance(hook.on_error, str) or hook.on_error not in ("open", "closed"):
-        raise HookDefinitionError(where, f"`on_error` is 'open' or 'closed'; got {shown(hook.on_error)}")
+        raise HookDefinitionError(where, f"`on_error` is 'open' or 'closed'; got {quote(hook.on_error)}")
     if not isinstance(hook.wait, bool) or (not hook.wait and hook.kind not in ("before", "after")):
         raise HookDefinitionError(
-            where, f"`wait` is True, or for before and after False; got {shown(hook.wait)} for {shown(hook.kind)}"
+            where, f"`wait` is True, or for before and after False; got {quote(hook.wait)} for {quote(hook.kind)}"
         )
     check_signature(hook.handler, _ARGUMENTS[hook.kind], where)
     if not hook.wait:
@@ -216,14 +223,14 @@ def check_phase_handler(hook: PhaseHandler, where: str) -> None:
     check_id(hook.id, where)
     for name, phase in (("source", hook.source), ("target", hook.target)):
         if phase is not None and not isinstance(phase, Phase):
-            raise HookDefinitionError(where, f"`{name}` is a Phase, or None for any; got {phase!r}")
+            raise HookDefinitionError(where, f"`{name}` is a Phase, or None for any; got {quote(phase)}")
     check_signature(hook.handler, "the transition", where)
     check_decides_nothing(hook.handler, "a phase hook", where)
     check_timeout(hook.timeout, where)
 
 
 def phase_handler(hook: PhaseHook, where: str = "PhaseHook") -> PhaseHandler:
-    """The plain record of a phase hook that is given as an object.
+    """Return the plain record of a phase hook that is given as an object.
 
     Raises:
         HookDefinitionError: If its phases cannot be read, or are none.
@@ -258,7 +265,7 @@ AnyHook: TypeAlias = "Hooks | Hook | Interceptor | PhaseHook"
 
 
 class _Unnamed(str):
-    """The id of bundles that were given none; it is told from the same text that somebody has written."""
+    """The id of bundles that were given none, which differs from the same text as a given id."""
 
     __slots__ = ()
 
@@ -398,8 +405,9 @@ class Hooks:
         Raises:
             HookDefinitionError: If an argument cannot work.
         """
-        options = _Options(priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait, id=id)
-        return self._interceptor("before", call, options)
+        return self._register(
+            "before", call, id, priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait
+        )
 
     def guard(
         self,
@@ -416,21 +424,20 @@ class Hooks:
 
         Guards come after every hook that may change the call. One returns `None`, `Deny(reason)` or `Ask(prompt)`.
 
-        Args:
-            call: The class of the calls, as for `before`.
-            priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `toolset/tool_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
-                means `*/<glob>`.
-            timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
-            on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
-            wait: A guard is always waited for; `False` is refused.
-            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
+        The options are those that `before` explains; only `wait` differs.
 
-        Raises:
-            HookDefinitionError: If an argument cannot work.
+        Args:
+            call: The class of the calls.
+            priority: The place in the chain.
+            tool: The tools to filter by.
+            timeout: Seconds of its own time.
+            on_error: Whether a failure denies the call.
+            wait: A guard is always waited for; `False` is refused.
+            id: The hook's id.
         """
-        options = _Options(priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait, id=id)
-        return self._interceptor("guard", call, options)
+        return self._register(
+            "guard", call, id, priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait
+        )
 
     def after(
         self,
@@ -448,22 +455,21 @@ class Hooks:
         It returns `None`, a changed result, `Deny(reason)` or, for an `AgentCall`, `Continue(input)`. The hooks run in
         the reverse order of `before`.
 
+        The options are those that `before` explains; only `wait` differs.
+
         Args:
-            call: The class of the calls, as for `before`.
-            priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `toolset/tool_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
-                means `*/<glob>`.
-            timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
-            on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
+            call: The class of the calls.
+            priority: The place in the chain.
+            tool: The tools to filter by.
+            timeout: Seconds of its own time.
+            on_error: Whether a failure denies the call.
             wait: `False` to run it in the background, with the final result. It then decides nothing: a decision that
                 it returns is logged as its error.
-            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
-
-        Raises:
-            HookDefinitionError: If an argument cannot work.
+            id: The hook's id.
         """
-        options = _Options(priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait, id=id)
-        return self._interceptor("after", call, options)
+        return self._register(
+            "after", call, id, priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait
+        )
 
     def around(
         self,
@@ -481,21 +487,20 @@ class Hooks:
         `await call_next(call)` lets it happen, at most once, and gives its result. The function returns that, another
         result, `None` for no change, `Respond(answer)`, `Deny(reason)` or `Ask(prompt)`.
 
-        Args:
-            call: The class of the calls, as for `before`.
-            priority: From 0, outermost, to 1000; the bundle's unless given.
-            tool: Glob over `toolset/tool_name`, for `ToolCall` only; `*` also matches `/`, and one without a `/`
-                means `*/<glob>`.
-            timeout: Seconds of its own time; `None` for the chain's `hook_timeout`, `math.inf` for no limit.
-            on_error: `"closed"` denies the call when the hook fails, `"open"` goes on as if it were absent.
-            wait: An `around` is always waited for; `False` is refused.
-            id: The hook's id; `"<bundle>.<function>"` unless given, `"<module>.<function>"` in a bundle without a name.
+        The options are those that `before` explains; only `wait` differs.
 
-        Raises:
-            HookDefinitionError: If an argument cannot work.
+        Args:
+            call: The class of the calls.
+            priority: The place in the chain.
+            tool: The tools to filter by.
+            timeout: Seconds of its own time.
+            on_error: Whether a failure denies the call.
+            wait: An `around` is always waited for; `False` is refused.
+            id: The hook's id.
         """
-        options = _Options(priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait, id=id)
-        return self._interceptor("around", call, options)
+        return self._register(
+            "around", call, id, priority=priority, tool=tool, timeout=timeout, on_error=on_error, wait=wait
+        )
 
     def on_phase(
         self,
@@ -526,22 +531,34 @@ class Hooks:
 
         return register
 
-    def _interceptor(self, kind: Kind, call: type[Any], options: "_Options") -> Callable[[Any], Any]:
+    def _register(
+        self,
+        kind: Kind,
+        call: type[Any],
+        id: str | None,  # noqa: A002
+        *,
+        priority: int | None,
+        tool: str | None,
+        timeout: float | None,
+        on_error: OnError,
+        wait: bool,
+    ) -> Callable[[Any], Any]:
+        """Return the decorator that adds an interceptor of a kind to the bundle."""
+
         def register(handler: Any) -> Any:
-            name = options.id if options.id is not None else self._default_id(handler)
             hook = Interceptor(
-                id=name,
+                id=self._default_id(handler) if id is None else id,
                 call=call,
                 kind=kind,
                 handler=handler,
-                priority=self.priority if options.priority is None else options.priority,
-                tool=options.tool,
-                timeout=options.timeout,
-                on_error=options.on_error,
-                wait=options.wait,
+                priority=self.priority if priority is None else priority,
+                tool=tool,
+                timeout=timeout,
+                on_error=on_error,
+                wait=wait,
                 tenant_id=self.tenant_id,
             )
-            check_interceptor(hook, f"Interceptor {name!r} of {self.id!r}")
+            check_interceptor(hook, f"Interceptor {hook.id!r} of {self.id!r}")
             self.interceptors = (*self.interceptors, hook)
             self._chain = self._compiled = None
             return handler
@@ -549,17 +566,8 @@ class Hooks:
         return register
 
 
-class _Options(msgspec.Struct, frozen=True, kw_only=True):
-    priority: int | None
-    tool: str | None
-    timeout: float | None
-    on_error: OnError
-    wait: bool
-    id: str | None
-
-
 def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
-    """What `hooks=[...]` holds, checked as a whole.
+    """Return the hooks of `hooks=[...]` as a list, checked as a whole.
 
     Raises:
         HookDefinitionError: That says which entry is wrong and how to fix it.
@@ -567,7 +575,7 @@ def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
     if hooks.__class__ not in (list, tuple) and (
         isinstance(hooks, Hooks | Hook | Interceptor | PhaseHook | str | bytes) or not isinstance(hooks, Iterable)
     ):
-        raise HookDefinitionError("hooks", f"give a list of bundles and single hooks; got {shown(hooks)}")
+        raise HookDefinitionError("hooks", f"give a list of bundles and single hooks; got {quote(hooks)}")
     batch = list(hooks)
     for position, entry in enumerate(batch):
         if isinstance(entry, Hook):
@@ -579,7 +587,7 @@ def hook_batch(hooks: Iterable[AnyHook]) -> list[AnyHook]:
         elif not isinstance(entry, Hooks):
             raise HookDefinitionError(
                 f"hooks[{position}]",
-                f"expected a `Hooks` bundle, a `Hook`, an `Interceptor` or a `PhaseHook`, got {entry!r}; functions go "
-                "into a bundle with a decorator, as @hooks.on(...)",
+                f"expected a `Hooks` bundle, a `Hook`, an `Interceptor` or a `PhaseHook`, got {quote(entry)}; "
+                "functions go into a bundle with a decorator, as @hooks.on(...)",
             )
     return batch

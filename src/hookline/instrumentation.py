@@ -1,4 +1,4 @@
-"""Bundles that not only observe a run but stand around its own work: telemetry.
+"""Instrument runs: bundles that are called before and after the work of a run, as telemetry is.
 
 Observers are told what happened, in whatever context the run is in. Whoever wants code inside of a tool or a model call
 to find something in that context (the current span) must set it in the run's own task, around that work, and take it
@@ -17,7 +17,7 @@ __all__ = ["Instrumentation", "SegmentInfo"]
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a segment of a run when it begins.
+    """A segment of a run, at its beginning.
 
     Attributes:
         operation_id: The run.
@@ -63,7 +63,7 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Instrumentation(Hooks):
-    """A bundle that stands around a run's own work as well.
+    """A bundle that is also called before and after the work of a run.
 
     None of these methods may raise, wait, or take long. Each pair is called in one task and one context. The bundle's
     own handlers leave no `HookExecution`: what watches hooks does not watch itself.
@@ -74,7 +74,7 @@ class Instrumentation(Hooks):
     """The calls for which `enter` and `leave` are called."""
 
     def begin(self, segment: SegmentInfo) -> tuple[Any, bool]:
-        """A segment begins; nothing of it was dispatched yet.
+        """Handle the beginning of a segment, before its first event.
 
         Returns:
             What `end` is given, and whether the bundle wants to hear anything of this segment.
@@ -82,17 +82,17 @@ class Instrumentation(Hooks):
         return None, True
 
     def attach(self, begun: Any) -> None:
-        """The run's task goes on from here; every bundle has begun by now, in the context that the caller is in."""
+        """Change the context of the run's task, after every bundle has begun."""
 
     def end(self, begun: Any) -> None:
-        """The segment is over, its lanes are drained."""
+        """Handle the end of a segment, after its lanes are drained."""
 
     def carried(self, begun: Any) -> str | None:
-        """What is stored of this segment, for later ones to link to: a W3C `traceparent`."""
+        """Return the W3C `traceparent` to store, for later segments to link to."""
         return None
 
     def enter(self, call: Call) -> Any:
-        """The run's own work for a call begins: a step, a model call, a tool, a sub-agent, a compaction.
+        """Handle the beginning of a call's own work: a step, a model call, a tool, a sub-agent, a compaction.
 
         Returns:
             What `leave` is given.
@@ -100,13 +100,13 @@ class Instrumentation(Hooks):
         return None
 
     def leave(self, entered: Any, result: object, error: BaseException | None) -> None:
-        """That work has ended, with a result or an exception."""
+        """Handle the end of a call's own work, with its result or its exception."""
 
     def answered(self, call: Call, hook_id: str) -> None:
-        """A hook has answered in place of a call, which will not happen."""
+        """Handle the answer of a hook in place of a call, which will not happen."""
 
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
-        """A hook has denied a call; events that tell of it follow.
+        """Handle the denial of a call by a hook, before its events.
 
         Args:
             call: The call.

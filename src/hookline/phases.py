@@ -1,4 +1,4 @@
-"""The legal life of an agent: `PhaseMachine` moves it from phase to phase and tells the phase hooks.
+"""Move an agent from phase to phase with `PhaseMachine`, which runs the phase hooks of each move.
 
 A move may begin inside of a hook of another one, or in another task while such a hook still runs. Its hooks then run at
 once, but it is announced in its turn: announcements come in the order in which the phases were entered.
@@ -6,7 +6,6 @@ once, but it is announced in its turn: announcements come in the order in which 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -16,10 +15,8 @@ import msgspec
 
 from hookline._deadlines import (
     Bounded,
-    HandlerCancelledError,
     HandlerTimeoutError,
     bounded_for_this_backend,
-    own_cancellation,
 )
 from hookline._phase import TRANSITIONS, Phase, PhaseHandler, PhaseHook, PhaseTransition
 from hookline.errors import HookUsageError, PhaseTransitionError
@@ -32,6 +29,7 @@ from hookline.execution import (
     record,
     refuse_decision,
     refuse_return,
+    run_timed,
 )
 from hookline.hooks import AnyHook, Hooks, hook_batch, phase_handler
 from hookline.signals import announce, hook_executed, phase_changed
@@ -40,7 +38,7 @@ __all__ = ["TRANSITIONS", "Phase", "PhaseHook", "PhaseMachine", "PhaseTransition
 
 
 class PhaseMachine:
-    """Where one agent is in its life, and the only way to another phase: `move`.
+    """The phase of one agent, which only `move` changes.
 
     It can be made outside of an event loop. Not thread-safe; the same hooks may serve any number of machines.
 
@@ -69,7 +67,7 @@ class PhaseMachine:
         self.tenant_id = tenant_id
         self.hook_timeout = hook_timeout
         self._phase = Phase.UNINITIALIZED
-        self._hooks = _compiled(hooks, tenant_id)
+        self._hooks = _compile_hooks(hooks, tenant_id)
         self._matching: dict[tuple[Phase, Phase], tuple[Observer, ...]] = {}
         self._moves: deque[_Move] = deque()
         self._announcing = False
@@ -79,7 +77,7 @@ class PhaseMachine:
 
     @property
     def phase(self) -> Phase:
-        """Where the agent is."""
+        """The present phase of the agent."""
         return self._phase
 
     async def move(self, target: Phase | str, *, reason: str = "") -> None:
@@ -124,12 +122,12 @@ class PhaseMachine:
 
     @contextlib.contextmanager
     def hooked(self, hooks: Iterable[AnyHook]) -> Iterator[None]:
-        """Run these hooks too, after those that are there already, for moves that begin inside of the `with` block.
+        """Add hooks for moves that begin inside of the `with` block; they run after the others.
 
         Raises:
             HookDefinitionError: That says which hook is wrong and how to fix it.
         """
-        added = _compiled(hooks, self.tenant_id)
+        added = _compile_hooks(hooks, self.tenant_id)
         self._set_hooks({**self._hooks, **added})
         try:
             yield
@@ -142,7 +140,7 @@ class PhaseMachine:
             self._matching.clear()
 
     def _hooks_of(self, source: Phase, target: Phase) -> tuple[Observer, ...]:
-        """The hooks of a move, looked for once."""
+        """Return the hooks of a move, found once."""
         matching = self._matching.get((source, target))
         if matching is None:
             matching = self._matching[source, target] = tuple(
@@ -157,26 +155,23 @@ class PhaseMachine:
         for hook in hooks:
             timeout = hook.timeout or self.hook_timeout
             started = perf_counter_ns()
-            try:
-                if hook.is_async:
-                    bounded = bounded or bounded_for_this_backend()
-                    outcome = await bounded(hook.handler(transition), timeout, None)
-                    if outcome is not None:
-                        refuse_decision(outcome)
-                elif (outcome := hook.handler(transition)) is not None:
-                    refuse_return(outcome)
-            except BaseException as error:
-                failure = _own_failure(error)
-                if hook_executed.receivers:
-                    record(hook, transition, self, started, failure)
+            if hook.is_async:
+                bounded = bounded or bounded_for_this_backend()
+            failure = await run_timed(
+                hook.handler,
+                (transition,),
+                refuse_decision if hook.is_async else refuse_return,
+                is_async=hook.is_async,
+                timeout=timeout,
+                bounded=bounded,
+            )
+            if hook_executed.receivers:
+                record(hook, transition, self, started, failure)
+            if failure is not None:
                 _report(hook, transition, failure, timeout)
-                del failure  # it refers to this frame
-            else:
-                if hook_executed.receivers:
-                    record(hook, transition, self, started, None)
 
     def _announce(self) -> None:
-        """Announce the moves that are over, up to the first one whose hooks still run."""
+        """Announce finished moves, up to the first one whose hooks still run."""
         if self._announcing:
             return  # a receiver made a move: first the others hear of the one that it was told of
         self._announcing = True
@@ -194,8 +189,8 @@ class _Move(msgspec.Struct, eq=False):
     over: bool = False
 
 
-def _compiled(hooks: Iterable[AnyHook], tenant_id: str) -> dict[Observer, PhaseHandler]:
-    """The phase hooks of a batch as they are run, each with the pair of phases that it is for."""
+def _compile_hooks(hooks: Iterable[AnyHook], tenant_id: str) -> dict[Observer, PhaseHandler]:
+    """Compile the phase hooks of a batch, each with the pair of phases that it is for."""
     compiled: dict[Observer, PhaseHandler] = {}
     for entry in hook_batch(hooks):
         given: tuple[PhaseHandler, ...] = ()
@@ -215,19 +210,6 @@ def _phase_named(name: str) -> Phase:
         return Phase(name)
     except ValueError:
         raise HookUsageError(f"{name!r} is not a phase; the phases are {', '.join(Phase)}.") from None
-
-
-def _own_failure(error: BaseException) -> Exception:
-    """What a handler did wrong.
-
-    Raises:
-        BaseException: The error, if it is a cancellation from outside or no `Exception`.
-    """
-    if isinstance(error, asyncio.CancelledError) and own_cancellation():
-        return HandlerCancelledError()
-    if isinstance(error, Exception):
-        return error
-    raise error
 
 
 def _report(hook: Observer, transition: PhaseTransition, error: Exception, timeout: float) -> None:

@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures, a marker and options for tests of agents whose tool calls are mocked or recorded.
+"""The pytest plugin: fixtures, markers and options for tests of agents whose tool calls are mocked or recorded.
 
 pytest loads this module in every run of everybody who has hookline installed. So it imports nothing but pytest; what a
 test needs is imported when the test asks for it.
@@ -35,7 +35,7 @@ FORBIDDEN = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|]+')
 
 
 class Tape:
-    """What `@pytest.mark.tool_cassette` takes."""
+    """The arguments of `@pytest.mark.tool_cassette`."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class Tape:
         allow_refused: bool = False,
         hookline_unused_ok: bool = False,
     ) -> None:
-        self.allow_refused = _checked("allow_refused", allow_refused)
-        self.unused_ok = _checked("hookline_unused_ok", hookline_unused_ok)
+        self.allow_refused = _check_flag("allow_refused", allow_refused)
+        self.unused_ok = _check_flag("hookline_unused_ok", hookline_unused_ok)
         given: object = name_or_path
         if given is not None and (not isinstance(given, str | Path) or Path(given).name in ("", "..")):
             raise TypeError(f"name_or_path is a name or a path; got {given!r}")
@@ -59,7 +59,7 @@ class Tape:
 
 
 class Mocking:
-    """What `@pytest.mark.tool_mocks` takes."""
+    """The arguments of `@pytest.mark.tool_mocks`."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class Mocking:
         allow_refused: bool = False,
         hookline_unused_ok: bool = False,
     ) -> None:
-        self.allow_refused = _checked("allow_refused", allow_refused)
-        self.unused_ok = _checked("hookline_unused_ok", hookline_unused_ok)
+        self.allow_refused = _check_flag("allow_refused", allow_refused)
+        self.unused_ok = _check_flag("hookline_unused_ok", hookline_unused_ok)
         if not isinstance(strict, bool | None):
             raise TypeError(f"strict is True or False; got {strict!r}")
         if not isinstance(seed, int | None) or isinstance(seed, bool):
@@ -79,14 +79,14 @@ class Mocking:
         self.seed = seed
 
 
-def _checked(name: str, value: object) -> bool:
+def _check_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} is True or False; got {value!r}")
     return value
 
 
-def marked(item: pytest.Item, name: str, kind: type[T]) -> T:
-    """What the nearest marker of that name says; a `TypeError` if it says what it cannot say."""
+def marker_arguments(item: pytest.Item, name: str, kind: type[T]) -> T:
+    """Return the arguments of a test's nearest marker of that name; a `TypeError` if they are wrong."""
     marker = item.get_closest_marker(name)
     try:
         return kind() if marker is None else kind(*marker.args, **marker.kwargs)
@@ -96,7 +96,7 @@ def marked(item: pytest.Item, name: str, kind: type[T]) -> T:
 
 
 def cassette_path(item: pytest.Item, tape: Tape) -> Path:
-    """Where the cassette of a test is: `cassettes/<module>/<test>.yaml` beside the test file, unless it says else."""
+    """Return the path of a test's cassette: `cassettes/<module>/<test>.yaml` beside the test file by default."""
     given, beside = tape.name_or_path, item.path.parent
     if given is not None and (isinstance(given, Path) or "/" in given or given.endswith(SUFFIXES)):
         path = beside / given
@@ -116,7 +116,7 @@ def _test_name(item: pytest.Item) -> str:
 
 
 def _file_name(name: str) -> str:
-    """A name that every file system takes, another one for every test."""
+    """Return a file name that every file system takes, different for every test."""
     clean = FORBIDDEN.sub("-", name).encode()[:NAME_BYTES].decode(errors="ignore").rstrip(". ")
     if clean == name:
         return name
@@ -124,7 +124,7 @@ def _file_name(name: str) -> str:
 
 
 def shown_path(path: Path, root: Path) -> str:
-    """A path as a person should read it: from the root of the tests if it is in there."""
+    """Return a path for a person to read: relative to the root of the tests if it is in there."""
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
@@ -145,7 +145,7 @@ MARKERS = (
 
 
 class Use:
-    """What a running test has used of hookline, and how it does."""
+    """The mocks, cassette and recorder that a running test uses, and its outcome."""
 
     def __init__(self) -> None:
         self.mocks: ToolMocks | None = None
@@ -190,7 +190,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, and gather what tests do unless this process only works for another one."""
+    """Register the markers, and collect the records of tests unless this process is a worker."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     if hasattr(config, "workerinput"):
@@ -235,7 +235,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for item in session.items:
         if "cassette" in getattr(item, "fixturenames", ()):
             with contextlib.suppress(TypeError):  # the test will say so itself
-                owners.setdefault(cassette_path(item, marked(item, "tool_cassette", Tape)), item.nodeid)
+                owners.setdefault(cassette_path(item, marker_arguments(item, "tool_cassette", Tape)), item.nodeid)
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ def tool_mocks(request: pytest.FixtureRequest) -> ToolMocks:
     """Mocks of tools, empty; calls without a rule go to the test's cassette if it is marked with one."""
     from hookline.evals import ToolMocks
 
-    config, said = request.config, _said(request.node, "tool_mocks", Mocking)
+    config, said = request.config, _marker_arguments(request.node, "tool_mocks", Mocking)
     given = config.getoption("hookline_seed")
     seed = said.seed if said.seed is not None else given if given is not None else 0
     strict = said.strict if said.strict is not None else config.getoption("hookline_strict")
@@ -291,7 +291,7 @@ def cassette(request: pytest.FixtureRequest, cassette_options: dict[str, Any]) -
     from hookline.errors import HooklineError
     from hookline.evals.reports import CassetteUse, WatchedCassette, use_of
 
-    node, tape = request.node, _said(request.node, "tool_cassette", Tape)
+    node, tape = request.node, _marker_arguments(request.node, "tool_cassette", Tape)
     path = cassette_path(node, tape)
     shown = shown_path(path, request.config.rootpath)
     options = {"mode": "once", **cassette_options}
@@ -359,14 +359,14 @@ def pytest_runtest_makereport(
     if record is not None:
         from hookline.evals.reports import REDACTION, encode_record
 
-        ended = record.ended(use.outcome, use.message, use.duration_s, redaction=use.redaction or REDACTION)
+        ended = record.with_outcome(use.outcome, use.message, use.duration_s, redaction=use.redaction or REDACTION)
         # What is added to a report goes along with it, also to another process.
         vars(report)["hookline_record"] = encode_record(ended)
     return report
 
 
 class Gatherer:
-    """Gathers what tests did, from this process and from others, and says it at the end.
+    """Collects the records of tests, from this process and its workers, for the summary and the report.
 
     Args:
         report: Where to write the report; `None` for nowhere.
@@ -416,15 +416,15 @@ class Gatherer:
             terminalreporter.write_line(f"hookline: the report is {self.report}")
 
 
-def _said(item: pytest.Item, name: str, kind: type[T]) -> T:
+def _marker_arguments(item: pytest.Item, name: str, kind: type[T]) -> T:
     try:
-        return marked(item, name, kind)
+        return marker_arguments(item, name, kind)
     except TypeError as error:
         raise _failure(str(error)) from None
 
 
 def _failure(message: str) -> BaseException:
-    """What fails a test with a message alone: the traceback would be that of this plugin."""
+    """Return an exception that fails a test with a message alone, without a traceback of this plugin."""
     return pytest.fail.Exception(message, pytrace=False)
 
 
@@ -436,7 +436,7 @@ def _use_of(request: pytest.FixtureRequest) -> Use:
 
 
 def _redaction_of(request: pytest.FixtureRequest) -> Redacting:
-    """What keeps the secrets of a project out of the page, as out of its cassettes."""
+    """Return the redaction of a test's cassette, for the report page too."""
     from hookline.evals.reports import REDACTION
     from hookline.redaction import as_redaction
 
@@ -470,7 +470,7 @@ def _note_leave(use: Use, said: Mocking | Tape) -> None:
 
 
 def _refused_of(use: Use) -> str:
-    """Which tool calls were refused, and what to do about it; empty if none was."""
+    """Describe tool calls that were refused, and what to do; empty if none was."""
     from hookline.evals.reports import refused_calls
 
     refused = refused_calls(use.mocks, use.tape, redaction=use.redaction)
@@ -491,7 +491,7 @@ def _refused_of(use: Use) -> str:
 
 
 def _unused_of(use: Use) -> str:
-    """What a test has asked for and given to no run; empty if there is nothing of the kind."""
+    """Describe fixtures that a test asked for and gave to no run; empty if there are none."""
     mocks, tape = use.mocks, use.tape
     if mocks is not None and not mocks.attached and (mocks.rules or mocks.faults):
         number = len(mocks.rules) + len(mocks.faults)

@@ -1,4 +1,4 @@
-"""Keeping secrets out of recordings: by the names of fields, and by what texts look like."""
+"""Redact secrets in recordings, by the names of fields and by patterns in texts."""
 
 from __future__ import annotations
 
@@ -108,19 +108,19 @@ WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+|\d+")
 
 
 class Redacting(Protocol):
-    """Anything that takes secrets out of what a cassette records, and out of the calls that it looks for."""
+    """Anything that redacts what a cassette records, and the calls that it looks up."""
 
     def value(self, value: Any) -> Any:
-        """A JSON-like value, such as the arguments of a call, without its secrets."""
+        """Return a JSON-like value, such as the arguments of a call, without its secrets."""
         ...
 
     def text(self, text: str) -> str:
-        """A text, such as a tool's result, without its secrets."""
+        """Return a text, such as a tool's result, without its secrets."""
         ...
 
 
 class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What counts as a secret, and what stands in its place in a cassette.
+    """The rules for secrets in a cassette: names of fields, patterns of texts, and the replacement.
 
     Attributes:
         keys: Names of fields, in words: `("api key",)`. Their values are replaced in arguments, in results that are
@@ -150,11 +150,11 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def _compiled(self) -> tuple[re.Pattern[str], ...]:
-        return tuple(map(_compiled, self.patterns))
+        return tuple(map(_compile_pattern, self.patterns))
 
     @functools.cached_property
-    def _named(self) -> re.Pattern[str] | None:
-        return _named(self.keys) if self.keys else None
+    def _secret_names(self) -> re.Pattern[str] | None:
+        return _secret_name_pattern(self.keys) if self.keys else None
 
     @functools.cached_property
     def _stems(self) -> list[str]:
@@ -183,7 +183,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return known
 
     def value(self, value: Any) -> Any:
-        """A JSON-like value without its secrets; what has none is itself."""
+        """Return a JSON-like value without its secrets; the very same value if it has none."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -197,15 +197,15 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return value
 
     def text(self, text: str) -> str:
-        """A text without its secrets; one that is JSON is read as such."""
-        named = self._named
+        """Return a text without its secrets; a JSON text is redacted as a value."""
+        named = self._secret_names
         if named is not None and self._may_name(text):
             whole = self._json(text) if text.lstrip()[:1] in ("{", "[") else None
             text = whole if whole is not None else "".join(self._assigned(text, named))
         return self._patterns(text)
 
     def _may_name(self, text: str) -> bool:
-        """Whether it is worth while to search a text for names, which takes a hundred times as long as this."""
+        """Whether a text may have names of secrets; to search for them takes a hundred times as long."""
         if ":" not in text and "=" not in text:
             return False
         lowered = text.lower()
@@ -226,14 +226,14 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._hidden(value) if self.is_secret(name) else self.value(value)
 
     def _names_a_secret(self, value: dict[str, Any]) -> bool:
-        """Whether it is a header or a variable, as `{"name": "DB_PASSWORD", "value": ...}`."""
+        """Whether a mapping is a header or a variable with a secret's name: `{"name": "DB_PASSWORD", "value": ...}`."""
         return any(
             key.lower() in ("name", "key") and isinstance(item, str) and NAME.fullmatch(item) and self.is_secret(item)
             for key, item in value.items()
         )
 
     def _hidden(self, value: Any) -> Any:
-        """The value of a secret field: everything in it is one, except that it is there."""
+        """Return the value of a secret field with everything in it replaced."""
         if isinstance(value, dict):
             return {self._patterns(key): self._hidden(item) for key, item in value.items()}
         if isinstance(value, list):
@@ -253,7 +253,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return json.dumps(clean, indent=indent, separators=separators, ensure_ascii=text.isascii())
 
     def _assigned(self, text: str, named: re.Pattern[str]) -> Iterator[str]:
-        """The pieces of a text, with what secret names are given in it replaced."""
+        """Return the pieces of a text, with the values of secret names replaced."""
         done = place = 0
         while found := named.search(text, place):
             place = found.end("before")
@@ -269,19 +269,19 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Unredacted:
-    """Takes nothing out."""
+    """Redacts nothing."""
 
     def value(self, value: Any) -> Any:
-        """The value as it is."""
+        """Return the value as it is."""
         return value
 
     def text(self, text: str) -> str:
-        """The text as it is."""
+        """Return the text as it is."""
         return text
 
 
 def as_redaction(given: object) -> Redacting:
-    """What `redact=` of a cassette stands for.
+    """Return the redaction that `redact=` of a cassette means.
 
     Args:
         given: A `Redaction` or anything like it, `None` for no redaction, or a function that takes further secrets out
@@ -299,7 +299,7 @@ def as_redaction(given: object) -> Redacting:
     raise HookUsageError(f"`redact` is a Redaction, a function from text to text, or None; got {given!r}.")
 
 
-def _compiled(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
+def _compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
         return pattern
     try:
@@ -309,7 +309,7 @@ def _compiled(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
 
 
 def _closing(text: str, place: int) -> int:
-    """Where a list or a mapping that begins at a place ends: at the end of the text, if it was cut off."""
+    """Return the end of a list or a mapping in a text: the end of the text if it was cut off."""
     depth = 0
     for found in BRACKETS.finditer(text, place):
         depth += (found[0] in "[{(") - (found[0] in ")}]")
@@ -328,8 +328,8 @@ def _is_secret(name: str, secrets: frozenset[str], unmistakable: tuple[str, ...]
     return "".join(words).endswith(unmistakable)
 
 
-def _named(keys: tuple[str, ...]) -> re.Pattern[str]:
-    """Where a text gives a field with a secret's name a value."""
+def _secret_name_pattern(keys: tuple[str, ...]) -> re.Pattern[str]:
+    """Return a pattern of the places in a text where a field with a secret's name gets a value."""
     names = {r"[\ _-]?".join(map(re.escape, WORDS.findall(key))) for key in keys}
     every = "|".join(sorted(names, key=len, reverse=True))
     return re.compile(NAMED_VALUE.replace("NAMES", every), re.VERBOSE | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Process-wide announcements, as blinker signals: one record per handler run, operations that come and go, phases.
+"""Process-wide blinker signals: executions of hooks, operations that are registered and unregistered, phase changes.
 
 Nothing is built while nobody is connected. The sender is the dispatcher (for phases the machine), never an operation:
 blinker keeps a bucket per sender for ever. A receiver is called as `receiver(sender, **keywords)`; one that raises is
@@ -59,7 +59,7 @@ class HookExecution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ChainRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The record of one call that was led through interceptors.
+    """The record of one call that went through interceptors.
 
     Attributes:
         point: Name of the call's class.

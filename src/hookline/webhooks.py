@@ -1,4 +1,4 @@
-"""Hooks given as data: where an event is delivered, what is sent, and how that looks to whoever carries it."""
+"""Webhooks: hooks as data, with the address to deliver an event to, and the envelope that is sent."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from hookline._checks import shown, tool_matcher
+from hookline._checks import quote, tool_matcher
 from hookline._readonly import check_finite
 from hookline.errors import HookDefinitionError
 from hookline.events import TOOL_EVENTS, Event, HookType
@@ -35,7 +35,7 @@ SCHEMES = ("http", "https", "local")
 class Webhook(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Where the events of a hook are delivered, and how. It is data: it travels with the operation.
+    """The address and the options of a hook's deliveries. It is data, and travels with the operation.
 
     Attributes:
         url: `http://`, `https://`, or `local://name` for a function that the delivery serves in a process.
@@ -65,7 +65,7 @@ class Webhook(
 
 
 class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A hook as it is kept with its operation: everything but the handler, which cannot travel.
+    """A hook as it is stored with its operation: everything but the handler.
 
     Attributes:
         id: The hook's id.
@@ -82,7 +82,7 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     tenant_id: str = ""
 
     def wants(self, event: Event) -> bool:
-        """Whether an event is to be delivered to it."""
+        """Whether an event is delivered to the webhook."""
         if event.hook_type is not self.type or self.webhook.control:
             return False
         if self.tenant_id and self.tenant_id != event.tenant_id:
@@ -92,7 +92,7 @@ class HookData(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """One delivery, for whoever carries it.
+    """One delivery to a webhook.
 
     Attributes:
         id: Of the delivery; the same in every attempt.
@@ -112,7 +112,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the receiver of a control answers, as JSON. An empty object lets the call happen.
+    """The answer of a control webhook, as JSON. An empty object lets the call happen.
 
     Attributes:
         decision: `"allow"`, `"deny"`, `"answer"` (a mock), or `"ask"` (a person).
@@ -134,10 +134,10 @@ ServedBy: TypeAlias = Callable[[Envelope], Awaitable[ControlAnswer | None]]
 
 
 class Delivery(Protocol):
-    """Carries envelopes to where they belong. The core knows nothing else of how events leave the process."""
+    """Delivers envelopes: the only way in which events leave the process."""
 
     async def publish(self, envelopes: Sequence[Envelope]) -> None:
-        """Take envelopes for delivery, in order. Once it returns they are handed over.
+        """Take envelopes for delivery, in order. They are handed over when this returns.
 
         Raises:
             DeliveryError: If one was not; the others were tried all the same.
@@ -145,7 +145,7 @@ class Delivery(Protocol):
         ...
 
     async def request(self, envelope: Envelope, *, timeout: float) -> ControlAnswer:
-        """Ask the receiver of a control.
+        """Send a call to a control webhook, and return its answer.
 
         Args:
             envelope: What is asked.
@@ -157,23 +157,23 @@ class Delivery(Protocol):
         ...
 
     def serve(self, name: str, handler: ServedBy) -> AbstractAsyncContextManager[None]:
-        """Take what is delivered to `local://name`, while the context is open."""
+        """Receive deliveries to `local://name` while the context is open."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
 def webhook_of(given: object, where: str) -> Webhook:
-    """A webhook as a user gives it: the struct, or a mapping with keys in either spelling.
+    """Return a webhook that is given as the struct, or as a mapping with keys in either spelling.
 
     Raises:
         HookDefinitionError: With what is wrong and how to fix it.
     """
     fields = msgspec.structs.asdict(given) if isinstance(given, Webhook) else given  # a struct checks no types itself
     if not isinstance(fields, Mapping):
-        raise HookDefinitionError(where, f"`webhook` is a Webhook or a mapping with a `url`; got {shown(given)}")
+        raise HookDefinitionError(where, f"`webhook` is a Webhook or a mapping with a `url`; got {quote(given)}")
     spelled = {_camel(key) if isinstance(key, str) else key: value for key, value in fields.items()}
     try:
         return msgspec.convert(spelled, Webhook)
@@ -263,7 +263,7 @@ def _check_headers(webhook: Webhook, where: str) -> None:
 
 
 def payload_of(hook: HookData, wire: Mapping[str, Any]) -> bytes:
-    """What is sent of an event: its fields on the wire, `hookId`, and the hook's own `body`, which replaces nothing.
+    """Return the payload of an event: its wire fields, `hookId`, and the hook's `body`, which replaces no field.
 
     Args:
         hook: The hook.
@@ -275,7 +275,7 @@ def payload_of(hook: HookData, wire: Mapping[str, Any]) -> bytes:
 
 
 def delivery_id(operation_id: str, number: int | str, hook_id: str, nth: int) -> str:
-    """The id of a delivery, which is the same however often it is worked out.
+    """Return the id of a delivery, the same for the same hook and event.
 
     Args:
         operation_id: The run.

@@ -271,7 +271,7 @@ async def test_a_transform_that_comes_too_late_for_a_person_fails_closed() -> No
     result = await resume_agent(run, paused.operation_id, [Approve("t1")], hooks=[consent, policies])
 
     assert sums.paid == []
-    assert "nothing may change the arguments any more" in told(result)[0]
+    assert "the arguments can no longer be changed" in told(result)[0]
     assert policies.records[-1].interception_point == "agent_shutdown"
 
 

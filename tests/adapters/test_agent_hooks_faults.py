@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
             "host_error:transform_target_forbidden",
         ),
         (transform("$target.nowhere.at.all", 1), "host_error:transform_invalid"),
-        (transform("$target", "text"), "arguments are an object"),
+        (transform("$target", "text"), "arguments must be an object"),
     ],
 )
 async def test_a_policy_that_answers_nonsense_denies_the_call(answer: Any, reason: str) -> None:
@@ -126,12 +126,11 @@ async def test_a_policy_that_blocks_holds_nobody_up_in_a_thread() -> None:
     class Blocking(Policy):
         def intercept(self, context: Context) -> Verdict:
             threads.append(threading.current_thread().name)
-            if context["interception_point"] == "pre_tool_call":
-                release.wait(5)
+            release.wait(5)
             return Verdict.allow()
 
     sums = Sums()
-    policies = PolicyHooks(Blocking(), in_thread=True, timeout=0.02)
+    policies = PolicyHooks(Blocking(), in_thread=True, timeout=0.25, at=["pre_tool_call"])
 
     result = await exec_agent(agent(sums, asks("pay", to="Ada", amount=1), says("ok")), "go", hooks=[policies])
     release.set()
@@ -259,14 +258,14 @@ async def test_details_of_a_model_go_with_what_was_left_alone_only() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"mode": "dry_run"}, "`mode` is"),
-        ({"profile": "most_permissive"}, "`profile` is one of"),
-        ({"at": ["before_lunch"]}, "`at` names some of the points"),
-        ({"at": []}, "`at` names some of the points"),
-        ({"approvals": "maybe"}, "`approvals` is"),
-        ({"timeout": 0}, "`timeout` is a number of seconds"),
-        ({"approval_timeout": "5"}, "`approval_timeout` is a number of seconds"),
-        ({"identity": "sha1"}, "`identity` is"),
+        ({"mode": "dry_run"}, "`mode` must be"),
+        ({"profile": "most_permissive"}, "`profile` must be one of"),
+        ({"at": ["before_lunch"]}, "`at` must name some of the points"),
+        ({"at": []}, "`at` must name some of the points"),
+        ({"approvals": "maybe"}, "`approvals` must be"),
+        ({"timeout": 0}, "`timeout` must be a number of seconds"),
+        ({"approval_timeout": "5"}, "`approval_timeout` must be a number of seconds"),
+        ({"identity": "sha1"}, "`identity` must be"),
     ],
 )
 async def test_options_that_cannot_work_are_refused(options: dict[str, Any], problem: str) -> None:
@@ -275,7 +274,7 @@ async def test_options_that_cannot_work_are_refused(options: dict[str, Any], pro
 
 
 async def test_what_is_no_policy_is_refused() -> None:
-    with pytest.raises(HookDefinitionError, match="a policy is an object with a method `intercept"):
+    with pytest.raises(HookDefinitionError, match="a policy must be an object with a method `intercept"):
         PolicyHooks(lambda context: Verdict.allow())
 
 

@@ -403,7 +403,7 @@ async def test_shutdown_comes_when_the_caller_is_cancelled() -> None:
         group.cancel_scope.cancel()
 
     assert policy.points[-1] == "agent_shutdown"
-    assert policies._desk.sessions._open == {}
+    assert policies._policies.sessions._open == {}
 
 
 async def test_a_run_that_another_hook_refuses_before_it_starts_has_no_session() -> None:

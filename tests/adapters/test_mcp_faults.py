@@ -28,11 +28,11 @@ SHORT = 0.4
         ("other version", McpStartError, ["1999-01-01"]),
         ("exits when asked for tools", McpToolsError, ["exit code 7", "out of tools"]),
         ("unwilling", McpToolsError, ["no tools for [redacted]"]),
-        ("no list", McpToolsError, ["no list of tools"]),
+        ("no list", McpToolsError, ["not a list of tools"]),
         ("no tools", McpToolsError, ["lists no tools"]),
         ("twice", McpToolsError, ["lists 'a' more than once"]),
         ("nameless", McpToolsError, ["without a name"]),
-        ("circle", McpToolsError, ["circle"]),
+        ("circle", McpToolsError, ["cycle"]),
     ],
 )
 async def test_a_server_that_cannot_be_used_ends_the_run_with_an_error_that_says_why(
@@ -79,9 +79,9 @@ async def test_calls_that_are_answered_wrongly_are_failed_results_and_the_run_go
     wrong = {
         "hangs": ("timeout", "did not answer within 0.4 s"),
         "wrong ids": ("timeout", "did not answer within 0.4 s"),
-        "no result": ("invalid", "no result of a tool"),
-        "no json-rpc": ("invalid", "no JSON-RPC response"),
-        "bad utf-8": ("invalid", "no JSON-RPC response"),
+        "no result": ("invalid", "not a tool result"),
+        "no json-rpc": ("invalid", "not a JSON-RPC response"),
+        "bad utf-8": ("invalid", "not a JSON-RPC response"),
         "error": ("refused", "refused the call: not with [redacted]"),
         "tool error": (None, "not with [redacted]"),
     }
@@ -157,7 +157,7 @@ async def test_arguments_that_json_has_not_fail_their_call_only() -> None:
         failed = [await act.run(args) for args in wrong]
         then = await act.run({})
 
-    assert all("the arguments are no JSON" in result.content for result in failed)
+    assert all("the arguments are not JSON" in result.content for result in failed)
     assert then.success
 
 
@@ -219,6 +219,6 @@ async def test_tools_that_could_not_be_listed_once_are_listed_again() -> None:
 
 @pytest.mark.parametrize("given", [{"tools": ["a*", "nothing"]}, {"needs_approval": ["nothing"]}])
 async def test_a_glob_that_matches_no_tool_is_an_error(given: dict[str, list[str]]) -> None:
-    with pytest.raises(McpToolsError, match=r"has no tool that 'nothing' in .* It has \['act', 'look'\]"):
+    with pytest.raises(McpToolsError, match=r"has no tool that matches 'nothing' in .* It has \['act', 'look'\]"):
         async with raw(**given).open():
             pass

@@ -86,7 +86,7 @@ async def test_a_real_server_answers_over_http(shop_url: str) -> None:
         (500, "refused", "HTTP status 500"),
         ("html", "refused", "text/html"),
         ("accepts", "refused", "202 Accepted"),
-        ("echoes", "invalid", "no JSON-RPC response"),
+        ("echoes", "invalid", "not a JSON-RPC response"),
         ("cut", "ended", "lost during the call"),
         ("hangs", "timeout", "did not answer within"),
     ],

@@ -84,7 +84,7 @@ async def test_a_session_keeps_its_server_from_task_to_task(tmp_path: Path) -> N
 
 async def test_a_server_is_kept_open_once() -> None:
     async with raw() as server:
-        with pytest.raises(HookUsageError, match="kept open already"):
+        with pytest.raises(HookUsageError, match="already open"):
             async with server:
                 pass
         async with server.open() as tools:

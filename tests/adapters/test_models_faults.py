@@ -321,7 +321,7 @@ async def test_a_call_that_takes_too_long_is_given_up_and_its_connection_closed(
 ) -> None:
     provider.script(hangs)
 
-    async with asked(provider, timeout=0.15) as model:
+    async with asked(provider, timeout=0.5) as model:
         error = await error_of(model, streamed=streamed)
 
     assert isinstance(error, TransientModelError)
@@ -471,5 +471,5 @@ def test_an_error_of_a_provider_survives_pickling() -> None:
 @pytest.mark.parametrize("seconds", [0, -1, "5", float("nan")])
 @pytest.mark.parametrize("option", ["timeout", "stall_timeout"])
 def test_a_timeout_is_a_positive_number(option: str, seconds: Any) -> None:
-    with pytest.raises(HookUsageError, match=f"`{option}` of a PydanticModel is a positive number"):
+    with pytest.raises(HookUsageError, match=f"`{option}` of a PydanticModel must be a positive number"):
         PydanticModel("test", **{option: seconds})

@@ -325,17 +325,17 @@ def test_names_on_the_wire_fit_are_unique_and_lead_back(offered: Any, called: An
     wire = WireNames(tools, history)
 
     every = {*offered, *called}
-    sent_as = {pair: wire.of(*pair) for pair in every}
+    sent_as = {pair: wire.wire_name(*pair) for pair in every}
     assert len(set(sent_as.values())) == len(every)
     for pair, name in sent_as.items():
         assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name)
-        assert wire.tool(name) == pair
+        assert wire.tool_identity(name) == pair
     again = WireNames(reversed(tools), history)
-    assert {pair: again.of(*pair) for pair in every} == sent_as
+    assert {pair: again.wire_name(*pair) for pair in every} == sent_as
 
 
 def test_a_name_that_nobody_offered_is_a_local_one() -> None:
-    assert WireNames([ToolSpec(toolset="web", name="search")], []).tool("search") == ("local", "search")
+    assert WireNames([ToolSpec(toolset="web", name="search")], []).tool_identity("search") == ("local", "search")
 
 
 async def test_a_cancelled_wait_is_not_an_error_of_the_model() -> None:

@@ -256,7 +256,7 @@ def test_anything_else_is_no_model(given: Any) -> None:
 
 
 def test_settings_are_a_mapping() -> None:
-    with pytest.raises(HookUsageError, match="`settings` of a PydanticModel is a mapping"):
+    with pytest.raises(HookUsageError, match="`settings` of a PydanticModel must be a mapping"):
         PydanticModel("test", settings=[("temperature", 1)])  # type: ignore[arg-type]
 
 

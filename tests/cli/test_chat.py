@@ -111,6 +111,29 @@ def test_text_is_shown_as_it_comes_and_ctrl_c_interrupts_it(tmp_path: Path, gate
         assert "Traceback" not in terminal.text
 
 
+@pytest.mark.parametrize("typed", ["", "half a line"])
+def test_sigterm_ends_a_chat_at_its_prompt_whatever_is_typed_there(tmp_path: Path, typed: str) -> None:
+    with Terminal("chat", ACTOR, cwd=tmp_path) as terminal:
+        terminal.until("> ")
+        terminal.press(typed)
+        terminal.until(typed)
+        terminal.process.terminate()
+
+        assert terminal.ended() == 143
+
+
+def test_sigterm_ends_a_chat_that_asks_for_a_decision(tmp_path: Path) -> None:
+    with Terminal("chat", str(EXAMPLES / "chat_agent.py"), cwd=tmp_path) as terminal:
+        terminal.say("pay Ada 600")
+        terminal.until("y/n/s? ")
+        terminal.press("y, but")
+        terminal.until("y, but")
+        terminal.process.terminate()
+
+        assert terminal.ended() == 143
+        assert "paid" not in terminal.text
+
+
 def test_a_tool_that_nobody_can_stop_holds_nobody_up(tmp_path: Path, gate: Path) -> None:
     with Terminal("chat", ACTOR, cwd=tmp_path) as terminal:
         terminal.say("wait")

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hookline.cli._app import app
-from hookline.cli.eval._evaluation import Evaluation, evaluate, found_suite
+from hookline.cli.eval._evaluation import Evaluation, evaluate, find_suite
 from tests.signals import default_signals
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
@@ -132,7 +132,7 @@ def test_a_command_that_makes_no_sense_exits_with_two(args: list[str]) -> None:
 
 
 def test_a_task_that_fails_its_check_gives_exit_code_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    suite = found_suite("agentdojo:banking")
+    suite = find_suite("agentdojo:banking")
     monkeypatch.setattr(type(suite.task("user_task_0").source), "GROUND_TRUTH_OUTPUT", "I do not know.")
     monkeypatch.setattr(type(suite.task("user_task_1").source), "GROUND_TRUTH_OUTPUT", "I do not know.")
 
@@ -208,7 +208,7 @@ def test_a_difference_makes_an_evaluation_fail() -> None:
 
     from hookline.evals import Comparison, Difference
 
-    suite = found_suite("agentdojo:banking")
+    suite = find_suite("agentdojo:banking")
     good = evaluate(Console(stderr=True), ["agentdojo:banking"], [(suite, "user_task_0")], mocked=True, concurrency=1)
     difference = Difference(task="banking/user_task_0", what="output", real="a", replayed="b")
     comparison = Comparison(tasks=1, tool_results=2, differences=[difference])

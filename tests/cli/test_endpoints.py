@@ -11,7 +11,7 @@ import pytest
 from cli.receiver import Receiver, closed_port, parsed, spans_of
 from cli.scenes import a_recorded_run, run
 from hookline.cli import _app
-from hookline.cli.eval._evaluation import found_suite
+from hookline.cli.eval._evaluation import find_suite
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_an_evaluation_is_sent_and_its_json_stays_alone_on_stdout() -> None:
 
 
 def test_a_failed_evaluation_counts_more_than_lost_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = found_suite("agentdojo:banking").task("user_task_0")  # type: ignore[attr-defined]
+    task = find_suite("agentdojo:banking").task("user_task_0")  # type: ignore[attr-defined]
     monkeypatch.setattr(type(task.source), "GROUND_TRUTH_OUTPUT", "I do not know.")
     monkeypatch.setattr(type(task.source), "utility", lambda *args, **kwargs: False)
     endpoint = f"http://127.0.0.1:{closed_port()}"

@@ -89,7 +89,7 @@ def test_a_file_that_is_no_run_is_told_in_one_line(tmp_path: Path, saved: tuple[
     result = run("diff", saved[0], str(path))
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"{path} is no saved run" in result.stderr
+    assert f"{path} is not a saved run" in result.stderr
     assert result.stderr.count("\n") == 1
 
 

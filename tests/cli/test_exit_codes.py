@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from cli.receiver import closed_port
 from cli.scenes import a_recorded_run
+from hookline import Deny, Hooks, ModelCall
 from hookline.cli import _app
 from hookline.cli._app import app
 from hookline.cli._exit_codes import (
@@ -32,7 +33,10 @@ from hookline.cli._exit_codes import (
     TERMINATED,
     exit_code_of,
 )
-from hookline.cli.operate import _operate
+from hookline.cli.eval import _attacks
+from hookline.cli.eval._attacks import attack_policies
+from hookline.cli.operate import _store
+from hookline.evals.suites.agentdojo import AttackPolicy
 from tests.cli.operated import define, denying, leave_dead, log_runs, on, paused
 from tests.docs.markdown import ROOT
 from tests.signals import default_signals
@@ -86,6 +90,9 @@ NOBODY = "postgresql://me@127.0.0.1:9/x"
 """A database that nobody answers for."""
 
 IDS = ("kept", "removed")
+
+ATTACK = "agentdojo:banking --task user_task_0 --processes 1"
+"""The least that can be attacked, in this process: `stopping` is known here only."""
 
 ROWS: dict[str, list[tuple[int, str]]] = {
     "chat": [
@@ -175,6 +182,8 @@ ROWS: dict[str, list[tuple[int, str]]] = {
         (MISUSED, "good.json good.json --min-score 2"),
     ],
     "eval attack": [
+        (DONE, f"{ATTACK} --policy scan"),
+        (FAILED, f"{ATTACK} --policy stopping"),
         (MISUSED, "agentdojo:nothing"),
         (MISUSED, "agentdojo:banking --policy nothing"),
         (MISUSED, "agentdojo:banking --wording nothing"),
@@ -323,6 +332,16 @@ ROWS: dict[str, list[tuple[int, str]]] = {
 }
 """What each command is given, and how it then ends. `eval suite` is what `hookline eval` alone means."""
 
+
+def stops(tools: object) -> list[Hooks]:
+    """Hooks under which no attempt runs to its end."""
+    hooks = Hooks("stopping")
+    hooks.guard(ModelCall)(lambda call: Deny("no model today"))
+    return [hooks]
+
+
+STOPPING = AttackPolicy(name="stopping", hooks=stops)
+
 CASES = [
     pytest.param(command, args, code, id=f"{command} {args} -> {code}")
     for command, rows in ROWS.items()
@@ -386,7 +405,8 @@ def words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.chdir(folder)
     monkeypatch.delenv("HOOKLINE_STORE", raising=False)
     monkeypatch.setattr(_app, "DEMO_SUITES", ("good.yaml",))
-    monkeypatch.setattr(_operate, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(_attacks, "attack_policies", lambda: [*attack_policies(), STOPPING])
+    monkeypatch.setattr(_store, "RETRY_SECONDS", 0.05)
     return {
         "CLOSED": f"http://127.0.0.1:{closed_port()}",
         "RECORDED": "run.jsonl",

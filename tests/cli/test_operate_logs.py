@@ -103,7 +103,7 @@ def test_the_tail_shows_older_rows_then_each_new_one_once_and_ends_quietly(url: 
 def test_a_row_that_comes_late_is_shown_too(url: str) -> None:
     from sqlalchemy import insert
 
-    from hookline.cli.operate._logs import Tail, Which
+    from hookline.cli.operate._logs import LogFilter, Tail
     from hookline.registry import ExecutionLog, ExecutionRow, HookRun
     from hookline.registry._log_rows import execution_row, make_key
     from hookline.store._tables import executions
@@ -122,7 +122,7 @@ def test_a_row_that_comes_late_is_shown_too(url: str) -> None:
         )
 
     async def follow(store: SqlStore) -> list[list[str]]:
-        log, tail, seen = ExecutionLog(store), Tail(Which(None, None, None, None, None)), []
+        log, tail, seen = ExecutionLog(store), Tail(LogFilter(None, None, None, None, None)), []
 
         async def comes(*times: float) -> None:
             async with store.writing() as connection:

@@ -251,7 +251,7 @@ def test_no_help_has_a_reject_that_does_not_say_what_becomes_of_the_run() -> Non
 def test_an_account_without_a_name_is_named_by_its_number() -> None:
     if os.getuid() != 0:
         pytest.skip("only root can become an account without a name")
-    code = "from hookline.cli.operate._operate import actor; import os; os.setuid(54321); print(actor())"
+    code = "from hookline.cli.operate._store import actor; import os; os.setuid(54321); print(actor())"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 

@@ -18,7 +18,7 @@ from cli.receiver import Receiver, closed_port, parsed
 from cli.scenes import Tape
 from hookline.cli.errors import EndpointError, TracingDisabledError
 from hookline.cli.trace import _otlp
-from hookline.cli.trace._otlp import Delivery, Tracing, otlp_json, send, traces_url
+from hookline.cli.trace._otlp import SendReport, Tracing, otlp_json, send, traces_url
 from hookline.cli.trace._recorded import replay_events
 
 
@@ -163,7 +163,7 @@ def test_every_span_arrives_once_however_many_requests_that_takes() -> None:
     with Receiver() as receiver:
         told = send(tracing.spans, traces_url(receiver.url))
 
-    assert told == Delivery(url=f"{receiver.url}/v1/traces", sent=601, lost=0)
+    assert told == SendReport(url=f"{receiver.url}/v1/traces", sent=601, lost=0)
     assert sorted(span.span_id for span in receiver.spans) == sorted(
         span.context.span_id.to_bytes(8, "big") for span in tracing.spans
     )

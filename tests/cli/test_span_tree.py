@@ -18,7 +18,7 @@ from hookline import (
 )
 from hookline.cli.trace._otlp import Tracing
 from hookline.cli.trace._recorded import replay_events
-from hookline.cli.trace._span_tree import length, said
+from hookline.cli.trace._span_tree import content_lines, format_duration
 from hookline.instrumentation import SegmentInfo
 
 PAUSED = """\
@@ -312,7 +312,7 @@ def test_several_runs_are_numbered_and_one_is_not() -> None:
     ],
 )
 def test_a_time_has_three_digits_and_at_most_seven_characters(nanoseconds: int, told: str) -> None:
-    assert length(nanoseconds) == told
+    assert format_duration(nanoseconds) == told
     assert len(told) <= 7
 
 
@@ -320,7 +320,7 @@ def test_content_that_is_no_message_is_shown_as_it_is() -> None:
     for value in ("not json", "[]", "[1]", "null", json.dumps([{"parts": [{"type": "text"}]}]), "[" * 100_000):
         span: Any = SimpleNamespace(attributes={"gen_ai.output.messages": value})
 
-        assert [word for word, _ in said(span)] == ["said"]
+        assert [word for word, _ in content_lines(span)] == ["said"]
 
 
 def test_times_are_those_of_the_events_however_long_ago() -> None:

@@ -19,7 +19,7 @@ from cli.receiver import parsed, spans_of
 from cli.scenes import SPANS, Tape, a_recorded_run, run
 from hookline import BeforeToolCall
 from hookline.cli import _app
-from hookline.cli.trace._recorded import Recording
+from hookline.cli.trace._recorded import EventRecording
 from hookline.evals import write_events
 from tests.signals import hearing_ctrl_c
 
@@ -211,7 +211,7 @@ def test_a_recorded_run_may_come_through_a_pipe(recorded: Path) -> None:
 
 
 def test_ctrl_c_shows_what_the_run_was_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupting(Recording):
+    class Interrupting(EventRecording):
         """Its observer of tool calls stands for a person who presses Ctrl-C while a tool hangs."""
 
         def __init__(self) -> None:
@@ -222,7 +222,7 @@ def test_ctrl_c_shows_what_the_run_was_in(monkeypatch: pytest.MonkeyPatch) -> No
             os.kill(os.getpid(), signal.SIGINT)
             await anyio.sleep_forever()
 
-    monkeypatch.setattr(_app, "Recording", Interrupting)
+    monkeypatch.setattr(_app, "EventRecording", Interrupting)
 
     with hearing_ctrl_c():
         result = run("trace", "agentdojo:banking", "--record", os.devnull)

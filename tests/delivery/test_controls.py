@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hookline import Chain, ToolCall, ToolResult
 from hookline.delivery import ControlAnswer, HookData, InProcess, KeyRing, Sender, Webhook, generate_key
 from hookline.delivery._control_answers import check_answer, read_answer
-from hookline.dispatcher._webhooks import interceptor_of
+from hookline.dispatcher._webhooks import control_interceptor
 from hookline.errors import DeliveryError
 from hookline.events import HookType
 from hookline.interceptors import Outcome
@@ -42,7 +42,7 @@ async def judged(receiver: Receiver, call: ToolCall = CALL, **webhook: Any) -> O
         return ToolResult(content=f"ran {json.dumps(call.args)}")
 
     try:
-        return await Chain([interceptor_of(hook, carrier)]).run(call, tool)
+        return await Chain([control_interceptor(hook, carrier)]).run(call, tool)
     finally:
         await carrier.aclose()
 

@@ -24,7 +24,7 @@ from hookline.evals.cassettes._cassette import (
     CassetteFileError,
     CassetteVersionError,
     CassetteWriteError,
-    Recording,
+    RecordedCall,
 )
 
 HEAD = "hookline_cassette: 1\nname: case\nmatching: keyed\n"
@@ -106,9 +106,9 @@ def test_what_is_shown_only_where_it_is_needed(tmp_path: Path) -> None:
     path = tmp_path / "case.yaml"
     cassette = Cassette(path=path)
     recordings = [
-        Recording(tool="t", args={}, result="", success=False, metadata={"rule": "r"}),
-        Recording(tool="t", args={}, result="why", success=False, raised="LookupError", call_index=2),
-        Recording(tool="t", args={}, result="", agent="guide", operation=2),
+        RecordedCall(tool="t", args={}, result="", success=False, metadata={"rule": "r"}),
+        RecordedCall(tool="t", args={}, result="why", success=False, raised="LookupError", call_index=2),
+        RecordedCall(tool="t", args={}, result="", agent="guide", operation=2),
     ]
     for recording in recordings:
         cassette._recordings.add(("", recording.tool, str(recording.call_index)), recording)
@@ -210,15 +210,15 @@ BAD = {
     "another file": ("version: 3\nservices: {}\n", 1, "some other file"),
     "a list": ("- 1\n", 1, "some other file"),
     "a text": ("hello\n", 1, "some other file"),
-    "no yaml": (f"{HEAD}calls:\n- tool: [a\n  args: {{}}\n", 6, "it is no YAML"),
+    "no yaml": (f"{HEAD}calls:\n- tool: [a\n  args: {{}}\n", 6, "it is not YAML"),
     "half a call": (f"{HEAD}calls:\n{CALL}- tool: local/look\n  args: {{}}\n  result: y\n", 10, "no `step` and no"),
     "half a line": (f"{HEAD}calls:\n{CALL.rstrip()}", 9, "it is cut off in its last line"),
-    "half a text": (f'{HEAD}calls:\n- tool: "loc', 5, "it is no YAML"),
+    "half a text": (f'{HEAD}calls:\n- tool: "loc', 5, "it is not YAML"),
     "another version": (f"hookline_cassette: 2\n{HEAD[21:]}calls: []\n", 1, "upgrade hookline"),
     "an old version": (f"\nhookline_cassette: 0\n{HEAD[21:]}calls: []\n", 2, "mode='rewrite'"),
     "no version": (f"hookline_cassette: one\n{HEAD[21:]}calls: []\n", 1, "a whole number"),
-    "unknown field": (f"{HEAD}colour: red\ncalls: []\n", 4, "`colour` is no field"),
-    "unknown field of a call": (f"{HEAD}calls:\n{CALL}  colour: red\n", 10, "`colour` is no field of a call"),
+    "unknown field": (f"{HEAD}colour: red\ncalls: []\n", 4, "`colour` is not a field"),
+    "unknown field of a call": (f"{HEAD}calls:\n{CALL}  colour: red\n", 10, "`colour` is not a field of a call"),
     "no calls": (HEAD, 1, "it has no `calls`"),
     "calls are no list": (f"{HEAD}calls: {{}}\n", 4, "`calls` is a list"),
     "a call is a text": (f"{HEAD}calls:\n- hello\n", 5, "a call is a mapping"),
@@ -258,7 +258,7 @@ def test_a_bad_file_is_refused_with_its_line_and_never_overwritten(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, (_, _, problem) in BAD.items() if "is no YAML" in problem or "other" in problem]
+    "name", [name for name, (_, _, problem) in BAD.items() if "is not YAML" in problem or "other" in problem]
 )
 def test_a_rewrite_does_not_replace_what_is_no_cassette(tmp_path: Path, name: str) -> None:
     path = tmp_path / "case.yaml"

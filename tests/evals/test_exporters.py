@@ -222,7 +222,7 @@ async def test_a_sample_has_messages_scores_and_figures() -> None:
                         "function": "price",
                         "type": "function",
                         "arguments": {},
-                        "parse_error": "These arguments are no JSON object: {bad",
+                        "parse_error": "These arguments are not a JSON object: {bad",
                     },
                 ],
             },

@@ -266,7 +266,7 @@ async def test_parallel_operations_meet_the_same_faults_in_any_order() -> None:
         (lambda: RateLimit(calls=1, per_seconds=0), "`per_seconds` is a number of seconds above 0"),
         (lambda: RateLimit(calls=1, per_seconds=1, raises="no"), "`raises` is True or False"),
         (lambda: RaiseError("down"), "RaiseError: `error` is an exception or a class of exceptions; got 'down'."),
-        (lambda: RaiseError(KeyboardInterrupt), "got <class 'KeyboardInterrupt'>"),
+        (lambda: RaiseError(KeyboardInterrupt), "got the class KeyboardInterrupt"),
         (lambda: RaiseError(UnicodeDecodeError), "cannot be made without arguments"),
         (lambda: FailedResult(b"no"), "FailedResult: `content` is text"),
         (lambda: TruncatedJson(keep=1), "TruncatedJson: `keep` is a number above 0 and below 1, or None; got 1."),

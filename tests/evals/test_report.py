@@ -16,21 +16,23 @@ import pytest
 from hookline import (
     Agent,
     BeforeToolCall,
+    Deny,
     Hook,
     HookDispatcher,
     Hooks,
     ModelResponse,
     OperationStore,
     ScriptedModel,
+    ToolCall,
     ToolRequest,
     ToolResult,
     exec_agent,
     tool,
 )
-from hookline.evals import ReportError, SuiteRun, TaskOutcome, ToolMocks, compare, record, replay
+from hookline.evals import ReportError, SuiteRun, TaskOutcome, ToolMocks, cases_of, compare, record, replay
 from hookline.evals.faults import EmptyResult, FaultSpec
 from hookline.evals.reports._report import duration, render_report, write_report
-from hookline.evals.suites import checks
+from hookline.evals.suites import Task, UserSuite, checks
 
 from .shop import ask_for_tea, order_tea, run_suite
 
@@ -278,6 +280,31 @@ def test_each_call_says_who_answered_it_and_what_struck_it(tmp_path: Path) -> No
     assert "by mocks.answer , rule the-cheap-rule ; the tool did not run" in text
     assert "the-empty-fault struck on purpose" in text
     assert "Faults that struck seed 5" in text
+
+
+def test_a_denied_call_is_not_said_to_have_run_and_names_the_hook_that_denied_it() -> None:
+    rules = Hooks("rules")
+    rules.guard(ToolCall, id="never")(lambda call: Deny("not today"))
+
+    shown = Page(render_report([run_suite([ask_for_tea()], hooks=[rules])]))
+    text = " ".join(" ".join(shown.text).split())
+
+    assert "denied by never ; the tool did not run" in text
+    assert "tag real" not in shown.classes
+    assert shown.classes.count("bar tool bad") == 2  # in the waterfall and in the overview
+
+
+def test_sub_agents_have_bars_too() -> None:
+    child = Agent(id="writer", model=ScriptedModel([ModelResponse(content="a poem")]))
+    asks_child = ToolRequest(toolset="agent", tool_name="writer", args={"instruction": "write"}, tool_call_id="1")
+    turns = [ModelResponse(tool_calls=[asks_child]), ModelResponse(content="done")]
+    agent = Agent(id="poet", model=ScriptedModel(turns), sub_agents=[child])
+    suite = UserSuite("poems", agent=agent, tasks=[Task(id="one", prompt="Write.")])
+
+    shown = Page(render_report([anyio.run(partial(record, cases_of([suite])))]))
+
+    assert "Sub-agent writer" in " ".join(shown.text)
+    assert shown.classes.count("bar part") == 1
 
 
 def test_a_refused_call_is_marked_and_its_task_failed() -> None:

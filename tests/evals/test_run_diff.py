@@ -210,7 +210,7 @@ def test_a_threshold_that_is_none_is_refused_and_says_what_one_is(limits: dict[s
     [
         (run(result(), result()), "it has the task 'shop/tea' twice"),
         (run(result(), not_run=["shop/tea"]), "it has the task 'shop/tea' twice"),
-        (run(result(score=math.nan)), "the score of 'shop/tea' is nan, which is no number from 0 to 1"),
+        (run(result(score=math.nan)), "the score of 'shop/tea' is nan, which is not a number from 0 to 1"),
         (run(result(score=1.5)), "the score of 'shop/tea' is 1.5"),
         (run(result(cost_usd=math.nan)), "the cost of 'shop/tea' is nan"),
         (run(result(cost_usd=-1.0)), "the cost of 'shop/tea' is -1.0"),

@@ -53,9 +53,9 @@ def test_any_text_and_number_survives(tmp_path_factory: pytest.TempPathFactory, 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "it is no JSON"),
-        ("[1, 2", "it is no JSON"),
-        ("[" * 100_000, "it is no JSON"),
+        ("", "it is not JSON"),
+        ("[1, 2", "it is not JSON"),
+        ("[" * 100_000, "it is not JSON"),
         ("[]", "its `format` is not 'hookline-run'"),
         ('{"format": "hookline-run", "version": 99}', "its version is 99, and this hookline reads 1"),
         ('{"format": "hookline-run", "version": 1}', "Object missing required field `hookline`"),

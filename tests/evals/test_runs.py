@@ -16,8 +16,7 @@ from hookline.evals import Cassette, SuiteRun, cases_of, compare, record, replay
 from hookline.evals.running import SuiteRunner
 from hookline.evals.running._runner import Case, cassette_file
 from hookline.evals.suites import CassetteFolderError, Task, UserSuite
-from hookline.evals.suites.agentdojo import Task as AgentDojoTask
-from hookline.evals.suites.agentdojo import load_suite
+from hookline.evals.suites.agentdojo import AgentDojoTask, load_suite
 
 from .shop import ask_for_tea, order_tea, run_suite, tools
 

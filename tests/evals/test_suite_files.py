@@ -210,9 +210,9 @@ def test_a_check_can_tell_that_no_tool_could_run(tmp_path: Path) -> None:
         (HEAD + "    checks: [{outputs: x}]\n", 6, "a check has no kind `outputs`; it is one of output_contains"),
         (HEAD + "    checks: [output_contains]\n", 6, "a check is a mapping with one key"),
         (HEAD + "    checks: [{output_contains: 3}]\n", 6, "this check takes a text; got 3"),
-        (HEAD + "    checks: [{output_matches: '('}]\n", 6, "is no regular expression"),
+        (HEAD + "    checks: [{output_matches: '('}]\n", 6, "is not a regular expression"),
         (HEAD + "    checks: [{max_calls: many}]\n", 6, "this check takes a whole number from 0; got 'many'"),
-        (HEAD + "    checks: [{python: '{tools}:nothing'}]\n", 6, "is no function of the finished task"),
+        (HEAD + "    checks: [{python: '{tools}:nothing'}]\n", 6, "is not a function of the finished task"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_told_with_its_line(tmp_path: Path, text: str, line: int, told: str) -> None:
@@ -246,7 +246,7 @@ def test_two_tasks_of_one_name_are_refused(tmp_path: Path) -> None:
     ("code", "line", "told"),
     [
         ("x = 1\n", None, "it defines no `suite`"),
-        ("suite = 7\n", None, "its `suite` is 7, which is no suite"),
+        ("suite = 7\n", None, "its `suite` is 7, which is not a suite"),
         ("x = 1\n1 / 0\n", 2, "running it fails: ZeroDivisionError"),
         ("def broken(:\n", 1, "running it fails: SyntaxError"),
         ("\nraise SystemExit(0)\n", 2, "running it fails: SystemExit: 0"),

@@ -21,8 +21,8 @@ from hookline.evals.trajectories._trajectory import (
     ArgumentMode,
     ArgumentRule,
     ExpectedCall,
-    in_any_order,
-    in_order,
+    align_in_any_order,
+    align_in_order,
 )
 
 MODES = get_args(MatchType)
@@ -340,7 +340,7 @@ worths = st.integers(0, 6).flatmap(
 @given(worths)
 @laws
 def test_law_no_alignment_in_order_is_worth_more(table: list[list[int]]) -> None:
-    pairs = in_order(len(table), len(table[0]), lambda one, other: table[one][other])
+    pairs = align_in_order(len(table), len(table[0]), lambda one, other: table[one][other])
 
     assert all(one < later and other < after for (one, other, _), (later, after, _) in pairwise(pairs))
     assert sum(worth for _, _, worth in pairs) == _best_in_order(table, 0, 0)
@@ -358,7 +358,7 @@ def _best_in_order(table: list[list[int]], one: int, other: int) -> int:
 def test_law_no_pairing_has_more_equal_calls(table: list[list[int]]) -> None:
     unknown = [None] * len(table), [None] * len(table[0])
 
-    pairs = in_any_order(*unknown, lambda one, other: table[one][other])
+    pairs = align_in_any_order(*unknown, lambda one, other: table[one][other])
 
     assert len({one for one, _, _ in pairs}) == len({other for _, other, _ in pairs}) == len(pairs)
     assert all(table[one][other] == worth > 0 for one, other, worth in pairs)

@@ -178,3 +178,26 @@ def test_a_budget_that_makes_no_sense_is_refused(budget: Any) -> None:
 def test_a_hook_timeout_that_makes_no_sense_is_refused(timeout: Any) -> None:
     with pytest.raises(HookDefinitionError, match="hook_timeout"):
         Chain([], hook_timeout=timeout)
+
+
+async def test_the_time_after_call_next_counts_once_where_a_filter_skips_the_hook_inside() -> None:
+    async def slow_to_leave(call: Any, call_next: Any) -> Any:
+        result = await call_next(call)
+        await anyio.sleep(0.3)
+        return result
+
+    skipped = around(through, tool="other/*", id="skipped")
+
+    outcome = await run([around(slow_to_leave, timeout=10, id="slow"), skipped], budget=0.5)
+
+    assert outcome.denied is None
+    assert statuses(outcome) == [("slow", "ok")]
+
+
+async def test_an_around_that_its_filter_skips_uses_none_of_the_budget() -> None:
+    skipped = around(through, tool="other/*", id="skipped")
+
+    outcome = await run([after(lambda call, result: None, id="after"), skipped], None, Tool(seconds=0.6), budget=0.5)
+
+    assert outcome.denied is None
+    assert statuses(outcome) == [("after", "ok")]

@@ -451,7 +451,7 @@ async def test_a_sub_agent_that_is_resumed_while_its_caller_goes_on_does_not_out
     async with anyio.create_task_group() as group:
         group.start_soon(caller)
         await busy.wait()
-        (paused,) = [each for each in store._states.values() if each.status == "waiting_for_human"]
+        (paused,) = [each for each in store._states.values() if getattr(each, "status", "") == "waiting_for_human"]
         await resume_agent(child, paused.operation_id, [Approve("t1")], hooks=[tracing], store=store)
 
     resumed = scene.named("invoke_agent")[-1]

@@ -112,7 +112,8 @@ def _compare(
 def _tell(peer: Peer, found: Comparison) -> None:
     rate = 100 * found.same / found.passed if found.passed else 0
     print(
-        f"   {found.mode}: {found.same} of {found.passed} that pass bare and run with hooks pass so too ({rate:.1f} %)"
+        f"   {found.mode}: {found.same} of {found.passed} that pass bare and run with hooks pass so too ({rate:.1f} %); "
+        f"{found.passed - found.same} of all {found.bare} that pass bare differ"
     )
     for test in found.unlisted:
         print(f"   DIFFERS {test}")

@@ -89,6 +89,7 @@ class Comparison:
 
     Attributes:
         mode: The mode.
+        bare: How many tests pass bare.
         passed: How many tests pass bare that run something with hooks in this mode, or end otherwise in it.
         same: How many of them pass attached too.
         unlisted: Tests that differ, and are not in the list of differences.
@@ -96,6 +97,7 @@ class Comparison:
     """
 
     mode: str
+    bare: int
     passed: int
     same: int
     unlisted: Sequence[str]
@@ -103,8 +105,8 @@ class Comparison:
 
     @property
     def too_many(self) -> bool:
-        """Whether more tests differ than may."""
-        return (self.passed - self.same) * LIMIT > self.passed
+        """Whether more tests differ than may, of all that pass bare."""
+        return (self.passed - self.same) * LIMIT > self.bare
 
     @property
     def holds(self) -> bool:
@@ -120,6 +122,7 @@ def compare(bare: Mapping[str, str], attached: Outcomes, mode: str, listed: Sequ
     ran = passed & attached.attached | differs
     return Comparison(
         mode=mode,
+        bare=len(passed),
         passed=len(ran),
         same=len(ran) - len(differs),
         unlisted=sorted(differs - known),

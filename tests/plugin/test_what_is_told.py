@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from hookline.evals.reports._session_report import render_session_report
-from hookline.evals.reports._sessions import CallRow, CassetteUse, TestRecord, decode_record, encode_record, summary_of
+from hookline.evals.reports._sessions import (
+    CassetteUse,
+    SessionCall,
+    TestRecord,
+    decode_record,
+    encode_record,
+    summary_of,
+)
 
 from .conftest import Project
 
@@ -103,7 +110,7 @@ def test_the_page_shows_every_call_with_who_answered_it(backend: Project) -> Non
 
 
 def test_the_page_escapes_whatever_it_shows() -> None:
-    call = CallRow(
+    call = SessionCall(
         path=HOSTILE, args=HOSTILE, call_index=2, step_index=0, outcome="mocked", rule=HOSTILE, fault=HOSTILE
     )
     tape = CassetteUse(path=HOSTILE, mode=HOSTILE, unused=[HOSTILE], misses=[HOSTILE])

@@ -331,6 +331,37 @@ async def test_leave_to_go_on_without_a_hook_is_for_one_segment() -> None:
     assert (await resume_agent(paying_twice(), "op", [Approve("p1")], store=store, hooks=[rules])).reason == "done"
 
 
+@pytest.mark.parametrize("store", [InMemoryStore, lambda: DyingStore(Disk())], ids=["volatile", "durable"])
+async def test_a_call_that_a_missing_hook_asked_about_counts_once_and_keeps_its_index(store: Any) -> None:
+    kept, seen, asking = store(), Recorder(), Hooks()
+
+    @asking.guard(ToolCall)
+    def ask_first(_: ToolCall) -> Ask:
+        return Ask("May it?")
+
+    def paying() -> Agent:
+        @tool
+        async def pay() -> str:
+            return "paid"
+
+        model = ScriptedModel(lambda made: says() if made.messages[-1].role == "tool" else calls(*both))
+        return Agent(id="payer", model=model, tools=[pay])
+
+    both = [call("pay", "p0"), call("pay", "p1")]
+    await exec_agent(paying(), "go", operation_id="op", store=kept, hooks=[asking])
+    result = await resume_agent(
+        paying(),
+        "op",
+        [Approve("p0"), Approve("p1")],
+        store=kept,
+        hooks=[seen.hooks],
+        allow_missing_hooks=True,
+    )
+
+    assert sorted(event.call_index for event in seen.of(BeforeToolCall, "op")) == [1, 2]
+    assert (result.reason, result.tool_calls) == ("done", 2)
+
+
 def paying_twice() -> Agent:
     """Asks twice, one after the other."""
 

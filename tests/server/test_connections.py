@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -276,6 +278,52 @@ async def test_silent_connections_keep_nobody_out_for_longer_than_headers_may_ta
                     async with bounded.client("") as client:
                         if (await client.get("/health")).status_code == 200:
                             break
+
+
+@asynccontextmanager
+async def slow_reader(site: Site, requests: int) -> AsyncIterator[Wire]:
+    """A client that asks for much at once, and takes little of it at a time."""
+    to = urlsplit(site.address)
+    small = socket.socket()
+    small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    small.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(small, (to.hostname, to.port))
+    reader, writer = await asyncio.open_connection(sock=small, limit=2048)
+    writer.write(head(site, "GET", "/schema/openapi.json") * requests)
+    try:
+        yield Wire(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+async def test_clients_that_read_nothing_keep_nobody_out_for_longer_than_bodies_may_stand_still(
+    bounded: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with contextlib.AsyncExitStack() as greedy:
+        for _ in range(SMALL["max_connections"]):
+            await greedy.enter_async_context(slow_reader(bounded, 200))
+        ended = 0
+        async with asyncio.timeout(PATIENCE):
+            while ended < SMALL["max_connections"]:
+                with contextlib.suppress(httpx.TransportError):
+                    async with bounded.client() as client:
+                        figures = (await client.get("/metrics")).text
+                    found = re.search(r'refusals_total{code="unread"} (\d+)', figures)
+                    ended = int(found[1]) if found is not None else 0
+
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_client_that_reads_slowly_gets_all_of_it(bounded: Site) -> None:
+    requests, found = 12, b""
+    async with slow_reader(bounded, requests) as client, asyncio.timeout(PATIENCE):
+        since = asyncio.get_running_loop().time()
+        while found.count(b"HTTP/1.1 200 OK") < requests or not found.endswith(b"}"):
+            found += await client.reader.read(65_536)
+            await asyncio.sleep(0.01)
+        took = asyncio.get_running_loop().time() - since
+
+    assert took > SMALL["body_timeout"]
 
 
 async def test_there_are_no_more_connections_than_the_process_may_open_files(

@@ -13,7 +13,7 @@ from hookline import AfterToolCall, BeforeHumanIntervention, BeforeStep, BeforeT
 from hookline.events import AfterHumanIntervention, Event, PendingTool, encode
 from hookline.registry import ExecutionRow, HookRun
 from hookline.runtime import JournalEntry
-from hookline.server.page._waterfall import Bar, waterfall_of
+from hookline.server.page._waterfall import BarBody, waterfall_body
 
 BEGAN = 1_700_000_000_000_000_000
 MS = 1_000_000
@@ -43,8 +43,8 @@ def row(hook: str, ms: float, duration_ms: float, **fields: Any) -> ExecutionRow
     return ExecutionRow(**(known | {"duration_ms": 1.0, "created_at": 1.7e9} | fields), executions=[run])
 
 
-def bars(events: list[Event], rows: list[ExecutionRow] = [], now_ms: float = 1000) -> list[Bar]:  # noqa: B006
-    return waterfall_of(journal(*events), rows, now=(BEGAN + now_ms * MS) / 1e9).bars
+def bars(events: list[Event], rows: list[ExecutionRow] = [], now_ms: float = 1000) -> list[BarBody]:  # noqa: B006
+    return waterfall_body(journal(*events), rows, now=(BEGAN + now_ms * MS) / 1e9).bars
 
 
 def test_a_hook_is_inside_of_its_tool_call_and_that_inside_of_its_step() -> None:
@@ -145,7 +145,7 @@ def test_whatever_comes_in_whatever_order_each_bar_begins_inside_of_the_picture(
         ),
     }
 
-    found = waterfall_of(journal(*(made[kind](n, ms) for kind, n, ms in moves)), [], now=BEGAN / 1e9 + 10)
+    found = waterfall_body(journal(*(made[kind](n, ms) for kind, n, ms in moves)), [], now=BEGAN / 1e9 + 10)
 
     depth = -1
     for bar in found.bars:

@@ -181,6 +181,18 @@ async def test_a_delivery_and_an_endpoint_are_read_as_they_are(ask: Alternating,
     assert statuses == [204, 404]
 
 
+async def test_an_endpoint_that_a_hook_was_just_made_for_gets_a_secret(ask: Alternating) -> None:
+    for _ in range(2):
+        name, url = new_id("hook"), f"https://{new_id('endpoint')}.example/in"
+        hook = {"name": name, "point": "onComplete", "tenantId": "acme", "webhook": {"url": url}}
+        assert (await ask("POST", "/v1/hooks", json=hook)).status_code == 201
+
+        answer = await ask("POST", "/v1/endpoints/secrets", json={"url": url, "tenantId": "acme"})
+
+        assert answer.status_code == 201, answer.text
+        ask.turn()
+
+
 async def test_an_answer_is_kept_for_both(ask: Alternating) -> None:
     body = {**DENY, "name": new_id("name")}
     key = {"idempotency-key": new_id("key")}

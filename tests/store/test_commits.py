@@ -266,3 +266,14 @@ def test_another_event_loop_than_that_of_asyncio_is_refused() -> None:
 
     with pytest.raises(HookUsageError, match="runs on asyncio"):
         trio.run(main)
+
+
+async def test_a_connection_that_is_in_use_when_its_store_closes_is_closed_too(database_url: str) -> None:
+    closed: list[object] = []
+    async with SqlStore(database_url) as store:
+        event.listen(store._database._reader.sync_engine.pool, "close", lambda each, record: closed.append(each))
+        async with store.reading() as connection:
+            used = (await connection.get_raw_connection()).dbapi_connection
+            await store.aclose()
+
+    assert used in closed

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from sqlalchemy import delete, select, update
 
+from hookline import Agent, ScriptedModel, ToolRequest, exec_agent, tool
+from hookline.errors import StaleStateError
 from hookline.store import SqlStore
 from hookline.store._tables import operations, workers
 
@@ -64,6 +67,42 @@ async def test_a_lease_is_renewed_while_the_process_lives(database_url: str) -> 
 
         await until(renewed)
         assert not await store.orphaned("op")
+
+
+async def test_a_run_that_another_process_has_taken_over_ends_here_and_is_no_failure_of_the_operation(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken_over, ran = asyncio.Event(), 0
+
+    @tool
+    async def look() -> str:
+        nonlocal ran
+        ran += 1
+        await taken_over.wait()
+        return "seen"
+
+    agent = Agent(id="agent", model=ScriptedModel([ToolRequest("look"), "done"]), tools=[look])
+    async with SqlStore(database_url) as here, SqlStore(database_url) as there:
+        run = asyncio.create_task(exec_agent(agent, "go", operation_id="op", store=here))
+
+        async def under_way() -> bool:
+            return ran > 0
+
+        await until(under_way)
+        found = await there.load("op")
+        assert found is not None
+        theirs = msgspec.structs.replace(found, version=found.version + 1)
+        await there.save(theirs, expected_version=found.version)
+        taken_over.set()
+        left = await run
+        stored = await there.load("op")
+        orphaned = await here.orphaned("op")
+
+    assert (left.reason, type(left.error)) == ("error", StaleStateError)
+    assert (stored, orphaned, ran) == (theirs, False, 1)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "Operation op cannot go on here, and is left to others"
+    ]
 
 
 async def alive_until(store: SqlStore) -> float:

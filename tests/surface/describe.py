@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from hookline.errors import MissingExtraError
+from hookline.errors import HooklineError, MissingExtraError
 
 MODULES = (
     *(
@@ -184,7 +184,7 @@ def describe_members(kind: type[Any], public: Collection[int]) -> Iterator[str]:
     for base in reversed(kind.__mro__):
         if is_own(base) and base not in described:
             found.update(dict.fromkeys(assigned_attributes(base), ATTRIBUTE))
-            found.update(vars(base))
+            found.update({name: value for name, value in vars(base).items() if name not in error_fields(base)})
     for name, value in sorted(found.items()):
         if name in SPECIAL and value is not None:
             yield f"{SPECIAL[name]}"
@@ -195,8 +195,15 @@ def describe_members(kind: type[Any], public: Collection[int]) -> Iterator[str]:
         yield from describe_member(name, value)
 
 
+def error_fields(kind: type[Any]) -> Collection[str]:
+    """Return the fields that an error class annotates itself."""
+    defined = issubclass(kind, HooklineError) and "__dataclass_fields__" in vars(kind)
+    return vars(kind).get("__annotations__", ()) if defined else ()
+
+
 def assigned_attributes(kind: type[Any]) -> Iterator[str]:
-    """Return the attributes that a class gives to its objects in a constructor of its own."""
+    """Return the attributes that a class gives to its objects: an error's fields, or those that its constructor sets."""
+    yield from error_fields(kind)
     if not inspect.isfunction(made := vars(kind).get("__init__")) or not is_own(made):
         return
     try:

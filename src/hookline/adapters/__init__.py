@@ -1,1 +1,1 @@
-"""Other libraries behind hookline, and hookline behind them: one module each, with an extra of its own name."""
+"""Adapters for agent frameworks, model providers, MCP servers and policies; each has an extra of its own name."""

@@ -1,4 +1,8 @@
-"""Step a coroutine or an async generator of a framework from another task."""
+"""Run a hookline coroutine step by step inside a framework's own code: between two callbacks, or in a generator.
+
+Both ways step the coroutine in the task of the framework, so that it sees the context variables that hooks set, such as
+the present span, and no other task has to wake up.
+"""
 
 from __future__ import annotations
 
@@ -6,98 +10,123 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from types import coroutine
 from typing import Any, Generic, TypeVar, cast
 
-from hookline.calls import Call
-from hookline.hooks import Hooks, Interceptor
-from hookline.runtime import AdapterRun
+__all__ = ["GeneratorBridge", "SteppedCall", "emit"]
 
-__all__ = ["Between", "Emitted", "GeneratorBridge", "holds", "led", "pause"]
+T = TypeVar("T")
 
 
 @coroutine
-def pause(thing: object) -> Generator[object, Any, Any]:
-    """Inside of a coroutine that is `led`: give something out, and wait for what comes in."""
-    return (yield thing)
+def _suspend(marker: object) -> Generator[object, Any, Any]:
+    """Suspend the running coroutine up to the nearest `_run_until`, which returns the marker."""
+    return (yield marker)
 
 
 @coroutine
-def led(
-    leading: Coroutine[Any, Any, Any],
-    stop: type,
+def _run_until(
+    work: Coroutine[Any, Any, Any],
+    marker: type,
     *,
-    given: object = None,
+    value: Any = None,
     error: BaseException | None = None,
-    within: Context | None = None,
+    context: Context | None = None,
 ) -> Generator[object, Any, tuple[Any, bool]]:
-    """Run a coroutine, in the present task, until it gives something out.
+    """Run a coroutine in the present task until it suspends with a marker, or ends.
 
     Args:
-        leading: The coroutine.
-        stop: The class of what it gives out; anything else is what it waits for.
-        given: What comes in.
-        error: What is raised where it waits, instead.
-        within: The context variables that it sees and sets; those of its caller unless given.
+        work: The coroutine.
+        marker: The class of marker to stop at; on anything else that the coroutine yields, the event loop waits.
+        value: What the coroutine is resumed with.
+        error: What is raised inside it instead.
+        context: The context variables that it reads and sets; those of the caller unless given.
 
     Returns:
-        What it gave out or returned, and whether it is over.
+        The marker or the coroutine's result, and whether the coroutine has ended.
     """
-    run = within.run if within is not None else _plainly
+    run: Any = context.run if context is not None else None
+    send: Callable[[Any], object] = work.send if run is None else partial(run, work.send)
+    throw: Callable[[BaseException], object] = work.throw if run is None else partial(run, work.throw)
     try:
-        told = run(leading.send, given) if error is None else run(leading.throw, error)
-        while not isinstance(told, stop):
+        found = send(value) if error is None else throw(error)
+        while not isinstance(found, marker):
             try:
-                answer = yield told
+                answer = yield found
             except BaseException as raised:
-                told = run(leading.throw, raised)
+                found = throw(raised)
             else:
-                told = run(leading.send, answer)
-    except StopIteration as end:
-        return end.value, True
-    return told, False
+                found = send(answer)
+    except StopIteration as stop:
+        return stop.value, True
+    return found, False
 
 
-def _plainly(work: Callable[[Any], object], given: object) -> object:
-    return work(given)
+class SteppedCall:
+    """A call whose hooks run in two steps, because the framework makes the call between two of its callbacks.
 
-
-class Between:
-    """Work that hookline leads while the framework does it, between two of its callbacks.
-
-    What leads it is run to the work by the first callback and from there by the second, in the framework's own task, so
-    that the work sees what hooks around it have set, such as a span, and no other task has to be woken.
+    The first callback runs the coroutine up to `work`, where it is suspended while the framework makes the call; the
+    second callback resumes it with the outcome.
 
     Args:
-        under_way: Those of the whole run that have begun.
+        open_calls: The calls of the whole run that are suspended; this one adds and removes itself.
+
+    Attributes:
+        given: The arguments, messages or instruction that hooks left for the call.
+        result: The coroutine's result, once it has returned.
     """
 
-    def __init__(self, under_way: set[Between]) -> None:
-        self._under_way = under_way
-        self._over = False
+    def __init__(self, open_calls: set[SteppedCall]) -> None:
+        self._open_calls = open_calls
+        self._finished = False
         self.given: Any = None
         self.result: Any = None
 
     async def work(self, given: Any, *_: object) -> Any:
-        """Stand for the work: let it begin, and wait for what comes of it."""
-        self.given = given
-        return await pause(self)
+        """Suspend the coroutine while the framework makes the call; pass this as the work of a hooked call.
 
-    async def begin(self, leading: Coroutine[Any, Any, Any]) -> bool:
-        """Lead it to the work; False if it is over without, with a `result`."""
-        self._leading = leading
-        self.result, self._over = await led(leading, Between)
-        if not self._over:
-            self._under_way.add(self)
-        return not self._over
+        A chain of hooks runs its work at most once, so this suspends once.
+
+        Args:
+            given: What hooks left for the call.
+
+        Returns:
+            The value that `end` was called with.
+        """
+        self.given = given
+        return await _suspend(self)
+
+    async def begin(self, hooked_call: Coroutine[Any, Any, Any]) -> bool:
+        """Run the coroutine up to `work`.
+
+        Args:
+            hooked_call: Runs the hooks around `work`.
+
+        Returns:
+            Whether the framework should make the call. If not, hooks answered or denied it, and `result` is set.
+        """
+        self._hooked_call = hooked_call
+        self.result, self._finished = await _run_until(hooked_call, SteppedCall)
+        if not self._finished:
+            self._open_calls.add(self)
+        return not self._finished
 
     async def end(self, value: Any = None, error: BaseException | None = None) -> Any:
-        """The framework has done the work; what hookline makes of it, `None` if it was cancelled."""
-        self._under_way.discard(self)
+        """Resume the coroutine with the outcome of the call and run it to its end.
+
+        Args:
+            value: What the framework's call returned.
+            error: What it raised instead.
+
+        Returns:
+            The coroutine's result; `None` if the call was cancelled.
+        """
+        self._open_calls.discard(self)
         try:
-            if not self._over:
-                self._over = True
-                self.result, _ = await led(self._leading, Between, given=value, error=error)
+            if not self._finished:
+                self._finished = True
+                self.result, _ = await _run_until(self._hooked_call, SteppedCall, value=value, error=error)
         except asyncio.CancelledError:
             if not isinstance(error, asyncio.CancelledError):
                 raise
@@ -105,80 +134,104 @@ class Between:
         return self.result
 
     async def fail(self, error: BaseException) -> Any:
-        """The framework has failed at the work; what hookline makes of it, `None` for the same error."""
+        """Resume the coroutine with the error that the framework's call raised.
+
+        Returns:
+            The coroutine's result; `None` if it raised, so that the framework raises its own error.
+        """
         try:
             return await self.end(error=error)
         except Exception:
             return None
 
 
-T = TypeVar("T")
-
-
-def holds(run: AdapterRun, call: type[Call]) -> bool:
-    """Whether what comes of such calls may be changed or withheld at their end, so that it must not be shown before."""
-    entries = [entry.interceptors if isinstance(entry, Hooks) else [entry] for entry in run.run.hooks]
-    found = [each for entry in entries for each in entry if isinstance(each, Interceptor) and each.call is call]
-    return any(each.kind in ("after", "around") for each in found)
-
-
-class Emitted:
-    """Awaited inside of a relay: what the generator around it gives next.
+@coroutine
+def emit(value: Any) -> Generator[Any, Any, Any]:
+    """Make the `GeneratorBridge` around the running coroutine yield a value.
 
     Args:
-        event: What it gives.
+        value: What the async generator yields next.
+
+    Returns:
+        The outcome passed to `GeneratorBridge.end`; `None` if the consumer just asked for the next value.
     """
-
-    def __init__(self, event: Any) -> None:
-        self.event = event
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return (yield self)
+    return (yield _Emitted(value))
 
 
 class GeneratorBridge(Generic[T]):
-    """A coroutine that runs inside of an async generator, in its task, step by step with it.
+    """Run a coroutine as an async iterator: iterating yields the values that the coroutine emits.
+
+    The coroutine runs in the task that asks for the next value.
 
     Args:
-        work: The coroutine. What it emits is what iterating gives.
+        work: The coroutine; it calls `emit`.
+        context: The context variables that it reads and sets; those of the consumer unless given.
+
+    Attributes:
+        result: What the coroutine returned, once iteration is over.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> None:
         self.work = work
         self.result = cast(T, None)
-        self._over = False
-        self._go: tuple[Callable[[Any], Any], Any] = (work.send, None)
+        self._context = context
+        self._finished = False
+        self._outcome: Any = None
+        self._error: BaseException | None = None
 
     def __aiter__(self) -> GeneratorBridge[T]:
         return self
 
-    # A coroutine, not an awaitable of its own: `anext(relay, default)` calls the `__await__` of such a one anew each
+    # A coroutine, not an awaitable of its own: `anext(bridge, default)` calls the `__await__` of such a one anew each
     # time that it is resumed (CPython 3.11 to 3.13), and loses what was suspended in the one before.
     @coroutine
     def __anext__(self) -> Generator[Any, Any, Any]:
-        if self._over:
+        if self._finished:
             raise StopAsyncIteration
-        while True:
-            go, value = self._go
-            self._go = (self.work.send, None)
-            try:
-                asked = go(value)
-            except BaseException as error:
-                self._over = True
-                if not isinstance(error, StopIteration):
-                    raise
-                self.result = error.value
-                raise StopAsyncIteration from None
-            if asked.__class__ is Emitted:
-                return asked.event
-            try:
-                self._go = (self.work.send, (yield asked))
-            except BaseException as error:
-                self._go = (self.work.throw, error)
+        value, error, self._outcome, self._error = self._outcome, self._error, None, None
+        try:
+            found, self._finished = yield from _run_until(
+                self.work, _Emitted, value=value, error=error, context=self._context
+            )
+        except BaseException:
+            self._finished = True
+            raise
+        if self._finished:
+            self.result = found
+            raise StopAsyncIteration
+        return found.value
+
+    async def athrow(self, error: BaseException) -> Any:
+        """Raise an error where the coroutine emitted last.
+
+        Args:
+            error: The error.
+
+        Returns:
+            The next value that the coroutine emits.
+
+        Raises:
+            StopAsyncIteration: If it returns instead.
+        """
+        self._outcome, self._error = None, error
+        return await anext(self)
 
     async def end(self, outcome: Any) -> None:
-        """Go on to its end, where what it emitted last gives this, or raises it."""
-        self._go = (self.work.throw if isinstance(outcome, BaseException) else self.work.send, outcome)
+        """Run the coroutine to its end; errors that it raises are suppressed.
+
+        Args:
+            outcome: What its last `emit` returns, or raises if it is an exception.
+        """
+        self._outcome, self._error = (None, outcome) if isinstance(outcome, BaseException) else (outcome, None)
         with suppress(Exception, asyncio.CancelledError):
             async for _ in self:
                 pass
+
+
+class _Emitted:
+    """A value on its way from `emit` to the bridge."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value

@@ -1,8 +1,8 @@
-"""Hooks on the tools of a FastMCP server, whoever calls them: `server.add_middleware(HooklineMiddleware(hooks=[...]))`.
+"""Hooks on the tools of a FastMCP server: `server.add_middleware(HooklineMiddleware(hooks=[...]))`.
 
-A connection is an operation: of a client's session as long as that lives, and of a single request where the transport
-knows no sessions. So calls are counted, mocked and limited per client, as in a run; and the server, which never sees
-the model, has nothing else to tell of.
+A connection is an operation: a client's session as long as it lives, or a single request if the transport has no
+sessions. So calls are counted, mocked and limited per client, as in a run. The server never sees the model, so tool
+calls are its only events.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ DRIVES = Capabilities(
     events=frozenset({HookType.BEFORE_TOOL_CALL, HookType.AFTER_TOOL_CALL, HookType.ON_TOOL_CALL_ERROR}),
     calls={ToolCall: KINDS},
 )
-"""What of hookline a FastMCP server can drive."""
+"""The hooks that a FastMCP server supports."""
 
 CALL_ID = "hookline/tool_call_id"
-"""Under what key of its `_meta` a client may say the model's id of a call; else it is that of the request."""
+"""Key in a request's `_meta` for the model's id of the call; without it, the id of the request is used."""
 
-Given = Iterable[AnyHook] | Callable[[Any], Iterable[AnyHook]]
+HooksOrFactory = Iterable[AnyHook] | Callable[[Any], Iterable[AnyHook]]
 
 
 class HooklineMiddleware(Middleware):
-    """Leads the tool calls of a server's clients through hooks.
+    """Passes the tool calls of a server's clients through hooks.
 
-    Add it first, so that it stands outside of middleware that answers calls. Hooks see the server's name as the
-    tools' `toolset`.
+    Add it first, so that it is outside of middleware that answers calls. Hooks see the server's name as the tools'
+    `toolset`.
 
     Args:
-        hooks: The hooks of every connection; or a function from FastMCP's `Context` of the first call to those of that
-            one, for hooks of one's own for each tenant.
-        identify: From that `Context` to what is known of the client: any of `operation_id`, `user_id`, `tenant_id`.
-            Unless it says otherwise, the user is the subject of the client's access token.
-        attach: What else a run takes: `dispatcher`, `drain_timeout`, `best_effort`.
+        hooks: The hooks of every connection; or a function that takes FastMCP's `Context` of a connection's first call
+            and returns the hooks of that connection, for example per tenant.
+        identify: A function that takes the same `Context` and returns any of `operation_id`, `user_id` and `tenant_id`.
+            Without a `user_id`, the user is the subject of the client's access token.
+        attach: Other options of the runs: `dispatcher`, `drain_timeout`, `best_effort`.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.
-        HookDefinitionError: If a hook cannot work.
+        HookDefinitionError: If a hook is invalid.
     """
 
     def __init__(
-        self, *, hooks: Given, identify: Callable[[Any], Mapping[str, str]] | None = None, **attach: Any
+        self, *, hooks: HooksOrFactory, identify: Callable[[Any], Mapping[str, str]] | None = None, **attach: Any
     ) -> None:
         self._hooks = hooks if callable(hooks) else hook_batch(hooks)
         self._identify = identify
@@ -75,32 +75,32 @@ class HooklineMiddleware(Middleware):
     async def on_call_tool(
         self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, Answer]
     ) -> Answer:
-        """Lead one call of a tool through the hooks."""
+        """Pass one tool call through the hooks."""
         here = context.fastmcp_context
         request = here.request_context if here is not None else None
         connection = getattr(request.session, "_connection", None) if request is not None else None
         if connection is None:  # the server's own code calls the tool
-            run = self._run(here)
+            run = self._new_run(here)
             await run.open()
             try:
-                return await _call(_Client(run), run, context, call_next)
+                return await _call_tool(_ClientConnection(run), run, context, call_next)
             finally:
                 await run.close()
-        # One middleware may stand on several servers that serve a connection together, and several on one.
+        # One middleware may be on several servers of one connection, and several middlewares on one server.
         key = f"hookline:{id(self)}"
-        client: _Client | None = connection.state.get(key)
+        client: _ClientConnection | None = connection.state.get(key)
         if client is None:
-            client = connection.state[key] = _Client()
+            client = connection.state[key] = _ClientConnection()
         if client.run is None:
             async with client.opening:
                 if client.run is None:
-                    run = self._run(here)
+                    run = self._new_run(here)
                     await run.open()
                     connection.exit_stack.push_async_callback(run.close)
                     client.run = run
-        return await _call(client, client.run, context, call_next)
+        return await _call_tool(client, client.run, context, call_next)
 
-    def _run(self, here: Any) -> AdapterRun:
+    def _new_run(self, here: Any) -> AdapterRun:
         token = get_access_token()
         known = {"user_id": (token.subject or "") if token is not None else ""}
         if self._identify is not None and here is not None:
@@ -111,8 +111,8 @@ class HooklineMiddleware(Middleware):
         return AdapterRun(hooks, DRIVES, agent_id=name, conversation_id=session, **{**known, **self._attach})
 
 
-class _Client:
-    """A connection, its operation, and how many of its calls are under way."""
+class _ClientConnection:
+    """A connection, its operation, and the number of its calls in progress."""
 
     def __init__(self, run: AdapterRun | None = None) -> None:
         self.opening = anyio.Lock(fast_acquire=True)
@@ -120,45 +120,45 @@ class _Client:
         self.calls = 0
 
 
-async def _call(
-    client: _Client,
+async def _call_tool(
+    client: _ClientConnection,
     run: AdapterRun,
     context: MiddlewareContext[CallToolRequestParams],
     call_next: CallNext[CallToolRequestParams, Answer],
 ) -> Answer:
     if run.denied is not None or run.interrupted:
-        return _failed(_stopped(run.denied))
+        return _failed_answer(_stop_reason(run.denied))
     message, here = context.message, context.fastmcp_context
     args = message.arguments or {}
-    calling = ToolRequest(toolset=run.run.agent.id, tool_name=message.name, args=args, tool_call_id=_call_id(here))
+    request = ToolRequest(toolset=run.run.agent.id, tool_name=message.name, args=args, tool_call_id=_call_id(here))
     answers: list[Answer] = []
     failures: list[Exception] = []
 
     async def work(final: Mapping[str, Any]) -> ToolResult:
-        asked = context
+        changed = context
         if final != args:
-            asked = context.copy(message=message.model_copy(update={"arguments": writable(final)}))
+            changed = context.copy(message=message.model_copy(update={"arguments": writable(final)}))
         try:
-            answers.append(await call_next(asked))
+            answers.append(await call_next(changed))
         except Exception as error:
             failures.append(error)
         if failures:
-            raise await _raised(failures[0], message.name, here)
-        return _told(answers[0])
+            raise await _original_error(failures[0], message.name, here)
+        return _to_tool_result(answers[0])
 
-    if not client.calls:  # calls that overlap share a step, which must not end before them
+    if not client.calls:  # overlapping calls share a step, which must not end before they do
         run.begin_step()
     client.calls += 1
     try:
-        done = await run.call_tool(calling, work)
+        done = await run.call_tool(request, work)
     finally:
         client.calls -= 1
-        run.run.outcomes.clear()  # a connection may live long, and nobody asks for them again
+        run.run.outcomes.clear()  # a connection may live long, and the outcomes are not needed again
     if failures and not done.changed:
         raise failures[0]
     if answers and not done.changed and done.result.success is not getattr(answers[0], "is_error", False):
         return answers[0]
-    return await _answer(done, message.name, here)
+    return await _to_answer(done, message.name, here)
 
 
 def _call_id(here: Any) -> str:
@@ -168,30 +168,32 @@ def _call_id(here: Any) -> str:
     return str((request.meta or {}).get(CALL_ID) or request.request_id)
 
 
-async def _raised(failure: Exception, name: str, here: Any) -> Exception:
-    """What was raised in the words of hookline; FastMCP wraps what a tool has raised."""
+async def _original_error(failure: Exception, name: str, here: Any) -> Exception:
+    """Return the exception that a tool raised, unwrapped from FastMCP's."""
     if isinstance(failure, NotFoundError) and here is not None and await here.fastmcp.get_tool(name) is None:
         return UnknownToolError(name, sorted({tool.name for tool in await here.fastmcp.list_tools()}))
     wrapped = failure.__cause__ if type(failure) is ToolError else None
     return wrapped if isinstance(wrapped, Exception) else failure
 
 
-def _told(answer: Any) -> ToolResult:
-    """What a tool has answered; an extension may answer by something of its own, such as a task."""
+def _to_tool_result(answer: Any) -> ToolResult:
+    """Convert a tool's answer; an extension may answer with an object of its own, such as a task."""
     blocks = getattr(answer, "content", None) or []
     texts = [block.text if isinstance(block, TextContent) else block.model_dump_json() for block in blocks]
     return ToolResult(content="\n".join(texts), success=not getattr(answer, "is_error", False))
 
 
-async def _answer(done: ToolDone, name: str, here: Any) -> Answer:
-    """The answer of a hook, in the form that the tool's output schema demands."""
+async def _to_answer(done: ToolDone, name: str, here: Any) -> Answer:
+    """Return a hook's answer in the form that the tool's output schema requires."""
     if done.asked is not None:
-        return _failed(f"A person would have to decide about this call, and nobody can be asked: {done.asked.prompt}")
+        return _failed_answer(
+            f"A person would have to approve this call, and nobody can be asked here: {done.asked.prompt}"
+        )
     content = done.result.content
     if done.stop is not None:
-        return _failed(_stopped(done.stop))
+        return _failed_answer(_stop_reason(done.stop))
     if not done.result.success:
-        return _failed(content)
+        return _failed_answer(content)
     tool = await here.fastmcp.get_tool(name) if here is not None else None
     schema = tool.output_schema if tool is not None else None
     if schema is None:
@@ -206,15 +208,15 @@ async def _answer(done: ToolDone, name: str, here: Any) -> Answer:
     try:
         jsonschema.validate(value, schema)
     except jsonschema.ValidationError as error:
-        return _failed(
-            f"A hook answered {content!r}, which does not fit the output schema of {name!r}: {error.message}"
+        return _failed_answer(
+            f"A hook answered {content!r}, which does not match the output schema of {name!r}: {error.message}"
         )
     return Answer(content=content, structured_content=value)
 
 
-def _stopped(denial: Denial | None) -> str:
+def _stop_reason(denial: Denial | None) -> str:
     return denial.reason if denial is not None else "The session was interrupted."
 
 
-def _failed(reason: str) -> Answer:
+def _failed_answer(reason: str) -> Answer:
     return Answer(content=reason, is_error=True)

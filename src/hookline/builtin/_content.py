@@ -1,4 +1,4 @@
-"""Keeping texts out of a run: secrets by pattern."""
+"""Redact secrets in the texts of a run, by pattern."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -11,23 +11,23 @@ from hookline.calls import AgentCall, AgentResult, Message, ModelCall, ModelResp
 from hookline.errors import HookDefinitionError
 from hookline.hooks import Hooks
 
-__all__ = ["PATTERNS", "Span", "in_every_text", "redact", "replaced"]
+__all__ = ["PATTERNS", "Span", "in_every_text", "redact", "replace_passages"]
 
 Span = tuple[int, int]
 """Where a passage starts and ends, in characters."""
 
 
-def replaced(text: str, spans: Iterable[Span], replacement: str) -> str:
-    """The text with every passage replaced; those that overlap or touch are replaced as one."""
+def replace_passages(text: str, spans: Iterable[Span], replacement: str) -> str:
+    """Replace passages of a text; those that overlap or touch are replaced as one."""
     parts: list[str] = []
     at = 0
-    for start, end in _joined(spans):
+    for start, end in _join_spans(spans):
         parts += text[at:start], replacement
         at = end
     return "".join([*parts, text[at:]]) if parts else text
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
+def _join_spans(spans: Iterable[Span]) -> list[Span]:
     joined: list[Span] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
         if joined and start <= joined[-1][1]:
@@ -38,7 +38,7 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def in_every_text(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON-like value with every text in it changed, keys excepted; the very same value if nothing changes."""
+    """Change every text in a JSON-like value, keys excepted; the very same value is returned if nothing changes."""
     if isinstance(value, str):
         changed = change(value)
         return value if changed == value else changed
@@ -78,7 +78,7 @@ def redact(
     args: bool = False,
     **options: Unpack[BundleOptions],
 ) -> Hooks:
-    """Replace what matches a pattern before the model, or the reader of the answer, sees it.
+    """Replace text that matches a pattern before the model, or the reader of the answer, sees it.
 
     Observers still see what the tool gave. Security: priority 30, the last word on the way out; on the way in 970.
 
@@ -111,20 +111,20 @@ def redact(
 
 
 class _Redaction:
-    """What `redact` does to each text."""
+    """Replaces the matches of patterns in each text, for `redact`."""
 
     def __init__(self, patterns: Iterable[str | re.Pattern[str]], replacement: str) -> None:
         if isinstance(patterns, str | re.Pattern) or not isinstance(patterns, Iterable):
             raise HookDefinitionError("redact", f"`patterns` is a list; got {patterns!r}")
         if not isinstance(replacement, str):
             raise HookDefinitionError("redact", f"`replacement` is text; got {replacement!r}")
-        self.patterns = [_compiled(pattern) for pattern in patterns]
+        self.patterns = [_compile_pattern(pattern) for pattern in patterns]
         if not self.patterns:
             raise HookDefinitionError("redact", f"give at least one pattern, or a name: {', '.join(PATTERNS)}")
         self.replacement = replacement
 
     def text(self, text: str) -> str:
-        return replaced(
+        return replace_passages(
             text, (found.span() for each in self.patterns for found in each.finditer(text)), self.replacement
         )
 
@@ -157,7 +157,7 @@ class _Redaction:
         return changed if same else replace(changed, tool_calls=asked)
 
 
-def _compiled(pattern: object) -> re.Pattern[str]:
+def _compile_pattern(pattern: object) -> re.Pattern[str]:
     if isinstance(pattern, str) and pattern:
         try:
             return PATTERNS[pattern] if pattern in PATTERNS else re.compile(pattern)

@@ -1,4 +1,4 @@
-"""A scan for prompt injections: heuristics that raise the price of the usual attacks, and no more."""
+"""Scan texts for prompt injections, with heuristics that stop the usual attacks and no more."""
 
 import base64
 import binascii
@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 import msgspec
 from msgspec.structs import replace
 
-from hookline.builtin._content import replaced
+from hookline.builtin._content import replace_passages
 from hookline.builtin._tools import BundleOptions, name_of, with_defaults
 from hookline.calls import AgentCall, AgentResult, Call, Deny, Message, SubAgentCall, ToolCall, ToolResult
 from hookline.errors import HookDefinitionError
@@ -79,19 +79,19 @@ _BLOB = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{24,}={0,2}")
 
 
 def find_injections(text: str) -> list[Finding]:
-    """The passages of a text that look like a prompt injection, rule by rule."""
+    """Find passages of a text that look like a prompt injection, rule by rule."""
     found = [Finding(rule="hidden", start=each.start(), end=each.end()) for each in _HIDDEN.finditer(text)]
     found += [Finding(rule="image", start=each.start(), end=each.end()) for each in _IMAGE.finditer(text)]
     found += _in_words(text)
     for blob in _BLOB.finditer(text):
-        inner = _decoded(blob[0])
-        if inner and any(rule.search(_folded(inner)[0]) for rule in _PHRASES.values()):
+        inner = _decode_base64(blob[0])
+        if inner and any(rule.search(_fold_text(inner)[0]) for rule in _PHRASES.values()):
             found.append(Finding(rule="blob", start=blob.start(), end=blob.end()))
     return found
 
 
 def _in_words(text: str) -> Iterator[Finding]:
-    plain, folds = _folded(text)
+    plain, folds = _fold_text(text)
     ends: list[int] = []
     for rule, pattern in _PHRASES.items():
         for each in pattern.finditer(plain):
@@ -103,7 +103,7 @@ def _in_words(text: str) -> Iterator[Finding]:
 
 
 class _Folds(dict[int, str]):
-    """What each character is compared as: NFKC, small letters; invisible ones as nothing, tags as what they hide."""
+    """Maps each character to how it is compared: NFKC, lower case, invisible ones as nothing, tags as letters."""
 
     def __missing__(self, code: int) -> str:
         if 0xE0020 <= code <= 0xE007E:
@@ -116,16 +116,16 @@ class _Folds(dict[int, str]):
         return folded
 
 
-def _folded(text: str) -> tuple[str, _Folds | None]:
-    """The text as it is compared; the folds are `None` where every character stays in its place."""
+def _fold_text(text: str) -> tuple[str, _Folds | None]:
+    """Return a text as it is compared, and its folds; `None` where every character stays in its place."""
     if text.isascii():
         return text.lower(), None
     folds = _Folds()
     return text.translate(folds), folds
 
 
-def _decoded(blob: str) -> str:
-    """What is in a base64 blob; `""` if it is none."""
+def _decode_base64(blob: str) -> str:
+    """Return the text in a base64 blob; `""` if it is none."""
     body = blob.rstrip("=").replace("-", "+").replace("_", "/")
     try:
         return base64.b64decode(body[: len(body) - len(body) % 4]).decode("latin-1")
@@ -143,7 +143,7 @@ SHOWN_CHARACTERS = 200
 
 
 class PromptInjectionScan(Hooks):
-    """Look for prompt injections in what goes into a run and in what its tools and sub-agents answer.
+    """A bundle that scans the input of a run and the answers of tools and sub-agents for prompt injections.
 
     It knows the usual English phrases ("ignore all previous instructions", "reveal your system prompt", "do not tell
     the user"), role markers of chat templates, runs of invisible characters, Base64 that hides such phrases, and images
@@ -180,7 +180,7 @@ class PromptInjectionScan(Hooks):
 
 
 class _Scanner:
-    """What `PromptInjectionScan` does with each call."""
+    """Scans each call and result, for `PromptInjectionScan`."""
 
     def __init__(self, action: Action, replacement: str) -> None:
         if action not in ("deny", "flag", "redact"):
@@ -204,7 +204,7 @@ class _Scanner:
         if not any(found):
             return None
         pairs = list(zip(call.input, found, strict=True))
-        _note(call, [each for message, own in pairs for each in _shown(message.content, own)])
+        _note(call, [each for message, own in pairs for each in _list_findings(message.content, own)])
         if self.action == "deny":
             return Deny(f"the input {_looks_like([each for own in found for each in own])}")
         if self.action == "flag":
@@ -223,7 +223,7 @@ class _Scanner:
         found = find_injections(text) if isinstance(text, str) else []
         if not found:
             return None
-        _note(call, _shown(text, found))
+        _note(call, _list_findings(text, found))
         if self.action == "deny":
             return Deny(f"the answer of {'/'.join(name_of(call))} {_looks_like(found)}")
         return None if self.action == "flag" else self.cleaned(result, field, found)
@@ -232,7 +232,7 @@ class _Scanner:
         if not found:
             return holder
         spans = [(each.start, each.end) for each in found]
-        return replace(holder, **{field: replaced(getattr(holder, field), spans, self.replacement)})
+        return replace(holder, **{field: replace_passages(getattr(holder, field), spans, self.replacement)})
 
 
 def _is_scanned(message: Message) -> bool:
@@ -244,7 +244,7 @@ def _looks_like(found: list[Finding]) -> str:
     return f"looks like a prompt injection ({', '.join(sorted({each.rule for each in found}))})"
 
 
-def _shown(text: str, found: list[Finding]) -> list[dict[str, Any]]:
+def _list_findings(text: str, found: list[Finding]) -> list[dict[str, Any]]:
     return [{"rule": each.rule, "text": text[each.start : each.end][:SHOWN_CHARACTERS]} for each in found[:SHOWN]]
 
 

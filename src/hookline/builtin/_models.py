@@ -1,4 +1,4 @@
-"""What a run may spend on its model, and how often a model that fails for a passing reason is asked again."""
+"""Limit what a run spends on its model, and retry model calls that fail for a passing reason."""
 
 from typing import Unpack
 
@@ -17,7 +17,7 @@ class _Purse:
 
 
 def budget(*, cost_usd: float | None = None, tokens: int | None = None, **options: Unpack[BundleOptions]) -> Hooks:
-    """End a run, with reason `"interrupted"`, when its model calls have used up a budget.
+    """End a run with reason `"interrupted"` when its model calls have used up a budget.
 
     A call starts as long as anything is left, so the last one may go beyond. Sub-agents draw on the budget of the run
     that called them. What was spent is kept in this process. Priority 1000: every answer counts, also one that another
@@ -81,7 +81,7 @@ def retry(
     jitter: float = 0.5,
     **options: Unpack[BundleOptions],
 ) -> Hooks:
-    """Ask a model again after a `TransientModelError`, as often as this says instead of as the agent says.
+    """Retry a model call after a `TransientModelError`, in place of the agent's own retries.
 
     Hooks see one call, however many attempts it takes. In a bare chain nobody heeds it. Execution: priority 200.
 
@@ -100,7 +100,7 @@ def retry(
         raise HookDefinitionError(
             "retry", f"only a model is asked again, what a tool did may not happen twice: give ModelCall; got {call!r}"
         )
-    policy = _checked(ModelRetry(attempts=attempts, first_wait=first_wait, max_wait=max_wait, jitter=jitter))
+    policy = _check_policy(ModelRetry(attempts=attempts, first_wait=first_wait, max_wait=max_wait, jitter=jitter))
     hooks = Hooks(**with_defaults("retry", 200, options))
 
     @hooks.before(ModelCall, id=hooks.id)
@@ -110,7 +110,7 @@ def retry(
     return hooks
 
 
-def _checked(policy: ModelRetry) -> ModelRetry:
+def _check_policy(policy: ModelRetry) -> ModelRetry:
     check_number("retry", "attempts", policy.attempts, least=1, whole=True)
     for name, number in (("first_wait", policy.first_wait), ("max_wait", policy.max_wait), ("jitter", policy.jitter)):
         if number != 0:  # 0 means at once, or in step

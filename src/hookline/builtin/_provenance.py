@@ -1,4 +1,4 @@
-"""Tools that do something are given only what the user's request says.
+"""Allow tools with side effects only arguments that come from the user's request.
 
 A model that reads a mail, a page or a file may be told there what to do. Then the argument that decides whom it reaches
 (an account, an address, a file) comes from what it read, and not from the user.
@@ -38,7 +38,7 @@ def require_provenance(
     free: Iterable[str] = (),
     **options: Unpack[BundleOptions],
 ) -> Hooks:
-    """Let tools with side effects have only arguments that come from the user's request, or ask a person.
+    """Deny tool calls with arguments that do not come from the user's request, or ask a person.
 
     A text comes from the request if it stands there as a whole, whatever its case and spacing; a number if the same
     number does. Lists and objects are judged item by item, the names inside of an object are not. `None`, booleans, the
@@ -93,7 +93,7 @@ def _free(names: Iterable[str]) -> re.Pattern[str] | None:
 
 
 class _Request:
-    """What the user said, in a form that values can be looked up in."""
+    """The user's request, in a form that values can be looked up in."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.text = _plain(APART.join(texts))
@@ -122,7 +122,7 @@ def _plain(text: str) -> str:
 
 
 def _goes_on(beyond: str) -> bool:
-    """Whether the two characters beyond the end of a text make it a part of a longer name; the nearer one first."""
+    """Whether the two characters beyond the end of a text make it a part of a longer name; nearer one first."""
     return _in_a_word(beyond[:1]) or (beyond[:1] in JOINERS and _in_a_word(beyond[1:]))
 
 
@@ -132,7 +132,7 @@ def _in_a_word(character: str) -> bool:
 
 
 class _Operation:
-    """What is known of an operation.
+    """The request and the parent of an operation.
 
     Attributes:
         request: What its user asked for; `None` as long as that is not known.
@@ -144,14 +144,14 @@ class _Operation:
 
 
 class _Requests:
-    """What the users of operations asked for, and which arguments do not come from that."""
+    """Keeps the requests of operations, and finds arguments that do not come from them."""
 
     def __init__(self, free: re.Pattern[str] | None) -> None:
         self.free = free
         self.kept = PerOperation(_Operation)
 
     def begin(self, call: AgentCall) -> None:
-        """Keep what a run was given first: what it is continued with comes from hooks."""
+        """Keep the first input of a run as the request: input of a `Continue` comes from hooks."""
         with self.kept.lock:
             operation = self.kept.of(call.operation_id)
             if operation.request is None:
@@ -159,7 +159,7 @@ class _Requests:
             operation.schemas = {(spec.toolset, spec.name): spec.schema for spec in call.tools}
 
     def follow(self, event: BeforeStep) -> None:
-        """A sub-agent's input is what a model wrote; what the user asked for is known from the run that called it."""
+        """Use the request of the calling run for a sub-agent, whose own input a model wrote."""
         if event.parent_operation_id is None:
             return
         with self.kept.lock:
@@ -167,7 +167,7 @@ class _Requests:
                 self.kept.of(event.operation_id).request = self.kept.of(event.parent_operation_id).request
 
     def strange(self, call: ToolCall) -> list[tuple[str, object]]:
-        """The arguments that do not come from the request, by name."""
+        """Return the names of arguments that do not come from the request."""
         with self.kept.lock:
             known = call.operation_id in self.kept
             operation = self.kept.of(call.operation_id) if known else _Operation()
@@ -175,7 +175,7 @@ class _Requests:
         found: list[tuple[str, object]] = []
         for name, value in call.args.items():
             if self.free is None or self.free.match(name) is None:
-                named = list(_named(schema, _at(_at(schema, "properties"), name)))
+                named = list(_schema_values(schema, _at(_at(schema, "properties"), name)))
                 found += [each for each in _leaves(name, value) if each[1] not in named and not request.says(each[1])]
         return found
 
@@ -191,19 +191,19 @@ def _leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
         yield name, value
 
 
-def _named(schema: Mapping[str, Any], part: object, depth: int = DEEPEST) -> Iterator[object]:
-    """The values that a schema itself names: defaults, constants and enumerations."""
+def _schema_values(schema: Mapping[str, Any], part: object, depth: int = DEEPEST) -> Iterator[object]:
+    """Return the values that a schema itself names: defaults, constants and enumerations."""
     if not isinstance(part, Mapping) or not depth:
         return
     yield from part.get("enum", ())
     yield from (part[key] for key in ("const", "default") if key in part)
     reference = part.get("$ref")
     if isinstance(reference, str):
-        yield from _named(schema, _at(_at(schema, "$defs"), reference.removeprefix("#/$defs/")), depth - 1)
+        yield from _schema_values(schema, _at(_at(schema, "$defs"), reference.removeprefix("#/$defs/")), depth - 1)
     for key in ("anyOf", "oneOf", "allOf"):
         for each in part.get(key, ()):
-            yield from _named(schema, each, depth - 1)
-    yield from _named(schema, part.get("items"), depth - 1)
+            yield from _schema_values(schema, each, depth - 1)
+    yield from _schema_values(schema, part.get("items"), depth - 1)
 
 
 def _at(holder: object, key: str) -> object:

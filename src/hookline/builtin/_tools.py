@@ -1,4 +1,4 @@
-"""Which tools may be called, how often, with whose consent, and when an earlier answer will do.
+"""Ready-made hooks for tool calls: allow, deny, require approval, limit, cache.
 
 Tools are named by globs: `"search"` is the tool of that name wherever it comes from, `"github/*"` every tool of that
 source, `"agent/<id>"` a sub-agent.
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class Globs:
-    """Tools by patterns: globs over `toolset/tool_name`; one without a `/` means `*/<glob>`.
+    """Matches tools by globs over `toolset/tool_name`; one without a `/` means `*/<glob>`.
 
     Args:
         where: How errors name the hook.
@@ -63,13 +63,13 @@ class Globs:
         return ", ".join(glob for glob, *_ in self._tests)
 
     def match(self, toolset: str, tool_name: str) -> str | None:
-        """The first glob that means this tool; `None` if none does."""
+        """Return the first glob that matches a tool; `None` if none does."""
         name = f"{toolset}/{tool_name}"
         return next((glob for glob, test in self._tests if test(name)), None)
 
 
 def name_of(call: ToolCall | SubAgentCall) -> tuple[str, str]:
-    """The `toolset` and the `tool_name` by which the model asked; a sub-agent is the tool `agent/<id>`."""
+    """Return the `toolset` and the `tool_name` of a call; a sub-agent is the tool `agent/<id>`."""
     return ("agent", call.callee_id) if isinstance(call, SubAgentCall) else (call.toolset, call.tool_name)
 
 
@@ -81,7 +81,7 @@ for chains outside of a run, where nobody says that an operation has ended."""
 
 
 class PerOperation(Generic[T]):
-    """Something per operation or per tenant. Beyond `MOST`, what was not used for the longest time is forgotten.
+    """Keeps values per operation or tenant; beyond `MOST`, the least recently used one is dropped.
 
     Args:
         make: Makes the first one.
@@ -102,7 +102,7 @@ class PerOperation(Generic[T]):
         return key in self._kept
 
     def of(self, key: str, *, like: str | None = None) -> T:
-        """What is kept under a key.
+        """Return the value of an operation or tenant.
 
         Args:
             key: An operation or a tenant.
@@ -116,7 +116,7 @@ class PerOperation(Generic[T]):
         return self._kept[key]
 
     def drop_on_complete(self, hooks: Hooks) -> None:
-        """Forget an operation when it ends; one that waits for a person goes on later."""
+        """Drop an operation when it ends; one that waits for a person goes on later."""
 
         @hooks.on(OnComplete, id=hooks.id)
         def forget(event: OnComplete) -> None:
@@ -126,7 +126,7 @@ class PerOperation(Generic[T]):
 
 
 class BundleOptions(TypedDict, total=False):
-    """What every ready-made hook takes beside its own options; the same as of `Hooks`.
+    """Options that every ready-made hook takes beside its own; the same as of `Hooks`.
 
     Attributes:
         id: Name of the bundle, and `hook_id` of its denials and records; the factory's own name unless given.
@@ -143,12 +143,12 @@ class BundleOptions(TypedDict, total=False):
 
 
 def with_defaults(id: str, priority: int, given: BundleOptions) -> dict[str, Any]:  # noqa: A002
-    """The arguments of a ready-made bundle."""
+    """Return the arguments of `Hooks` for a ready-made bundle."""
     return {"id": id, "priority": priority, "inherit": True, **given}
 
 
 def check_number(where: str, name: str, value: object, *, least: float = 0, whole: bool = False) -> None:
-    """Refuse what is no finite number, or too small a one.
+    """Refuse an option that is no finite number, or too small a one.
 
     Args:
         where: How the error names the hook.
@@ -173,7 +173,7 @@ Per: TypeAlias = Literal["operation", "tool", "tenant"] | float
 
 
 def allow_tools(*globs: str, hide: bool = True, **options: Unpack[BundleOptions]) -> Hooks:
-    """Let the model call these tools and sub-agents, and no others.
+    """Deny calls of all tools and sub-agents but these.
 
     It goes along into sub-agents, whose tools must then be named too (`inherit=False` leaves them alone). Security:
     priority 10.
@@ -197,7 +197,7 @@ def allow_tools(*globs: str, hide: bool = True, **options: Unpack[BundleOptions]
 
 
 def deny_tools(*globs: str, hide: bool = True, **options: Unpack[BundleOptions]) -> Hooks:
-    """Refuse calls of these tools and sub-agents.
+    """Deny calls of these tools and sub-agents.
 
     Security: priority 10.
 
@@ -238,7 +238,7 @@ def _filter(hooks: Hooks, refusal: Callable[[str, str], str | None], *, hide: bo
 def require_approval(
     *globs: str, prompt: str | Callable[[ToolCall], str] | None = None, **options: Unpack[BundleOptions]
 ) -> Hooks:
-    """Ask a person before these tools are called: the run pauses, and `resume_agent` goes on with the decision.
+    """Ask a person before these tools are called: the run pauses, and `resume_agent` continues with the decision.
 
     Where nobody can be asked, as in a bare chain, the call is denied. Governance: priority 50.
 
@@ -310,7 +310,7 @@ def limit_calls(
 
 
 class _Tally:
-    """When the calls that count have happened, per operation or tenant, and where wanted per tool."""
+    """Keeps the times of calls that count, per operation or tenant and, if wanted, per tool."""
 
     def __init__(self, n: int, per: Per, tool: str, clock: Callable[[], float]) -> None:
         check_number("limit_calls", "n", n, least=1, whole=True)
@@ -345,7 +345,7 @@ class _Tally:
         return None
 
     def give_back(self, call: AnyToolCall) -> None:
-        """A call that was counted is denied after all, or waits for a person and will be judged again."""
+        """Uncount a call that was denied after all, or that waits for a person and will be judged again."""
         scope, tool, then = call.metadata.pop(self.mark, ("", "", None))
         if then is not None:
             with self.kept.lock, contextlib.suppress(ValueError):
@@ -391,7 +391,7 @@ def cache(
 
 
 class _Answers:
-    """Results of tools by tenant, tool and arguments, the least recently used first."""
+    """Keeps results of tools by tenant, tool and arguments, and drops the least recently used ones."""
 
     def __init__(self, ttl: float | None, most: int, tools: Globs, clock: Callable[[], float]) -> None:
         check_number("cache", "max_entries", most, least=1, whole=True)
@@ -402,7 +402,7 @@ class _Answers:
         self.lock = Lock()
 
     def key(self, event: BeforeToolCall | AfterToolCall) -> bytes | None:
-        """One key for equal calls; `None` for calls that are never answered."""
+        """Return the key of a call, the same for equal calls; `None` for calls that are never cached."""
         if self.tools.match(event.toolset, event.tool_name) is None:
             return None
         try:
@@ -412,7 +412,7 @@ class _Answers:
         return hashlib.sha256(said.encode()).digest()
 
     def recall(self, event: BeforeToolCall) -> None:
-        """Answer a call that was answered before."""
+        """Answer a call from the cache."""
         key = self.key(event)
         with self.lock:
             then, result = self.kept.get(key, (-math.inf, None)) if key else (-math.inf, None)
@@ -425,7 +425,7 @@ class _Answers:
         event.mock(result)
 
     def keep(self, event: AfterToolCall) -> None:
-        """Keep the first answer that a tool gave itself."""
+        """Keep the first result that a tool itself gave."""
         key = self.key(event) if event.success and not event.mocked else None
         if key is None:
             return

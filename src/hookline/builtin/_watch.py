@@ -1,4 +1,4 @@
-"""What happened to every call of many runs: numbers, and a log of who decided what."""
+"""Ready-made hooks that watch calls: metrics per class of calls, and an audit log of decisions."""
 
 import abc
 import inspect
@@ -67,7 +67,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Watch(Hooks, abc.ABC):
-    """Sees how every call ends: outermost around everything that other hooks do to it, and failing open."""
+    """Sees how every call ends: it is outermost, and fails open."""
 
     def __init__(self, id: str, priority: int, options: BundleOptions) -> None:  # noqa: A002
         super().__init__(**with_defaults(id, priority, options))
@@ -98,7 +98,7 @@ class _Watch(Hooks, abc.ABC):
 
     @abc.abstractmethod
     async def _note(self, record: AuditRecord) -> None:
-        """A call has ended."""
+        """Record that a call ended."""
 
 
 def _record(call: Call, began: int, duration_ms: float, outcome: AuditOutcome, error: Exception | None) -> AuditRecord:
@@ -143,7 +143,7 @@ def _has_failed(result: object) -> bool:
 
 
 class CallMetrics(_Watch):
-    """Count calls and their time, per class of calls, over any number of runs.
+    """A bundle that counts calls and their time per class of calls, over any number of runs.
 
     Everything else is inside of it, other hooks' time too: priority 0, since a metric further in misses what happens
     outside of it. An answer by `event.mock` counts as `"ok"`.
@@ -161,7 +161,7 @@ class CallMetrics(_Watch):
         self._counts: dict[str, dict[str, Any]] = {}
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
-        """The numbers so far, by class of calls.
+        """Return the numbers so far, by class of calls.
 
         Returns:
             Per class `count`, `errors` (raised, or a result that says it failed), `total_ms`, `min_ms`, `max_ms` and
@@ -184,7 +184,7 @@ class CallMetrics(_Watch):
 
 
 class AuditLog(_Watch):
-    """Keep a record of every call and of what was decided about it, denied ones included.
+    """A bundle that keeps a record of every call and of decisions about it, denied calls included.
 
     Outermost but for `CallMetrics`: priority 1. A failing sink is logged and harms nobody.
 
@@ -218,7 +218,7 @@ class AuditLog(_Watch):
 
     @property
     def records(self) -> list[AuditRecord]:
-        """The newest records, oldest first."""
+        """Return the newest records, oldest first."""
         return list(self._records)
 
     async def _note(self, record: AuditRecord) -> None:

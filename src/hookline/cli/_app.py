@@ -1,4 +1,4 @@
-"""What the `hookline` command understands."""
+"""The `hookline` command: its options, and the commands `demo` and `trace`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hookline.cli._commands import Concurrency, Endpoint, RecordFile, Tasks, told_in_one_line
 from hookline.cli._exit_codes import MEANINGS, exit_code_of
-from hookline.cli._outputs import checked, deliver, keep, keep_otlp
+from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
+from hookline.cli._outputs import resolve_output, send_spans, write_otlp, write_recording
+from hookline.cli._terminal import report_errors
 from hookline.cli.chat import chat
 from hookline.cli.errors import TraceTargetError
-from hookline.cli.eval import Evaluation, eval_app, evaluate, found_cases, found_suite, show
+from hookline.cli.eval import Evaluation, eval_app, evaluate, find_cases, find_suite, show_evaluation
 from hookline.cli.operate import (
     approve,
     deliveries_app,
@@ -28,7 +29,7 @@ from hookline.cli.operate import (
     rotate_master_key,
     serve,
 )
-from hookline.cli.trace import Recording, Tracing, events_in, otlp_json, replay_events, show_spans
+from hookline.cli.trace import EventRecording, Tracing, load_events, otlp_json, replay_events, show_spans
 from hookline.evals.reports import check_writable, write_report
 
 __all__ = ["app"]
@@ -95,14 +96,14 @@ def demo(
 
     Exits with 1 if it does not, with 4 if spans did not arrive where they were sent.
     """
-    with told_in_one_line():
+    with report_errors():
         check_writable(report)
         tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
         evaluation = run(DEMO_SUITES, [], mocked=True, concurrency=concurrency, tracing=tracing)
         written = write_report(report, evaluation.runs, evaluation.comparison)
         console = Console(highlight=False)
-        show(console, evaluation, written)
-        arrived = deliver(console, tracing)
+        show_evaluation(console, evaluation, written)
+        arrived = send_spans(console, tracing)
         if tracing is None or not arrived:
             console.print(f"\n{VIEWER}", soft_wrap=True)
     raise typer.Exit(exit_code_of(ok=evaluation.ok, judged=evaluation.judged, arrived=arrived))
@@ -128,7 +129,7 @@ def trace(
         bool, typer.Option("--json", help="Print the spans as OTLP/JSON, and nothing else, on stdout.")
     ] = False,
 ) -> None:
-    """Show what happened in runs as a tree of spans: what was slow, what failed, what was denied, mocked or awaited.
+    """Show runs as a tree of spans: what was slow, what failed, what was denied, mocked or waited for.
 
     A recorded run is a file with one event per line, as --record writes it. No event tells of a model call or of a
     hook, so a recorded run shows neither.
@@ -136,21 +137,21 @@ def trace(
     Exits with 0 whatever became of the runs, with 2 for a wrong name or a file that cannot be read, with 4 if spans
     did not arrive where they were sent, with 1 if anything else went wrong.
     """
-    with told_in_one_line():
-        record, otlp_file = checked(record), checked(otlp_file)
+    with report_errors():
+        record, otlp_file = resolve_output(record), resolve_output(otlp_file)
         tracing = Tracing(otlp_endpoint, content=content, hook_spans=hooks)
-        kept = Recording() if record is not None else None
+        kept = EventRecording() if record is not None else None
         suite = target.startswith("agentdojo:")
         if not suite and (task or hooks or kept):
             raise TraceTargetError(target, "--task, --hooks and --record are for runs, not for recorded ones")
         titles: dict[str, str] = {}
         try:
             if suite:
-                tasks = task or found_suite(target).select()[:1]
+                tasks = task or find_suite(target).select()[:1]
                 evaluation = run([target], tasks, mocked=False, concurrency=concurrency, tracing=tracing, kept=kept)
                 titles = {each.operation_id: each.name for each in evaluation.runs[0].results}
             else:
-                replay_events(tracing.hooks, events_in(target))
+                replay_events(tracing.hooks, load_events(target))
         finally:  # after Ctrl-C too: what a run hung in is what one wants to see then
             tracing.hooks.close()
             if tracing.spans:
@@ -160,9 +161,9 @@ def trace(
         console = Console(highlight=False, stderr=as_json)
         if not suite and not as_json:
             console.print("A recorded run shows no model calls: no event tells of them.", style="dim")
-        keep_otlp(console, tracing, otlp_file)
-        keep(console, kept, record)
-        arrived = deliver(console, tracing)
+        write_otlp(console, tracing, otlp_file)
+        write_recording(console, kept, record)
+        arrived = send_spans(console, tracing)
     raise typer.Exit(exit_code_of(ok=True, arrived=arrived))
 
 
@@ -181,13 +182,13 @@ def run(
     mocked: bool,
     concurrency: int,
     tracing: Tracing | None = None,
-    kept: Recording | None = None,
+    kept: EventRecording | None = None,
 ) -> Evaluation:
     """Load suites and run their tasks, with a progress bar on stderr where that is a terminal."""
     return evaluate(
         Console(stderr=True),
         list(targets),
-        found_cases(targets, tasks),
+        find_cases(targets, tasks),
         mocked=mocked,
         concurrency=concurrency,
         hooks=[tracing.hooks] if tracing is not None else [],

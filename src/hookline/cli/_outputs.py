@@ -1,4 +1,4 @@
-"""What a command leaves behind beside what it prints: files, and spans that it sends."""
+"""Write the files and send the spans that a command was asked for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from hookline.cli._terminal import print_path
 from hookline.cli.errors import OutputFileError, without_password
-from hookline.cli.trace import PROJECT, Recording, Tracing, otlp_json, send
+from hookline.cli.trace import PROJECT, EventRecording, Tracing, otlp_json, send
 from hookline.evals import agentevals_messages, canonical, write_inspect_log
 from hookline.evals.errors import ReportError
 from hookline.evals.reports import check_writable, save_run, write_junit, write_report
@@ -20,11 +21,11 @@ from hookline.evals.trajectories import write_events
 if TYPE_CHECKING:
     from hookline.cli.eval import Evaluation
 
-__all__ = ["Files", "checked", "deliver", "keep", "keep_otlp"]
+__all__ = ["OutputFiles", "resolve_output", "send_spans", "write_otlp", "write_recording"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Files:
+class OutputFiles:
     """The files that an evaluation was asked to write.
 
     Attributes:
@@ -42,14 +43,14 @@ class Files:
     messages: Path | None
 
     @classmethod
-    def checked(cls, *, report: Path | None, **others: Path | None) -> Files:
-        """The files with absolute paths, if all of them can be written.
+    def resolve(cls, *, report: Path | None, **others: Path | None) -> OutputFiles:
+        """Return the files with absolute paths, if all of them can be written.
 
         Raises:
             ReportError: If one cannot.
         """
         target = None if report is None else check_writable(report)
-        found = {name: checked(path) for name, path in others.items()}
+        found = {name: resolve_output(path) for name, path in others.items()}
         log = found.get("inspect")
         if log is not None and log.suffix != ".json":
             raise OutputFileError(str(log), "Inspect knows a log in JSON by its ending, which is .json")
@@ -61,7 +62,7 @@ class Files:
         return any((self.report, self.junit, self.save, self.inspect, self.messages))
 
     def write(self, evaluation: Evaluation) -> None:
-        """Write them. Of two runs, the first one is saved and exported.
+        """Write the files. Of two runs, the first one is saved and exported.
 
         Raises:
             ReportError: If one cannot be written.
@@ -77,19 +78,19 @@ class Files:
             write_inspect_log(self.inspect, runs[0])
         if self.messages is not None:
             lists = {result.name: agentevals_messages(result.trajectory) for result in runs[0].results}
-            _write(self.messages, canonical(lists, indent=1, sort_keys=False))
+            _write_text(self.messages, canonical(lists, indent=1, sort_keys=False))
 
-    def tell(self, console: Console, *, report: bool = False) -> None:
-        """Say where they are; the report only if asked to."""
+    def print_paths(self, console: Console, *, report: bool = False) -> None:
+        """Print where the files are; the report only if asked to."""
         named = {"Report": self.report if report else None, "JUnit": self.junit, "Saved run": self.save}
         named |= {"Inspect log": self.inspect, "Messages": self.messages}
         for name, path in named.items():
             if path is not None:
-                console.print(f"{name}: {escape(str(path))}", soft_wrap=True)
+                print_path(console, name, path)
 
 
-def checked(path: Path | None) -> Path | None:
-    """The absolute path of a file that is asked for, if it can be written.
+def resolve_output(path: Path | None) -> Path | None:
+    """Return the absolute path of a file to write, if it can be written.
 
     Raises:
         OutputFileError: If it cannot.
@@ -100,7 +101,7 @@ def checked(path: Path | None) -> Path | None:
         raise OutputFileError(error.path, error.reason) from None
 
 
-def keep(console: Console, recording: Recording | None, path: Path | None) -> None:
+def write_recording(console: Console, recording: EventRecording | None, path: Path | None) -> None:
     """Write the events of a recording, if they are asked for.
 
     Raises:
@@ -108,10 +109,10 @@ def keep(console: Console, recording: Recording | None, path: Path | None) -> No
     """
     if recording is not None and path is not None:
         write_events(path, recording.events)
-        console.print(f"Recorded run: {escape(str(path))}", soft_wrap=True)
+        print_path(console, "Recorded run", path)
 
 
-def keep_otlp(console: Console, tracing: Tracing, path: Path | None) -> None:
+def write_otlp(console: Console, tracing: Tracing, path: Path | None) -> None:
     """Write spans as OTLP/JSON, if they are asked for.
 
     Raises:
@@ -119,32 +120,32 @@ def keep_otlp(console: Console, tracing: Tracing, path: Path | None) -> None:
     """
     if path is None:
         return
-    _write(path, otlp_json(tracing.spans))
-    console.print(f"OTLP/JSON: {escape(str(path))}", soft_wrap=True)
+    _write_text(path, otlp_json(tracing.spans))
+    print_path(console, "OTLP/JSON", path)
 
 
-def _write(path: Path, text: str) -> None:
+def _write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise OutputFileError(str(path), error.strerror or str(error)) from error
 
 
-def deliver(console: Console, tracing: Tracing | None) -> bool:
-    """Send spans, if they are asked for, and say what became of them.
+def send_spans(console: Console, tracing: Tracing | None) -> bool:
+    """Send spans, if that is asked for, and print how many arrived.
 
     Returns:
         Whether all of them arrived.
     """
     if tracing is None or tracing.url is None:
         return True
-    told = send(tracing.spans, tracing.url)
+    report = send(tracing.spans, tracing.url)
     url = without_password(tracing.url)
-    if told.sent:
+    if report.sent:
         base = url.removesuffix("/v1/traces")
-        console.print(f"Sent {told.sent:,} spans to {escape(url)}", soft_wrap=True)
+        console.print(f"Sent {report.sent:,} spans to {escape(url)}", soft_wrap=True)
         console.print(f"Phoenix shows them at {escape(base)}, in the project {PROJECT}.", soft_wrap=True)
-    if told.lost:
-        of = f"{told.lost:,} of {told.sent + told.lost:,} spans were lost on the way to {url}"
-        typer.echo(f"hookline: {of}: {without_password(told.reason) or 'no reason was given'}", err=True)
-    return not told.lost
+    if report.lost:
+        of = f"{report.lost:,} of {report.sent + report.lost:,} spans were lost on the way to {url}"
+        typer.echo(f"hookline: {of}: {without_password(report.reason) or 'no reason was given'}", err=True)
+    return not report.lost

@@ -1,21 +1,21 @@
-"""Errors of commands: what they refuse before they run anything, and what ends one.
+"""Every error of the command line's own: arguments that cannot be used, and work that cannot be done.
 
 ```
 HooklineError
 ├── EndpointError (ValueError)          not a URL that spans can be sent to
-├── OutputFileError (ReportError)       what was asked for cannot be written there
-├── TraceTargetError (ValueError)       there is nothing there to trace
-├── TracingDisabledError                the environment forbids tracing
-├── ChatArgumentError (ValueError)      an argument that names nothing that can be used
-├── ChatStartError                      a tool source, a phase hook or the model does not let a chat begin
+├── OutputFileError (ReportError)       a file cannot be written
+├── TraceTargetError (ValueError)       a target has no spans to show
+├── TracingDisabledError                the environment turns tracing off
+├── ChatArgumentError (ValueError)      an argument names nothing that can be used
+├── ChatStartError                      a tool source, a phase hook or the model fails at the start of a chat
 ├── AgentExitError                      code of the agent tried to end the program
-├── StoreMissingError                   there is no such file
-├── NotAStoreError                      there is something else than a store
+├── StoreMissingError                   the store does not exist
+├── NotAStoreError                      the file is not a store
 ├── NotWaitingError (OperationError)    the operation does not wait for a person
-├── NothingDoneError                    deliveries that cannot be tried again
+├── NothingDoneError                    deliveries cannot be tried again
 ├── UnknownKeyError (LookupError)       there is no such key
 ├── UnknownSecretError (LookupError)    there is no such signing secret
-└── InputFileError (ValueError)         a file that holds no definitions
+└── InputFileError (ValueError)         a file has no definitions
 ```
 """
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 
-from hookline.errors import HooklineError, OperationError
+from hookline.errors import HooklineError, OperationError, define_error
 from hookline.evals.errors import ReportError
 
 __all__ = [
@@ -45,88 +45,83 @@ __all__ = [
 ]
 
 
+@define_error()
 class EndpointError(HooklineError, ValueError):
     """An OTLP endpoint is not a URL that spans can be sent to.
 
     Attributes:
-        endpoint: What was given.
+        endpoint: The endpoint as it was given.
     """
 
-    def __init__(self, endpoint: str) -> None:
-        super().__init__(endpoint)
-        self.endpoint = endpoint
+    endpoint: str
 
     def __str__(self) -> str:
         return f"{without_password(self.endpoint)!r} is no OTLP/HTTP endpoint. One is a URL, such as http://127.0.0.1:6006."
 
 
+@define_error("Nothing can be written to {path}: {reason}. Name a file in a folder that exists.")
 class OutputFileError(ReportError):
-    """Another file than a report that was asked for cannot be written."""
-
-    def __str__(self) -> str:
-        return f"Nothing can be written to {self.path}: {self.reason}. Name a file in a folder that exists."
+    """A file other than a report cannot be written."""
 
 
+@define_error("{target} cannot be traced: {reason}.")
 class TraceTargetError(HooklineError, ValueError):
-    """What was to be traced gives no trace.
+    """A target of `hookline trace` has no spans to show.
 
     Attributes:
-        target: What was given.
-        reason: Why not.
+        target: The target as it was given.
+        reason: Why there are none.
     """
 
-    def __init__(self, target: str, reason: str) -> None:
-        super().__init__(target, reason)
-        self.target, self.reason = target, reason
-
-    def __str__(self) -> str:
-        return f"{self.target} cannot be traced: {self.reason}."
+    target: str
+    reason: str
 
 
+@define_error("Nothing can be traced while OTEL_SDK_DISABLED is set in the environment. Unset it.")
 class TracingDisabledError(HooklineError):
     """Spans are asked for, and the environment turns OpenTelemetry's SDK off."""
 
-    def __str__(self) -> str:
-        return "Nothing can be traced while OTEL_SDK_DISABLED is set in the environment. Unset it."
-
 
 def without_password(text: str) -> str:
-    """Text about a URL, as others may see it."""
+    """Return a text without the user and password of URLs in it."""
     return re.sub(r"//[^/@\s]*@", "//", text)
 
 
+@define_error()
 class ChatArgumentError(HooklineError, ValueError):
     """An argument of `hookline chat` names nothing that can be used.
 
     Attributes:
-        argument: Which one, as it is written.
+        argument: The argument as it was written.
         problem: What is wrong with it, and how to fix it.
     """
 
-    def __init__(self, argument: str, problem: str) -> None:
-        super().__init__(argument, problem)
-        self.argument, self.problem = argument, problem
+    argument: str
+    problem: str
 
     def __str__(self) -> str:
         return f"{self.argument} cannot be used: {self.problem.rstrip('.')}."
 
 
+@define_error()
 class ChatStartError(HooklineError):
-    """A chat did not begin, because something that belongs to its agent failed.
+    """A chat could not begin, because a part of its agent failed.
 
     Attributes:
         agent_id: The agent.
         problem: What happened.
     """
 
-    def __init__(self, agent_id: str, problem: str) -> None:
-        super().__init__(agent_id, problem)
-        self.agent_id, self.problem = agent_id, problem
+    agent_id: str
+    problem: str
 
     def __str__(self) -> str:
         return f"The chat with {self.agent_id!r} cannot begin: {self.problem.rstrip('.')}."
 
 
+@define_error(
+    "Code of the agent raised {exception}, which ends the chat. Raise an Exception there: the model is told of it."
+)
 class AgentExitError(HooklineError):
     """A tool or another part of an agent tried to end the program that it runs in.
 
@@ -134,125 +129,92 @@ class AgentExitError(HooklineError):
         exception: What it raised, such as `"SystemExit: 2"`.
     """
 
-    def __init__(self, exception: str) -> None:
-        super().__init__(exception)
-        self.exception = exception
-
-    def __str__(self) -> str:
-        return (
-            f"Code of the agent raised {self.exception}, which ends the chat. Raise an Exception there: the model is "
-            "told of it."
-        )
+    exception: str
 
 
+@define_error(
+    "There is no store {store}; name the one that your agents use by --store or HOOKLINE_STORE. `hookline serve` "
+    "makes a new one."
+)
 class StoreMissingError(HooklineError):
-    """There is no store to look into.
+    """The store that a command should read does not exist.
 
     Attributes:
-        store: Where it was looked for, without a password.
+        store: Its address, without the password.
     """
 
-    def __init__(self, store: str) -> None:
-        super().__init__(store)
-        self.store = store
-
-    def __str__(self) -> str:
-        return (
-            f"There is no store {self.store}; name the one that your agents use by --store or HOOKLINE_STORE. "
-            "`hookline serve` makes a new one."
-        )
+    store: str
 
 
+@define_error(
+    "{store} is no store: there is something else than an SQLite database. Name the one that your agents use by "
+    "--store or HOOKLINE_STORE."
+)
 class NotAStoreError(HooklineError):
-    """What a store was named is something else.
+    """The file that was given as a store is something else.
 
     Attributes:
-        store: Where it was looked for.
+        store: Its path.
     """
 
-    def __init__(self, store: str) -> None:
-        super().__init__(store)
-        self.store = store
-
-    def __str__(self) -> str:
-        return (
-            f"{self.store} is no store: there is something else than an SQLite database. "
-            "Name the one that your agents use by --store or HOOKLINE_STORE."
-        )
+    store: str
 
 
+@define_error("Operation {operation_id!r} does not wait for a person; its status is {status!r}.")
 class NotWaitingError(OperationError):
-    """A person wants to decide, and the operation does not wait for that.
+    """A person decides about an operation that does not wait for a decision.
 
     Attributes:
-        status: What it does instead, or why it ended.
+        status: The status of the operation.
     """
 
-    def __init__(self, operation_id: str, status: str) -> None:
-        super().__init__(operation_id)
-        self.args = (operation_id, status)
-        self.status = status
-
-    def __str__(self) -> str:
-        return f"Operation {self.operation_id!r} does not wait for a person; its status is {self.status!r}."
+    status: str
 
 
+@define_error()
 class NothingDoneError(HooklineError):
-    """Some deliveries are not tried again.
+    """Some deliveries cannot be tried again.
 
     Attributes:
-        reasons: Why not, each with its id.
+        reasons: The reason for each, with its id.
     """
 
-    def __init__(self, reasons: list[str]) -> None:
-        super().__init__(reasons)
-        self.reasons = reasons
+    reasons: list[str]
 
     def __str__(self) -> str:
         return f"Not tried again: {'; '.join(self.reasons)}."
 
 
+@define_error("There is no API key {id!r}; `hookline keys list` shows the ids.")
 class UnknownKeyError(HooklineError, LookupError):
     """There is no such API key, or it is another tenant's.
 
     Attributes:
-        id: What was asked for.
+        id: The id that was given.
     """
 
-    def __init__(self, id: str) -> None:  # noqa: A002
-        super().__init__(id)
-        self.id = id
-
-    def __str__(self) -> str:
-        return f"There is no API key {self.id!r}; `hookline keys list` shows the ids."
+    id: str
 
 
+@define_error("There is no signing secret {id!r}; `hookline endpoints list` shows the ids.")
 class UnknownSecretError(HooklineError, LookupError):
     """There is no such signing secret, or it is another tenant's.
 
     Attributes:
-        id: What was asked for.
+        id: The id that was given.
     """
 
-    def __init__(self, id: str) -> None:  # noqa: A002
-        super().__init__(id)
-        self.id = id
-
-    def __str__(self) -> str:
-        return f"There is no signing secret {self.id!r}; `hookline endpoints list` shows the ids."
+    id: str
 
 
+@define_error("{file}: {problem}")
 class InputFileError(HooklineError, ValueError):
-    """A file, or what came on stdin, is not what a command reads.
+    """A file, or stdin, does not have the content that a command reads.
 
     Attributes:
-        file: Which.
+        file: The name of the file, or `stdin`.
         problem: What is wrong with it.
     """
 
-    def __init__(self, file: str, problem: str) -> None:
-        super().__init__(file, problem)
-        self.file, self.problem = file, problem
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.problem}"
+    file: str
+    problem: str

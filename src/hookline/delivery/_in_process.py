@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline._deadlines import runs_on_asyncio
 from hookline.delivery._addresses import AddressGuard
 from hookline.delivery._control_answers import check_answer
@@ -192,9 +192,9 @@ class LocalFunctions:
         """
         printable = isinstance(name, str) and name.isascii() and name.isprintable() and " " not in name
         if not printable or not name or urlsplit(f"local://{name}").netloc != name:
-            raise HookUsageError(f"`serve` takes a name as it stands in local://name; got {shown(name)}.")
+            raise HookUsageError(f"`serve` takes a name as it stands in local://name; got {quote(name)}.")
         if not callable(handler):
-            raise HookUsageError(f"`serve` takes an async function of an envelope; got {shown(handler)}.")
+            raise HookUsageError(f"`serve` takes an async function of an envelope; got {quote(handler)}.")
         if name in self._served:
             raise HookUsageError(f"local://{name} is served already; a name has one function at a time.")
         self._served[name] = handler

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from hookline.errors import HooklineError, MissingExtraError
+from hookline.errors import HooklineError, MissingExtraError, define_error
 
 __all__ = ["MASTER_KEY", "MasterKeyError", "MasterKeys"]
 
@@ -22,6 +22,7 @@ URL_SAFE = str.maketrans("-_", "+/")
 FORMAT_HINT = "a master key is 32 random bytes in base64, as `openssl rand -base64 32` gives them"
 
 
+@define_error("The signing secrets of endpoints cannot be used: {problem}.")
 class MasterKeyError(HooklineError):
     """Secrets of endpoints cannot be encrypted or decrypted in this process. Deliveries wait; none is sent unsigned.
 
@@ -29,12 +30,7 @@ class MasterKeyError(HooklineError):
         problem: What is wrong, and how to fix it; never a key.
     """
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return f"The signing secrets of endpoints cannot be used: {self.problem}."
+    problem: str
 
 
 class MasterKeys:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from hookline.errors import HooklineError, HookUsageError, MissingExtraError
+from hookline.errors import HooklineError, HookUsageError, MissingExtraError, define_error
 
 __all__ = [
     "ANSWER_PREFIX",
@@ -36,6 +36,7 @@ logger = logging.getLogger("hookline")
 ENVIRONMENT_KEY = "HOOKLINE_WEBHOOK_KEY"
 
 
+@define_error("{where}: {problem}")
 class WebhookKeyError(HooklineError, ValueError):
     """A signing key cannot be used.
 
@@ -44,12 +45,8 @@ class WebhookKeyError(HooklineError, ValueError):
         problem: What is wrong, and how to fix it.
     """
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(where, problem)
-        self.where, self.problem = where, problem
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.problem}"
+    where: str
+    problem: str
 
 
 class _Key(Protocol):
@@ -292,6 +289,7 @@ LONGEST_SIGNATURES = 4096
 """Longest `webhook-signature`, in characters: about forty signatures. Each costs work to check."""
 
 
+@define_error("Not a delivery with a valid signature: {reason}.")
 class WebhookVerificationError(HooklineError, ValueError):
     """A request has no valid, recent signature by one of the keys.
 
@@ -299,12 +297,7 @@ class WebhookVerificationError(HooklineError, ValueError):
         reason: What is wrong with the request; safe to show to its sender.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"Not a delivery with a valid signature: {self.reason}."
+    reason: str
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):

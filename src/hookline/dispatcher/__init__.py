@@ -1,9 +1,9 @@
-"""Who is called, for which operation; and what a lane is."""
+"""Call the observers of each operation; queue events for async ones in lanes."""
 
 from hookline.dispatcher._dispatcher import DrainReport, HookDispatcher, Registration
 from hookline.dispatcher._webhooks import RequiredDeliveries as RequiredDeliveries
-from hookline.dispatcher._webhooks import carried as carried
 from hookline.dispatcher._webhooks import has_webhooks as has_webhooks
-from hookline.dispatcher._webhooks import local as local
+from hookline.dispatcher._webhooks import hooks_of_this_process as hooks_of_this_process
+from hookline.dispatcher._webhooks import with_delivering_observers as with_delivering_observers
 
 __all__ = ["DrainReport", "HookDispatcher", "Registration"]

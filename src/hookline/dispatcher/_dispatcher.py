@@ -1,6 +1,6 @@
-"""Who is called, for which operation; and what a lane is.
+"""Call the observers of each operation: registration, the tables of handlers, dispatch.
 
-One table per event class, operation → ONE callable, compiled when the bundle is first registered. An operation that
+One table per event class, operation → ONE callable, plan_of when the bundle is first registered. An operation that
 shares a bundle costs a few dict entries and no object of its own. A lane exists only while something is queued in it.
 """
 
@@ -15,11 +15,11 @@ from typing import Any, Self
 import anyio
 import msgspec
 
-from hookline._checks import check_timeout
+from hookline._checks import check_timeout, quote
 from hookline._deadlines import Bounded
 from hookline.calls import ToolResult
 from hookline.dispatcher._lanes import LaneHost
-from hookline.dispatcher._webhooks import LazyDelivery, carried, has_webhooks
+from hookline.dispatcher._webhooks import LazyDelivery, has_webhooks, with_delivering_observers
 from hookline.errors import HookDefinitionError, HookUsageError
 from hookline.events import EVENTS, BeforeToolCall, Event, HookType
 from hookline.execution import (
@@ -43,29 +43,31 @@ __all__ = [
     "DrainReport",
     "Entry",
     "HookDispatcher",
+    "Notify",
     "Plan",
     "Registration",
-    "Run",
     "compile_batch",
-    "compiled",
-    "merged",
-    "undispatchable",
+    "merge_entries",
+    "plan_of",
+    "undispatchable_error",
 ]
 
-Run = Callable[[Event, Any], None]
-"""Tells the observers of one event: `(event, dispatcher) -> None`. Does not know a dispatcher until it is called."""
+Notify = Callable[[Event, Any], None]
+"""Calls or queues the observers of one event: `(event, dispatcher) -> None`. It is shared by all dispatchers."""
 
-Queue = tuple[object, tuple[Observer, ...], Run]
+Queue = tuple[object, tuple[Observer, ...], Notify]
 """A lane, its observers of one event, and what queues the event for them."""
 
-Entry = tuple[Callable[[Any], object] | None, Run, Observer | None, tuple[tuple[Queue, ...], tuple[Run, ...]]]
-"""What a dispatcher's table holds: the run and, where that is one plain handler for every event, that handler itself
-and whose it is, so that the commonest case costs one frame less; last what the run is made of: queues, and plain
-observers."""
+Entry = tuple[Callable[[Any], object] | None, Notify, Observer | None, tuple[tuple[Queue, ...], tuple[Notify, ...]]]
+"""One entry of a dispatcher's table.
+
+Its parts: the handler, if one plain handler gets every event, so that the commonest case costs one frame less; what
+notifies all observers; the observer of that handler; what was merged, as queues and plain observers.
+"""
 
 
 class Plan:
-    """One bundle (or the plain hooks of one call) compiled: per event class, what to run."""
+    """One bundle (or the plain hooks of one call) plan_of: per event class, what to run."""
 
     __slots__ = ("askable", "entries", "events", "left_out")
 
@@ -84,24 +86,24 @@ class Plan:
 
 
 def compile_batch(batch: Sequence[AnyHook]) -> tuple[Plan, ...]:
-    """The plans of one `register` call."""
+    """Compile the hooks of one `register` call."""
     bundles = [entry for entry in batch if isinstance(entry, Hooks)]
     if len(bundles) == len(batch) == len(set(bundles)):
-        return tuple(compiled(entry) for entry in bundles)
+        return tuple(plan_of(entry) for entry in bundles)
     lane = object()
-    left_out = tuple(hook_id for entry in batch for hook_id in _left_out(entry))
-    return (Plan((section for entry in batch for section in _sections(entry, lane)), left_out),)
+    left_out = tuple(hook_id for entry in batch for hook_id in _interceptor_ids(entry))
+    return (Plan((section for entry in batch for section in _observers_of(entry, lane)), left_out),)
 
 
-def compiled(bundle: Hooks) -> Plan:
-    """The plan of a bundle, which all operations with this bundle share."""
+def plan_of(bundle: Hooks) -> Plan:
+    """Return the plan of a bundle, which all operations with this bundle share."""
     plan: Plan | None = bundle._compiled
     if plan is None:
-        plan = bundle._compiled = Plan(_sections(bundle, bundle.lane), _left_out(bundle))
+        plan = bundle._compiled = Plan(_observers_of(bundle, bundle.lane), _interceptor_ids(bundle))
     return plan
 
 
-def _sections(entry: AnyHook, lane: object) -> list[tuple[tuple[Observer, type[Event]], object]]:
+def _observers_of(entry: AnyHook, lane: object) -> list[tuple[tuple[Observer, type[Event]], object]]:
     if isinstance(entry, Hook):
         return [((compile_observer(entry, entry.tenant_id), entry.event), lane)]
     if not isinstance(entry, Hooks):
@@ -112,7 +114,7 @@ def _sections(entry: AnyHook, lane: object) -> list[tuple[tuple[Observer, type[E
     ]
 
 
-def _left_out(entry: AnyHook) -> tuple[str, ...]:
+def _interceptor_ids(entry: AnyHook) -> tuple[str, ...]:
     if isinstance(entry, Hooks):
         return tuple(hook.id for hook in entry.interceptors)
     return (entry.id,) if isinstance(entry, Interceptor) else ()
@@ -123,20 +125,20 @@ def _compile_entry(entries: list[tuple[Observer, object]]) -> Entry:
     for observer, lane in entries:
         if observer.is_async:
             lanes.setdefault(id(lane), (lane, []))[1].append(observer)
-    queues = tuple(_queue(lane, tuple(observers)) for lane, observers in lanes.values())
+    queues = tuple(_queue_of(lane, tuple(observers)) for lane, observers in lanes.values())
     plain = [observer for observer, _ in entries if not observer.is_async]
     inline = (compile_inline(plain),) if plain else ()
-    run = _in_turn(queues, inline)
+    run = _notify_in_turn(queues, inline)
     if not queues and len(plain) == 1 and plain[0].matches is None:
         return plain[0].handler, run, plain[0], (queues, inline)
     return None, run, None, (queues, inline)
 
 
-def _queue(lane: object, observers: tuple[Observer, ...]) -> Queue:
+def _queue_of(lane: object, observers: tuple[Observer, ...]) -> Queue:
     return lane, observers, _compile_queue(lane, observers)
 
 
-def _compile_queue(lane: object, observers: tuple[Observer, ...]) -> Run:
+def _compile_queue(lane: object, observers: tuple[Observer, ...]) -> Notify:
     if all(observer.matches is None for observer in observers):
 
         def queue(event: Event, dispatcher: Any) -> None:
@@ -152,24 +154,24 @@ def _compile_queue(lane: object, observers: tuple[Observer, ...]) -> Run:
     return queue_matching
 
 
-def merged(entries: Sequence[Entry]) -> Entry:
-    """One entry for some that were registered one after the other; one queue for each lane."""
+def merge_entries(entries: Sequence[Entry]) -> Entry:
+    """Merge entries that were registered one after the other into one, with one queue for each lane."""
     if len(entries) == 1:
         return entries[0]
     queues: dict[int, Queue] = {}
-    inline: list[Run] = []
+    inline: list[Notify] = []
     for _, _, _, (theirs, plain) in entries:
         for queue in theirs:
             lane, observers, _ = queue
             present = queues.get(id(lane))
-            queues[id(lane)] = queue if present is None else _queue(lane, present[1] + observers)
+            queues[id(lane)] = queue if present is None else _queue_of(lane, present[1] + observers)
         inline += plain
     parts = tuple(queues.values()), tuple(inline)
-    return None, _in_turn(*parts), None, parts
+    return None, _notify_in_turn(*parts), None, parts
 
 
-def _in_turn(queues: tuple[Queue, ...], inline: tuple[Run, ...]) -> Run:
-    """Queues first: what a plain observer dispatches or sets in its turn comes after the event that it saw."""
+def _notify_in_turn(queues: tuple[Queue, ...], inline: tuple[Notify, ...]) -> Notify:
+    """Notify queues first: what a plain observer dispatches or sets in its turn comes after the event that it saw."""
     runs = (*(queue for _, _, queue in queues), *inline)
     if len(runs) == 1:
         return runs[0]
@@ -182,7 +184,7 @@ def _in_turn(queues: tuple[Queue, ...], inline: tuple[Run, ...]) -> Run:
 
 
 class ClosedTable:
-    """Stands in for every table of a dispatcher that is not open."""
+    """Stands for every table of a dispatcher that is not open, and raises."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -199,17 +201,17 @@ NOT_ENTERED = ClosedTable("has not been entered")
 LEFT = ClosedTable("has been left")
 
 
-def undispatchable(event: object) -> HookUsageError:
-    """Why something cannot be dispatched."""
+def undispatchable_error(event: object) -> HookUsageError:
+    """Return the exception for something that cannot be dispatched."""
     if isinstance(event, BeforeToolCall):
         return HookUsageError(
             "BeforeToolCall may be answered, so it is awaited: use `await dispatcher.dispatch_before_tool_call(event)`."
         )
-    return HookUsageError(f"Only the sixteen events of hookline.events can be dispatched; got {event!r}.")
+    return HookUsageError(f"Only the sixteen events of hookline.events can be dispatched; got {quote(event)}.")
 
 
 class DrainReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of an operation's queued events: one count per event and lane, since the operation was registered.
+    """Counts of the queued events of an operation, one per event and lane, since the operation was registered.
 
     Attributes:
         delivered: Events whose handlers ran to their end, well or badly.
@@ -221,13 +223,13 @@ class DrainReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Registration(msgspec.Struct, eq=False, gc=False):
-    """What one `register` call added to an operation; `remove` takes it back.
+    """The hooks that one `register` call added to an operation; `remove` takes them back.
 
     Attributes:
         operation_id: The operation.
     """
 
-    # It is also what the dispatcher keeps of the operation. Not seen by the garbage collector: the cycle through the
+    # The dispatcher keeps it for the operation, too. It is not tracked by the garbage collector: the cycle through the
     # dispatcher ends when the operation or the dispatcher does.
     _dispatcher: HookDispatcher
     operation_id: str
@@ -235,7 +237,7 @@ class Registration(msgspec.Struct, eq=False, gc=False):
     _others: tuple[Plan, ...] = ()
 
     def plans(self) -> tuple[Plan, ...]:
-        """What these hooks were compiled to."""
+        """Return the compiled hooks."""
         return self._others if self._plan is None else (self._plan,)
 
     def remove(self) -> None:
@@ -327,7 +329,7 @@ class HookDispatcher:
 
     @property
     def delivery(self) -> Delivery:
-        """What carries the events of hooks with a `webhook`."""
+        """The delivery that takes the events of hooks with a `webhook`."""
         return self._carrier.delivery
 
     @property
@@ -353,12 +355,12 @@ class HookDispatcher:
             raise HookUsageError(f"An operation id is a non-empty string; got {operation_id!r}.")
         plan: Plan | None = None
         if hooks.__class__ is list and len(hooks) == 1 and (only := hooks[0]).__class__ is Hooks:
-            plan = only._compiled or compiled(only)
+            plan = only._compiled or plan_of(only)
             registration = Registration(self, operation_id, plan)
         else:
             batch = hook_batch(hooks)
             if has_webhooks(batch):
-                batch = carried(batch, self.delivery)
+                batch = with_delivering_observers(batch, self.delivery)
             registration = Registration(self, operation_id, None, compile_batch(batch))
         operations = self._registered
         before = operations.get(operation_id)
@@ -414,11 +416,11 @@ class HookDispatcher:
         return DrainReport(delivered=delivered, dropped=dropped)
 
     def lane_lengths(self) -> list[int]:
-        """How many events wait in each lane that is not empty; may be called from any thread."""
+        """Return how many events wait in each lane that is not empty; may be called from any thread."""
         return self._host.lengths()
 
     def has_hooks(self, operation_id: str, event: type[Event] | HookType | None = None) -> bool:
-        """Whether anybody would be called: the cheap gate for a caller that would have to build the event first.
+        """Return whether any observer would be called: the cheap gate for a caller that has to build the event first.
 
         Args:
             operation_id: The run.
@@ -428,12 +430,12 @@ class HookDispatcher:
             return operation_id in self._gates[event]
         except (KeyError, TypeError):
             if not isinstance(event, str) or event not in EVENTS:
-                raise HookUsageError(f"{event!r} is not one of the sixteen events.") from None
+                raise HookUsageError(f"{quote(event)} is not one of the sixteen events.") from None
             self._gates[event] = self._gates[EVENTS[HookType(event)]]
             return operation_id in self._gates[event]
 
     def dispatch(self, event: Event) -> None:
-        """Tell the operation's observers what happened. Never waits; nothing of what a handler does comes back.
+        """Call the observers of the event's operation. It never waits, and nothing that a handler raises comes back.
 
         Plain handlers run before it returns, async ones are queued in the lane of their bundle.
 
@@ -444,7 +446,7 @@ class HookDispatcher:
         try:
             entry = self._find[event.__class__](event.operation_id)
         except (KeyError, AttributeError):
-            raise undispatchable(event) from None
+            raise undispatchable_error(event) from None
         if entry is None:
             return
         handler, run, observer, _ = entry
@@ -481,12 +483,12 @@ class HookDispatcher:
             raise HookUsageError(f"dispatch_before_tool_call takes a BeforeToolCall; got {type(event).__name__}.")
         askable = self._asked.get(event.operation_id)
         if askable is None:
-            return _nobody()
+            return _no_answer()
         return ask(askable, event, self._bounded, self.hook_timeout, self)
 
     @contextlib.asynccontextmanager
     async def operation(self, operation_id: str, hooks: Iterable[AnyHook] = ()) -> AsyncIterator[Registration]:
-        """An operation that is live inside of `async with`: registered on entry, unregistered and drained on exit.
+        """Keep an operation live inside of `async with`: register it on entry, unregister and drain it on exit.
 
         Args:
             operation_id: The run.
@@ -512,7 +514,7 @@ class HookDispatcher:
         for event, theirs in entries.items():
             table = self._tables[event]
             present = table.get(operation_id)
-            table[operation_id] = merged(theirs if present is None else [present, *theirs])
+            table[operation_id] = merge_entries(theirs if present is None else [present, *theirs])
         if askable:
             self._askable[operation_id] = askable
 
@@ -527,21 +529,26 @@ class HookDispatcher:
         self._host.shrink()
 
     def _left_out(self, operation_id: str) -> list[str]:
-        """Ids of the interceptors that were registered for an operation, and that nobody calls here."""
-        return [hook_id for each in self._of(operation_id) for plan in each.plans() for hook_id in plan.left_out]
+        """Return ids of the interceptors that were registered for an operation, and that a dispatcher does not call."""
+        return [
+            hook_id
+            for each in self._registrations_of(operation_id)
+            for plan in each.plans()
+            for hook_id in plan.left_out
+        ]
 
     def _forget(self, operation_id: str) -> None:
         self._askable.pop(operation_id, None)
         for table in self._tables.values():
             table.pop(operation_id, None)
 
-    def _of(self, operation_id: str) -> list[Registration]:
+    def _registrations_of(self, operation_id: str) -> list[Registration]:
         found = self._operations.get(operation_id, [])
         return found if isinstance(found, list) else [found]
 
     def _withdraw(self, registration: Registration) -> None:
         operation_id = registration.operation_id
-        present = self._of(operation_id)
+        present = self._registrations_of(operation_id)
         rest = [each for each in present if each is not registration]
         if len(rest) == len(present):
             return
@@ -570,5 +577,5 @@ _NOTHING = DrainReport(delivered=0, dropped=0)
 _DISPATCHABLE = tuple(kind for kind in EVENTS.values() if kind is not BeforeToolCall)
 
 
-async def _nobody() -> None:
-    """Nobody is to be asked."""
+async def _no_answer() -> None:
+    """Answer for an operation whose hooks nobody has to ask."""

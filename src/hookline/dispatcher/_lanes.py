@@ -18,13 +18,13 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from hookline._deadlines import Alarm, Bounded, bounded_anyio, bounded_asyncio, runs_on_asyncio
+from hookline._deadlines import Bounded, CoroutineAlarm, bounded_anyio, bounded_asyncio, runs_on_asyncio
 from hookline.events import Event
 from hookline.execution import (
     Observer,
-    blame,
     finish_queued,
     logger,
+    own_failure,
     record_dropped,
     refuse_decision,
     report,
@@ -42,7 +42,7 @@ GRACE_SECONDS = 1.0
 
 
 Queued = tuple[Event, Context, tuple[Observer, ...]]
-"""One event in a lane: in which context it was dispatched, and for whom."""
+"""One event in a lane, the context in which it was dispatched, and the observers that get it."""
 
 
 class Lane:
@@ -90,9 +90,9 @@ class Lane:
                             continue
                         except BaseException as error:
                             self.unfinished = observers[-1 - length_hint(rest) :]
-                            blame(observer, event, error)
+                            report(observer, event, own_failure(error))
                             continue
-                        alarm = alarm or Alarm()
+                        alarm = alarm or CoroutineAlarm()
                         self.unfinished = observers[-1 - length_hint(rest) :]
                         await finish_queued(observer, event, coroutine, waits_for, context, host.hook_timeout, alarm)
                         if self.cancelled:
@@ -123,14 +123,14 @@ class Lane:
             host.lane_ended(self)
 
     def refuse(self, observer: Observer, event: Event, outcome: object) -> None:
-        """Log what a handler returned, where that is a decision."""
+        """Log the return value of a handler, where that is a decision."""
         try:
             refuse_decision(outcome)
         except Exception as error:
             report(observer, event, error)
 
     def fail(self, error: BaseException) -> None:
-        """A handler's `BaseException` ends the dispatcher, unless it is only what its cancellation left behind."""
+        """End the dispatcher by a handler's `BaseException`, unless that comes of its cancellation alone."""
         rest: BaseException | None = error
         if isinstance(error, BaseExceptionGroup):
             rest = error.split(anyio.get_cancelled_exc_class())[1]
@@ -140,7 +140,7 @@ class Lane:
             self.host.crash(rest)
 
     async def work_in_scope(self, scope: anyio.CancelScope) -> None:
-        """As `work`, for backends whose tasks are cancelled through a scope."""
+        """Do the work of the lane on a backend whose tasks are cancelled through a scope."""
         self.task_id = anyio.get_current_task().id
         with scope:
             await self.work()
@@ -171,20 +171,20 @@ class Lane:
             self.task.cancel()
 
     def is_current(self) -> bool:
-        """Whether the caller runs inside of this lane."""
+        """Return whether the caller runs inside of this lane."""
         if isinstance(self.task, asyncio.Task):
             return asyncio.current_task() is self.task
         return anyio.get_current_task().id == self.task_id
 
     def is_running(self) -> bool:
-        """Whether an event loop runs this lane right now."""
+        """Return whether an event loop runs this lane right now."""
         try:
             return self.is_current()
         except RuntimeError:  # no event loop runs
             return False
 
     async def wait(self) -> None:
-        """Until the lane has ended."""
+        """Wait until the lane has ended."""
         if self.ended is True:
             return
         if self.ended is False:
@@ -192,7 +192,7 @@ class Lane:
         await self.ended.wait()
 
     def end(self) -> None:
-        """Wake whoever waits."""
+        """Mark the lane as ended, and wake those who wait for it."""
         waiting, self.ended = self.ended, True
         if waiting is not False and waiting is not True:
             waiting.set()
@@ -216,7 +216,7 @@ class LaneHost:
         self._task: asyncio.Task[Any] | None = None
 
     async def open(self) -> None:
-        """Become able to start lanes."""
+        """Prepare to start lanes, in the present task."""
         if self.stepwise:
             self._task = asyncio.current_task()
             self._loop = asyncio.get_running_loop()
@@ -240,7 +240,7 @@ class LaneHost:
         lane.queue.append(item)
 
     def lengths(self) -> list[int]:
-        """How many events wait in each lane; a copy, so that other threads may ask."""
+        """Return how many events wait in each lane; a copy, so that other threads may ask."""
         return [len(lane.queue) for lane in list(self._active)]
 
     def shrink(self) -> None:

@@ -1,4 +1,4 @@
-"""Turn hooks that are given as data into handlers: a webhook that is told of events, and one that decides on calls."""
+"""Turn hooks with a webhook into handlers: an observer that delivers events, an interceptor that asks a receiver."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from hookline.webhooks import ControlAnswer, Delivery, Envelope, HookData, paylo
 __all__ = [
     "LazyDelivery",
     "RequiredDeliveries",
-    "carried",
+    "control_interceptor",
     "default_delivery",
     "has_webhooks",
-    "interceptor_of",
-    "local",
+    "hooks_of_this_process",
+    "with_delivering_observers",
 ]
 
 SPARE_SECONDS = 1.0
 """How much later than the request its hook times out, so that the delivery says what happened."""
 
 
-def interceptor_of(hook: HookData, delivery: Delivery) -> Interceptor:
-    """The interceptor that asks the receiver of a control before each tool call.
+def control_interceptor(hook: HookData, delivery: Delivery) -> Interceptor:
+    """Make the interceptor that asks the receiver of a control before each tool call.
 
     Args:
         hook: The hook; its webhook is a control.
@@ -46,7 +46,7 @@ def interceptor_of(hook: HookData, delivery: Delivery) -> Interceptor:
             hook=hook,
             operation_id=call.operation_id,
             tenant_id=call.tenant_id,
-            payload=payload_of(hook, msgspec.json.decode(encode(_event_of(call)))),
+            payload=payload_of(hook, msgspec.json.decode(encode(_before_tool_call_of(call)))),
         )
         try:
             answer = await delivery.request(envelope, timeout=hook.webhook.timeout)
@@ -68,7 +68,7 @@ def interceptor_of(hook: HookData, delivery: Delivery) -> Interceptor:
 
 
 def decision_of(hook: HookData, call: ToolCall, answer: ControlAnswer) -> ToolCall | Respond | Deny | Ask | None:
-    """What an answer means for a call.
+    """Translate the answer of a receiver into the decision about a call.
 
     Raises:
         DeliveryError: If it contradicts itself.
@@ -90,7 +90,7 @@ def decision_of(hook: HookData, call: ToolCall, answer: ControlAnswer) -> ToolCa
     return None if answer.args is None else msgspec.structs.replace(call, args=read_only(answer.args))
 
 
-def _event_of(call: ToolCall) -> BeforeToolCall:
+def _before_tool_call_of(call: ToolCall) -> BeforeToolCall:
     return BeforeToolCall(
         operation_id=call.operation_id,
         agent_id=call.agent_id,
@@ -106,11 +106,11 @@ def _event_of(call: ToolCall) -> BeforeToolCall:
 
 
 GROUP = "hookline.delivery"
-"""The group of entry points that make deliveries: functions without arguments. `default` is taken."""
+"""The group of entry points that make deliveries: functions without arguments. The one called `default` is used."""
 
 
 @cache
-def _maker() -> Callable[[], Delivery]:
+def _delivery_factory() -> Callable[[], Delivery]:
     for entry in entry_points(group=GROUP, name="default"):
         made: Callable[[], Delivery] = entry.load()
         return made
@@ -118,29 +118,29 @@ def _maker() -> Callable[[], Delivery]:
 
 
 def default_delivery() -> Delivery:
-    """A delivery of this process, configured by its environment.
+    """Make a delivery of this process, configured by its environment.
 
     Raises:
         MissingExtraError: If what it needs is not installed.
     """
-    return _maker()()
+    return _delivery_factory()()
 
 
 class LazyDelivery:
-    """The delivery of a dispatcher: the one it was given, or one of its own, made when it is first needed."""
+    """The delivery of a dispatcher: the one given to it, or one of its own, made when it is first needed."""
 
     def __init__(self, given: Delivery | None) -> None:
         self._delivery, self._own = given, given is None
 
     @property
     def delivery(self) -> Delivery:
-        """The delivery."""
+        """The delivery, made if it is the first use."""
         if self._delivery is None:
             self._delivery = default_delivery()
         return self._delivery
 
     async def aclose(self) -> None:
-        """Let go of the one that is its own."""
+        """Close the delivery, if it was made here."""
         if self._own and self._delivery is not None:
             delivery, self._delivery = self._delivery, None
             with anyio.CancelScope(shield=True):
@@ -148,19 +148,19 @@ class LazyDelivery:
 
 
 class RequiredDeliveries:
-    """The deliveries that an operation is for: how many are under way, and the first that failed."""
+    """The deliveries that an operation needs to succeed: how many are under way, and the first that failed."""
 
     def __init__(self) -> None:
         self.failure: CriticalDeliveryError | None = None
         self._under_way: dict[str, int] = {}
         self._settled = anyio.Event()
 
-    def told(self, hook: HookData) -> None:
-        """An event is on its way."""
+    def started(self, hook: HookData) -> None:
+        """Record that a delivery has started."""
         self._under_way[hook.id] = self._under_way.get(hook.id, 0) + 1
 
-    def over(self, hook: HookData, error: BaseException | None) -> None:
-        """It is there, or will never be."""
+    def finished(self, hook: HookData, error: BaseException | None) -> None:
+        """Record that a delivery has finished, with its error if it failed."""
         self._under_way[hook.id] -= 1
         if not self._under_way[hook.id]:
             del self._under_way[hook.id]
@@ -192,24 +192,26 @@ class RequiredDeliveries:
         return self.failure
 
 
-def carried(hooks: Iterable[AnyHook], delivery: Delivery, critical: RequiredDeliveries | None = None) -> list[AnyHook]:
-    """The hooks with each webhook as an observer that hands its events to the delivery, in a lane of its own.
+def with_delivering_observers(
+    hooks: Iterable[AnyHook], delivery: Delivery, critical: RequiredDeliveries | None = None
+) -> list[AnyHook]:
+    """Replace each hook with a webhook by an observer that hands its events to the delivery, in a lane of its own.
 
     Args:
         hooks: A checked batch.
         delivery: Takes the events.
         critical: Watches those with `fallback="none"`.
     """
-    batch = local(hooks, lambda: delivery)
+    batch = hooks_of_this_process(hooks, lambda: delivery)
     for entry in hooks:
         data = entry.data() if isinstance(entry, Hook) else None
         if data is not None and not data.webhook.control:
-            batch.append(_bundle(data, delivery, critical if data.webhook.fallback == "none" else None))
+            batch.append(_delivering_bundle(data, delivery, critical if data.webhook.fallback == "none" else None))
     return batch
 
 
-def local(hooks: Iterable[AnyHook], delivery: Callable[[], Delivery]) -> list[AnyHook]:
-    """What of the hooks runs in this process: handlers, and the interceptors that ask the receivers of controls.
+def hooks_of_this_process(hooks: Iterable[AnyHook], delivery: Callable[[], Delivery]) -> list[AnyHook]:
+    """Return the hooks that run in this process: handlers, and the interceptors that ask the receivers of controls.
 
     Args:
         hooks: A checked batch.
@@ -221,14 +223,14 @@ def local(hooks: Iterable[AnyHook], delivery: Callable[[], Delivery]) -> list[An
         if data is None:
             batch.append(entry)
         elif data.webhook.control:
-            batch.append(interceptor_of(data, delivery()))
+            batch.append(control_interceptor(data, delivery()))
         elif isinstance(entry, Hook) and entry.handler is not None:
             batch.append(msgspec.structs.replace(entry, webhook=None))
     return batch
 
 
-def _bundle(data: HookData, delivery: Delivery, critical: RequiredDeliveries | None) -> Hooks:
-    """One observer in a lane of its own, so that a slow receiver holds back nobody else."""
+def _delivering_bundle(data: HookData, delivery: Delivery, critical: RequiredDeliveries | None) -> Hooks:
+    """Make one observer in a lane of its own, so that a slow receiver holds back nobody else."""
     bundle = Hooks(data.id, tenant_id=data.tenant_id)
 
     async def deliver(event: Event) -> None:
@@ -240,11 +242,11 @@ def _bundle(data: HookData, delivery: Delivery, critical: RequiredDeliveries | N
             raise
         finally:
             if critical is not None:
-                critical.over(data, failed)
+                critical.finished(data, failed)
 
     def note(event: Event) -> None:
         assert critical is not None
-        critical.told(data)
+        critical.started(data)
 
     deliver_hook = Hook(id=data.id, type=data.type, tool=data.tool, handler=deliver, timeout=math.inf)
     bundle.observers = (deliver_hook,)
@@ -254,7 +256,7 @@ def _bundle(data: HookData, delivery: Delivery, critical: RequiredDeliveries | N
 
 
 def envelope_of(data: HookData, event: Event) -> Envelope:
-    """An event on its way to a hook."""
+    """Make the envelope of an event for a hook."""
     return Envelope(
         id=f"msg_{os.urandom(16).hex()}",
         hook=data,
@@ -265,5 +267,5 @@ def envelope_of(data: HookData, event: Event) -> Envelope:
 
 
 def has_webhooks(hooks: Sequence[AnyHook]) -> bool:
-    """Whether any of the hooks is to be delivered."""
+    """Return whether any of the hooks has a webhook."""
     return any(isinstance(entry, Hook) and entry.webhook is not None for entry in hooks)

@@ -10,6 +10,11 @@ from hookline.evals._canonical import canonical as canonical
 
 if TYPE_CHECKING:
     from hookline.evals import faults
+    from hookline.evals._waterfall import Bar as Bar
+    from hookline.evals._waterfall import BarKind as BarKind
+    from hookline.evals._waterfall import BarStatus as BarStatus
+    from hookline.evals._waterfall import Waterfall as Waterfall
+    from hookline.evals._waterfall import draw_run as draw_run
     from hookline.evals.cassettes import Cassette
     from hookline.evals.errors import (
         AnswerError,
@@ -163,6 +168,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "_waterfall": ("Bar", "BarKind", "BarStatus", "Waterfall", "draw_run"),
     "cassettes": ("Cassette",),
     "errors": (
         "AnswerError",

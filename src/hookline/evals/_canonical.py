@@ -1,4 +1,4 @@
-"""One text for equal values, whatever they hold."""
+"""Write values as canonical JSON: equal values give the same text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ONE_LINE = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def canonical(value: object, *, indent: int | None = None, sort_keys: bool = True) -> str:
-    """A value as ASCII JSON; what JSON does not know is shown as Python writes it.
+    """Write a value as ASCII JSON. Values that JSON does not know are written as their `repr`.
 
     The standard library's encoder, since models and tools also give lone surrogates and integers beyond 64 bits, which
     faster ones refuse.
@@ -28,7 +28,7 @@ def canonical(value: object, *, indent: int | None = None, sort_keys: bool = Tru
         try:
             return _ONE_LINE.encode(value)
         except TypeError:
-            pass  # there is something in it that JSON does not know
+            pass  # the value has parts that JSON does not know
     plain = msgspec.to_builtins(value, enc_hook=repr)
     separators = (",", ":") if indent is None else None
     return json.dumps(plain, sort_keys=sort_keys, indent=indent, separators=separators)

@@ -1,4 +1,6 @@
-"""Hearing of the end of operations: one connection to the signal, however many are watched at the same time.
+"""Notice the end of operations, so that what is kept of them can be dropped.
+
+There is one connection to the signal, however many operations are watched.
 
 A receiver per cassette would be called for every operation of the process; with thousands of parallel cases, each with
 a cassette of its own, that is quadratic.
@@ -12,11 +14,11 @@ from collections.abc import Callable, Collection
 from hookline.events import AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError
 from hookline.signals import operation_unregistered
 
-__all__ = ["Endings"]
+__all__ = ["OperationEndings"]
 
 
-class Endings:
-    """Notices when operations are over, so that nothing of them is kept: by `onComplete`, or by being unregistered.
+class OperationEndings:
+    """Calls a function when a watched operation has ended, by `onComplete` or because it was unregistered.
 
     An operation that waits for a person is not over.
 
@@ -34,7 +36,7 @@ class Endings:
         self._waiting: set[str] = set()
 
     def attend(self, event: BeforeToolCall | AfterToolCall | OnToolCallError) -> None:
-        """Watch for the end of an event's operation, and for that of the one which called it as a sub-agent."""
+        """Watch for the end of an event's operation, and of the operation that called it as a sub-agent."""
         self.heard = True
         if event.operation_id in self._parents:
             return
@@ -47,7 +49,7 @@ class Endings:
             _watch(parent, self._gone)
 
     def completed(self, event: OnComplete) -> None:
-        """Take note of the end of a segment."""
+        """Handle the end of a run or of one of its segments."""
         self.heard = True
         if event.reason == "waiting_for_human":
             self._waiting.add(event.operation_id)
@@ -59,7 +61,7 @@ class Endings:
         parent = self._parents.pop(operation_id, None)
         if operation_id not in self._waiting:
             self._forget(operation_id)
-        # Of a parent that runs elsewhere, or not at all, nobody will say that it has ended.
+        # There is no signal for the end of a parent that runs in another process or not at all.
         if parent is not None and parent not in live and parent not in self._waiting:
             _unwatch(parent, self._gone)
             self._parents.pop(parent, None)

@@ -1,30 +1,30 @@
-"""What evaluations raise, in one tree.
+"""The errors that evaluations raise.
 
 ```
 HooklineError
-├── AnswerError                         a rule of mocks has no answer to a call; the model is told
+├── AnswerError                         a rule of mocks has no answer to a call
 ├── CassetteError
-│   ├── CassetteFileError (ValueError)  the file is no cassette that can be used; says the line
+│   ├── CassetteFileError (ValueError)  the file cannot be used as a cassette
 │   │   └── CassetteVersionError        it has another version of the format
-│   ├── CassetteConflictError           somebody else has written the file since it was read
+│   ├── CassetteConflictError           another process has written the file since it was read
 │   └── CassetteWriteError (OSError)    the file cannot be written
-├── FaultDefinitionError (ValueError)   a fault with a value that makes no sense
-├── FaultFileError (ValueError)         a file of faults cannot be used; says the line
+├── FaultDefinitionError (ValueError)   a fault is defined with an invalid value
+├── FaultFileError (ValueError)         a file of faults cannot be used
 ├── UnrecordedOperationError (KeyError)
-│                                       nothing was seen of an operation
-├── NotOneOperationError (LookupError)  several operations were seen, or none
-├── UnseenEventError (LookupError)      no such event was seen
-├── EventWaitError (TimeoutError)       no such event came in time; says which did
-├── UnknownSuiteError (LookupError)     no such suite; says which there are
-├── UnknownTaskError (LookupError)      no such task in the suite; says which there are
+│                                       the operation was not recorded
+├── NotOneOperationError (LookupError)  several operations were recorded, or none
+├── UnseenEventError (LookupError)      the operation has no such event
+├── EventWaitError (TimeoutError)       the awaited event did not happen in time
+├── UnknownSuiteError (LookupError)     no suite has that name
+├── UnknownTaskError (LookupError)      the suite has no such task
 ├── HookUsageError
-│   └── ToolNameError                   a check is about a tool that the agent does not have
-├── SuiteFileError (ValueError)         a suite of one's own cannot be used; says the line
+│   └── ToolNameError                   a check names a tool that the agent does not have
+├── SuiteFileError (ValueError)         the file of a suite cannot be used
 ├── RunFileError (ValueError)           a saved run cannot be read or written
 ├── CassetteFolderError (ValueError)    a folder of cassettes cannot be used, or has none for a task
-├── UnknownAttackChoiceError            no such policy or injection task; says which there are
-├── ReportError (OSError)               the report cannot be written there
-├── EventFileError (ValueError)         a file of events cannot be read or written; says which line
+├── UnknownAttackChoiceError            no policy or wording of attacks has that name
+├── ReportError (OSError)               the report cannot be written
+├── EventFileError (ValueError)         a file of events cannot be read or written
 └── ToolCallError
     └── ForbiddenToolError              a real tool was about to run in a replay
 ```
@@ -35,8 +35,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from hookline._checks import shown
-from hookline.errors import HooklineError, HookUsageError, ToolCallError
+from hookline._checks import quote
+from hookline.errors import HooklineError, HookUsageError, ToolCallError, define_error
 
 __all__ = [
     "AnswerError",
@@ -64,86 +64,81 @@ __all__ = [
 ]
 
 
+@define_error()
 class UnknownSuiteError(HooklineError, LookupError):
-    """There is no suite of that name.
+    """No suite has the requested name.
 
     Attributes:
-        name: What was asked for.
-        known: The suites that there are.
+        name: The requested name.
+        known: The names of all suites.
     """
 
-    def __init__(self, name: str, known: list[str]) -> None:
-        super().__init__(name, known)
-        self.name, self.known = name, known
+    name: str
+    known: list[str]
 
     def __str__(self) -> str:
         return f"There is no suite {self.name!r}. Suites: {', '.join(self.known)}."
 
 
+@define_error()
 class UnknownTaskError(HooklineError, LookupError):
-    """A suite has no task of that name.
+    """A suite has no task of the requested name.
 
     Attributes:
         suite: The suite.
-        name: What was asked for.
-        known: The tasks that the suite has.
+        name: The requested name.
+        known: The names of the suite's tasks.
     """
 
-    def __init__(self, suite: str, name: str, known: list[str]) -> None:
-        super().__init__(suite, name, known)
-        self.suite, self.name, self.known = suite, name, known
+    suite: str
+    name: str
+    known: list[str]
 
     def __str__(self) -> str:
         return f"Suite {self.suite!r} has no task {self.name!r}. Tasks: {', '.join(self.known)}."
 
 
+@define_error("The real tool {tool!r} is forbidden in this run: no hook had answered the call.")
 class ForbiddenToolError(ToolCallError):
-    """A tool would really have run although the run was to be answered by a recording alone.
+    """A real tool was about to run in a run that must be answered without real tools.
 
     Attributes:
         tool: The tool, as `toolset/name`.
     """
 
-    def __init__(self, tool: str) -> None:
-        super().__init__(tool)
-        self.tool = tool
-
-    def __str__(self) -> str:
-        return f"The real tool {self.tool!r} is forbidden in this run: no hook had answered the call."
+    tool: str
 
 
+@define_error(
+    "The report cannot be written to {path}: {reason}. Name a file in a folder that exists and that you may write to."
+)
 class ReportError(HooklineError, OSError):
-    """A report cannot be written where it was asked for.
+    """A report cannot be written to the requested file.
 
     Attributes:
-        path: Where.
-        reason: Why not.
+        path: The file.
+        reason: The reason why not.
     """
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return (
-            f"The report cannot be written to {self.path}: {self.reason}. "
-            "Name a file in a folder that exists and that you may write to."
-        )
+    path: str
+    reason: str
 
 
+@define_error()
 class EventFileError(HooklineError, ValueError):
     """A file of events cannot be read or written.
 
     Attributes:
         path: The file.
-        what: What cannot be done with it: `"read"` or `"written"`.
-        reason: Why not.
-        line: The line that it is about, from 1; `None` where it is about the file as a whole.
+        what: The failed action: `"read"` or `"written"`.
+        reason: The reason why not.
+        line: The line of the problem, from 1; `None` if it concerns the whole file.
     """
 
-    def __init__(self, path: str, what: str, reason: str, line: int | None = None) -> None:
-        super().__init__(path, what, reason, line)
-        self.path, self.what, self.reason, self.line = path, what, reason, line
+    path: str
+    what: str
+    reason: str
+    line: int | None = None
 
     def __str__(self) -> str:
         if self.line is None:
@@ -152,30 +147,28 @@ class EventFileError(HooklineError, ValueError):
         return f"Line {self.line} of {self.path} cannot be {self.what}: {self.reason}.{hint}"
 
 
+@define_error("{reason}")
 class AnswerError(HooklineError):
-    """A rule is for a call and has no answer to it; the model is told so, and the real tool does not run.
+    """A rule matches a call but has no answer to it.
+
+    The model reads the reason as a failed result, and the real tool does not run.
 
     Attributes:
-        reason: Why it has none.
+        reason: The reason why there is none.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
+    reason: str
 
 
 class NeverMatchingRuleWarning(UserWarning):
-    """A rule was made that no call can ever match."""
+    """A rule was added that no call can ever match."""
 
 
-def checked_name(name: object) -> str:
-    """The name of a rule or of a fault, which stands in the provenance of every call that it is for.
+def check_name(name: object) -> str:
+    """Return the name of a rule or of a fault if it is text.
 
     Raises:
-        HookUsageError: If it is no text.
+        HookUsageError: If it is not text.
     """
     if not isinstance(name, str):
         raise HookUsageError(f"The name of a rule or of a fault is text; got {name!r:.100}.")
@@ -183,7 +176,7 @@ def checked_name(name: object) -> str:
 
 
 class CassetteError(HooklineError):
-    """Something is wrong with a cassette. The file that it is about is left as it is.
+    """A cassette cannot be read or saved. Its file is left unchanged.
 
     Attributes:
         path: The file.
@@ -192,18 +185,19 @@ class CassetteError(HooklineError):
     path: str
 
 
+@define_error()
 class CassetteFileError(CassetteError, ValueError):
     """A file cannot be used as a cassette.
 
     Attributes:
         path: The file.
-        problem: What is wrong with it, and how to fix it.
-        line: The line that it is about, from 1; `None` where it is about the file as a whole.
+        problem: The problem, and how to fix it.
+        line: The line of the problem, from 1; `None` if it concerns the whole file.
     """
 
-    def __init__(self, path: str, problem: str, line: int | None = None) -> None:
-        super().__init__(path, problem, line)
-        self.path, self.problem, self.line = path, problem, line
+    path: str
+    problem: str
+    line: int | None = None
 
     def __str__(self) -> str:
         where = self.path if self.line is None else f"{self.path}, line {self.line}"
@@ -211,12 +205,12 @@ class CassetteFileError(CassetteError, ValueError):
 
 
 class CassetteVersionError(CassetteFileError):
-    """A cassette has a format version that this hookline does not read.
+    """A cassette has a format version that this version of hookline does not read.
 
     Attributes:
         path: The file.
-        problem: What to do about it.
-        line: Where the version stands.
+        problem: The problem, and how to fix it.
+        line: The line of the version.
         version: The version of the file.
         known: The version that this hookline reads and writes.
     """
@@ -229,120 +223,115 @@ class CassetteVersionError(CassetteFileError):
         self.version, self.known = version, known
 
 
+@define_error(
+    "The cassette {name!r} was not saved: {path} has changed since it was read, so another test or process has "
+    "written it. Name one file a case; if it was a passing collision, run this one again."
+)
 class CassetteConflictError(CassetteError):
-    """Somebody else has written a cassette's file since it was read, so that saving would lose recordings.
+    """Another process wrote the cassette's file after it was read, so saving would lose recordings.
 
     Attributes:
         path: The file.
         name: Name of the cassette that was not saved; what it recorded is still in memory.
     """
 
-    def __init__(self, path: str, name: str) -> None:
-        super().__init__(path, name)
-        self.path, self.name = path, name
-
-    def __str__(self) -> str:
-        return (
-            f"The cassette {self.name!r} was not saved: {self.path} has changed since it was read, so another test or "
-            "process has written it. Name one file a case; if it was a passing collision, run this one again."
-        )
+    path: str
+    name: str
 
 
+@define_error("The cassette {path} cannot be written: {reason}. Name a file that you may write to.")
 class CassetteWriteError(CassetteError, OSError):
-    """A cassette's file cannot be written where it is to be.
+    """A cassette's file cannot be written.
 
     Attributes:
         path: The file.
-        reason: Why not.
+        reason: The reason why not.
     """
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"The cassette {self.path} cannot be written: {self.reason}. Name a file that you may write to."
+    path: str
+    reason: str
 
 
+@define_error()
 class UnrecordedOperationError(HooklineError, KeyError):
-    """A recorder has seen nothing of an operation.
+    """A recorder has no events of the requested operation.
 
     Attributes:
-        operation_id: What was asked for.
-        known: The operations that it has.
+        operation_id: The requested operation.
+        known: The recorded operations.
     """
 
-    def __init__(self, operation_id: str, known: list[str]) -> None:
-        super().__init__(operation_id, known)
-        self.operation_id, self.known = operation_id, known
+    operation_id: str
+    known: list[str]
 
     def __str__(self) -> str:
-        return f"No operation {self.operation_id!r} was recorded. {_recorded(self.known)}"
+        return f"No operation {self.operation_id!r} was recorded. {_list_operations(self.known)}"
 
 
+@define_error()
 class NotOneOperationError(HooklineError, LookupError):
-    """The only operation was asked for, and there is none, or more than one.
+    """`EventRecorder.only` was read, but none or several operations were recorded.
 
     Attributes:
         known: The operations that were recorded, sub-agents' left out.
     """
 
-    def __init__(self, known: list[str]) -> None:
-        super().__init__(known)
-        self.known = known
+    known: list[str]
 
     def __str__(self) -> str:
         if not self.known:
-            return f"No operation was recorded. {_recorded(self.known)}"
-        return (
-            f"{len(self.known)} operations were recorded, not one. {_recorded(self.known)} Ask for one with `of(id)`."
-        )
+            return f"No operation was recorded. {_list_operations(self.known)}"
+        known = _list_operations(self.known)
+        return f"{len(self.known)} operations were recorded, not one. {known} Ask for one with `of(id)`."
 
 
+@define_error()
 class UnseenEventError(HooklineError, LookupError):
-    """An operation has no event of the kind that was asked for.
+    """An operation has no event of the requested kind.
 
     Attributes:
-        wanted: What was asked for.
-        seen: What the operation has, a line per event.
+        wanted: A description of the requested event.
+        seen: The events of the operation, a line each.
     """
 
-    def __init__(self, wanted: str, seen: list[str]) -> None:
-        super().__init__(wanted, seen)
-        self.wanted, self.seen = wanted, seen
+    wanted: str
+    seen: list[str]
 
     def __str__(self) -> str:
-        return f"There is no {self.wanted}.{_told(self.seen)}"
+        return f"There is no {self.wanted}.{_list_events(self.seen)}"
 
 
+@define_error()
 class EventWaitError(HooklineError, TimeoutError):
-    """An event that was waited for did not happen in time.
+    """The awaited event did not happen in time.
 
     Attributes:
-        wanted: What was waited for.
-        timeout: For how many seconds.
-        count: How many of them were to happen.
-        met: How many did.
-        seen: What was seen, a line per event.
+        wanted: A description of the awaited event.
+        timeout: The timeout in seconds.
+        count: The number of events that were awaited.
+        met: The number of them that happened.
+        seen: The events that did happen, a line each.
     """
 
-    def __init__(self, wanted: str, timeout: float, count: int, met: int, seen: list[str]) -> None:
-        super().__init__(wanted, timeout, count, met, seen)
-        self.wanted, self.timeout, self.count, self.met, self.seen = wanted, timeout, count, met, seen
+    wanted: str
+    timeout: float
+    count: int
+    met: int
+    seen: list[str]
 
     def __str__(self) -> str:
         wanted = f"no {self.wanted}" if self.count == 1 else f"only {self.met} of {self.count} {self.wanted}"
-        return f"There was {wanted} within {self.timeout:g} s.{_told(self.seen)}"
+        return f"There was {wanted} within {self.timeout:g} s.{_list_events(self.seen)}"
 
 
-def _recorded(known: list[str]) -> str:
+def _list_operations(known: list[str]) -> str:
     if not known:
         return "Give `recorder.hooks` to the run, as hooks=[recorder.hooks]."
     names = ", ".join(map(repr, known[:20]))
     return f"There are: {names}{', …' if len(known) > 20 else ''}."
 
 
-def _told(seen: list[str]) -> str:
+def _list_events(seen: list[str]) -> str:
     if not seen:
         return " No event was seen at all: give `recorder.hooks` to the run, as hooks=[recorder.hooks]."
     return "\nSeen:\n" + "\n".join(f"  {line}" for line in seen)
@@ -352,35 +341,34 @@ MAX_SECONDS = 1e9
 """About thirty years: far beyond any run, and sums of it stay exact enough to compare."""
 
 
+@define_error("{fault}: `{field}` {problem}.")
 class FaultDefinitionError(HooklineError, ValueError):
-    """A fault cannot strike as it was given.
+    """A fault was defined with a value that makes no sense.
 
     Attributes:
-        fault: Which kind of fault, or which rule for one.
-        field: What was given wrongly.
-        problem: What is wrong, and what is expected.
+        fault: The kind of fault.
+        field: The field with the invalid value.
+        problem: The problem, and the expected value.
     """
 
-    def __init__(self, fault: str, field: str, problem: str) -> None:
-        super().__init__(fault, field, problem)
-        self.fault, self.field, self.problem = fault, field, problem
-
-    def __str__(self) -> str:
-        return f"{self.fault}: `{self.field}` {self.problem}."
+    fault: str
+    field: str
+    problem: str
 
 
+@define_error()
 class FaultFileError(HooklineError, ValueError):
-    """A file of faults cannot be read; nothing of it is used.
+    """A file of faults cannot be used. None of its faults are loaded.
 
     Attributes:
         path: The file.
-        problem: What is wrong, and what is expected.
-        line: Where, from 1; `None` if no line is to blame.
+        problem: The problem, and the expected value.
+        line: The line of the problem, from 1; `None` if it concerns the whole file.
     """
 
-    def __init__(self, path: str, problem: str, line: int | None = None) -> None:
-        super().__init__(path, problem, line)
-        self.path, self.problem, self.line = path, problem, line
+    path: str
+    problem: str
+    line: int | None = None
 
     def __str__(self) -> str:
         where = self.path if self.line is None else f"{self.path}, line {self.line}"
@@ -388,140 +376,138 @@ class FaultFileError(HooklineError, ValueError):
 
 
 def check_seconds(fault: str, field: str, value: object, *, positive: bool = False) -> None:
-    """Refuse what is no duration.
+    """Raise an error unless a value is a valid number of seconds.
 
     Args:
         fault: How the error names the fault.
         field: The field.
-        value: What was given.
+        value: The value to check.
         positive: Whether 0 is refused too.
 
     Raises:
-        FaultDefinitionError: If it is no number from 0 to a billion.
+        FaultDefinitionError: If it is not a number from 0 to a billion.
     """
     if not _number(value) or not 0 <= value <= MAX_SECONDS or (positive and value == 0):
         least = "above 0" if positive else "from 0"
-        problem = f"is a number of seconds {least}, and at most {MAX_SECONDS:.0e}; got {shown(value)}"
+        problem = f"is a number of seconds {least}, and at most {MAX_SECONDS:.0e}; got {quote(value)}"
         raise FaultDefinitionError(fault, field, problem)
 
 
 def check_count(fault: str, field: str, value: object, *, most: int) -> None:
-    """Refuse what is no whole number from 1.
+    """Raise an error unless a value is a whole number from 1 to a limit.
 
     Args:
         fault: How the error names the fault.
         field: The field.
-        value: What was given.
+        value: The value to check.
         most: The largest number that is taken.
 
     Raises:
         FaultDefinitionError: If it is anything else.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise FaultDefinitionError(fault, field, f"is a whole number from 1 to {most:,}; got {shown(value)}")
+        raise FaultDefinitionError(fault, field, f"is a whole number from 1 to {most:,}; got {quote(value)}")
 
 
 def check_probability(fault: str, value: object) -> None:
-    """Refuse what is no probability.
+    """Raise an error unless a value is a probability.
 
     Args:
         fault: How the error names the fault, or the rule for it.
-        value: What was given.
+        value: The value to check.
 
     Raises:
-        FaultDefinitionError: If it is no number from 0 to 1.
+        FaultDefinitionError: If it is not a number from 0 to 1.
     """
     if not _number(value) or not 0 <= value <= 1:
-        raise FaultDefinitionError(fault, "probability", f"is a number from 0 to 1; got {shown(value)}")
+        raise FaultDefinitionError(fault, "probability", f"is a number from 0 to 1; got {quote(value)}")
 
 
 def _number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+@define_error()
 class SuiteFileError(HooklineError, ValueError):
-    """A suite's file cannot be used.
+    """The file of a suite cannot be used.
 
     Attributes:
         path: The file.
-        problem: What is wrong, and how to fix it.
-        line: The line that it is about, from 1; `None` where it is about the file as a whole.
+        problem: The problem, and how to fix it.
+        line: The line of the problem, from 1; `None` if it concerns the whole file.
     """
 
-    def __init__(self, path: str, problem: str, line: int | None = None) -> None:
-        super().__init__(path, problem, line)
-        self.path, self.problem, self.line = path, problem, line
+    path: str
+    problem: str
+    line: int | None = None
 
     def __str__(self) -> str:
         where = self.path if self.line is None else f"{self.path}, line {self.line}"
         return f"{where}: {self.problem}{'' if self.problem.endswith('?') else '.'}"
 
 
+@define_error()
 class ToolNameError(HookUsageError):
-    """A check, an expectation or a mock is about a tool that the agent does not have, so that it would never match.
+    """A check, an expectation or a mock names a tool that the agent does not have, so it could never match.
 
     Attributes:
         task: The task with its suite.
-        what: What names the tool.
+        what: The part of the task that names the tool.
         pattern: The name.
-        problem: What is wrong with it, and which tool may be meant.
+        problem: The problem, and the tool that may be meant.
     """
 
-    def __init__(self, task: str, what: str, pattern: str, problem: str) -> None:
-        super().__init__(task, what, pattern, problem)
-        self.task, self.what, self.pattern, self.problem = task, what, pattern, problem
+    task: str
+    what: str
+    pattern: str
+    problem: str
 
     def __str__(self) -> str:
         return f"Task {self.task!r}, {self.what}: {self.problem}{'' if self.problem.endswith('?') else '.'}"
 
 
+@define_error("{path} is no saved run: {reason}. `hookline eval SUITE --save FILE` writes one.")
 class RunFileError(HooklineError, ValueError):
     """A saved run cannot be read.
 
     Attributes:
         path: The file.
-        reason: Why not.
+        reason: The reason why not.
     """
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"{self.path} is no saved run: {self.reason}. `hookline eval SUITE --save FILE` writes one."
+    path: str
+    reason: str
 
 
+@define_error(
+    "Mode {mode!r} needs a folder of cassettes: {problem}. Name one with `--cassettes DIR`, or `cassettes=` in "
+    "Python; `--mode record` writes it."
+)
 class CassetteFolderError(HooklineError, ValueError):
-    """A run records or replays, and does not know where its cassettes are.
+    """A run records or replays cassettes, but the folder of the cassettes is missing or not named.
 
     Attributes:
         mode: The mode of the run.
-        problem: What it lacks.
+        problem: The problem.
     """
 
-    def __init__(self, mode: str, problem: str) -> None:
-        super().__init__(mode, problem)
-        self.mode, self.problem = mode, problem
-
-    def __str__(self) -> str:
-        return (
-            f"Mode {self.mode!r} needs a folder of cassettes: {self.problem}. Name one with `--cassettes DIR`, or "
-            "`cassettes=` in Python; `--mode record` writes it."
-        )
+    mode: str
+    problem: str
 
 
+@define_error()
 class UnknownAttackChoiceError(HooklineError, LookupError):
-    """There is no such policy or wording of an attack.
+    """No attack policy or wording has the requested name.
 
     Attributes:
-        choice: What was to be chosen: `"policy"` or `"wording"`.
-        given: What was asked for.
-        known: What there is.
+        choice: The kind of choice: `"policy"` or `"wording"`.
+        given: The requested name.
+        known: The valid names.
     """
 
-    def __init__(self, choice: str, given: str, known: Sequence[str]) -> None:
-        super().__init__(choice, given, known)
-        self.choice, self.given, self.known = choice, given, known
+    choice: str
+    given: str
+    known: Sequence[str]
 
     def __str__(self) -> str:
         return f"{self.given!r} is no {self.choice} of an attack; there are: {', '.join(map(repr, self.known))}."

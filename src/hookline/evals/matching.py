@@ -1,4 +1,4 @@
-"""Which tool calls a rule is for: matchers on tool, arguments and place of a call, combined with `& | ~`."""
+"""Match tool calls by tool, arguments and position, with matchers that combine with `&`, `|` and `~`."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ class _Absent:
 ABSENT = _Absent()
 
 
-class Named(Protocol):
-    """What says which tool it is about."""
+class NamesTool(Protocol):
+    """Anything that names a tool: a tool call, a tool event, a request of the model."""
 
     @property
     def toolset(self) -> str:
-        """Where the tool comes from."""
+        """The toolset that the tool belongs to."""
 
     @property
     def tool_name(self) -> str:
-        """The tool's name there."""
+        """The tool's name in its toolset."""
 
 
-def path_of(call: Named) -> str:
-    """The tool of a call as patterns name it: `toolset/tool_name`."""
+def path_of(call: NamesTool) -> str:
+    """Return the tool of a call as `toolset/tool_name`."""
     return f"{call.toolset}/{call.tool_name}"
 
 
-def shown(value: object, limit: int = VALUE_CHARACTERS) -> str:
-    """A value on one line, as JSON where it is JSON, and never longer than `limit`.
+def format_value(value: object, limit: int = VALUE_CHARACTERS) -> str:
+    """Format a value on one line, as JSON if possible, in at most `limit` characters.
 
     Args:
         value: Anything, also what JSON does not know.
@@ -71,14 +71,14 @@ def _text(value: object) -> str:
         else:
             text = repr(value)
     except Exception:
-        # What is shown stands in the message of another error, which it must not replace.
+        # The text goes into the message of another error, which this one must not replace.
         return f"a {type(value).__name__} that cannot be shown"
     # A lone surrogate of a model would make the whole message unprintable.
     return text.encode(errors="backslashreplace").decode()
 
 
-def _shown_apart(expected: object, actual: object) -> tuple[str, str]:
-    """Two values, each from shortly before the place where they differ."""
+def _format_apart(expected: object, actual: object) -> tuple[str, str]:
+    """Format two values, each from shortly before the place where they differ."""
     texts = _text(expected), _text(actual)
     pairs = enumerate(zip(*texts, strict=False))
     same = next((place for place, (one, other) in pairs if one != other), min(map(len, texts)))
@@ -89,13 +89,13 @@ def _shown_apart(expected: object, actual: object) -> tuple[str, str]:
 
 
 def argument_differences(expected: object, actual: object, *, more: bool = False, fewer: bool = False) -> list[str]:
-    """How arguments differ from the expected ones, a line per field: what was expected, then what there was.
+    """Describe how arguments differ from the expected ones, one line per field.
 
     Args:
         expected: Arguments, or any object that compares itself with arguments.
         actual: The arguments of a call.
-        more: Whether fields that were not expected are no difference.
-        fewer: Whether expected fields that there are not are no difference.
+        more: Whether fields that were not expected are allowed.
+        fewer: Whether expected fields may be missing.
     """
     return list(_differences("", expected, actual, more, fewer))
 
@@ -111,18 +111,18 @@ def _differences(path: str, expected: object, actual: object, more: bool, fewer:
                 below = f"{path}.{key}" if path else str(key)
                 yield from _differences(below, expected.get(key, ABSENT), actual.get(key, ABSENT), more, fewer)
             return
-    wanted, got = _shown_apart(expected, actual)
+    wanted, got = _format_apart(expected, actual)
     yield f"{path or 'arguments'}: expected {wanted}, got {got}"
 
 
 MISSING: Final = object()
-"""Stands for a field that is not there."""
+"""Stands for a missing field."""
 
 
-def at(value: Any, dotted: str) -> Any:
-    """The value of a dotted field (`"filter.tags.0"`), or `MISSING`."""
+def value_at(value: Any, dotted: str) -> Any:
+    """Return the value of a dotted field such as `"filter.tags.0"`, or `MISSING`."""
     if isinstance(value, Mapping) and dotted in value:
-        return value[dotted]  # a key that has dots itself
+        return value[dotted]  # a key with dots
     for part in dotted.split("."):
         if isinstance(value, Mapping):
             value = value.get(part, MISSING)
@@ -133,8 +133,8 @@ def at(value: Any, dotted: str) -> Any:
     return value
 
 
-def without(args: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
-    """Arguments without some dotted fields."""
+def without_fields(args: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """Copy arguments without some dotted fields."""
     left = dict(args)
     for dotted in fields:
         if dotted in left:
@@ -148,7 +148,7 @@ def without(args: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
 
 def _without(value: Any, dotted: str) -> Any:
     if isinstance(value, Mapping):
-        return without(value, [dotted])
+        return without_fields(value, [dotted])
     head, _, rest = dotted.partition(".")
     if isinstance(value, list | tuple) and head.isdecimal() and int(head) < len(value):
         place = int(head)
@@ -158,8 +158,8 @@ def _without(value: Any, dotted: str) -> Any:
     return value
 
 
-def contained(small: Any, large: Any, *, flip: bool = False) -> bool:
-    """Whether every field of one mapping is in another with an equal value, nested mappings likewise.
+def is_subset(small: Any, large: Any, *, flip: bool = False) -> bool:
+    """Whether every field of one mapping is in another with an equal value, nested mappings included.
 
     Args:
         small: The one.
@@ -167,17 +167,17 @@ def contained(small: Any, large: Any, *, flip: bool = False) -> bool:
         flip: Whether the expected values are in `large`; their `==` decides.
     """
     if isinstance(small, Mapping) and isinstance(large, Mapping):
-        return all(key in large and contained(value, large[key], flip=flip) for key, value in small.items())
+        return all(key in large and is_subset(value, large[key], flip=flip) for key, value in small.items())
     return bool(large == small) if flip else bool(small == large)
 
 
-def difference(wanted: Mapping[str, Any], given: Mapping[str, Any], *, mode: str = "exact") -> str:
-    """In words, how arguments differ from those that were wanted.
+def explain_arguments(wanted: Mapping[str, Any], given: Mapping[str, Any], *, mode: str = "exact") -> str:
+    """Explain in a sentence how arguments differ from the wanted ones.
 
     Args:
-        wanted: Those.
+        wanted: The wanted arguments.
         given: The arguments.
-        mode: Which differences count; `superset` allows further arguments, `subset` missing ones.
+        mode: The differences that count. `superset` allows further arguments, `subset` missing ones.
     """
     told: list[str] = []
     if mode != "subset":
@@ -194,57 +194,57 @@ def difference(wanted: Mapping[str, Any], given: Mapping[str, Any], *, mode: str
 
 def _alike(wanted: Any, given: Any, mode: str) -> bool:
     if mode == "superset":
-        return contained(wanted, given)
+        return is_subset(wanted, given)
     if mode == "subset":
-        return contained(given, wanted, flip=True)
+        return is_subset(given, wanted, flip=True)
     return bool(wanted == given)
 
 
 Specificity = tuple[int, int, int]
-"""Rank of the tool pattern, letters of a glob that are fixed, and weight of all other conditions."""
+"""The rank of the tool pattern, the number of fixed letters in a glob, and the weight of all other conditions."""
 
 ANY = 0
-"""Rank of what does not ask for a tool."""
+"""The rank of a matcher that does not look at the tool."""
 
 
 class SeenCall(Protocol):
-    """A tool call as matchers see it: a `BeforeToolCall`, a `ToolCall`, or anything else with these fields."""
+    """A tool call as matchers see it: a `BeforeToolCall`, a `ToolCall`, or any object with these fields."""
 
     @property
     def toolset(self) -> str:
-        """Where the tool comes from."""
+        """The toolset that the tool belongs to."""
 
     @property
     def tool_name(self) -> str:
-        """The tool's name there."""
+        """The tool's name in its toolset."""
 
     @property
     def args(self) -> Mapping[str, Any]:
-        """The arguments."""
+        """The arguments of the call."""
 
     @property
     def call_index(self) -> int:
-        """From 1, per tool and operation."""
+        """The number of the call among the calls of this tool in the operation, from 1."""
 
     @property
     def step_index(self) -> int:
-        """The step, from 0."""
+        """The step that the call belongs to, from 0."""
 
 
 class Matcher(ABC):
-    """A test on a tool call, which can say why a call does not pass it.
+    """A condition on tool calls that can explain why a call does not meet it.
 
-    Combine matchers with `&`, `|` and `~`. Two matchers that want the same are equal.
+    Combine matchers with `&`, `|` and `~`. Matchers with equal conditions are equal.
     """
 
     @abstractmethod
     def explain(self, call: SeenCall) -> str | None:
-        """Why a call does not match; `None` if it does."""
+        """Explain why a call does not match; return `None` if it does."""
 
     @property
     @abstractmethod
     def specificity(self) -> Specificity:
-        """How narrow the matcher is; the larger one wins."""
+        """How narrow the matcher is. Of several matching rules, the one with the largest value wins."""
 
     def matches(self, call: SeenCall) -> bool:
         """Whether a call matches."""
@@ -260,11 +260,11 @@ class Matcher(ABC):
 
     @property
     def tool_only(self) -> bool:
-        """Whether `may_match` tells all: nothing but the tool counts."""
+        """Whether the matcher looks at nothing but the tool, so that `may_match` decides alone."""
         return False
 
     def paths(self) -> frozenset[str] | None:
-        """The only tools whose calls can match, by path; `None` where that is not known beforehand."""
+        """Return the paths of the only tools that can match, or `None` if they are not known in advance."""
         return None
 
     def __and__(self, other: object) -> Matcher:
@@ -279,7 +279,7 @@ class Matcher(ABC):
 
 @dataclass(frozen=True)
 class AllOf(Matcher):
-    """Calls that match every part.
+    """Matches calls that match every part.
 
     Attributes:
         parts: The parts.
@@ -292,46 +292,46 @@ class AllOf(Matcher):
 
     @property
     def specificity(self) -> Specificity:
-        """See `Matcher`."""
+        """The narrowest tool pattern of the parts, and the weights of all parts together."""
         each = [part.specificity for part in self.parts]
         rank, fixed, _ = max(each)
         return rank, fixed, sum(weight for _, _, weight in each)
 
     def explain(self, call: SeenCall) -> str | None:
-        """See `Matcher`."""
+        """Join the reasons of all parts that do not match."""
         reasons: list[str] = []
         for part in self.parts:
             try:
                 reason = part.explain(call)
             except Exception:
                 if not reasons:
-                    raise  # as `matches` would; later parts are asked here alone, of calls that they may not be for
+                    raise  # as in `matches`, which never asks the later parts about such a call
             else:
                 reasons += [reason] if reason is not None else []
         return "; ".join(reasons) if reasons else None
 
     def matches(self, call: SeenCall) -> bool:
-        """See `Matcher`."""
+        """Whether every part matches."""
         return all(part.matches(call) for part in self.parts)
 
     def may_match(self, path: str) -> bool:
-        """See `Matcher`."""
+        """Whether no part excludes the tool."""
         return all(part.may_match(path) for part in self.parts)
 
     @property
     def tool_only(self) -> bool:
-        """See `Matcher`."""
+        """Whether every part looks at nothing but the tool."""
         return all(part.tool_only for part in self.parts)
 
     def paths(self) -> frozenset[str] | None:
-        """See `Matcher`."""
+        """Return the paths that every part with known paths allows."""
         known = [paths for part in self.parts if (paths := part.paths()) is not None]
         return frozenset.intersection(*known) if known else None
 
 
 @dataclass(frozen=True)
 class AnyOf(Matcher):
-    """Calls that match at least one part.
+    """Matches calls that match at least one part.
 
     Attributes:
         parts: The parts.
@@ -344,11 +344,11 @@ class AnyOf(Matcher):
 
     @property
     def specificity(self) -> Specificity:
-        """See `Matcher`."""
+        """The specificity of the least specific part."""
         return min(part.specificity for part in self.parts)
 
     def explain(self, call: SeenCall) -> str | None:
-        """See `Matcher`."""
+        """Join the reasons of all parts; return `None` as soon as one matches."""
         reasons: list[str] = []
         for part in self.parts:
             reason = part.explain(call)
@@ -358,30 +358,30 @@ class AnyOf(Matcher):
         return "; and ".join(reasons)
 
     def matches(self, call: SeenCall) -> bool:
-        """See `Matcher`."""
+        """Whether at least one part matches."""
         return any(part.matches(call) for part in self.parts)
 
     def may_match(self, path: str) -> bool:
-        """See `Matcher`."""
+        """Whether at least one part may match calls of the tool."""
         return any(part.may_match(path) for part in self.parts)
 
     @property
     def tool_only(self) -> bool:
-        """See `Matcher`."""
+        """Whether every part looks at nothing but the tool."""
         return all(part.tool_only for part in self.parts)
 
     def paths(self) -> frozenset[str] | None:
-        """See `Matcher`."""
+        """Return the paths of all parts together, or `None` if those of one part are not known."""
         known = [part.paths() for part in self.parts]
         return None if None in known else frozenset().union(*filter(None, known))
 
 
 @dataclass(frozen=True)
 class Not(Matcher):
-    """Calls that do not match.
+    """Matches calls that another matcher does not match.
 
     Attributes:
-        inner: What they must not match.
+        inner: The matcher that calls must not match.
     """
 
     inner: Matcher
@@ -391,20 +391,20 @@ class Not(Matcher):
 
     @property
     def specificity(self) -> Specificity:
-        """See `Matcher`."""
+        """The smallest weight there is: an exclusion says little about what it is for."""
         return ANY, 0, 1
 
     def explain(self, call: SeenCall) -> str | None:
-        """See `Matcher`."""
+        """Name the inner matcher if it does match."""
         return f"it does match {self.inner!r}" if self.inner.matches(call) else None
 
     def may_match(self, path: str) -> bool:
-        """See `Matcher`."""
+        """Whether the inner matcher leaves any call of the tool over."""
         return not (self.inner.tool_only and self.inner.may_match(path))
 
     @property
     def tool_only(self) -> bool:
-        """See `Matcher`."""
+        """Whether the inner matcher looks at nothing but the tool."""
         return self.inner.tool_only
 
 
@@ -413,17 +413,17 @@ def _parts(kind: type[AllOf] | type[AnyOf], matcher: Matcher) -> tuple[Matcher, 
 
 
 ArgumentMode = Literal["exact", "subset", "superset", "ignore"]
-"""How arguments are compared: `subset` wants nothing but what is given, `superset` all that is given."""
+"""How arguments are compared. `subset` allows no field that is not given, `superset` requires all that are given."""
 
 EXACT, NAME, GLOB, REGEX, PREDICATE = 5, 4, 3, 2, 1
-"""Ranks of tool patterns; the larger one is the narrower."""
+"""Ranks of tool patterns, the narrowest one being the largest."""
 
 GLOB_CHARS = "*?["
 
 
 @dataclass(frozen=True)
 class ToolIs(Matcher):
-    """Calls of some tools.
+    """Matches calls of certain tools.
 
     Attributes:
         pattern: A glob over `toolset/tool_name`, of which one without a `/` means that tool wherever it comes from;
@@ -440,40 +440,40 @@ class ToolIs(Matcher):
         object.__setattr__(self, "test", test)
 
     def __repr__(self) -> str:
-        return f"tool({_shown_pattern(self.pattern)})"
+        return f"tool({_format_pattern(self.pattern)})"
 
     @property
     def specificity(self) -> Specificity:
-        """See `Matcher`."""
+        """The rank of the pattern: a path before a name, a glob, a regular expression, a predicate."""
         fixed = sum(char not in GLOB_CHARS for char in self.pattern) if isinstance(self.pattern, str) else 0
         return self.rank, fixed if self.rank == GLOB else 0, 0
 
     def explain(self, call: SeenCall) -> str | None:
-        """See `Matcher`."""
+        """Name the call's tool and the pattern if they do not fit."""
         path = f"{call.toolset}/{call.tool_name}"
-        return None if self.test(path) else f"the tool is {path}, not {_shown_pattern(self.pattern)}"
+        return None if self.test(path) else f"the tool is {path}, not {_format_pattern(self.pattern)}"
 
     def matches(self, call: SeenCall) -> bool:
-        """See `Matcher`."""
+        """Whether the call's tool fits the pattern."""
         return bool(self.test(f"{call.toolset}/{call.tool_name}"))
 
     def may_match(self, path: str) -> bool:
-        """See `Matcher`."""
+        """Whether the tool fits the pattern."""
         return bool(self.test(path))
 
     @property
     def tool_only(self) -> bool:
-        """See `Matcher`."""
+        """Always true: the arguments do not count."""
         return True
 
     def paths(self) -> frozenset[str] | None:
-        """See `Matcher`."""
+        """Return the one path that an exact pattern names, or `None` for other patterns."""
         return frozenset({self.pattern}) if self.rank == EXACT and isinstance(self.pattern, str) else None
 
 
 @dataclass(frozen=True)
 class ArgumentsAre(Matcher):
-    """Calls with some arguments.
+    """Matches calls with certain arguments.
 
     Attributes:
         values: The arguments; a value may be any object with an `==` of its own.
@@ -503,34 +503,34 @@ class ArgumentsAre(Matcher):
 
     @property
     def specificity(self) -> Specificity:
-        """See `Matcher`."""
+        """The weight of the comparison: `exact` is the narrowest."""
         return ANY, 0, self.weights[self.mode]
 
     def explain(self, call: SeenCall) -> str | None:
-        """See `Matcher`."""
-        return None if self.matches(call) else difference(*self._sides(call), mode=self.mode)
+        """Describe how the arguments differ from the wanted ones."""
+        return None if self.matches(call) else explain_arguments(*self._sides(call), mode=self.mode)
 
     def matches(self, call: SeenCall) -> bool:
-        """See `Matcher`."""
+        """Whether the arguments are the wanted ones, compared as `mode` says."""
         if self.mode == "ignore":
             return True
         wanted, given = self._sides(call)
         if self.mode == "exact":
             return bool(wanted == given)
-        return contained(wanted, given) if self.mode == "superset" else contained(given, wanted, flip=True)
+        return is_subset(wanted, given) if self.mode == "superset" else is_subset(given, wanted, flip=True)
 
     def _sides(self, call: SeenCall) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         if not self.ignore:
             return self.values, call.args
-        return without(self.values, self.ignore), without(call.args, self.ignore)
+        return without_fields(self.values, self.ignore), without_fields(call.args, self.ignore)
 
 
 @dataclass(frozen=True)
 class FieldsAre(Matcher):
-    """Calls in whose arguments some fields have some values.
+    """Matches calls in whose arguments certain fields have certain values.
 
     Attributes:
-        values: By dotted field: `{"filter.tags.0": "urgent"}`.
+        values: The values, by dotted field: `{"filter.tags.0": "urgent"}`.
     """
 
     values: Mapping[str, Any]
@@ -544,21 +544,21 @@ class FieldsAre(Matcher):
 
     @property
     def specificity(self) -> Specificity:
-        """See `Matcher`."""
+        """A fixed weight, between that of exact arguments and that of a predicate."""
         return ANY, 0, 2
 
     def matches(self, call: SeenCall) -> bool:
-        """See `Matcher`."""
+        """Whether every field is there with the wanted value."""
         for name, wanted in self.values.items():
-            given = at(call.args, name)
+            given = value_at(call.args, name)
             if given is MISSING or not (wanted == given):  # noqa: SIM201
                 return False
         return True
 
     def explain(self, call: SeenCall) -> str | None:
-        """See `Matcher`."""
+        """Name the first field that is missing or has another value."""
         for name, wanted in self.values.items():
-            given = at(call.args, name)
+            given = value_at(call.args, name)
             if given is MISSING:
                 return f"there is no field {name!r}"
             if not (wanted == given):  # noqa: SIM201  (the expected value's own == decides, and it may have no !=)
@@ -567,8 +567,8 @@ class FieldsAre(Matcher):
 
 
 @dataclass(frozen=True)
-class Fits(Matcher):
-    """Calls whose arguments a JSON Schema allows.
+class SchemaAllows(Matcher):
+    """Matches calls whose arguments are valid against a JSON Schema.
 
     Attributes:
         schema: The schema.
@@ -588,18 +588,18 @@ class Fits(Matcher):
 
     @property
     def specificity(self) -> Specificity:
-        """See `Matcher`."""
+        """A fixed weight, the same as that of a predicate."""
         return ANY, 0, 1
 
     def explain(self, call: SeenCall) -> str | None:
-        """See `Matcher`."""
+        """Say which argument the schema refuses, and why."""
         error = next(self.validator.iter_errors(dict(call.args)), None)
         return None if error is None else f"the schema refuses {error.json_path}: {error.message:.200}"
 
 
 @dataclass(frozen=True)
 class Where(Matcher):
-    """Calls that a function is content with.
+    """Matches calls for which a function returns a true value.
 
     Attributes:
         predicate: `(call) -> bool`.
@@ -616,17 +616,17 @@ class Where(Matcher):
 
     @property
     def specificity(self) -> Specificity:
-        """See `Matcher`."""
+        """A fixed weight, the same as that of a schema."""
         return ANY, 0, 1
 
     def explain(self, call: SeenCall) -> str | None:
-        """See `Matcher`."""
+        """Name the function if it returned a false value."""
         return None if self.predicate(call) else f"{self!r} is not true of it"
 
 
 @dataclass(frozen=True)
 class PlaceIs(Matcher):
-    """Calls at some place of their operation.
+    """Matches calls by their position: the n-th call of a tool, or the calls of a step.
 
     Attributes:
         what: `"call_index"` (from 1, per tool) or `"step_index"` (from 0).
@@ -652,11 +652,11 @@ class PlaceIs(Matcher):
 
     @property
     def specificity(self) -> Specificity:
-        """See `Matcher`."""
+        """One position weighs more than a range of positions."""
         return ANY, 0, 2 if self.first == self.last else 1
 
     def explain(self, call: SeenCall) -> str | None:
-        """See `Matcher`."""
+        """Name the call's position if it is outside of the range."""
         place: int = getattr(call, self.what)
         if place >= self.first and (self.last is None or place <= self.last):
             return None
@@ -665,10 +665,10 @@ class PlaceIs(Matcher):
 
 @dataclass(frozen=True)
 class RunIs(Matcher):
-    """Calls of some runs.
+    """Matches calls of certain runs.
 
     Attributes:
-        fields: What the call's event must say: `agent_id`, `user_id`, `tenant_id`, `operation_id`.
+        fields: The required values of `agent_id`, `user_id`, `tenant_id` or `operation_id`.
     """
 
     fields: tuple[tuple[str, str], ...]
@@ -678,11 +678,11 @@ class RunIs(Matcher):
 
     @property
     def specificity(self) -> Specificity:
-        """See `Matcher`."""
+        """The number of fields that a run must have."""
         return ANY, 0, len(self.fields)
 
     def explain(self, call: SeenCall) -> str | None:
-        """See `Matcher`."""
+        """Name the first field of the run that has another value."""
         for name, wanted in self.fields:
             given = getattr(call, name, "")
             if given != wanted:
@@ -699,7 +699,7 @@ def _tool_test(pattern: object) -> tuple[int, Callable[[str], object]]:
         return PREDICATE, pattern
     if not isinstance(pattern, str) or not pattern:
         raise HookUsageError(
-            "A tool is matched by 'identifier/tool_name', a name, a glob, a compiled regular expression or a plain "
+            "A tool is matched by 'toolset/tool_name', a name, a glob, a compiled regular expression or a plain "
             f"function of the path; got {pattern!r:.100}."
         )
     if pattern == "*":
@@ -717,11 +717,11 @@ def _validator(schema: Any) -> Any:
     try:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
-        raise HookUsageError(f"The schema is no JSON Schema, at {error.json_path}: {error.message:.200}") from error
+        raise HookUsageError(f"The schema is not a JSON Schema, at {error.json_path}: {error.message:.200}") from error
     return kind(schema)
 
 
-def _shown_pattern(pattern: object) -> str:
+def _format_pattern(pattern: object) -> str:
     if isinstance(pattern, re.Pattern):
         return f"/{pattern.pattern}/"
     return repr(pattern) if isinstance(pattern, str) else getattr(pattern, "__name__", repr(pattern))
@@ -737,7 +737,7 @@ Comparator = Callable[[Any, Any], object]
 
 
 class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True):
-    """When the arguments of a call count as the expected ones.
+    """How the arguments of a call are compared with the expected ones.
 
     Attributes:
         mode: `"exact"`: they are equal. `"ignore"`: always. `"subset"`: every field of the call is expected.
@@ -747,7 +747,7 @@ class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True):
         compare: A function of the call's arguments and the expected ones that says whether they are alike.
 
     Raises:
-        HookUsageError: If it contradicts itself: `fields` or `compare` next to anything else.
+        HookUsageError: If `fields` or `compare` is combined with anything else.
     """
 
     mode: ArgumentMode = "exact"
@@ -758,43 +758,43 @@ class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.mode not in get_args(ArgumentMode):
             modes = ", ".join(map(repr, get_args(ArgumentMode)))
-            raise HookUsageError(f"An argument mode is one of {modes}; got {shown(self.mode)}.")
+            raise HookUsageError(f"An argument mode is one of {modes}; got {format_value(self.mode)}.")
         for name in ("ignore", "fields"):
             paths = getattr(self, name)
             if isinstance(paths, str) or not all(isinstance(path, str) and path for path in paths):
-                raise HookUsageError(f"`{name}` is a list of dotted fields, as ['to.name']; got {shown(paths)}.")
+                raise HookUsageError(f"`{name}` is a list of dotted fields, as ['to.name']; got {format_value(paths)}.")
         if self.compare is not None and (not callable(self.compare) or inspect.iscoroutinefunction(self.compare)):
-            raise HookUsageError(f"`compare` is a plain function of two arguments; got {shown(self.compare)}.")
+            raise HookUsageError(f"`compare` is a plain function of two arguments; got {format_value(self.compare)}.")
         chosen = [self.mode != "exact" or bool(self.ignore), bool(self.fields), self.compare is not None]
         if sum(chosen) > 1:
             raise HookUsageError("An ArgumentRule has a `mode` (and `ignore`), or `fields`, or `compare`: give one.")
 
     @property
     def is_equivalence(self) -> bool:
-        """Whether calls that are alike to a third are alike."""
+        """Whether two calls that are both equal to a third are always equal to each other."""
         return self.compare is None and not self.fields and self.mode in ("exact", "ignore")
 
     def allows(self, actual: Any, expected: Any) -> bool:
-        """Whether arguments count as the expected ones."""
+        """Whether arguments count as equal to the expected ones."""
         if self.compare is not None:
             return self._compared(self.compare, actual, expected)
         if self.fields:
-            return all(at(expected, field) == at(actual, field) for field in self.fields)
+            return all(value_at(expected, field) == value_at(actual, field) for field in self.fields)
         if self.mode == "ignore":
             return True
         if self.ignore:
             actual, expected = _without_keys(actual, self.ignore), _without_keys(expected, self.ignore)
-        # Equal as a whole first: a NaN is equal to itself there.
+        # Compare the whole first: containers compare a NaN with itself as equal.
         if expected == actual:
             return True
         if not isinstance(expected, Mapping) or not isinstance(actual, Mapping):
             return False
         if self.mode == "superset":
-            return contained(expected, actual)
-        return self.mode == "subset" and contained(actual, expected, flip=True)
+            return is_subset(expected, actual)
+        return self.mode == "subset" and is_subset(actual, expected, flip=True)
 
     def differences(self, actual: Any, expected: Any) -> list[str]:
-        """Why arguments do not count as the expected ones, a line per field."""
+        """Explain why arguments do not count as equal to the expected ones, one line per field."""
         if self.compare is not None:
             return ["arguments: the comparison says that they differ"]
         if self.fields:
@@ -813,18 +813,18 @@ class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ToolRule = ArgumentRule | ArgumentMode | Sequence[str] | Comparator
-"""What says how a tool's arguments are compared: a rule, or its mode, its fields or its comparison alone."""
+"""A rule for comparing arguments, or just its mode, its fields or its comparison function."""
 
 
 class ArgumentRules:
-    """Which rule holds for which tool.
+    """Chooses the argument rule of each tool.
 
     Args:
-        default: For every tool that nothing else is said of.
-        tools: By pattern, for those tools; the most specific one holds: a path, then a name, then the longest glob.
+        default: The rule of all other tools.
+        tools: Rules by tool pattern. The most specific one applies: a path, a name, then the longest glob.
 
     Raises:
-        HookUsageError: If a rule makes no sense.
+        HookUsageError: If a rule is invalid.
     """
 
     def __init__(self, default: ToolRule = "exact", tools: Mapping[str, ToolRule] | None = None) -> None:
@@ -834,7 +834,7 @@ class ArgumentRules:
         self._found: dict[str, ArgumentRule] = {}
 
     def of(self, path: str) -> ArgumentRule:
-        """The rule for a tool, `toolset/tool_name`."""
+        """Return the rule for a tool, given as `toolset/tool_name`."""
         found = self._found.get(path)
         if found is None:
             found = next((rule for fits, rule in self._tools if fits(path)), self._default)
@@ -846,13 +846,14 @@ def _rule(given: object) -> ArgumentRule:
     if isinstance(given, ArgumentRule):
         return given
     if isinstance(given, str):
-        return ArgumentRule(mode=given)  # type: ignore[arg-type]  # refused there if it is no mode
+        return ArgumentRule(mode=given)  # type: ignore[arg-type]  # refused there if it is not a mode
     if callable(given):
         return ArgumentRule(compare=given)
     if isinstance(given, Sequence):
         return ArgumentRule(fields=given)
     raise HookUsageError(
-        f"Arguments are compared by an ArgumentRule, a mode, a list of dotted fields or a function; got {shown(given)}."
+        "Arguments are compared by an ArgumentRule, a mode, a list of dotted fields or a function; got "
+        f"{format_value(given)}."
     )
 
 
@@ -863,16 +864,16 @@ def _rank(pattern: str) -> tuple[int, int]:
 
 
 def _without_keys(args: Any, fields: Sequence[str]) -> Any:
-    return without(args, fields) if isinstance(args, Mapping) else args
+    return without_fields(args, fields) if isinstance(args, Mapping) else args
 
 
 def _fields(args: Any, fields: Sequence[str]) -> dict[str, Any]:
-    return {field: value for field in fields if (value := at(args, field)) is not MISSING}
+    return {field: value for field in fields if (value := value_at(args, field)) is not MISSING}
 
 
 @dataclass(frozen=True, eq=False)
 class OneOf:
-    """Equals each of some values. As an argument's value: any of them will do."""
+    """A value that is equal to each of several values. `match.one_of` makes it."""
 
     values: tuple[Any, ...]
 
@@ -887,7 +888,7 @@ class OneOf:
 
 
 class Anything:
-    """Equals every value."""
+    """A value that is equal to every other value. `match.anything` is one."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -907,54 +908,54 @@ class match:  # noqa: N801  (read as a word: match.tool("bank/*") & match.nth(2)
 
     @staticmethod
     def tool(pattern: str | re.Pattern[str] | Callable[[str], object]) -> Matcher:
-        """Calls of a tool: `toolset/tool_name`, a name, a glob, a compiled regex, or a predicate on the path."""
+        """Match calls of a tool: `toolset/tool_name`, a name, a glob, a compiled regex, or a predicate on the path."""
         return ToolIs(pattern)
 
     @staticmethod
     def args(values: Mapping[str, Any], *, mode: ArgumentMode = "exact", ignore: Iterable[str] = ()) -> Matcher:
-        """Calls with these arguments: exactly, at least (`superset`), at most (`subset`), or but for some fields."""
+        """Match calls by their arguments: exactly these, at least these (`superset`) or at most these (`subset`)."""
         return ArgumentsAre(values, mode, ignore if isinstance(ignore, str) else tuple(ignore))  # type: ignore[arg-type]
 
     @staticmethod
     def fields(values: Mapping[str, Any]) -> Matcher:
-        """Calls with these values in these fields: `{"filter.tags.0": "urgent"}`."""
+        """Match calls that have these values in these fields: `{"filter.tags.0": "urgent"}`."""
         return FieldsAre(values)
 
     @staticmethod
     def schema(schema: Mapping[str, Any] | bool) -> Matcher:
-        """Calls whose arguments this JSON Schema allows.
+        """Match calls whose arguments are valid against a JSON Schema.
 
         Raises:
-            HookUsageError: If it is no JSON Schema.
+            HookUsageError: If the schema is invalid.
             MissingExtraError: If the extra `evals` is not installed.
         """
-        return Fits(schema)
+        return SchemaAllows(schema)
 
     @staticmethod
     def where(predicate: Callable[[Any], object]) -> Matcher:
-        """Calls of which `predicate(call)` is true."""
+        """Match calls for which `predicate(call)` is true."""
         return Where(predicate)
 
     @staticmethod
     def nth(index: int) -> Matcher:
-        """The n-th call of the tool in its operation, from 1."""
+        """Match the n-th call of the tool in its operation, from 1."""
         return PlaceIs("call_index", index, index)
 
     @staticmethod
     def after(count: int) -> Matcher:
-        """The calls of the tool in its operation after the first `count`."""
+        """Match the calls of the tool in its operation after the first `count`."""
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise HookUsageError(f"after() takes how many calls come before, from 0; got {count!r:.100}.")
         return PlaceIs("call_index", count + 1, None)
 
     @staticmethod
     def step(index: int) -> Matcher:
-        """Calls of one step, from 0."""
+        """Match the calls of one step, from 0."""
         return PlaceIs("step_index", index, index)
 
     @staticmethod
     def run(**fields: str) -> Matcher:
-        """Calls of runs with this `agent_id`, `user_id`, `tenant_id` or `operation_id`."""
+        """Match the calls of runs with this `agent_id`, `user_id`, `tenant_id` or `operation_id`."""
         unknown = sorted(fields.keys() - {"agent_id", "user_id", "tenant_id", "operation_id"})
         if unknown or not fields:
             raise HookUsageError(
@@ -967,5 +968,5 @@ class match:  # noqa: N801  (read as a word: match.tool("bank/*") & match.nth(2)
 
     @staticmethod
     def one_of(*values: object) -> OneOf:
-        """As an argument's value: any of these will do."""
+        """Return a value that is equal to any of these, to be used as an argument's value."""
         return OneOf(values)

@@ -25,7 +25,9 @@ from hookline.interceptors._chain import (
     ToolCall,
     ToolResult,
 )
+from hookline.interceptors._traverse import NEVER_INTERRUPTED as NEVER_INTERRUPTED
 from hookline.interceptors._traverse import CompiledInterceptor as CompiledInterceptor
+from hookline.interceptors._traverse import Interruptible as Interruptible
 from hookline.interceptors._traverse import Terminal as Terminal
 from hookline.interceptors._traverse import Traversal as Traversal
 from hookline.interceptors._validate import check_changed as check_changed

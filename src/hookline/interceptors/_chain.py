@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import sys
 from collections import deque
 from collections.abc import Awaitable, Iterable
 from time import perf_counter
-from types import MethodType
 from typing import Any
 
 import anyio
 import anyio.abc
 import msgspec
 
-from hookline._checks import check_timeout, shown
+from hookline._checks import check_timeout, quote
 from hookline._deadlines import (
-    HandlerCancelledError,
     HandlerTimeoutError,
-    bounded_for_this_backend,
-    own_cancellation,
     runs_on_asyncio,
 )
 from hookline.calls import (
@@ -48,23 +42,19 @@ from hookline.calls import (
     ToolResult,
 )
 from hookline.errors import HookDefinitionError, HookDenied, HookTimeoutError, HookUsageError
-from hookline.execution import announce_chain, described, refuse_return, report_failure
+from hookline.execution import announce_chain, describe_failure, refuse_return, report_failure, run_timed
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
-from hookline.interceptors._clock import Clock, ScopedClock, drive
+from hookline.interceptors._clock import Clock, ScopedClock, drive, drive_through
 from hookline.interceptors._traverse import (
-    CLOSED,
-    FAILED,
-    IDLE,
     CompiledChain,
     CompiledInterceptor,
     Placed,
     RunPolicy,
     Terminal,
     Traversal,
-    apply_around,
     check_depth,
     executions_of,
-    finish_around,
+    first_unheard,
 )
 from hookline.signals import ExecutionStatus, HookExecution, chain_ran, hook_executed
 
@@ -92,12 +82,11 @@ __all__ = [
     "SubAgentCall",
     "ToolCall",
     "ToolResult",
-    "run_beside",
 ]
 
 
-async def run_beside(passage: Traversal, through: Awaitable[Any]) -> Any:
-    """Lead a call through its chain, and let hooks that it starts on its way run beside it; all end before this does.
+async def run_beside(traversal: Traversal, through: Awaitable[Any]) -> Any:
+    """Lead a call through its chain, and run the hooks beside it that are not waited for; all end before this does.
 
     Raises:
         BaseException: What `through` raises.
@@ -110,7 +99,7 @@ async def run_beside(passage: Traversal, through: Awaitable[Any]) -> Any:
         async def work(lane: int) -> None:
             queue = lanes[lane]
             while queue:
-                await run_unwaited(passage, *queue.popleft())
+                await run_unwaited(traversal, *queue.popleft())
             del lanes[lane]
 
         def spawn(hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
@@ -120,7 +109,7 @@ async def run_beside(passage: Traversal, through: Awaitable[Any]) -> Any:
             if idle:
                 group.start_soon(work, lane)
 
-        passage.spawn = spawn
+        traversal.spawn = spawn
         try:
             result = await through
         except anyio.get_cancelled_exc_class():
@@ -134,45 +123,29 @@ async def run_beside(passage: Traversal, through: Awaitable[Any]) -> Any:
     return result
 
 
-async def run_unwaited(passage: Traversal, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
-    """Run a hook whose failure is only recorded."""
-    if passage.recording:
-        passage.started.append(hook)
+async def run_unwaited(traversal: Traversal, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
+    """Run a hook that is not waited for: its failure is only recorded."""
+    if traversal.started is not None:
+        traversal.started.append(hook)
     started = perf_counter()
-    error: Exception | None = None
     try:
-        value = hook.handler(*args)
-        if hook.is_async:
-            value = await bounded_for_this_backend()(value, hook.timeout, None)
-        elif perf_counter() - started > hook.timeout:
-            raise HandlerTimeoutError
-        refuse_return(value)
-    except asyncio.CancelledError as raised:
-        if not own_cancellation():
-            passage.note(hook, "dropped", "cancelled", duration_ms=(perf_counter() - started) * 1e3)
-            raise
-        error = HandlerCancelledError(str(raised))
-    except HandlerTimeoutError:
-        error = HookTimeoutError(hook.id, hook.point, hook.timeout)
-    except Exception as raised:
-        error = raised
+        error = await run_timed(hook.handler, args, refuse_return, is_async=hook.is_async, timeout=hook.timeout)
     except BaseException:
-        passage.note(hook, "dropped", "cancelled", duration_ms=(perf_counter() - started) * 1e3)
+        traversal.note(hook, "dropped", "cancelled", duration_ms=(perf_counter() - started) * 1e3)
         raise
+    late = error is None and not hook.is_async and perf_counter() - started > hook.timeout
+    if late or isinstance(error, HandlerTimeoutError):
+        error = HookTimeoutError(hook.id, hook.point, hook.timeout)
     status: ExecutionStatus = "ok"
     if error is not None:
         status = "timeout" if isinstance(error, HookTimeoutError) else "error"
-        report_failure(hook.id, f"{hook.kind} {hook.point}", passage.call.operation_id, error)
-    problem = described(error) if error is not None else None
-    passage.note(hook, status, problem, duration_ms=(perf_counter() - started) * 1e3)
-
-
-ENDED = object()
-"""What the first step of a coroutine gives if it ended there; a `StopIteration` would be a thirtieth of the price."""
+        report_failure(hook.id, f"{hook.kind} {hook.point}", traversal.call.operation_id, error)
+    problem = describe_failure(error) if error is not None else None
+    traversal.note(hook, status, problem, duration_ms=(perf_counter() - started) * 1e3)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a call in a chain.
+    """The outcome of a call that went through a chain.
 
     Attributes:
         call: The call as it really ran, or as it was when it was denied or answered.
@@ -232,9 +205,10 @@ class Chain:
         check_timeout(hook_timeout, "Chain(hook_timeout=...)")
         if hook_timeout is None:
             raise HookDefinitionError("Chain", "`hook_timeout` is a number of seconds, or math.inf for no limit")
-        placed = _placed(hook_batch(hooks))
+        placed = _with_lanes(hook_batch(hooks))
         self._record = bool(record)
         self._budget = math.inf if budget is None else float(budget)
+        self._limited = self._budget < math.inf
         self._tenants = frozenset(hook.tenant_id for hook, _ in placed if hook.tenant_id)
         check_depth(hook for hook, _ in placed)
         self._hook_timeout = hook_timeout
@@ -242,23 +216,33 @@ class Chain:
         for each in placed:
             self._placed[each[0].call].append(each)
         self._calls = frozenset(call for call, hooks in self._placed.items() if hooks)
-        self._onions: dict[tuple[type[Call], str], CompiledChain] = {}
-        # The commonest shape gets the shortest way: no budget, no tenant, nothing but async `around`s.
-        short = not (self._tenants or self._budget < math.inf)
-        onions = {call: self._onion(call, "") for call in CALLS}
-        self._plain = {call: onion for call, onion in onions.items() if short and onion.plain}
+        self._compiled: dict[tuple[type[Call], str], CompiledChain] = {}
+        compiled = {call: self._compile(call, "") for call in CALLS}
+        self._of_all_tenants = {} if self._tenants else compiled
+        """The compiled chain by class of calls, where no hook is of one tenant only."""
 
-    def _onion(self, call: type[Call], tenant_id: str) -> CompiledChain:
-        """The hooks of a class of calls and a tenant, compiled when they are first needed."""
+    def _compile(self, call: type[Call], tenant_id: str) -> CompiledChain:
+        """Return the hooks of a class of calls and a tenant, compiled when they are first needed."""
         key = (call, tenant_id if tenant_id in self._tenants else "")
-        onion = self._onions.get(key)
-        if onion is None:
+        compiled = self._compiled.get(key)
+        if compiled is None:
             theirs = [each for each in self._placed[call] if each[0].tenant_id in ("", key[1])]
-            onion = _NO_HOOKS[self._record]
-            if theirs:
-                onion = CompiledChain(theirs, hook_timeout=self._hook_timeout, record=self._record)
-            self._onions[key] = onion
-        return onion
+            compiled = CompiledChain(theirs, hook_timeout=self._hook_timeout) if theirs else _NO_HOOKS
+            self._compiled[key] = compiled
+        return compiled
+
+    def _compiled_for(self, call: Call) -> CompiledChain:
+        """Return the hooks of a call.
+
+        Raises:
+            HookUsageError: If that is no call.
+        """
+        if call.__class__ not in self._placed:
+            raise HookUsageError(
+                f"A chain takes one of the eight calls, {', '.join(kind.__name__ for kind in CALLS)}; "
+                f"got {quote(call)}."
+            )
+        return self._compile(call.__class__, call.tenant_id)
 
     @property
     def calls(self) -> frozenset[type[Call]]:
@@ -288,7 +272,7 @@ class Chain:
             call: The class of the calls.
             tenant_id: Whose call it is.
         """
-        return [hook.id for hook in self._onion(call, tenant_id).hooks] if call in self._placed else []
+        return [hook.id for hook in self._compile(call, tenant_id).hooks] if call in self._placed else []
 
     async def run(self, call: Call, terminal: Terminal) -> Outcome:
         """Lead a call through the hooks.
@@ -302,155 +286,90 @@ class Chain:
             BaseException: What the terminal raises, unchanged.
         """
         started = perf_counter()
-        onion = self._plain.get(call.__class__)
-        if (
-            onion is None
-            or hook_executed.receivers
-            or chain_ran.receivers
-            or ("trio" in sys.modules and not runs_on_asyncio())
-        ):
-            passage = await self._lead(call, terminal)
-            return self._outcome(passage, None, started)
-        if not onion.hooks:
+        compiled = self._of_all_tenants.get(call.__class__) or self._compiled_for(call)
+        if not compiled.hooks:
             result = await terminal(call)
             return Outcome(call=call, result=result, duration_ms=(perf_counter() - started) * 1e3)
-        if not onion.timed:  # the outermost hook is run here, because one frame more is a twentieth of it all
-            outcomes = onion.idle.copy()
-            passage = Traversal(call, terminal, outcomes)
-            hook, handler, slot, call_next = onion.outermost  # type: ignore[misc]
-            try:
-                try:
-                    result = await handler(call, MethodType(call_next, passage))
-                except BaseException as error:
-                    result = await finish_around(passage, hook, error, FAILED, slot)
-                if result is not outcomes[slot]:
-                    result = await apply_around(passage, hook, slot, result, call_next)
-                if passage.refusal is None:
-                    return Outcome(call=passage.call, result=result, duration_ms=(perf_counter() - started) * 1e3)
-                passage.result = result
-            except BaseException as error:
-                if outcomes[slot] is IDLE:
-                    outcomes[slot] = CLOSED
-                if error is not passage.refusal:
-                    raise
-        else:
-            clock = Clock(onion.hooks, onion.marks.copy(), math.inf)
-            if self._record:
-                passage = Traversal(
-                    call, terminal, onion.idle.copy(), clock, recording=True, sender=self, executions={}
-                )
-            else:
-                passage = Traversal(call, terminal, onion.idle.copy(), clock)
-            coroutine = onion.plain(passage, call)  # type: ignore[misc]
-            try:
-                waits_for = next(coroutine.__await__(), ENDED)
-                if waits_for is not ENDED:
-                    await drive(clock, coroutine, waits_for)
-            except HookDenied as refusal:
-                if refusal is not passage.refusal:
-                    raise
-        return self._outcome(passage, onion, started)
-
-    def _outcome(self, passage: Traversal, short: CompiledChain | None, started: float) -> Outcome:
-        """What came out.
-
-        Args:
-            passage: The call at the end of its way.
-            short: The onion whose short way it took.
-            started: When, by `perf_counter`.
-        """
-        executions: list[HookExecution] = []
-        if self._record:
-            executions = (
-                executions_of(passage, short.hooks)
-                if short is not None
-                else [passage.executions[hook.index] for hook in passage.started]
-            )
+        traversal = await self._traverse(call, terminal)
+        executions = executions_of(traversal) if self._record else []
         duration_ms = (perf_counter() - started) * 1e3
-        if passage.refusal is None and not passage.continues:
-            return Outcome(call=passage.call, result=passage.result, executions=executions, duration_ms=duration_ms)
+        if traversal.refusal is None and not traversal.continues:
+            return Outcome(call=traversal.call, result=traversal.result, executions=executions, duration_ms=duration_ms)
         return Outcome(
-            call=passage.call,
-            result=passage.result,
-            denied=passage.denied,
-            asked=passage.asked,
-            stop=passage.stop,
-            continues=list(passage.continues),
+            call=traversal.call,
+            result=traversal.result,
+            denied=traversal.denied,
+            asked=traversal.asked,
+            stop=traversal.stop,
+            continues=list(traversal.continues),
             executions=executions,
             duration_ms=duration_ms,
-            refusal=passage.refusal,
+            refusal=traversal.refusal,
         )
 
-    async def _lead(self, call: Call, terminal: Terminal, control: RunPolicy | None = None) -> Traversal:
-        """As `run`, for a run of an agent too, which adds its own control."""
-        if call.__class__ not in self._placed:
-            raise HookUsageError(
-                f"A chain takes one of the eight calls, {', '.join(kind.__name__ for kind in CALLS)}; "
-                f"got {shown(call)}."
-            )
-        onion = self._onion(call.__class__, call.tenant_id)
-        passage = Traversal(call, terminal, [IDLE] * onion.slots)
-        if control is not None or self._budget < math.inf:
-            passage.control, passage.watched = control, True
-            if control is not None and control.decided:
-                passage.unheard_from = first_unheard(onion, control)
-        if self._record or hook_executed.receivers or chain_ran.receivers:
-            passage.recording, passage.started, passage.executions = True, [], {}
-            passage.sender = self if control is None else control.sender
-        began = perf_counter()
+    async def _traverse(self, call: Call, terminal: Terminal, policy: RunPolicy | None = None) -> Traversal:
+        """Lead a call through the hooks, for a run of an agent too, which adds its policy."""
+        compiled = self._of_all_tenants.get(call.__class__) or self._compiled_for(call)
+        on_asyncio = runs_on_asyncio()
+        kind = Clock if on_asyncio else ScopedClock
+        clock = kind(compiled.hooks, compiled.marks.copy(), self._budget, self._limited)
+        traversal = Traversal(call, terminal, compiled.idle.copy(), clock)
+        if policy is not None:
+            traversal.policy, traversal.watch, traversal.pinned = policy, policy.watch, policy.pinned
+            if policy.decided:
+                traversal.unheard_from = first_unheard(compiled, policy)
+        announcing = bool(hook_executed.receivers or chain_ran.receivers)
+        if announcing or self._record:
+            traversal.announcing, traversal.started, traversal.executions = announcing, [], {}
+            traversal.sender = self if policy is None else policy.sender
+        began = perf_counter() if announcing else 0.0
         try:
-            if onion.background and control is None:
-                passage.result = await run_beside(passage, self._through(onion, passage))
+            if compiled.background:
+                await self._traverse_with_background(compiled, traversal)
+            elif on_asyncio:  # as `drive_through` does, but a frame less, and each call of a run comes here
+                coroutine = compiled.enter(traversal, call)
+                try:
+                    waits_for = coroutine.send(None)
+                except StopIteration as stop:
+                    traversal.result = stop.value
+                else:
+                    traversal.result = await drive(clock, coroutine, waits_for)
             else:
-                passage.result = await self._through(onion, passage)
+                traversal.result = await compiled.enter(traversal, call)
         except HookDenied as refusal:
-            if refusal is not passage.refusal:
+            if refusal is not traversal.refusal:
                 raise
         finally:
-            if passage.recording and chain_ran.receivers and passage.started:
-                executions = [passage.executions[hook.index] for hook in passage.started]
-                denied = None if passage.asked is not None else passage.denied
-                announce_chain(passage.call, executions, denied, began, passage.sender)
-        asker = passage.asked_by
+            if announcing and chain_ran.receivers and traversal.started:
+                denied = None if traversal.asked is not None else traversal.denied
+                announce_chain(traversal.call, executions_of(traversal), denied, began, traversal.sender)
+        asker = traversal.asked_by
         if asker is not None:  # ids need not be unique
-            passage.asked_nth = sum(hook.id == asker.id for hook in onion.hooks[: asker.index])
-        return passage
+            traversal.asked_nth = sum(hook.id == asker.id for hook in compiled.hooks[: asker.index])
+        return traversal
 
-    async def _through(self, onion: CompiledChain, passage: Traversal) -> Any:
-        """All the way in and out again, with a clock."""
-        if runs_on_asyncio():
-            clock = passage.clock = Clock(onion.hooks, onion.marks.copy(), self._budget)
-            coroutine = onion.enter(passage, passage.call)
-            try:
-                waits_for = coroutine.send(None)
-            except StopIteration as stop:
-                result = stop.value
-            else:
-                result = await drive(clock, coroutine, waits_for)
+    async def _traverse_with_background(self, compiled: CompiledChain, traversal: Traversal) -> None:
+        """Lead a call through the hooks, some of which are not waited for."""
+
+        async def through() -> Any:
+            result = await drive_through(traversal.clock, compiled.enter(traversal, traversal.call))
+            if traversal.policy is None or not traversal.policy.suspended:
+                for hook in compiled.background_after:
+                    if hook.matches is None or hook.matches(traversal.call):
+                        traversal.start(hook, traversal.call, result)
+            return result
+
+        if traversal.policy is None:
+            traversal.result = await run_beside(traversal, through())
         else:
-            passage.clock = ScopedClock(onion.hooks, onion.marks.copy(), self._budget)
-            result = await onion.enter(passage, passage.call)
-        if onion.background_after and not (passage.control is not None and passage.control.suspended):
-            for hook in onion.background_after:
-                if hook.matches is None or hook.matches(passage.call):
-                    passage.start(hook, passage.call, result)
-        return result
+            traversal.result = await through()
 
 
-def first_unheard(onion: CompiledChain, control: RunPolicy) -> int:
-    """The index of the first hook that had not judged a call when a person was asked about it."""
-    if control.asked_by is None:
-        return len(onion.hooks)
-    asked_by, nth = control.asked_by
-    askers = [hook.index for hook in onion.hooks if hook.id == asked_by][: nth + 1]
-    return askers[-1] + 1 if askers else 0
+_NO_HOOKS = CompiledChain((), hook_timeout=math.inf)
 
 
-_NO_HOOKS = {record: CompiledChain((), hook_timeout=math.inf, record=record) for record in (False, True)}
-
-
-def _placed(batch: Iterable[AnyHook]) -> list[Placed]:
-    """The interceptors of a batch with the lane of each; plain ones share one lane."""
+def _with_lanes(batch: Iterable[AnyHook]) -> list[Placed]:
+    """Pair the interceptors of a batch with the lane of each; plain ones share one lane."""
     own = object()
     placed: list[Placed] = []
     for entry in batch:

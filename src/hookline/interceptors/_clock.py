@@ -1,9 +1,9 @@
-"""Whose time it is in a chain: own time per hook, a budget for all, and the clock that stops a hook which takes longer.
+"""Measure the own time of the hooks of a chain, and stop a hook that takes longer than it may.
 
 Times are marks: one where a hook begins, one where it ends, and two around what it surrounds; its own time is what they
-leave. Exactly one hook, or nobody (the work that the chain surrounds), is on the clock at any moment. On asyncio one
-driver steps the whole chain by hand, and a timer is set only when something suspends, for whoever is on the clock then.
-Other backends get a cancel scope per async hook, whose deadline moves away while the hook waits inside of `call_next`.
+leave. Exactly one hook, or none (during the work that the chain wraps), is on the clock at any moment. On asyncio one
+driver steps the whole chain by hand, and sets a timer only when something suspends, for the hook on the clock. Other
+backends get a cancel scope per async hook, whose deadline moves away while the hook waits inside of `call_next`.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from __future__ import annotations
 import asyncio
 import math
 import types
-from collections.abc import Coroutine, Generator, Sequence
-from inspect import isawaitable
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from time import perf_counter
 from typing import Any, Protocol, cast
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
-__all__ = ["NO_HOOK", "Alarm", "Clock", "ScopedClock", "Timed", "drive", "drive_elsewhere"]
+__all__ = ["NO_HOOK", "Alarm", "Clock", "ScopedClock", "Timed", "drive", "drive_elsewhere", "drive_through"]
 
 NO_HOOK = -1
 NOT_EXPIRED = -2
-"""Whom the alarm has stopped, if none; not the same as `NO_HOOK`, whose time it may be."""
+"""Says that the alarm has stopped no hook; not `NO_HOOK`, which may be on the clock."""
 
 
 class Timed(Protocol):
-    """What a clock knows of a hook: its limit in seconds, and where its marks are.
+    """A hook as a clock sees it: its limit in seconds, and where its marks are.
 
     Attributes:
         timeout: Seconds of own time; `math.inf` for no limit.
@@ -49,36 +49,34 @@ class Timed(Protocol):
     def leave(self) -> int: ...
 
 
-class Clock:
-    """The times of one chain run.
+class Clock(msgspec.Struct, eq=False):
+    """The times of one traversal of a chain.
 
     Attributes:
         hooks: The hooks by index.
         marks: Seconds, by the places that the hooks name; 0.0 for what has not happened.
         budget: Seconds of own time for all hooks together; `math.inf` for no limit.
+        special: Whether the end of a hook needs a closer look: there is an alarm, or a budget.
         on: Index of the hook whose time it is.
         expired: Index of the hook that was stopped because it had no time left.
-        alarm: Stops whoever takes too long, from the first suspension on.
-        special: Whether the end of a hook needs a closer look: there is an alarm, or a budget.
-        stepping: Whether the driver is stepping the chain at this moment, so that who runs, runs in its task.
+        alarm: Stops the hook that takes too long, from the first suspension on.
+        stepping: Whether the driver is stepping the chain at this moment, so that the code that runs is in its task.
         scoped: Whether async hooks get scopes instead.
     """
 
-    __slots__ = ("alarm", "budget", "expired", "hooks", "marks", "on", "scoped", "special", "stepping")
-
-    def __init__(self, hooks: Sequence[Timed], marks: list[float], budget: float) -> None:
-        self.hooks = hooks
-        self.marks = marks
-        self.budget = budget
-        self.on = NO_HOOK
-        self.expired = NOT_EXPIRED
-        self.alarm: Alarm | None = None
-        self.special = budget < math.inf
-        self.stepping = True
-        self.scoped = False
+    # A struct, because its constructor costs a third of `__init__`, and there is one per call.
+    hooks: Sequence[Timed]
+    marks: list[float]
+    budget: float
+    special: bool = False
+    on: int = NO_HOOK
+    expired: int = NOT_EXPIRED
+    alarm: Alarm | None = None
+    stepping: bool = True
+    scoped: bool = False
 
     def own(self, hook: Timed, now: float) -> float:
-        """Seconds of a hook's own time so far."""
+        """Return the seconds of own time that a hook has taken so far."""
         marks = self.marks
         start = marks[hook.start]
         if not start:
@@ -90,17 +88,17 @@ class Clock:
         return end - start - (min(marks[hook.leave] or now, end) - inside)
 
     def left(self, index: int, now: float) -> float:
-        """Seconds that a hook has left."""
+        """Return the seconds that a hook has left."""
         hook = self.hooks[index]
         left = hook.timeout - self.own(hook, now)
         return left if self.budget == math.inf else min(left, self.budget - self.spent(now))
 
     def spent(self, now: float) -> float:
-        """Seconds of all hooks' own time so far."""
+        """Return the seconds of own time that all hooks have taken so far."""
         return sum(self.own(hook, now) for hook in self.hooks)
 
     def is_over(self, index: int) -> bool:
-        """Whether a hook that has ended took more than it had.
+        """Return whether a hook that has ended took more than it had.
 
         One that came back when the others had used up the budget is not blamed for that.
         """
@@ -114,19 +112,21 @@ class Clock:
         return 0.0 < self.spent(now) - self.budget < last
 
     def disturbed(self, index: int) -> bool:
-        """Whether a hook that has ended was stopped, or the task has been cancelled since its chain suspended."""
+        """Return whether a hook that has ended may have been stopped, or its task cancelled, or the budget used up."""
         alarm = self.alarm
-        return alarm is None or self.expired == index or alarm.task.cancelling() > alarm.pending
+        return (
+            alarm is None or self.budget < math.inf or self.expired == index or alarm.task.cancelling() > alarm.pending
+        )
 
-    async def bounded(self, index: int, work: Any) -> Any:
-        """What an async hook comes to, stopped in time; what a plain one gave is itself."""
-        return await work if isawaitable(work) else work
+    async def bounded(self, index: int, work: Awaitable[Any]) -> Any:
+        """Await an async hook, and stop it in time."""
+        return await work
 
     def pause(self, index: int) -> None:
-        """A hook goes inside of `call_next`."""
+        """Note that a hook goes inside of `call_next`."""
 
     def resume(self, index: int) -> None:
-        """A hook comes back from there."""
+        """Note that a hook comes back from there."""
 
 
 AT_ONCE = 0.001
@@ -134,29 +134,29 @@ AT_ONCE = 0.001
 
 
 class ScopedClock(Clock):
-    """A clock for backends whose tasks are cancelled through scopes."""
+    """A clock for backends whose tasks are cancelled through scopes.
 
-    __slots__ = ("scopes",)
+    Attributes:
+        scopes: The scopes of the async hooks that are running, by index.
+    """
 
-    def __init__(self, hooks: Sequence[Timed], marks: list[float], budget: float) -> None:
-        super().__init__(hooks, marks, budget)
-        self.scopes: dict[int, anyio.CancelScope] = {}
+    scopes: dict[int, anyio.CancelScope] = {}  # msgspec copies it
+
+    def __post_init__(self) -> None:
         self.scoped = self.special = True
 
     def pause(self, index: int) -> None:
-        """A hook goes inside of `call_next`: its deadline does not come nearer there."""
+        """Note that a hook goes inside of `call_next`: its deadline does not come nearer there."""
         if index in self.scopes:
             self.scopes[index].deadline = math.inf
 
     def resume(self, index: int) -> None:
-        """A hook comes back from there."""
+        """Note that a hook comes back from there."""
         if index in self.scopes:
             self.scopes[index].deadline = self._deadline(index)
 
-    async def bounded(self, index: int, work: Any) -> Any:
+    async def bounded(self, index: int, work: Awaitable[Any]) -> Any:
         """Run an async hook in a scope of its own; `expired` says whether that was cancelled."""
-        if not isawaitable(work):
-            return work
         with anyio.CancelScope(deadline=self._deadline(index)) as scope:
             self.scopes[index] = scope
             try:
@@ -183,7 +183,7 @@ AGAIN_SECONDS = 0.1
 
 
 class Alarm:
-    """Cancels the present asyncio task when whoever is on the clock has no time left."""
+    """Cancels the present asyncio task when the hook that is on the clock has no time left."""
 
     __slots__ = ("cancels", "clock", "deadline", "loop", "on", "pending", "task", "timer")
 
@@ -198,7 +198,7 @@ class Alarm:
         self.timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """The task suspends: see to it that whoever is on the clock does not take too long."""
+        """Set the timer for the hook that is on the clock, since the task suspends."""
         clock = self.clock
         self.on = clock.on if clock.alarm is self else NO_HOOK  # a hook in another task has an alarm of its own
         left = clock.left(self.on, perf_counter()) if self.on >= 0 else math.inf
@@ -222,7 +222,7 @@ class Alarm:
             self.timer = self.loop.call_later(AGAIN_SECONDS, self._ring)  # for a hook that swallows it
 
     def settle(self, index: int) -> bool:
-        """A hook has ended: take back the cancellation by which this alarm stopped it.
+        """Take back the cancellation by which this alarm stopped a hook, which has ended.
 
         Returns:
             Whether somebody else has cancelled the task meanwhile.
@@ -242,7 +242,7 @@ class Alarm:
 
 @types.coroutine
 def drive(clock: Clock, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-    """asyncio: the rest of a chain that has suspended on `waits_for`, in the present task, with an alarm."""
+    """Drive the rest of a chain that has suspended on `waits_for`, in the present asyncio task, with an alarm."""
     alarm = clock.alarm = Alarm(clock)
     clock.special = True
     try:
@@ -263,16 +263,23 @@ def drive(clock: Clock, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> 
         alarm.close()
 
 
+async def drive_through(clock: Clock, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a whole chain in the present task, with what its clock needs."""
+    if clock.scoped:
+        return await coroutine
+    try:
+        waits_for = coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    return await drive(clock, coroutine, waits_for)
+
+
 async def drive_elsewhere(clock: Clock, coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """asyncio: a hook runs the rest of the chain in a task of its own, which needs an alarm of its own."""
+    """Drive the rest of a chain in another asyncio task, where a hook called `call_next`, with an alarm of its own."""
     outer = clock.alarm
     clock.stepping = True
     try:
-        try:
-            waits_for = coroutine.send(None)
-        except StopIteration as stop:
-            return stop.value
-        return await drive(clock, coroutine, waits_for)
+        return await drive_through(clock, coroutine)
     finally:
         clock.stepping = False
         clock.alarm = outer

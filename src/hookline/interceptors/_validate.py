@@ -1,4 +1,4 @@
-"""What a hook may give back: whether a changed call is still the same call, and what answers a call."""
+"""Validate what hooks return: changed calls, changed results and answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline.calls import (
     AgentCall,
     AgentResult,
@@ -30,7 +30,7 @@ from hookline.calls import (
     as_tool_result,
 )
 from hookline.errors import HookUsageError
-from hookline.execution import described
+from hookline.execution import describe_failure
 
 __all__ = ["check_changed", "check_result", "result_of"]
 
@@ -58,22 +58,22 @@ _KEPT = ("operation_id", "agent_id", "user_id", "tenant_id")
 
 
 def check_changed(changed: Call, call: Call) -> str | None:
-    """What is wrong with a changed call; `None` if nothing is.
+    """Return what is wrong with a changed call, or `None`.
 
     Its `metadata` becomes the one that all hooks of the call share.
     """
     try:
-        return _changed(changed, call)
+        return _problem_with_change(changed, call)
     except Exception as error:
-        return f"changed the call to something that cannot be used: {described(error)}"
+        return f"changed the call to something that cannot be used: {describe_failure(error)}"
 
 
-def _changed(changed: Call, call: Call) -> str | None:
+def _problem_with_change(changed: Call, call: Call) -> str | None:
     for name in _KEPT if not isinstance(call, ToolCall) else (*_KEPT, "tool_call_id", "call_index", "step_index"):
         old, new = getattr(call, name), getattr(changed, name)
         if new.__class__ is not old.__class__ or new != old:
             return (
-                f"changed `{name}` from {shown(old)} to {shown(new)}, which says whose call it is; change calls with "
+                f"changed `{name}` from {quote(old)} to {quote(new)}, which says whose call it is; change calls with "
                 "msgspec.structs.replace, which keeps it"
             )
     problem = check_fields(changed)
@@ -82,14 +82,14 @@ def _changed(changed: Call, call: Call) -> str | None:
     metadata: object = changed.metadata
     if metadata is not call.metadata:
         if not isinstance(metadata, Mapping):
-            return f"changed `metadata` to {shown(metadata)}, which is no mapping"
+            return f"changed `metadata` to {quote(metadata)}, which is no mapping"
         call.metadata.update(metadata)
         msgspec.structs.force_setattr(changed, "metadata", call.metadata)
     return None
 
 
 def check_result(result: object) -> str | None:
-    """What is wrong with the fields of a result that a hook gives; `None` if nothing is."""
+    """Return what is wrong with the fields of a hook's result, or `None`."""
     if isinstance(result, ToolResult):
         try:
             as_tool_result(result)
@@ -99,37 +99,37 @@ def check_result(result: object) -> str | None:
     for name, kind in _FIELDS.get(type(result), {}).items():
         value = getattr(result, name)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            return f"gave a {type(result).__name__} whose `{name}` is {shown(value)}"
-    if isinstance(result, ModelResponse) and not _all(result.tool_calls, ToolRequest, "tool_name"):
-        return f"gave a ModelResponse whose `tool_calls` are {shown(result.tool_calls)}"
+            return f"gave a {type(result).__name__} whose `{name}` is {quote(value)}"
+    if isinstance(result, ModelResponse) and not _all_are(result.tool_calls, ToolRequest, "tool_name"):
+        return f"gave a ModelResponse whose `tool_calls` are {quote(result.tool_calls)}"
     if isinstance(result, ModelResponse) and not all(
         isinstance(number, int | float) for number in msgspec.structs.astuple(result.usage)
     ):
-        return f"gave a ModelResponse whose `usage` is {shown(result.usage)}"
+        return f"gave a ModelResponse whose `usage` is {quote(result.usage)}"
     return None
 
 
 def check_fields(call: Call) -> str | None:
-    """What is wrong with the fields of a changed call; `None` if nothing is."""
+    """Return what is wrong with the fields of a changed call, or `None`."""
     for name, kind in _FIELDS.get(type(call), {}).items():
         if not isinstance(getattr(call, name), kind):
-            return f"changed `{name}` to {shown(getattr(call, name))}"
+            return f"changed `{name}` to {quote(getattr(call, name))}"
     messages = call.input if isinstance(call, AgentCall) else getattr(call, "messages", ())
-    if not (_all(messages, Message, "content") and all(message.role in _ROLES for message in messages)):
+    if not (_all_are(messages, Message, "content") and all(message.role in _ROLES for message in messages)):
         return "changed the messages to something that holds no messages"
-    if not _all(getattr(call, "tools", ()), ToolSpec, "name"):
+    if not _all_are(getattr(call, "tools", ()), ToolSpec, "name"):
         return "changed `tools` to something that holds no tools"
     return None
 
 
-def _all(values: object, kind: type, text: str) -> bool:
+def _all_are(values: object, kind: type, text: str) -> bool:
     return isinstance(values, Sequence) and all(
         isinstance(value, kind) and isinstance(getattr(value, text), str) for value in values
     )
 
 
 def result_of(kind: type[msgspec.Struct], answer: object) -> Any:
-    """What `Respond(answer)` gives: a result of that class, or the exception that counts as raised.
+    """Convert the answer of a `Respond` into a result, or the exception that counts as raised.
 
     Raises:
         HookUsageError: If such a call cannot be answered with it.

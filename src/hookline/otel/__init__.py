@@ -1,4 +1,4 @@
-"""Runs in OpenTelemetry: spans, metrics, and logs that say which run they are from."""
+"""OpenTelemetry for runs: spans, metrics, and log records with the trace and operation that they are from."""
 
 from hookline.otel import _attributes as attributes
 from hookline.otel._attributes import MOCK_PROVENANCE as MOCK_PROVENANCE

@@ -1,4 +1,4 @@
-"""Every name that reaches a trace or a metric, once: spans, attributes, instruments with their units and buckets.
+"""Names of spans, attributes and instruments, with units and buckets: every name that reaches a trace or a metric.
 
 Source:
     `gen_ai.*`: OpenTelemetry's conventions for generative AI (`open-telemetry/semantic-conventions-genai`) as of August
@@ -15,7 +15,7 @@ NAME_CHARACTERS = 256
 
 
 def clean(text: object, limit: int = NAME_CHARACTERS) -> str:
-    """A name or an id as an attribute can carry it: what is no valid Unicode is replaced, the rest is cut.
+    """Return a name or an id as the value of an attribute: invalid Unicode is replaced, and a long text is cut.
 
     Exporters drop a value with half of a surrogate pair, and write a traceback into the log.
     """
@@ -29,13 +29,13 @@ def clean(text: object, limit: int = NAME_CHARACTERS) -> str:
 
 
 def error_type(name: object) -> str:
-    """The class of a failure: a name, or `_OTHER`. Whoever answers with a failure may have written a sentence."""
+    """Return the class of a failure, or `_OTHER` where a text is no class name."""
     text = name if isinstance(name, str) else ""
     return text if len(text) <= NAME_CHARACTERS and text.isascii() and text.replace(".", "").isidentifier() else OTHER
 
 
 def count(number: object) -> int | str:
-    """A count as an attribute can carry it: exporters drop what does not fit into 64 bits."""
+    """Return a count as the value of an attribute: exporters drop numbers of more than 64 bits."""
     return min(number, 2**63 - 1) if isinstance(number, int) else clean(number)
 
 

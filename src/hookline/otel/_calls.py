@@ -32,7 +32,7 @@ from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, count, error_type
 from hookline.otel._content import Content, answer_parts, split_system, tool_definitions
 from hookline.otel._context import get_value
-from hookline.otel._log_events import LogEvents
+from hookline.otel._logs import LogEvents
 from hookline.otel._spans import OpenSpan, OperationSpans, merge
 
 __all__ = ["ACTIONS", "begin_chat", "denial_attributes", "end_chat", "tool_key"]
@@ -72,7 +72,7 @@ def after_step(spans: OperationSpans, event: AfterStep, content: Content) -> Non
 
 
 def tool_key(event: BeforeToolCall | AfterToolCall | OnToolCallError) -> tuple[object, ...]:
-    """A tool call's place in the table; its id, where it has one."""
+    """Return the key of a tool call in the table of open spans: its id, where it has one."""
     if event.tool_call_id:
         return ("tool", event.tool_call_id)
     return ("tool", event.toolset, event.tool_name, event.call_index)
@@ -107,7 +107,7 @@ def after_tool_call(spans: OperationSpans, event: AfterToolCall, content: Conten
     if opened is None:
         tell_step(spans, event, content)
         return
-    attributes = answered(event)
+    attributes = answer_attributes(event)
     denied = event.answered_by is not None and not event.mocked
     if denied:
         told = Denial(hook_id=event.answered_by or "", reason=event.content)
@@ -125,7 +125,7 @@ def on_tool_call_error(spans: OperationSpans, event: OnToolCallError, content: C
     if opened is None:
         tell_step(spans, event, content)
         return
-    attributes = answered(event)
+    attributes = answer_attributes(event)
     if is_interrupted(event):
         attributes[names.TOOL_OUTCOME] = "interrupted"
         spans.end(opened, event.time_unix_nano, attributes)
@@ -135,13 +135,13 @@ def on_tool_call_error(spans: OperationSpans, event: OnToolCallError, content: C
 
 
 def tell_step(spans: OperationSpans, event: AfterToolCall | OnToolCallError, content: Content) -> None:
-    """Say in the step's span which hook has refused or answered a tool call, where tool calls have no spans."""
+    """Add the denial or the answer of a tool call to the step's span, where tool calls have no spans."""
     if spans.common.tool_spans or event.answered_by is None:
         return
     call = {names.TOOL_NAME: clean(event.tool_name), names.TOOL_CALL_ID: clean(event.tool_call_id)}
     if event.mocked:
         name = names.ANSWERED_EVENT
-        attributes = {**call, **answered(event), names.ANSWER_HOOK: clean(event.answered_by)}
+        attributes = {**call, **answer_attributes(event), names.ANSWER_HOOK: clean(event.answered_by)}
         attributes[names.ANSWER_CALL] = ToolCall.__name__
     elif isinstance(event, AfterToolCall):
         told = Denial(hook_id=event.answered_by, reason=event.content)
@@ -153,8 +153,8 @@ def tell_step(spans: OperationSpans, event: AfterToolCall | OnToolCallError, con
     spans.step_of(event.step_index).span.add_event(name, attributes, spans.at(event.time_unix_nano))
 
 
-def answered(event: AfterToolCall | OnToolCallError) -> dict[str, Any]:
-    """Whether and by whom a call was answered in the tool's place."""
+def answer_attributes(event: AfterToolCall | OnToolCallError) -> dict[str, Any]:
+    """Return attributes that say whether a hook answered in the tool's place, and which one."""
     if not event.mocked:
         return {}
     attributes: dict[str, Any] = {names.MOCKED: True, names.ANSWERED_BY: clean(event.answered_by or "")}
@@ -177,18 +177,18 @@ def before_human_intervention(spans: OperationSpans, event: BeforeHumanIntervent
 
 
 def after_human_intervention(spans: OperationSpans, event: AfterHumanIntervention, content: Content) -> None:
-    decided(spans, event, content, event.action)
+    record_decision(spans, event, content, event.action)
 
 
 def on_stop_by_human_intervention(spans: OperationSpans, event: OnStopByHumanIntervention, content: Content) -> None:
     if event.tool_call_id not in spans.decided:  # its decision was told already
-        decided(spans, event, content, "reject")
+        record_decision(spans, event, content, "reject")
 
 
-def decided(
+def record_decision(
     spans: OperationSpans, event: AfterHumanIntervention | OnStopByHumanIntervention, content: Content, decision: str
 ) -> None:
-    """A person's decision: the end of a wait in this process, or a moment in the segment that goes on after it."""
+    """End the span of a wait for a person, or begin and end one in the segment that goes on after it."""
     spans.decided.add(event.tool_call_id)
     attributes: dict[str, Any] = {names.HUMAN_DECISION: clean(decision)}
     if event.tool_call_id:
@@ -309,7 +309,7 @@ def on_call_agent_error(spans: OperationSpans, event: OnCallAgentError, content:
 
 
 def call_of(spans: OperationSpans, callee_id: str, child: str | None, *, unrun: bool) -> OpenSpan | None:
-    """The call of a sub-agent that an event speaks of.
+    """Find the open span of the sub-agent call that an event is about.
 
     One in whose place a hook has spoken begins and ends at once, so that it is the newest. In a run of this package the
     context says so: the event is dispatched inside of the call. Elsewhere the child's operation id does; and where
@@ -331,7 +331,7 @@ def call_of(spans: OperationSpans, callee_id: str, child: str | None, *, unrun: 
 def denial_attributes(
     kind: str, call: type[Call], denial: Denial, cause: BaseException | None, content: Content
 ) -> dict[str, Any]:
-    """Which hook refused a call, and whether it decided to or failed; the reason only where content is recorded."""
+    """Return attributes of a denial: its hook, whether that failed, and the reason where content is recorded."""
     attributes: dict[str, Any] = {
         names.DENIED_BY: clean(denial.hook_id),
         names.DENIAL_CALL: call.__name__,
@@ -362,7 +362,7 @@ ACTIONS: dict[type[Event], Callable[[OperationSpans, Any, Content], None]] = {
 
 
 def begin_chat(spans: OperationSpans, call: ModelCall, content: Content) -> OpenSpan | None:
-    """A model is asked; retries of the same call are part of it."""
+    """Begin the span of a model call; retries of the same call are part of it."""
     model = clean(call.model) or spans.model
     attributes: dict[str, Any] = {}
     if content.on_spans:
@@ -402,7 +402,7 @@ def end_chat(
     content: Content,
     logs: LogEvents,
 ) -> None:
-    """The model has answered, or failed, or was interrupted."""
+    """End the span of a model call, which answered, failed or was interrupted."""
     at = time_ns()
     if isinstance(error, Exception):
         message = content.message(names.CHAT, names.ERROR_MESSAGE, message_of(error)) if content.on_spans else None
@@ -438,12 +438,12 @@ def end_chat(
 
 
 def put_answer(attributes: dict[str, Any], response: ModelResponse, content: Content) -> None:
-    """What the model has answered, for whoever records content."""
+    """Add a model's answer to attributes, where content is recorded."""
     content.put(attributes, names.CHAT, names.OUTPUT_MESSAGES, answer_parts(response))
 
 
 def put_request(attributes: dict[str, Any], call: ModelCall, content: Content) -> None:
-    """What the model is asked, for whoever records content."""
+    """Add a model's request to attributes, where content is recorded."""
     instructions, messages = split_system(call.messages)
     if instructions:
         content.put(attributes, names.CHAT, names.SYSTEM_INSTRUCTIONS, instructions)
@@ -453,7 +453,7 @@ def put_request(attributes: dict[str, Any], call: ModelCall, content: Content) -
 
 
 def as_setting(value: Any) -> Any:
-    """A setting of a model as an attribute can carry it."""
+    """Return a setting of a model as the value of an attribute."""
     if isinstance(value, list | tuple):
         return tuple(clean(each) for each in value)
     if isinstance(value, str):

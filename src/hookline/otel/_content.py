@@ -1,4 +1,4 @@
-"""What people and models said: recorded only where the user asked for it, redacted first, cut inside its structure."""
+"""Record prompts, answers, arguments and results: only where the user asked for it, redacted, and cut as valid JSON."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _warned: set[str] = set()
 
 
 def capture_mode(given: bool | str | None) -> CaptureMode:
-    """Where content is recorded: what was given, else what the environment says, else nowhere.
+    """Choose where content is recorded: as the argument says, else as the environment says, else nowhere.
 
     Raises:
         HookUsageError: If what was given is no mode.
@@ -80,7 +80,7 @@ def capture_mode(given: bool | str | None) -> CaptureMode:
 
 
 def longest_value() -> float:
-    """How long the SDK lets an attribute be, as far as the environment says; it would cut JSON in the middle."""
+    """Return the longest attribute that the SDK keeps, as the environment says; it would cut JSON in the middle."""
     for variable in ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"):
         found = os.environ.get(variable, "").strip()
         if found.isdecimal():
@@ -89,7 +89,7 @@ def longest_value() -> float:
 
 
 class Content:
-    """The policy for content.
+    """The policy for recording content.
 
     Args:
         mode: Where it is recorded.
@@ -117,7 +117,7 @@ class Content:
         self._on_error = on_error
 
     def message(self, kind: str, name: str, text: str) -> str | None:
-        """A free text for a status description, or `None` where no content may be recorded."""
+        """Return a text for a status description, or `None` where no content may be recorded."""
         return self.put({}, kind, name, text) if self.on_spans else None
 
     def put(self, attributes: dict[str, Any], kind: str, name: str, value: Any, *, newest_first: bool = False) -> Any:
@@ -142,7 +142,7 @@ class Content:
             return None
 
     def building(self, build: Callable[..., None], *args: object) -> None:
-        """Call a function that puts content together; what it cannot read is left out, and that is told."""
+        """Call a function that adds content; if it fails, the content is left out and the failure is reported."""
         try:
             build(*args)
         except Exception as error:
@@ -212,7 +212,7 @@ class _Cut:
         return f"<{type(value).__name__}>"
 
     def form(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        """A message, a part of one, or a tool: nothing is cut but what somebody has written."""
+        """Return a message, a part of one, or a tool, with only its free text cut."""
         return {
             clean(key): clean(item) if key in FORM_WORDS and isinstance(item, str) else self.value(item, depth + 1)
             for key, item in value.items()
@@ -241,7 +241,7 @@ class _Cut:
         return shown
 
     def newest(self, value: Sequence[Any]) -> list[Any]:
-        """A list of which the newest items are kept, as far as they fit; the oldest are left out."""
+        """Return a list without its oldest items, as many as do not fit."""
         shown: list[Any] = []
         for item in reversed(value):
             if self.left <= 0:
@@ -252,7 +252,7 @@ class _Cut:
 
 
 def length_of(value: Any) -> int:
-    """How many characters of text there are in a value; of an enormous structure, in the part that was looked at."""
+    """Count the characters of text in a value; of an enormous structure, in its first part."""
     total, waiting, seen = 0, [value], 0
     while waiting and seen < MAX_COUNTED:
         each = waiting.pop()
@@ -268,18 +268,18 @@ def length_of(value: Any) -> int:
 
 
 def message_parts(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages in the conventions' form."""
+    """Return messages in the form of the conventions."""
     return [{"role": message.role, "parts": _parts(message)} for message in messages]
 
 
 def split_system(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The instructions that a conversation begins with, and the rest of it, both in the conventions' form."""
+    """Split a conversation into its first instructions and the rest, both in the form of the conventions."""
     first = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
     return [part for message in messages[:first] for part in _parts(message)], message_parts(messages[first:])
 
 
 def answer_parts(response: ModelResponse) -> list[dict[str, Any]]:
-    """A model's answer in the conventions' form."""
+    """Return a model's answer in the form of the conventions."""
     parts: list[dict[str, Any]] = []
     if response.reasoning:
         parts.append({"type": "reasoning", "content": response.reasoning})
@@ -288,7 +288,7 @@ def answer_parts(response: ModelResponse) -> list[dict[str, Any]]:
 
 
 def tool_definitions(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """Tools in the conventions' form."""
+    """Return tools in the form of the conventions."""
     return [
         {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.schema}
         for tool in tools

@@ -1,4 +1,4 @@
-"""What travels with the context of a run beside the current span: the operation, and the call of a sub-agent."""
+"""Context variables of a run: its operation, and the span of the sub-agent call that it answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
     "get_value",
     "links_to",
     "one_of",
-    "parsed",
+    "parse_traceparent",
     "positive",
     "provider",
     "set_value",
@@ -40,20 +40,20 @@ def one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
 
 
 def positive(name: str, value: object, *, whole: bool = False) -> None:
-    """Refuse what is no number above 0."""
+    """Refuse an option that is no number above 0."""
     fits = isinstance(value, int) if whole else isinstance(value, int | float)
     if isinstance(value, bool) or not fits or not value > 0:  # type: ignore[operator]
         raise HookUsageError(f"`{name}` is a {'whole ' if whole else ''}number above 0; got {value!r}.")
 
 
 def provider(name: str, value: object, method: str) -> None:
-    """Refuse what gives no tracers, meters or loggers."""
+    """Refuse an option that is no provider of tracers, meters or loggers."""
     if value is not None and not callable(getattr(value, method, None)):
         raise HookUsageError(f"`{name}` is a provider of OpenTelemetry with `{method}`, or None; got {value!r:.200}.")
 
 
 def flags(**values: object) -> None:
-    """Refuse what is neither True nor False."""
+    """Refuse options that are neither True nor False."""
     for name, value in values.items():
         if not isinstance(value, bool):
             raise HookUsageError(f"`{name}` is True or False; got {value!r:.200}.")
@@ -66,14 +66,14 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def traceparent_of(context: SpanContext) -> str | None:
-    """A span's place as W3C `traceparent`; `None` for one that is in no trace."""
+    """Return the W3C `traceparent` of a span; `None` for a span in no trace."""
     if not context.is_valid:
         return None
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-def parsed(traceparent: object) -> SpanContext | None:
-    """The span that a stored `traceparent` names; `None` for anything that is none."""
+def parse_traceparent(traceparent: object) -> SpanContext | None:
+    """Return the span that a stored `traceparent` names; `None` for an invalid one."""
     if not isinstance(traceparent, str) or len(traceparent) > LONGEST or not traceparent.isascii():
         return None
     # Without INVALID_SPAN in the default, a header that cannot be read would give the caller's own span.
@@ -83,10 +83,10 @@ def parsed(traceparent: object) -> SpanContext | None:
 
 
 def links_to(traceparents: Sequence[str]) -> list[Link]:
-    """Links to an operation's first segment and, where that is another one, to its latest."""
+    """Return links to an operation's first segment and, where that is another one, to its latest."""
     links: list[Link] = []
     for traceparent, relation in zip(traceparents, ("first_segment", "previous_segment"), strict=False):
-        context = parsed(traceparent)
+        context = parse_traceparent(traceparent)
         if context is not None and all(link.context.span_id != context.span_id for link in links):
             links.append(Link(context, {names.LINK: relation}))
     return links
@@ -99,13 +99,13 @@ PLACE = create_key("hookline-place")
 
 
 def current_operation(context: Context | None = None) -> str | None:
-    """Id of the operation that this code runs for; `None` outside of every traced one."""
+    """Return the id of the operation that this code runs in; `None` outside of traced operations."""
     found = get_value(OPERATION, context)
     return found if isinstance(found, str) else None
 
 
 def detach(token: Token[Context]) -> None:
-    """Make the context current again that was before `attach`.
+    """Restore the context that was current before `attach`.
 
     A coroutine that was thrown away is closed in whatever context that happens to be in. Nothing is to be put back
     there, and it is no error, as which OpenTelemetry's own function would log it.
@@ -117,7 +117,7 @@ def detach(token: Token[Context]) -> None:
 
 
 class Activation:
-    """A context that is current inside of `with`, and the one before it afterwards."""
+    """A context manager that makes a context current, and restores the one before it."""
 
     def __init__(self, context: Context | None) -> None:
         self._context = context

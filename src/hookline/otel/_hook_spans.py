@@ -1,4 +1,4 @@
-"""Hooks as spans or span events: which ran, for how long, and what it decided."""
+"""Add hook executions to a trace, as spans or as span events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, Sta
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean
 from hookline.otel._content import Content
-from hookline.otel._log_events import LogEvents
+from hookline.otel._logs import LogEvents
 from hookline.otel._spans import Common, OpenSpan, OperationSpans
 from hookline.signals import HookExecution, hook_executed, operation_unregistered
 
@@ -24,8 +24,8 @@ Receiver = Callable[[str, HookExecution | None], None]
 """Called with the operation and, of a handler run, its record."""
 
 
-class Feed:
-    """Who wants to hear a signal of which operation."""
+class SignalFeed:
+    """Passes a signal on to the receivers of its operation."""
 
     def __init__(self, signal: blinker.Signal) -> None:
         self._signal = signal
@@ -33,7 +33,7 @@ class Feed:
         self._lock = threading.Lock()
 
     def watch(self, operation_id: str, receiver: Receiver) -> None:
-        """Call a receiver whenever the signal speaks of an operation."""
+        """Call a receiver for every signal of an operation."""
         with self._lock:
             if not self._receivers:
                 self._signal.connect(self._receive, weak=False)
@@ -42,7 +42,7 @@ class Feed:
                 self._receivers[operation_id] = (*present, receiver)
 
     def unwatch(self, operation_id: str, receiver: Receiver) -> None:
-        """Stop calling a receiver; one that was not watching is ignored."""
+        """Stop calling a receiver; an unknown one is ignored."""
         with self._lock:
             present = list(self._receivers.pop(operation_id, ()))
             if receiver in present:
@@ -61,8 +61,8 @@ class Feed:
             receiver(key, execution)
 
 
-executions = Feed(hook_executed)
-unregistrations = Feed(operation_unregistered)
+executions = SignalFeed(hook_executed)
+unregistrations = SignalFeed(operation_unregistered)
 
 
 ENDS = {"afterToolCall": 1, "onToolCallError": 1, "afterStep": 2, "onComplete": 3, "onError": 3}
@@ -72,7 +72,7 @@ ENDS = {"afterToolCall": 1, "onToolCallError": 1, "afterStep": 2, "onComplete": 
 def hook_span(
     common: Common, execution: HookExecution, spans: OperationSpans | None, root: SpanContext | None, content: Content
 ) -> None:
-    """Put one handler run into the trace as a span.
+    """Add one handler run to the trace as a span.
 
     It goes under the innermost span that was open when it began and is open still, so that no span outlives the one
     above it. What runs when the segment is over, as observers of its end and slow ones in their lanes do, begins a
@@ -107,7 +107,7 @@ def hook_span(
 def hook_event(
     logs: LogEvents, execution: HookExecution, spans: OperationSpans | None, root: SpanContext | None, content: Content
 ) -> None:
-    """Put one handler run into the trace as an event of the innermost span that is open.
+    """Add one handler run to the trace as an event of the innermost open span.
 
     Where none is open any more it becomes a log event that points to the segment's root.
     """
@@ -122,7 +122,7 @@ def hook_event(
 
 
 def attributes_of(execution: HookExecution, content: Content, *, in_log: bool = False) -> dict[str, Any]:
-    """Which hook it was, and what it decided."""
+    """Return attributes with the hook's id, its status and the call that it judged."""
     attributes: dict[str, Any] = {
         names.OPERATION_ID: clean(execution.operation_id),
         names.HOOK_ID: clean(execution.hook_id),
@@ -141,7 +141,7 @@ def attributes_of(execution: HookExecution, content: Content, *, in_log: bool = 
 
 
 def parent_of(spans: OperationSpans, execution: HookExecution) -> OpenSpan | None:
-    """The innermost span that the hook ran inside of and that is open still."""
+    """Return the innermost open span that a hook ran in."""
     over = ENDS.get(execution.hook_type, 0)
     tool = spans.open.get(("tool", execution.tool_call_id)) if execution.tool_call_id else None
     step = spans.open.get(("step", execution.step_index)) if execution.step_index is not None else spans.step
@@ -154,7 +154,7 @@ def parent_of(spans: OperationSpans, execution: HookExecution) -> OpenSpan | Non
 
 
 def error_type_of(execution: HookExecution) -> str:
-    """The class of what a handler raised."""
+    """Return the class name of the exception that a handler raised."""
     if execution.status == "timeout":
         return "timeout"
     kind, colon, _ = (execution.error or "").partition(":")

@@ -1,4 +1,4 @@
-"""The instruments, made once per meter provider: an SDK keeps every instrument for ever, and warns of a second one."""
+"""Make the instruments of a meter provider once: an SDK keeps each for ever, and warns of a second one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from opentelemetry.metrics import (
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean
 
-__all__ = ["SCOPE", "Bounded", "Failures", "Instruments", "instruments_of", "is_idle"]
+__all__ = ["SCOPE", "Failures", "Instruments", "ValueLimit", "instruments_of", "is_idle"]
 
 logger = logging.getLogger("hookline.otel")
 
 
 class Failures:
-    """The failures of one bundle.
+    """Counts and logs failures in the telemetry of one bundle.
 
     Args:
         bundle: Its id.
@@ -40,7 +40,7 @@ class Failures:
         self._told: set[str] = set()
 
     def note(self, where: str, error: BaseException) -> None:
-        """Something failed in a callback."""
+        """Count a failure in a callback, and log the first one of each callback."""
         with contextlib.suppress(Exception):
             attributes = {names.CALLBACK: where, names.ERROR_TYPE: clean(type(error).__name__)}
             self._instruments.counters["errors"].add(1, attributes)
@@ -55,7 +55,7 @@ class Failures:
                 )
 
     def cut(self, why: str) -> None:
-        """A span was ended whose own end did not come."""
+        """Count a span that was ended in place of its own event."""
         try:
             self._instruments.counters["truncated"].add(1, {names.SPAN_TRUNCATED: why})
         except Exception as error:
@@ -70,23 +70,23 @@ T = TypeVar("T")
 
 
 class SpanTable(Protocol):
-    """Whoever has open spans."""
+    """Anything with open spans to count."""
 
     def open_kinds(self) -> list[str]:
-        """The kind of each."""
+        """Return the kind of each open span."""
         ...
 
 
 class HasLanes(Protocol):
-    """Whoever has lanes."""
+    """Anything with lanes to measure."""
 
     def lane_lengths(self) -> list[int]:
-        """How many events wait in each."""
+        """Return how many events wait in each lane."""
         ...
 
 
 class Instruments:
-    """Histograms and counters by the names that `_attributes` has for them."""
+    """The histograms, counters and gauges of one meter provider."""
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(SCOPE)
@@ -121,9 +121,9 @@ class Instruments:
         with self._lock:
             self._dispatchers.add(dispatcher)
 
-    def bounded(self, attribute: str, limit: int) -> Bounded:
-        """What an attribute's values become, counted over all bundles that use these instruments."""
-        return Bounded(self._known.setdefault(attribute, {}), limit)
+    def limit_values(self, attribute: str, limit: int) -> ValueLimit:
+        """Return the limit on an attribute's values, shared by all bundles that use these instruments."""
+        return ValueLimit(self._known.setdefault(attribute, {}), limit)
 
     # Called in the exporter's thread.
 
@@ -151,7 +151,7 @@ _made: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
 
 
 def instruments_of(provider: MeterProvider | None) -> tuple[MeterProvider, Instruments]:
-    """The instruments of a meter provider, by default the process's."""
+    """Return the instruments of a meter provider, by default the process's."""
     provider = provider or get_meter_provider()
     with _lock:
         try:
@@ -164,7 +164,7 @@ def instruments_of(provider: MeterProvider | None) -> tuple[MeterProvider, Instr
 
 
 def is_idle(provider: MeterProvider) -> bool:
-    """Whether nobody gets what is measured.
+    """Whether measurements of a provider go nowhere.
 
     The API itself has but a provider that does nothing, and one that stands for the process's until there is one.
     """
@@ -173,8 +173,8 @@ def is_idle(provider: MeterProvider) -> bool:
     return all(type(each).__module__.startswith("opentelemetry.metrics") for each in (provider, get_meter_provider()))
 
 
-class Bounded:
-    """Values that may become attributes of metrics: the first so many different ones; the rest are all one.
+class ValueLimit:
+    """Limits the different values of a metric attribute: after the first so many, every new one becomes `_OTHER`.
 
     Every different value is a time series of its own, which a back end keeps and bills.
     """

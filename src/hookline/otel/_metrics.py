@@ -1,4 +1,4 @@
-"""`MetricsHooks`: runs and hooks as metrics in OpenTelemetry."""
+"""`MetricsHooks`: measure runs and hooks with OpenTelemetry metrics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ refused in the tool's place nobody has looked for the tool, so its name must be 
 
 
 class Counted:
-    """What is known of a segment that is being measured."""
+    """A segment that is being measured."""
 
     __slots__ = (
         "agent",
@@ -132,14 +132,14 @@ class MetricsHooks(Instrumentation):
         self._model_metrics = model_metrics
         self._tool_metrics = tool_metrics
         self._hook_metrics = hook_metrics
-        bounded = self._instruments.bounded
-        self._agents = bounded(names.AGENT_NAME, max_values)
+        limited = self._instruments.limit_values
+        self._agents = limited(names.AGENT_NAME, max_values)
         self._models, self._providers = (
-            bounded(names.REQUEST_MODEL, max_values),
-            bounded(names.PROVIDER_NAME, max_values),
+            limited(names.REQUEST_MODEL, max_values),
+            limited(names.PROVIDER_NAME, max_values),
         )
-        self._tools, self._errors = bounded(names.TOOL_NAME, max_values), bounded(names.ERROR_TYPE, max_values)
-        self._hooks, self._types = bounded(names.HOOK_ID, max_values), bounded(names.HOOK_TYPE, max_values)
+        self._tools, self._errors = limited(names.TOOL_NAME, max_values), limited(names.ERROR_TYPE, max_values)
+        self._hooks, self._types = limited(names.HOOK_ID, max_values), limited(names.HOOK_TYPE, max_values)
         self._operations: dict[str, Counted] = {}
         self.observers = tuple(
             Hook(id=f"{id}.{kind.hook_type}", type=kind, handler=self._observe) for kind in self._actions
@@ -148,7 +148,7 @@ class MetricsHooks(Instrumentation):
     # What a run of this package does with the bundle.
 
     def begin(self, segment: SegmentInfo) -> tuple[Counted | None, bool]:
-        """Begin to count a segment, unless nobody gets the metrics."""
+        """Begin to measure a segment, unless metrics go nowhere."""
         try:
             if is_idle(self._provider):
                 return None, False
@@ -161,7 +161,7 @@ class MetricsHooks(Instrumentation):
             return None, False
 
     def end(self, begun: Counted | None) -> None:
-        """Stop counting."""
+        """Stop measuring a segment."""
         if begun is None:
             return
         try:
@@ -172,7 +172,7 @@ class MetricsHooks(Instrumentation):
             self._failures.note("end", error)
 
     def enter(self, call: Call) -> tuple[Counted, float, Call] | None:
-        """Note when a model is asked."""
+        """Note the start of a model call."""
         counted = self._operations.get(call.operation_id)
         if counted is None:
             return None
@@ -181,7 +181,7 @@ class MetricsHooks(Instrumentation):
         return counted, perf_counter(), call
 
     def leave(self, entered: tuple[Counted, float, Call] | None, result: object, error: BaseException | None) -> None:
-        """Measure a model call, unless it was interrupted; note what a compaction came to."""
+        """Measure a model call, unless it was interrupted, and count a compaction."""
         if entered is None:
             return
         try:
@@ -197,7 +197,7 @@ class MetricsHooks(Instrumentation):
             self._failures.note("leave", problem)
 
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
-        """A compaction that a hook has denied has not failed."""
+        """Note that a compaction was denied by a hook, which is no failure."""
         counted = self._operations.get(call.operation_id)
         if counted is not None and isinstance(call, CompactCall):
             counted.compact_error = None
@@ -254,7 +254,7 @@ class MetricsHooks(Instrumentation):
         return counted
 
     def _before_step(self, counted: Counted, event: BeforeStep) -> None:
-        """Nothing to measure yet."""
+        """Do nothing: a step is measured at its end."""
 
     def _after_step(self, counted: Counted, event: AfterStep) -> None:
         attributes = {names.AGENT_NAME: counted.agent}
@@ -350,7 +350,7 @@ class MetricsHooks(Instrumentation):
             self._failures.note("hook_executed", error)
 
     def _unregistered(self, operation_id: str, execution: HookExecution | None) -> None:
-        """Another runtime's operation is gone."""
+        """Drop an operation of another runtime that was unregistered."""
         unregistrations.unwatch(operation_id, self._unregistered)
         executions.unwatch(operation_id, self._executed)
         self._operations.pop(operation_id, None)

@@ -25,25 +25,43 @@ from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, count, error_type
 from hookline.otel._calls import denial_attributes
 from hookline.otel._content import Content, message_parts, tool_definitions
-from hookline.otel._context import OPERATION, PLACE, get_current, get_value, links_to, parsed, set_value, traceparent_of
+from hookline.otel._context import (
+    OPERATION,
+    PLACE,
+    get_current,
+    get_value,
+    links_to,
+    parse_traceparent,
+    set_value,
+    traceparent_of,
+)
 from hookline.otel._instruments import Failures
 from hookline.otel._spans import MARKS, Common, OpenSpan, OperationSpans
 
-__all__ = ["Over", "Place", "Roots", "Segments", "descriptions", "place_of", "reason_of", "segment_of_event"]
+__all__ = [
+    "EndedSegment",
+    "Roots",
+    "SegmentParent",
+    "Segments",
+    "descriptions",
+    "find_parent",
+    "reason_of",
+    "segment_of_event",
+]
 
 Operations = Mapping[str, OperationSpans]
 
 
-class Place(NamedTuple):
-    """Where a segment begins.
+class SegmentParent(NamedTuple):
+    """The parent of a segment in a trace.
 
     Attributes:
-        base: The context.
-        at: When: not before the span above it.
-        links: To what it is not inside of, but comes from.
-        parent: The operation that it is a sub-agent's segment of, where that is traced here.
+        base: The context that the segment begins in.
+        at: The start of the segment: not before that of the span above it.
+        links: Links to spans that the segment comes from without being inside of them.
+        parent: The operation that called it as a sub-agent, where that is traced here.
         under: The span of that operation that it is under.
-        call: The call of a sub-agent that it answers.
+        call: The span of the sub-agent call that it answers.
     """
 
     base: Context
@@ -54,16 +72,16 @@ class Place(NamedTuple):
     call: OpenSpan | None = None
 
 
-def place_of(segment: SegmentInfo, at: int, operations: Operations, key: str, *, own: bool) -> Place:
-    """Where a segment begins.
+def find_parent(segment: SegmentInfo, at: int, operations: Operations, key: str, *, own: bool) -> SegmentParent:
+    """Find the parent of a segment: the call of a sub-agent, a step, or the span that is current.
 
     Args:
-        segment: What is known of it.
-        at: When it begins.
-        operations: The segments that are open.
-        key: Where the context says inside of which of the bundle's spans it is.
-        own: Whether it is a run of this package: such a one says by its context inside of which call it runs. Of
-            another runtime's there is only the parent's id.
+        segment: The segment.
+        at: The time at which it begins.
+        operations: The open segments.
+        key: The context key under which the bundle keeps the span that code runs in.
+        own: Whether it is a run of this package, whose context says in which call it runs. Another runtime's run has
+            only the id of its parent.
     """
     current = get_current()
     parent = operations.get(segment.parent_operation_id) if segment.parent_operation_id else None
@@ -77,14 +95,14 @@ def place_of(segment: SegmentInfo, at: int, operations: Operations, key: str, *,
         under = call if call is not None or own else parent.current_step()
         if under is not None:
             base = set_span_in_context(under.span, current if own else parent.base)
-            return Place(base, parent.at(at), [], parent, under, call)
+            return SegmentParent(base, parent.at(at), [], parent, under, call)
     if inside is not None:
         current = among_bundles(inside, current, operations)
-    return enclosed_place(current, at, own=own)
+    return find_enclosing_parent(current, at, own=own)
 
 
 def among_bundles(inside: OpenSpan, current: Context, operations: Operations) -> Context:
-    """The context of a segment that begins inside of a traced run, if another bundle traces that run as well.
+    """Return the context of a segment inside a traced run that another bundle traces as well.
 
     What is current is the span of whichever bundle was last; under that of another one, whose back end may be another,
     the segment would be lost.
@@ -107,8 +125,8 @@ def among_bundles(inside: OpenSpan, current: Context, operations: Operations) ->
     return set_span_in_context((tool or spans.current_step()).span, current)
 
 
-def enclosed_place(current: Context, at: int, *, own: bool) -> Place:
-    """The place of a segment that nothing of a traced run calls.
+def find_enclosing_parent(current: Context, at: int, *, own: bool) -> SegmentParent:
+    """Return the parent of a segment that no traced run called.
 
     What an observer of a run's end starts, or one in a lane, finds a span that has ended; what is replayed from a
     recording finds one that begins later. Such a segment gets a trace of its own, with a link, because no span may
@@ -118,26 +136,26 @@ def enclosed_place(current: Context, at: int, *, own: bool) -> Place:
     over = get_value(OPERATION, current) is not None and getattr(span, "end_time", None) is not None
     began = getattr(span, "start_time", None) or 0
     if not over and (own or began <= at):
-        return Place(current, max(at, began), [])
+        return SegmentParent(current, max(at, began), [])
     link = Link(span.get_span_context(), {names.LINK: "started_by"})
-    return Place(set_span_in_context(INVALID_SPAN, current), at, [link])
+    return SegmentParent(set_span_in_context(INVALID_SPAN, current), at, [link])
 
 
 REMEMBERED = 1000
-"""Of how many operations that are over something is remembered, for what is told of them afterwards."""
+"""Operations whose last segment is remembered after its end, for events that come later."""
 
 SWEEP_NS = 60_000_000_000
-"""How often segments are looked for of which nothing has been heard for too long."""
+"""Nanoseconds between two searches for segments without events for too long."""
 
 
-class Over(NamedTuple):
-    """What is remembered of an operation whose segment is over.
+class EndedSegment(NamedTuple):
+    """A segment that ended, as later segments of the operation need it.
 
     Attributes:
-        at: When it ended, in nanoseconds since 1970.
-        root: Where its root was.
-        traceparents: Of the operation's first segment and of this one.
-        tokens: Read and written by then.
+        at: The time of its end, in nanoseconds since 1970.
+        root: The span context of its root.
+        traceparents: Those of the operation's first segment and of this one.
+        tokens: Input and output tokens of the operation by then.
     """
 
     at: int
@@ -147,7 +165,7 @@ class Over(NamedTuple):
 
 
 class Segments:
-    """The segments of one bundle.
+    """The open and ended segments of one bundle.
 
     Args:
         failures: Told of what goes wrong, and of what is cut.
@@ -162,14 +180,14 @@ class Segments:
         self._failures = failures
         self._max_age_ns = max_age_ns
         self._next_sweep = 0.0
-        self._over: OrderedDict[str, Over] = OrderedDict()
+        self._over: OrderedDict[str, EndedSegment] = OrderedDict()
         self._silent: OrderedDict[str, None] = OrderedDict()
         """Operations of other runtimes that are not sampled."""
         self._cut_early: set[str] = set()
         """Runs of this package that were cut before they were over: further events begin nothing."""
 
     def keep(self, spans: OperationSpans) -> None:
-        """A segment has begun; one of the same operation that is open still has not been told its end."""
+        """Keep a segment that begins, and end one of the same operation that is still open."""
         before = self.open.get(spans.operation_id)
         if before is not None:
             self.cut(before, "restarted", spans.latest)
@@ -183,7 +201,7 @@ class Segments:
         self.open[spans.operation_id] = spans
 
     def take(self, spans: OperationSpans) -> bool:
-        """A segment is about to end; whether it is for the caller to do that."""
+        """Remove a segment that is about to end; returns whether the caller has to end it."""
         return self.open.pop(spans.operation_id, None) is not None
 
     def cut(self, spans: OperationSpans, why: str, at: int) -> None:
@@ -202,47 +220,47 @@ class Segments:
             spans.end_root(spans.at(at), {names.SPAN_TRUNCATED: why, names.OUTCOME: why})
         except Exception as error:
             self._failures.note(why, error)
-        self.ended(spans)
+        self.remember(spans)
 
-    def ended(self, spans: OperationSpans) -> None:
+    def remember(self, spans: OperationSpans) -> None:
         """Remember a segment that has ended."""
         root = spans.root.span.get_span_context()
         latest = traceparent_of(root)
         traceparents = (*spans.traceparents[:1], latest) if latest is not None else spans.traceparents
         tokens = (spans.totals_from[0] + spans.input_tokens, spans.totals_from[1] + spans.output_tokens)
-        _remember(self._over, spans.operation_id, Over(spans.latest, root, traceparents, tokens))
+        _remember(self._over, spans.operation_id, EndedSegment(spans.latest, root, traceparents, tokens))
 
-    def over(self, operation_id: str) -> Over | None:
-        """What is remembered of an operation whose segment is over."""
+    def over(self, operation_id: str) -> EndedSegment | None:
+        """Return the latest ended segment of an operation, if there is one."""
         return self._over.get(operation_id)
 
     def silence(self, operation_id: str) -> None:
-        """An operation of another runtime is not sampled."""
+        """Ignore an operation of another runtime, which is not sampled."""
         _remember(self._silent, operation_id, None)
 
     def forget(self, operation_id: str) -> None:
-        """An operation is gone: what comes under its id now is another one."""
+        """Forget an operation: what comes under its id from now on is a new one."""
         self._silent.pop(operation_id, None)
         self._cut_early.discard(operation_id)
 
     def is_deaf(self, operation_id: str) -> bool:
-        """Whether events of an operation begin nothing."""
+        """Whether events of an operation are ignored."""
         return operation_id in self._silent or operation_id in self._cut_early
 
     def open_kinds(self) -> list[str]:
-        """The kind of each open span."""
+        """Return the kind of each open span."""
         return [kind for spans in list(self.open.values()) for kind in spans.open_kinds()]
 
 
 def end_open(spans: OperationSpans, why: str, at: int) -> None:
-    """End everything under the root of a segment that ends."""
+    """End every span under the root of a segment that ends."""
     for opened in reversed(list(spans.open.values())):
         spans.cut(opened, at, why)
     spans.end_segments(spans.root, at)
 
 
-def heard(spans: OperationSpans) -> None:
-    """An event of another runtime has come; of a sub-agent it says that whoever called it lives, too."""
+def note_event_time(spans: OperationSpans) -> None:
+    """Note when an event of another runtime came, for its operation and those that called it."""
     now = monotonic_ns()
     each: OperationSpans | None = spans
     while each is not None:
@@ -297,10 +315,10 @@ class Roots:
             operations: The segments that are open.
             own: Whether it is a run of this package, or one that only events tell of.
         """
-        base, at, links, parent, under, call = place_of(segment, at, operations, self._common.key, own=own)
+        base, at, links, parent, under, call = find_parent(segment, at, operations, self._common.key, own=own)
         goes_on = False
         if segment.traceparents and self._same_trace:
-            earlier = parsed(segment.traceparents[-1])
+            earlier = parse_traceparent(segment.traceparents[-1])
             if earlier is not None:
                 base, goes_on = set_span_in_context(NonRecordingSpan(earlier), base), True
         elif segment.traceparents:
@@ -337,7 +355,7 @@ class Roots:
         return spans
 
     def _take_up(self, spans: OperationSpans, segment: SegmentInfo) -> None:
-        """What is needed of a segment that is sampled."""
+        """Set what the spans of a sampled segment need."""
         spans.provider, spans.model = clean(segment.provider) or names.OTHER, clean(segment.model)
         spans.descriptions = self._descriptions(segment)
         spans.totals_from = (segment.input_tokens, segment.output_tokens)
@@ -346,7 +364,7 @@ class Roots:
             self._put_request(spans.root, segment)
 
     def complete(self, spans: OperationSpans, event: OnComplete | OnError) -> None:
-        """End the root span, for whatever reason the segment ends."""
+        """End the root span of a segment, whatever ended it."""
         reason = reason_of(event)
         failed_with = message = None
         if reason == "error":
@@ -367,7 +385,7 @@ class Roots:
             spans.end_root(at, attributes, failed_with, message)
 
     def _put_last(self, attributes: dict[str, Any], spans: OperationSpans, event: OnComplete | OnError) -> None:
-        """What is known of a segment at its end."""
+        """Add the totals and the output of a segment to attributes, at its end."""
         content = self._content
         if isinstance(event, OnComplete):
             attributes[names.STEPS] = count(event.steps)
@@ -389,7 +407,7 @@ class Roots:
     def refused(
         self, spans: OperationSpans, call: Call, denial: Denial, cause: BaseException | None, *, ran: bool, stop: bool
     ) -> None:
-        """A hook has denied a call."""
+        """Note that a hook denied a call, for the span or the event of that call."""
         kind = type(call)
         if stop or kind in ENDS_THE_RUN:
             spans.stopped_by = (kind, denial, cause)
@@ -402,7 +420,7 @@ class Roots:
             spans.current_step().span.add_event(names.DENIED_EVENT, attributes)
 
     def answered(self, spans: OperationSpans, call: Call, hook_id: str) -> None:
-        """A hook has answered in place of a call; of a tool call its events tell."""
+        """Add the answer of a hook to the step's span; that of a tool call is in its events."""
         if not isinstance(call, ToolCall):
             attributes = {names.ANSWER_HOOK: clean(hook_id), names.ANSWER_CALL: type(call).__name__}
             spans.current_step().span.add_event(names.ANSWERED_EVENT, attributes)
@@ -431,7 +449,7 @@ class Roots:
         return attributes
 
     def _descriptions(self, segment: SegmentInfo) -> dict[str, str]:
-        """The tools' descriptions by name; the same list of tools, which an agent has for life, is looked at once."""
+        """Return the descriptions of tools by name; a list of tools, which an agent keeps for life, is read once."""
         tools = segment.tools
         if not tools:
             return {}
@@ -460,12 +478,12 @@ class Roots:
 
 
 def descriptions(tools: Sequence[ToolSpec]) -> dict[str, str]:
-    """The descriptions of tools, by name."""
+    """Return the descriptions of tools by name."""
     return {tool.name: clean(tool.description, DESCRIPTION_CHARACTERS) for tool in tools}
 
 
-def segment_of_event(event: Event, over: Over | None) -> SegmentInfo:
-    """What the first event of an operation says of it, where no run has announced it.
+def segment_of_event(event: Event, over: EndedSegment | None) -> SegmentInfo:
+    """Return what the first event of an operation says about its segment, where no run has announced it.
 
     Args:
         event: The event.
@@ -485,6 +503,6 @@ def segment_of_event(event: Event, over: Over | None) -> SegmentInfo:
 
 
 def reason_of(event: OnComplete | OnError) -> str:
-    """Why a segment has ended: one of the reasons that there are, whatever another runtime says."""
+    """Return why a segment ended: a known reason, or `_OTHER` for any other of another runtime."""
     reason = event.reason if isinstance(event, OnComplete) else "error"
     return reason if reason in REASONS else names.OTHER

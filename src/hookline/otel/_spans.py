@@ -1,4 +1,4 @@
-"""The table of open spans of one segment of an operation: who is whose child, what ends when, and nothing twice.
+"""The open spans of one segment: each is under its parent and ends once.
 
 No span is ever made current here. Each is given its parent, so that it does not matter in which task, in which order or
 for which of several parallel calls an event arrives.
@@ -36,7 +36,7 @@ CALLS = (*MODEL_CALLS, names.EXECUTE_TOOL)
 
 
 class OpenSpan:
-    """A span that has begun and not ended.
+    """An open span: it has begun and not ended.
 
     Attributes:
         key: Its place in the table.
@@ -100,7 +100,7 @@ class OpenSpan:
         self.around: Span | None = None
 
     def not_after_around(self, at: int) -> int:
-        """A time, but none after the end of the span of somebody else that this is under."""
+        """Return a time, or the end of the foreign span around this one, if that is earlier."""
         each: OpenSpan | None = self
         while each is not None:
             if each.around is not None:
@@ -110,7 +110,7 @@ class OpenSpan:
 
 
 class Common:
-    """What all segments share that one bundle traces.
+    """The tracer and the settings that all segments of a bundle share.
 
     Args:
         tracer: Makes the spans.
@@ -242,13 +242,13 @@ class OperationSpans:
         """Tokens of earlier segments."""
 
     def at(self, time_unix_nano: int) -> int:
-        """A time, but none before the latest."""
+        """Return a time, or the latest one so far, if that is later."""
         if time_unix_nano > self.latest:
             self.latest = time_unix_nano
         return self.latest
 
     def around(self) -> Context:
-        """The context of what is under the root, where agents have no spans.
+        """Return the context of spans under the root, where agents have no spans.
 
         It is inside of the span that is current, such as the framework's own span of the agent; beside it, if that is
         the framework's own span of the call with which a step begins.
@@ -266,7 +266,7 @@ class OperationSpans:
         return set_span_in_context(span, self.base)
 
     def inside(self, opened: OpenSpan) -> Context:
-        """The context inside of a span: what its children begin in, and what work of its own may be run in."""
+        """Return the context inside a span: its children begin in it."""
         context = opened.context
         if context is None:
             context = opened.context = set_span_in_context(opened.span, self.base)
@@ -347,34 +347,34 @@ class OperationSpans:
     def end_root(
         self, at: int, attributes: dict[str, Any], error_type: str | None = None, message: str | None = None
     ) -> None:
-        """End the span of the segment, where it is one of its own."""
+        """End the root span, unless the segment has none of its own."""
         if self.rooted:
             finish(self.root, at, attributes, error_type, message)
 
     def children(self, opened: OpenSpan) -> list[OpenSpan]:
-        """The open spans under one, the newest first."""
+        """Return the open spans under another one, the newest first."""
         return [each for each in reversed(list(self.open.values())) if each.parent is opened]
 
     def cut(self, opened: OpenSpan, at: int, why: str) -> None:
-        """End a span whose own end did not come, and all under it."""
+        """End a span in place of its own event, and all spans under it."""
         for child in self.children(opened):
             self.cut(child, at, why)
         if self.end(opened, at, {names.SPAN_TRUNCATED: why}):
             self.common.failures.cut(why)
 
     def end_segments(self, opened: OpenSpan, at: int) -> None:
-        """End the segments of sub-agents that are open still under a span."""
+        """End the open segments of sub-agents under a span."""
         for segment in list(self.segments.values()):
             if segment.under is opened:
                 self.common.cut(segment, "parent_ended", self.at(at))
                 self.at(segment.latest)
 
     def step_of(self, step_index: int | None) -> OpenSpan:
-        """The span of a step; where there is none, that of the latest, or the root."""
+        """Return the span of a step; without one, that of the latest step, or the root."""
         return self.open.get(("step", step_index)) or self.current_step()
 
     def current_step(self) -> OpenSpan:
-        """The span of the latest step, or the root."""
+        """Return the span of the latest step, or the root."""
         step = self.step
         return step if step is not None and self.open.get(step.key) is step else self.root
 
@@ -383,7 +383,7 @@ class OperationSpans:
         return self.root.span is span or any(each.span is span for each in self.open.values())
 
     def open_kinds(self) -> list[str]:
-        """What kind each open span is of, the root's included."""
+        """Return the kind of each open span, the root included."""
         root = [names.INVOKE_AGENT] if self.rooted else []
         return [*root, *(each.kind for each in list(self.open.values()))]
 
@@ -395,7 +395,7 @@ def finish(
     error_type: str | None = None,
     message: str | None = None,
 ) -> None:
-    """Write the last of a span, and end it."""
+    """Set the last attributes and the status of a span, and end it."""
     span = opened.span
     try:
         if error_type is not None:
@@ -419,7 +419,7 @@ MARKS = (names.CONTENT_TRUNCATED, names.CONTENT_LENGTH)
 
 
 def merge(attributes: dict[str, Any], further: dict[str, Any]) -> dict[str, Any]:
-    """Add attributes to others; what both say of content that was cut is kept."""
+    """Add attributes to others, and join what both say about content that was cut."""
     marks = {mark: [*attributes[mark], *further[mark]] for mark in MARKS if mark in attributes and mark in further}
     attributes |= further
     attributes |= marks

@@ -1,4 +1,4 @@
-"""`TracingHooks`: runs as spans in OpenTelemetry."""
+"""`TracingHooks`: trace runs with OpenTelemetry spans."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from hookline.otel._context import (
 )
 from hookline.otel._hook_spans import executions, hook_event, hook_span, unregistrations
 from hookline.otel._instruments import SCOPE, Failures, instruments_of
-from hookline.otel._log_events import LogEvents
-from hookline.otel._runs import Roots, Segments, descriptions, end_open, heard, reason_of, segment_of_event
+from hookline.otel._logs import LogEvents
+from hookline.otel._runs import Roots, Segments, descriptions, end_open, note_event_time, reason_of, segment_of_event
 from hookline.otel._spans import MODEL_CALLS, Common, OpenSpan, OperationSpans
 from hookline.signals import HookExecution
 
@@ -186,7 +186,7 @@ class TracingHooks(Instrumentation):
             self._failures.note("attach", error)
 
     def end(self, begun: OperationSpans | None) -> None:
-        """End what no event has ended, and give the run's task its context back."""
+        """End spans that no event has ended, and restore the context of the run's task."""
         if begun is None:
             return
         try:
@@ -200,7 +200,7 @@ class TracingHooks(Instrumentation):
             self._failures.note("end", error)
 
     def carried(self, begun: OperationSpans | None) -> str | None:
-        """Where the segment is in a trace."""
+        """Return the `traceparent` of the segment, for later segments to link to."""
         try:
             if begun is None or (begun.rooted and is_hollow(begun)):
                 return None
@@ -237,7 +237,7 @@ class TracingHooks(Instrumentation):
             return None
 
     def leave(self, entered: Entered | None, result: object, error: BaseException | None) -> None:
-        """Give the run's task its context back, and end a `chat` span, for which there is no event."""
+        """Restore the context of the run's task, and end a `chat` span, for which there is no event."""
         if entered is None:
             return
         opened, token, call = entered
@@ -261,7 +261,7 @@ class TracingHooks(Instrumentation):
             self._failures.note("leave", problem)
 
     def refused(self, call: Call, denial: Denial, *, cause: BaseException | None, ran: bool, stop: bool) -> None:
-        """Keep who has denied what until the event comes that tells of it."""
+        """Keep a denial until the event of the call comes."""
         try:
             spans = self._segments.open.get(call.operation_id)
             if spans is not None:
@@ -270,7 +270,7 @@ class TracingHooks(Instrumentation):
             self._failures.note("refused", error)
 
     def answered(self, call: Call, hook_id: str) -> None:
-        """Say that a hook has answered in place of a call."""
+        """Add the answer of a hook to the trace."""
         try:
             spans = self._segments.open.get(call.operation_id)
             if spans is not None:
@@ -307,7 +307,7 @@ class TracingHooks(Instrumentation):
                     return
                 spans.told = event
                 if not spans.own:
-                    heard(spans)
+                    note_event_time(spans)
                 action(spans, event, content)
             except Exception as error:
                 failures.note(str(event.hook_type), error)
@@ -315,7 +315,7 @@ class TracingHooks(Instrumentation):
         return observe
 
     def _unannounced(self, event: Event) -> OperationSpans | None:
-        """An event of an operation that no run has begun here: another runtime's, or one that is over."""
+        """Handle an event of an operation that no run has begun here: another runtime's, or one that is over."""
         operation_id = event.operation_id
         over = self._segments.over(operation_id)
         if isinstance(event, OnError) and over is not None and event is not self._error_told:
@@ -350,7 +350,7 @@ class TracingHooks(Instrumentation):
             end_open(spans, reason, event.time_unix_nano)
             self._roots.complete(spans, event)
         finally:
-            self._segments.ended(spans)
+            self._segments.remember(spans)
         if isinstance(event, OnError):
             self._logs.run_failed(event, spans.root.span.get_span_context(), self._content)
 
@@ -369,7 +369,7 @@ class TracingHooks(Instrumentation):
             self._failures.note("hook_executed", error)
 
     def _unregistered(self, operation_id: str, execution: HookExecution | None) -> None:
-        """Another runtime has unregistered an operation, perhaps without saying that it is over."""
+        """End the spans of an operation that another runtime has unregistered."""
         try:
             unregistrations.unwatch(operation_id, self._unregistered)
             executions.unwatch(operation_id, self._executed)
@@ -383,7 +383,7 @@ class TracingHooks(Instrumentation):
     # For code that runs tools itself, and for whoever sends the context on.
 
     def activate(self, operation_id: str, call_id: str | None = None) -> Activation:
-        """Make an operation's present span current inside of `with`, for a runtime that is not this package's own.
+        """Make an operation's present span current inside of `with`, for another runtime.
 
         Args:
             operation_id: The run; one that is not traced changes nothing.
@@ -397,11 +397,11 @@ class TracingHooks(Instrumentation):
         return Activation(context)
 
     def traceparent(self, operation_id: str) -> str | None:
-        """W3C `traceparent` of a run's present segment, to send along; `None` for one that is not traced."""
+        """Return the W3C `traceparent` of a run's present segment, to send along; `None` if it is not traced."""
         return self.carried(self._segments.open.get(operation_id))
 
     def close(self, at: int | None = None) -> None:
-        """End every span that is open still; call it before the provider is shut down. May be called again.
+        """End every open span; call it before the provider is shut down. May be called again.
 
         Args:
             at: When they are taken to have ended, in nanoseconds since 1970, but none before the latest time that was
@@ -412,12 +412,12 @@ class TracingHooks(Instrumentation):
             self._segments.cut(spans, "shutdown", at)
 
     def open_kinds(self) -> list[str]:
-        """The kind of each open span, for the gauge of open spans."""
+        """Return the kind of each open span, for the gauge of open spans."""
         return self._segments.open_kinds()
 
 
 def is_inside(within: OpenSpan, spans: OperationSpans) -> bool:
-    """Whether what is current need not be changed for others' spans to be inside of a step.
+    """Whether foreign spans are inside of a step without a change of the current context.
 
     An adapter cannot stand around a step, so that there the run is current, or the framework's own span of it. A span
     that has begun since the step did is inside of it: one of a hook, or the framework's own of the call.
@@ -436,6 +436,6 @@ def is_inside(within: OpenSpan, spans: OperationSpans) -> bool:
 
 
 def is_hollow(spans: OperationSpans) -> bool:
-    """Whether the root only stands for the span that the segment began in: the tracer does nothing."""
+    """Whether the root is only a copy of the span that the segment began in, as the tracer does nothing."""
     context = spans.root.span.get_span_context()
     return not context.is_valid or context.span_id == get_current_span(spans.base).get_span_context().span_id

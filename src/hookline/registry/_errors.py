@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hookline.errors import HooklineError
+from hookline.errors import HooklineError, define_error
 
 __all__ = [
     "DefinitionConflictError",
@@ -30,6 +30,7 @@ __all__ = [
 ScriptCode = Literal["gone", "not_started", "exit_code", "timeout", "too_much_output", "invalid_answer"]
 
 
+@define_error("The definition cannot be used ({code}): {problem}, at {path}")
 class DefinitionError(HooklineError, ValueError):
     """A definition is invalid or cannot be changed; nothing was changed.
 
@@ -42,14 +43,12 @@ class DefinitionError(HooklineError, ValueError):
         problem: What is wrong, and how to fix it.
     """
 
-    def __init__(self, code: str, path: str, problem: str) -> None:
-        super().__init__(code, path, problem)
-        self.code, self.path, self.problem = code, path, problem
-
-    def __str__(self) -> str:
-        return f"The definition cannot be used ({self.code}): {self.problem}, at {self.path}"
+    code: str
+    path: str
+    problem: str
 
 
+@define_error()
 class DefinitionFileError(DefinitionError):
     """A file of definitions is broken; its last valid content stays in force.
 
@@ -58,10 +57,8 @@ class DefinitionFileError(DefinitionError):
         line: The line, from 1; `None` if it is not known.
     """
 
-    def __init__(self, code: str, path: str, problem: str, file: str, line: int | None = None) -> None:
-        super().__init__(code, path, problem)
-        self.args = (code, path, problem, file, line)
-        self.file, self.line = file, line
+    file: str
+    line: int | None = None
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}, line {self.line}"
@@ -69,6 +66,7 @@ class DefinitionFileError(DefinitionError):
         return f"{place}: {self.problem}{where}"
 
 
+@define_error("There is no hook definition {id!r}.")
 class DefinitionNotFoundError(HooklineError, LookupError):
     """There is no such definition, or not for this tenant.
 
@@ -76,14 +74,10 @@ class DefinitionNotFoundError(HooklineError, LookupError):
         id: The id that was asked for.
     """
 
-    def __init__(self, id: str) -> None:  # noqa: A002
-        super().__init__(id)
-        self.id = id
-
-    def __str__(self) -> str:
-        return f"There is no hook definition {self.id!r}."
+    id: str
 
 
+@define_error("Hook definition {id!r}: {problem}")
 class DefinitionConflictError(HooklineError):
     """A definition conflicts with a stored one; nothing was changed.
 
@@ -93,14 +87,12 @@ class DefinitionConflictError(HooklineError):
         revision: The stored revision, if it is not the expected one.
     """
 
-    def __init__(self, id: str, problem: str, revision: int | None = None) -> None:  # noqa: A002
-        super().__init__(id, problem, revision)
-        self.id, self.problem, self.revision = id, problem, revision
-
-    def __str__(self) -> str:
-        return f"Hook definition {self.id!r}: {self.problem}"
+    id: str
+    problem: str
+    revision: int | None = None
 
 
+@define_error("Tenant {tenant_id!r} may have {quota} hook definitions, and that many there are; delete one first.")
 class QuotaError(HooklineError):
     """The quota of a tenant is used up; nothing was changed.
 
@@ -109,17 +101,11 @@ class QuotaError(HooklineError):
         quota: The number of definitions that it may store.
     """
 
-    def __init__(self, tenant_id: str, quota: int) -> None:
-        super().__init__(tenant_id, quota)
-        self.tenant_id, self.quota = tenant_id, quota
-
-    def __str__(self) -> str:
-        return (
-            f"Tenant {self.tenant_id!r} may have {self.quota} hook definitions, and that many there are; "
-            "delete one first."
-        )
+    tenant_id: str
+    quota: int
 
 
+@define_error("The script of hook {hook_id!r} gave no valid answer ({code}): {problem}")
 class ScriptError(HooklineError):
     """A script failed, or gave no valid answer.
 
@@ -129,9 +115,6 @@ class ScriptError(HooklineError):
         problem: What happened.
     """
 
-    def __init__(self, hook_id: str, code: ScriptCode, problem: str) -> None:
-        super().__init__(hook_id, code, problem)
-        self.hook_id, self.code, self.problem = hook_id, code, problem
-
-    def __str__(self) -> str:
-        return f"The script of hook {self.hook_id!r} gave no valid answer ({self.code}): {self.problem}"
+    hook_id: str
+    code: ScriptCode
+    problem: str

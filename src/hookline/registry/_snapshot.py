@@ -108,7 +108,7 @@ class Snapshot:
         self._warned.add(named)
         logger.warning(
             "Hook definition %r: tool=%r has no '/', so it is compared with the names of tools, as '*/%s' would be, "
-            "and not with 'identifier/tool_name', as '%s/*' would be. Write the one that you mean.",
+            "and not with 'toolset/tool_name', as '%s/*' would be. Write the one that you mean.",
             definition.id,
             pattern,
             pattern,

@@ -1,4 +1,4 @@
-"""Running agents: the loop, its parts, and what a person may decide in between."""
+"""Run agents: `exec_agent` and its relatives, sessions, tools, models, stores, and runs of other frameworks."""
 
 from hookline.calls import Message, ModelCall, ModelResponse, ToolRequest, ToolResult, ToolSpec, Usage
 from hookline.errors import ModelError, TransientModelError

@@ -1,18 +1,14 @@
-"""Tell the run of another framework, or of a loop of one's own, as an operation: `AdapterRun`."""
+"""`AdapterRun`: a run of another framework, or of a loop of your own, as an operation with hooks."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import math
-import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from time import perf_counter_ns, time_ns
+from time import time_ns
 from types import TracebackType
 from typing import Any, Self
 
-import anyio
 import msgspec
 
 from hookline.calls import (
@@ -20,7 +16,6 @@ from hookline.calls import (
     AgentResult,
     Call,
     CompactCall,
-    CompactResult,
     Denial,
     Message,
     ModelCall,
@@ -37,72 +32,56 @@ from hookline.errors import (
     OperationBusyError,
     OperationExistsError,
     OperationMismatchError,
-    StaleStateError,
     message_of,
 )
 from hookline.events import (
-    AfterCallAgent,
-    AfterCompact,
     AfterHumanIntervention,
-    BeforeCallAgent,
-    BeforeCompact,
     BeforeHumanIntervention,
     CompletionReason,
     Event,
-    OnCallAgentError,
-    OnCompactError,
     OnStopByHumanIntervention,
     PendingTool,
     ToolOutcome,
 )
 from hookline.hooks import AnyHook, Hooks, hook_batch
-from hookline.instrumentation import Instrumentation
 from hookline.runtime._agent import Agent
-from hookline.runtime._approvals import decided, rejection
+from hookline.runtime._approvals import decision_event, rejection_text
 from hookline.runtime._capabilities import Capabilities, check_driven
-from hookline.runtime._inputs import check_ids, checked_id, new_operation_id
-from hookline.runtime._journal import storable, storable_text
-from hookline.runtime._lifecycle import LAST_SAVE_SECONDS
+from hookline.runtime._compaction import compact, emit_compacted
+from hookline.runtime._inputs import RunOptions, check_ids, check_operation_id, new_operation_id
+from hookline.runtime._lifecycle import Lifecycle
+from hookline.runtime._loop import lead_model_call
 from hookline.runtime._missing_hooks import check_interceptors
 from hookline.runtime._persistence import (
     LOST_HERE,
-    await_required_deliveries,
-    is_stored,
-    save,
-    save_end,
-    save_minimal_end,
-    take_back,
 )
-from hookline.runtime._run import Run, after_step, before_step, endings, live
+from hookline.runtime._run import Run, after_step, before_step, live
 from hookline.runtime._seams import (
     RunControl,
-    begin_instrumentation,
-    end_instrumentation,
-    failed_step,
-    instrumented,
+    instrument,
     run_through_chain,
+    tell_failed_step,
 )
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, default_store
-from hookline.runtime._tool_calls import answer, call_of, intercepted_job
+from hookline.runtime._sub_agents import (
+    emit_called,
+    emit_completed,
+    emit_failed,
+    emit_unrun_pair,
+    lead_agent_call,
+)
+from hookline.runtime._tool_calls import make_call, tool_job
 from hookline.runtime._tools import Tool, as_result
 
 __all__ = [
     "AdapterRun",
     "AgentDone",
-    "ForeignLife",
-    "Segment",
     "ToolDone",
-    "cause_of",
-    "claim",
-    "keep_end",
-    "no_child",
-    "placeholder_agent",
-    "storable_messages",
 ]
 
 
 class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool call of another framework came to.
+    """The outcome of a tool call of another framework.
 
     Attributes:
         result: What the model is to be told.
@@ -122,7 +101,7 @@ class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentDone(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run, or a call of a sub-agent, of another framework came to.
+    """The outcome of a run, or of a call of a sub-agent, of another framework.
 
     Attributes:
         output: What was said last.
@@ -139,8 +118,8 @@ class AgentDone(msgspec.Struct, frozen=True, kw_only=True):
     continues: Sequence[str] = ()
 
 
-class _Named:
-    """Stands for the model of the framework, which nobody asks through it."""
+class _NamedModel:
+    """The name of a framework's model; the framework itself asks it."""
 
     def __init__(self, name: str, provider: str) -> None:
         self.name, self.provider = name, provider
@@ -151,23 +130,24 @@ class _Named:
 
 @lru_cache(maxsize=1000)
 def placeholder_agent(agent_id: str, model: str, provider: str) -> Agent:
-    """The framework's agent as the runtime knows it; a process has few, and runs each many times."""
-    return Agent(id=agent_id, model=_Named(model, provider))
+    """Return an `Agent` that stands for the framework's own; a process has few of them and runs each many times."""
+    return Agent(id=agent_id, model=_NamedModel(model, provider))
 
 
-class Segment(Run):
-    """A segment whose tools are the framework's, known by the call that is under way."""
+class AdapterSegment(Run):
+    """A segment of a run whose tools belong to another framework, and are known while they are called."""
 
-    __slots__ = ("at_hand", "can_ask", "closed", "framework", "given_specs")
+    has_foreign_scope = True
+
+    __slots__ = ("at_hand", "can_ask", "framework", "given_specs")
 
     at_hand: dict[str, Tool]
     can_ask: bool
-    closed: bool
     framework: str
     given_specs: list[ToolSpec]
 
     def hooked(self, event: type[Event]) -> bool:
-        """Whether anybody wants this event; when the run is over, nobody does, though a tool of it may still work."""
+        """Whether any hook wants this event. After the end none does, though a tool of the run may still be working."""
         return not self.closed and super().hooked(event)
 
     @property
@@ -175,11 +155,18 @@ class Segment(Run):
         return self.given_specs
 
     def nobody_cancelled(self) -> bool:
-        """A framework may cancel the task that a tool runs in, which may be the very task of its run."""
+        """Whether the cancellation that a tool raised is its own.
+
+        A framework may cancel the task that a tool runs in, which may be the very task of its run.
+        """
         if self.task is None or self.scope.cancel_called:
             return False
         present = asyncio.current_task()
         return present is not None and not present.cancelling()
+
+    def close_step(self, unanswered: str) -> None:
+        """Forget the calls that waited. What became of them is in the framework's own conversation."""
+        self.open_calls, self.pending, self.waiting, self.waiting_since_unix_nano = [], [], {}, None
 
     def find(self, calling: ToolRequest | ToolCall) -> Tool | None:
         tool = self.at_hand.get(calling.tool_call_id)
@@ -192,80 +179,38 @@ async def no_child(parent: Run, agent: Agent, instruction: str, operation_id: st
     raise HookUsageError("Sub-agents of another framework are called by that framework.")
 
 
-async def claim(run: Run) -> None:
-    """Take the operation in the store, so that nobody else does; a claim that is cancelled is given back.
+class AdapterRun:
+    """One run of another framework, or the segment of one that goes on after a person was asked.
+
+    `async with` it around the framework's own run; or, where the framework calls back from tasks of its own, say `open`
+    and `close`. It ends by `finish`, else as the block was left: done, interrupted by a cancellation, or in error.
+
+    Args:
+        hooks: Hooks of this run; those of a `parent` with `inherit=True` come first.
+        capabilities: What the framework can drive.
+        agent_id: The agent's name.
+        model: The model's name.
+        provider: Who runs it.
+        operation_id: Id of the run; a fresh one unless given. One that waits for a person goes on.
+        user_id: The user for whom it runs.
+        tenant_id: The tenant for whom it runs.
+        parent: The run that called this one as a sub-agent.
+        conversation_id: The session that it belongs to.
+        dispatcher: An open dispatcher to share; that of the parent, else one of its own unless given.
+        store: Where it is kept while it waits for a person.
+        drain_timeout: Seconds that queued observers may take at the end.
+        best_effort: Whether hooks that the framework cannot drive are only told of in the log.
+        allow_missing_hooks: Whether one that waits for a person may go on without interceptors that it was given
+            before, with a warning in the log.
+
+    Attributes:
+        operation_id: The run.
+        capabilities: What the framework can drive.
 
     Raises:
-        OperationExistsError: If it is known there.
-        OperationBusyError: If somebody else was quicker to go on with it.
+        UnsupportedHookError: If a hook would never be called.
+        HookDefinitionError: If a hook cannot work.
     """
-    version = run.version
-    try:
-        await save(run, "running")
-    except anyio.get_cancelled_exc_class():
-        with anyio.CancelScope(shield=True):
-            with contextlib.suppress(Exception):
-                if run.journal is not None:
-                    await take_back(run, version)
-                else:
-                    await save(run, "waiting_for_human")
-            if version is None:
-                _cancelled_at_start(run)
-        raise
-    except StaleStateError:
-        taken = OperationExistsError if version is None else OperationBusyError
-        raise taken(run.operation_id) from None
-
-
-def _cancelled_at_start(run: Run) -> None:
-    """A new operation was cancelled before its first step: hooks are told of its end."""
-    run.finishing, run.ended = True, perf_counter_ns()
-    for event in endings(run, "interrupted", None):
-        run.dispatcher.dispatch(event)
-
-
-def cause_of(run: Run, reason: CompletionReason, failure: Exception | None) -> BaseException | None:
-    """What the last step is to be remembered for, if it did not come to its end."""
-    interrupted = reason == "interrupted" and run.denied is None
-    return asyncio.CancelledError() if interrupted else failure if reason == "error" else None
-
-
-async def keep_end(
-    run: Run, reason: CompletionReason, error: Exception | None
-) -> tuple[CompletionReason, Exception | None]:
-    """Store how the segment ended.
-
-    Returns:
-        What it came to: an end that cannot be stored is an error.
-    """
-    if reason != "waiting_for_human":
-        run.open_calls, run.pending, run.waiting, run.waiting_since_unix_nano = [], [], {}, None
-    try:
-        await save_end(run, reason, error)
-    except Exception as unsaved:
-        if run.journal is None:
-            with contextlib.suppress(Exception):
-                await save(run, "error")
-        elif await is_stored(run, reason):
-            return reason, error
-        else:
-            await save_minimal_end(run, unsaved)
-        return "error", error or unsaved
-    return reason, error
-
-
-def storable_messages(messages: Sequence[Message]) -> list[Message]:
-    """Messages of a framework that every store keeps."""
-    return [
-        message
-        if message.content.isascii()
-        else msgspec.structs.replace(message, content=storable_text(message.content))
-        for message in messages
-    ]
-
-
-class ForeignLife:
-    """The life of one run of another framework: its beginning, its steps, its pauses, its end; see `AdapterRun`."""
 
     def __init__(
         self,
@@ -278,7 +223,7 @@ class ForeignLife:
         operation_id: str | None = None,
         user_id: str = "",
         tenant_id: str = "",
-        parent: ForeignLife | None = None,
+        parent: AdapterRun | None = None,
         conversation_id: str | None = None,
         dispatcher: HookDispatcher | None = None,
         store: OperationStore | None = None,
@@ -292,7 +237,7 @@ class ForeignLife:
         self._hooks = [*inherited, *own]
         check_driven(self._hooks, capabilities, best_effort=best_effort)
         self.capabilities = capabilities
-        self.operation_id = checked_id(operation_id)
+        self.operation_id = check_operation_id(operation_id)
         self._fresh = operation_id is None
         self._agent = placeholder_agent(agent_id or "agent", model, provider)
         self._parent = parent
@@ -306,7 +251,8 @@ class ForeignLife:
         self._store = store or (parent.run.store if parent is not None else default_store())
         self._drain_timeout = drain_timeout
         self._allow_missing_hooks: bool = allow_missing_hooks or (parent is not None and parent._allow_missing_hooks)
-        self._run: Segment | None = None
+        self._run: AdapterSegment | None = None
+        self._life: Lifecycle | None = None
         self._step: Step | None = None
         self._resumed = False
         self._ended: tuple[CompletionReason, Exception | None] | None = None
@@ -316,39 +262,39 @@ class ForeignLife:
 
     @property
     def run(self) -> Run:
-        """What the runtime knows of it, once it is open."""
+        """The run behind this object, once it is open."""
         return self._opened
 
     @property
-    def _opened(self) -> Segment:
+    def _opened(self) -> AdapterSegment:
         if self._run is None:
             raise HookUsageError(f"Run {self.operation_id!r} of {self.capabilities.framework} is not open.")
         return self._run
 
     @property
     def is_open(self) -> bool:
-        """Whether it has begun and not ended: what was started in it may outlive it."""
+        """Whether the run has begun and not ended. What was started in it may outlive it."""
         return self._run is not None and live.get(self.operation_id) is self._run
 
     @property
     def inherited(self) -> list[AnyHook]:
-        """The hooks that go along into the runs of sub-agents."""
+        """The hooks that the runs of sub-agents inherit."""
         return [entry for entry in self._hooks if isinstance(entry, Hooks) and entry.inherit]
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody asked for its end."""
+        """Whether the run was interrupted."""
         return self._opened.interrupted
 
     @property
     def denied(self) -> Denial | None:
-        """The denial that ends it."""
+        """The denial that ends the run, if there is one."""
         return self._opened.denied
 
     async def open(
         self, prompt: Sequence[Message] = (), instructions: str = "", tools: Sequence[ToolSpec] = ()
     ) -> Self:
-        """Begin: register the hooks.
+        """Begin the run and register its hooks.
 
         Args:
             prompt: What it is to work on.
@@ -397,36 +343,26 @@ class ForeignLife:
             raise OperationMismatchError(self.operation_id, state.framework, self.capabilities.framework)
         if self._resumed:
             check_interceptors(state, self._hooks, allow_missing=self._allow_missing_hooks)
-        run = Segment(
+        options = RunOptions(
+            hooks=self._hooks, store=self._store, dispatcher=dispatcher, drain_timeout=self._drain_timeout
+        )
+        run = AdapterSegment(
             self._agent,
             state,
+            options,
+            dispatcher,
             version=state.version if self._resumed else None,
-            hooks=self._hooks,
-            dispatcher=dispatcher,
-            store=self._store,
-            drain_timeout=self._drain_timeout,
             exec_child=no_child,
             parent=self._parent.run if self._parent is not None else None,
         )
-        run.at_hand, run.can_ask, run.given_specs, run.closed = {}, self.capabilities.asks, list(tools), False
+        run.at_hand, run.can_ask, run.given_specs = {}, self.capabilities.asks, list(tools)
         run.instructions, run.framework = instructions, self.capabilities.framework
-        self._run = live[self.operation_id] = run
-        try:
-            bundles = [entry for entry in self._hooks if isinstance(entry, Instrumentation)]
-            hooks = begin_instrumentation(run, list(dict.fromkeys(bundles))) if bundles else run.hooks
-            dispatcher.register(self.operation_id, hooks)
-            if self._resumed or run.journal is not None:
-                await claim(run)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
-            end_instrumentation(run)
-            del live[self.operation_id]
-            self._run = None
-            raise
+        life = Lifecycle(run, claims=self._resumed or run.journal.durable)
+        await life.__aenter__()
+        self._run, self._life = run, life
 
     def finish(self, reason: CompletionReason, output: str | None = None, error: Exception | None = None) -> None:
-        """Say what it came to, for the end that follows.
+        """Say how the run ended; `close`, or leaving the block, then announces it.
 
         Args:
             reason: Why it ends.
@@ -438,65 +374,40 @@ class ForeignLife:
         self._ended = reason, error
 
     async def close(self, error: BaseException | None = None) -> None:
-        """End: announce it, and forget the hooks. A second time does nothing.
+        """End the run: announce the end and unregister the hooks. A second call does nothing.
 
         Args:
             error: What the framework's run raised, if `finish` was not called.
         """
-        run = self._run
-        if run is None or live.get(self.operation_id) is not run:
+        run, life = self._run, self._life
+        if run is None or life is None or run.finishing:
             return
         if error is not None:
             self._undo_done()
-        reason, known = self._ended or self._outcome(run, error)
-        failure = known
+        life.reason, life.error = reason, known = self._ended or self._outcome(run, error)
         try:
-            if error is None:
-                failure = await self._end(run, reason, known)
-            else:
-                seconds = math.inf if isinstance(error, Exception) else LAST_SAVE_SECONDS
-                with anyio.CancelScope(shield=True):
-                    await self._end(run, reason, known, save_timeout=seconds)
+            try:
+                self._end_open_step(run, reason, known)
+            finally:
+                await life.__aexit__(None, error, None)
         finally:
             if self._own_dispatcher is not None:
                 await self._own_dispatcher.__aexit__(None, None, None)
-        if failure is not None and failure is not known:
-            raise failure
+        if error is None and life.error is not None and life.error is not known:
+            raise life.error  # the end could not be stored, or a delivery that the run is for failed
 
-    async def _end(
-        self, run: Segment, reason: CompletionReason, failure: Exception | None, *, save_timeout: float = math.inf
-    ) -> Exception | None:
-        """Keep the end in the store, announce it, and forget the hooks.
-
-        Returns:
-            Why it failed, be it in the end.
-        """
-        try:
-            run.finishing = True
-            run.ended = perf_counter_ns()
-            if self._step is not None and (cause := cause_of(run, reason, failure)) is not None:
-                failed_step(run, self._step.index, cause)
-            self.end_step(should_continue=False)
-            if reason == "waiting_for_human" or self._resumed or run.journal is not None:
-                if save_timeout == math.inf:
-                    reason, failure = await keep_end(run, reason, failure)
-                else:
-                    with anyio.move_on_after(save_timeout):
-                        reason, failure = await keep_end(run, reason, failure)
-        finally:
-            try:
-                for event in endings(run, reason, failure):
-                    run.dispatcher.dispatch(event)
-                reason, failure = await await_required_deliveries(run, reason, failure)
-            finally:
-                run.closed = True
-                await run.dispatcher.unregister(self.operation_id, drain_timeout=self._drain_timeout)
-                end_instrumentation(run)
-                del live[self.operation_id]
-        return failure
+    def _end_open_step(self, run: Run, reason: CompletionReason, failure: Exception | None) -> None:
+        """End the step that is under way, if there is one, and let the instrumentation know what ended it."""
+        if self._step is None:
+            return
+        if reason == "interrupted" and run.denied is None:
+            tell_failed_step(run, self._step.index, asyncio.CancelledError())
+        elif reason == "error" and failure is not None:
+            tell_failed_step(run, self._step.index, failure)
+        self.end_step(should_continue=False)
 
     def _undo_done(self) -> None:
-        """A run in which something is raised after its last words is not done."""
+        """Withdraw a `finish("done")`: a run in which something was raised afterwards is not done."""
         if self._ended is not None and self._ended[0] == "done":
             self._ended = None
 
@@ -524,7 +435,7 @@ class ForeignLife:
     # Steps and model calls.
 
     def begin_step(self) -> int:
-        """A step begins; one that is under way ends.
+        """Begin a step, and end the one that is under way.
 
         Returns:
             Its index, from 0.
@@ -541,7 +452,7 @@ class ForeignLife:
         return step.index
 
     def end_step(self, *, should_continue: bool) -> None:
-        """The step that is under way ends, if there is one."""
+        """End the step that is under way, if there is one."""
         step, self._step = self._step, None
         if step is not None:
             run = self._opened
@@ -552,16 +463,16 @@ class ForeignLife:
 
     @property
     def step(self) -> Step:
-        """The step that is under way; one begins where there is none."""
+        """The step that is under way; begins one if there is none."""
         if self._step is None:
             self.begin_step()
         assert self._step is not None
         return self._step
 
     def answered(self, response: ModelResponse) -> None:
-        """Take a model's answer into the step and the totals."""
+        """Count a model's answer in the step and the totals."""
         step = self.step
-        self._opened.count(step, response if self._opened.journal is None else storable(response))
+        self._opened.count(step, self._opened.journal.storable(response))
         if response.tool_calls:
             step.calling, step.type = list(response.tool_calls), "call_tool"
         elif step.calling:
@@ -570,7 +481,7 @@ class ForeignLife:
     # People.
 
     def pause(self, pending: Sequence[PendingTool] = ()) -> None:
-        """The run is about to wait for a person; `finish` is said as well.
+        """Pause the run until a person has decided; this also calls `finish`.
 
         Args:
             pending: The calls that wait; those about which hooks have asked come by themselves.
@@ -582,11 +493,11 @@ class ForeignLife:
         run.open_calls = list(step.calling)
         run.waiting_since_unix_nano = time_ns()
         if run.hooked(BeforeHumanIntervention):
-            run.tell(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
+            run.emit(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
         self.finish("waiting_for_human")
 
     def refused(self, calling: ToolRequest, decision: Reject) -> str:
-        """A call will not run, because a person has refused it.
+        """Note a call that will not run because a person rejected it.
 
         Args:
             calling: The call.
@@ -595,7 +506,7 @@ class ForeignLife:
         Returns:
             What the model is to be told.
         """
-        step, content = self.step, rejection(decision)
+        step, content = self.step, rejection_text(decision)
         step.type = "call_tool"
         step.calling.append(calling)
         step.outcomes[calling.tool_call_id] = ToolOutcome(
@@ -608,57 +519,25 @@ class ForeignLife:
         return content
 
     def decided(self, decisions: Iterable[Approve | Reject]) -> None:
-        """A person has decided; a plain `Reject` stops the run."""
+        """Tell the hooks what a person decided; a plain `Reject` stops the run."""
         run, stopped = self._opened, False
         for decision in decisions:
             reject = decision if isinstance(decision, Reject) else None
             if run.hooked(AfterHumanIntervention):
-                run.tell(decided(run, decision))
+                run.emit(decision_event(run, decision))
             if reject is not None and not reject.and_continue and not stopped:
                 stopped, self.step.type = True, "request_human_approve"
                 if run.hooked(OnStopByHumanIntervention):
-                    run.tell(
+                    run.emit(
                         OnStopByHumanIntervention(
                             **run.ids, tool_call_id=reject.tool_call_id, rejection_reason=reject.reason or None
                         )
                     )
 
-
-class AdapterRun(ForeignLife):
-    """One run of another framework, or the segment of one that goes on after a person was asked.
-
-    `async with` it around the framework's own run; or, where the framework calls back from tasks of its own, say `open`
-    and `close`. It ends by `finish`, else as the block was left: done, interrupted by a cancellation, or in error.
-
-    Args:
-        hooks: Hooks of this run; those of a `parent` with `inherit=True` come first.
-        capabilities: What the framework can drive.
-        agent_id: The agent's name.
-        model: The model's name.
-        provider: Who runs it.
-        operation_id: Id of the run; a fresh one unless given. One that waits for a person goes on.
-        user_id: The user for whom it runs.
-        tenant_id: The tenant for whom it runs.
-        parent: The run that called this one as a sub-agent.
-        conversation_id: The session that it belongs to.
-        dispatcher: An open dispatcher to share; that of the parent, else one of its own unless given.
-        store: Where it is kept while it waits for a person.
-        drain_timeout: Seconds that queued observers may take at the end.
-        best_effort: Whether hooks that the framework cannot drive are only told of in the log.
-        allow_missing_hooks: Whether one that waits for a person may go on without interceptors that it was given
-            before, with a warning in the log.
-
-    Attributes:
-        operation_id: The run.
-        capabilities: What the framework can drive.
-
-    Raises:
-        UnsupportedHookError: If a hook would never be called.
-        HookDefinitionError: If a hook cannot work.
-    """
+    # Calls.
 
     def leads(self, call: type[Call]) -> bool:
-        """Whether such calls must be led; else the framework may make them alone, and nothing be translated for them.
+        """Whether calls of a class must go through this run; otherwise the framework may make them alone.
 
         Args:
             call: The class of the calls.
@@ -667,14 +546,14 @@ class AdapterRun(ForeignLife):
         return call in run.intercepted or call in run.enclosing
 
     def begin_model_call(self) -> None:
-        """Count a model call that the framework is about to make alone, which it may where such calls are not led.
+        """Count a model call that the framework is about to make alone; see `leads`.
 
         A call that fails counts too. One that is tried again in the same step counts once.
         """
         self._opened.begin_model_call(self.step)
 
     def asked_model(self, response: ModelResponse) -> None:
-        """Take the answer of a model that the framework has asked alone.
+        """Count the answer of a model that the framework asked alone.
 
         The call is counted here, unless `begin_model_call` has counted it.
 
@@ -692,7 +571,7 @@ class AdapterRun(ForeignLife):
         tools: Sequence[ToolSpec] = (),
         settings: Mapping[str, Any] | None = None,
     ) -> ModelResponse | None:
-        """A model is asked, led through the hooks of `ModelCall`.
+        """Ask a model, through the hooks of `ModelCall`.
 
         Args:
             messages: The conversation.
@@ -704,7 +583,7 @@ class AdapterRun(ForeignLife):
             Its answer, or that of a hook; `None` if a hook denied it, which is to end the run.
         """
         run, step = self._opened, self.step
-        run.messages = list(messages) if run.journal is None else storable_messages(messages)
+        run.messages = run.journal.storable_messages(messages)
         run.given_specs = list(tools)
         model = run.agent.model
         call = ModelCall(
@@ -716,26 +595,13 @@ class AdapterRun(ForeignLife):
             **run.call_ids,
         )
 
-        async def terminal(final: ModelCall) -> ModelResponse:
-            run.begin_model_call(step)
-            work = ask(final)
-            response = await (instrumented(run, final, work) if ModelCall in run.enclosing else work)
-            step.asking = False
-            return response
-
-        if ModelCall not in run.intercepted:
-            response = await terminal(call)
-        else:
-            passage = await run_through_chain(run, call, terminal)
-            if passage.denied is not None:
-                run.denied = passage.denied
-                return None
-            response = passage.result
-        self.answered(response)
+        response = await lead_model_call(run, step, call, ask)
+        if response is not None:
+            self.answered(response)
         return response
 
     def name_model(self, name: str) -> None:
-        """Name the model that is asked, where that was not known at the beginning."""
+        """Set the name of the model, if it was not known when the run began."""
         run = self._opened
         run.agent = placeholder_agent(run.agent.id, name, getattr(run.agent.model, "provider", ""))
 
@@ -748,7 +614,7 @@ class AdapterRun(ForeignLife):
         *,
         approved: bool = False,
     ) -> ToolDone:
-        """A tool is called, led through the hooks of `ToolCall`, with its pair of events.
+        """Call a tool, through the hooks of `ToolCall` and between its pair of events.
 
         Args:
             calling: The call as the model asked for it; `toolset` is where the tool comes from.
@@ -771,17 +637,11 @@ class AdapterRun(ForeignLife):
         calling = self._named(calling, step)
         run.at_hand[calling.tool_call_id] = tool
         try:
-            call, problem = call_of(run, step, calling, tool)
-            if ToolCall in run.intercepted:
-                waiting = run.waiting.get(calling.tool_call_id)
-                asked_by = waiting.asked_by if waiting is not None else None
-                await intercepted_job(
-                    run, step, calling, call, problem, approved=approved, asked_by=asked_by if approved else None
-                )()
-            else:
-                run.count_call(call)
-                await answer(run, step, calling, call, tool, problem)
-        except (*LOST_HERE, StaleStateError) as error:
+            call, problem = make_call(run, step, calling, tool)
+            waiting = run.waiting.get(calling.tool_call_id)
+            asked_by = waiting.asked_by if waiting is not None and approved else None
+            await tool_job(run, step, calling, call, tool, problem, approved=approved, asked_by=asked_by)()
+        except LOST_HERE as error:
             self._lost = error
             raise
         finally:
@@ -789,7 +649,7 @@ class AdapterRun(ForeignLife):
         return self._tool_done(step, calling, given, raised)
 
     def _named(self, calling: ToolRequest, step: Step) -> ToolRequest:
-        """The call with an id that no other call under way has, noted among those of the step."""
+        """Add a call to the step, with an id that no other call under way has."""
         name, at_hand = calling.tool_call_id or f"t{step.index}.{len(step.calling)}", self._opened.at_hand
         while name in at_hand or name in step.outcomes:
             name = f"{name}_again"
@@ -828,7 +688,7 @@ class AdapterRun(ForeignLife):
     async def compact(
         self, messages: Sequence[Message], token_count: int, summarize: Callable[[list[Message]], Awaitable[str]]
     ) -> str | None:
-        """A conversation is compacted, led through the hooks of `CompactCall`, with its events.
+        """Compact a conversation, through the hooks of `CompactCall` and between its events.
 
         Args:
             messages: What the summary will replace.
@@ -838,47 +698,17 @@ class AdapterRun(ForeignLife):
         Returns:
             The summary; `None` if it failed or a hook denied it.
         """
-        run, index = self._opened, self.step.index
-        ids: dict[str, Any] = {**run.ids, "step_index": index}
-        if run.hooked(BeforeCompact):
-            run.tell(BeforeCompact(**ids, message_count=len(messages), token_count=token_count))
-
-        async def terminal(final: CompactCall) -> CompactResult:
-            work = _summary(summarize, final)
-            return await (instrumented(run, final, work) if CompactCall in run.enclosing else work)
-
+        run, step = self._opened, self.step
         call = CompactCall(messages=list(messages), token_count=token_count, **run.call_ids)
-        try:
-            if CompactCall not in run.intercepted:
-                result = await terminal(call)
-            else:
-                passage = await run_through_chain(run, call, terminal)
-                if passage.refusal is not None:
-                    raise passage.refusal
-                result = passage.result
-        except BaseException as error:
-            if run.hooked(OnCompactError):
-                told = message_of(error) if isinstance(error, Exception) else "The run was interrupted."
-                run.tell(OnCompactError(**ids, token_count=token_count, error=told))
-            if isinstance(error, Exception):
-                return None
-            raise
-        if run.hooked(AfterCompact):
-            run.tell(
-                AfterCompact(
-                    **ids,
-                    group_id=f"compact_{os.urandom(16).hex()}",
-                    messages_before=len(messages),
-                    messages_after=1,
-                    summary=result.summary,
-                )
-            )
-        return result.summary
+        summary = await compact(run, step, call, summarize, message_count=len(messages))
+        if summary is not None:
+            emit_compacted(run, step, summary, messages_before=len(messages), messages_after=1)
+        return summary
 
     async def call_agent(
         self, callee_id: str, instruction: str, work: Callable[[str, str], Awaitable[str]]
     ) -> AgentDone:
-        """A sub-agent is called, led through the hooks of `SubAgentCall`, with its events.
+        """Call a sub-agent, through the hooks of `SubAgentCall` and between its events.
 
         Args:
             callee_id: The sub-agent.
@@ -891,46 +721,32 @@ class AdapterRun(ForeignLife):
         said: list[str] = []
 
         async def terminal(final: SubAgentCall) -> AgentResult:
-            if run.hooked(BeforeCallAgent):
-                run.tell(BeforeCallAgent(**run.ids, callee_id=callee_id, instruction=final.instruction))
+            if final.callee_id != callee_id:  # the framework calls the one that it has chosen
+                final = msgspec.structs.replace(final, callee_id=callee_id)
+            emit_called(run, final)
             inner = _agent_result(work, final.instruction, child)
             try:
-                result = await (instrumented(run, final, inner) if SubAgentCall in run.enclosing else inner)
+                result = await (instrument(run, final, inner) if SubAgentCall in run.enclosing else inner)
             except BaseException as error:
-                if run.hooked(OnCallAgentError):
-                    told = message_of(error) if isinstance(error, Exception) else "The run was interrupted."
-                    run.tell(OnCallAgentError(**run.ids, callee_id=callee_id, error=told))
+                emit_failed(
+                    run, final, message_of(error) if isinstance(error, Exception) else "The run was interrupted."
+                )
                 raise
             said.append(result.output)
-            self._called(callee_id, child, success=result.reason == "done")
+            emit_completed(run, final, child, success=result.reason == "done")
             return result
 
         if SubAgentCall not in run.intercepted:
             result = await terminal(call)
             return AgentDone(output=result.output, ran=True)
-        passage = await run_through_chain(run, call, terminal)
-        if passage.denied is not None and passage.stop:
-            run.denied = passage.denied
-        if not passage.reached:
-            if run.hooked(BeforeCallAgent):
-                run.tell(BeforeCallAgent(**run.ids, callee_id=callee_id, instruction=passage.call.instruction))
-            if passage.denied is None:
-                self._called(callee_id, "", success=passage.result.reason == "done")
-                return AgentDone(output=passage.result.output, ran=False, changed=True)
-            if run.hooked(OnCallAgentError):
-                run.tell(OnCallAgentError(**run.ids, callee_id=callee_id, error=passage.denied.reason))
-            return AgentDone(output=passage.denied.reason, ran=False, changed=True, denied=passage.denied)
-        if passage.denied is not None:
-            return AgentDone(output=passage.denied.reason, ran=True, changed=True, denied=passage.denied)
-        output = passage.result.output
+        traversal = await lead_agent_call(run, call, terminal)
+        denied = traversal.denied
+        if not traversal.reached:
+            return AgentDone(output=emit_unrun_pair(run, traversal).output, ran=False, changed=True, denied=denied)
+        if denied is not None:
+            return AgentDone(output=denied.reason, ran=True, changed=True, denied=denied)
+        output = traversal.result.output
         return AgentDone(output=output, ran=True, changed=said != [output])
-
-    def _called(self, callee_id: str, child: str, *, success: bool) -> None:
-        run = self._opened
-        if run.hooked(AfterCallAgent):
-            run.tell(
-                AfterCallAgent(**run.ids, callee_id=callee_id, sub_operation_id=child, thread_id=child, success=success)
-            )
 
     async def lead_run(
         self,
@@ -940,7 +756,7 @@ class AdapterRun(ForeignLife):
         instructions: str = "",
         tools: Sequence[ToolSpec] = (),
     ) -> AgentDone:
-        """The whole run, led through the hooks of `AgentCall`.
+        """Run the framework's agent, through the hooks of `AgentCall`.
 
         Args:
             prompt: What it is to work on.
@@ -960,23 +776,19 @@ class AdapterRun(ForeignLife):
             control.suspended = reason == "waiting_for_human"
             return AgentResult(output=said[0], reason=reason)
 
-        control = RunControl(run, pinned=self._resumed)
+        control = RunControl(run, run.watch, pinned=self._resumed)
         if AgentCall not in run.intercepted:
             await terminal(call)
             return AgentDone(output=said[0], ran=True)
-        passage = await run_through_chain(run, call, terminal, control)
-        if passage.denied is not None:
-            run.denied = passage.denied
+        traversal = await run_through_chain(run, call, terminal, control)
+        if traversal.denied is not None:
+            run.denied = traversal.denied
             self.finish("interrupted", "")
-            return AgentDone(output="", ran=passage.reached, changed=True, denied=passage.denied)
-        output = run.last_content = passage.result.output
+            return AgentDone(output="", ran=traversal.reached, changed=True, denied=traversal.denied)
+        output = run.last_content = traversal.result.output
         return AgentDone(
-            output=output, ran=passage.reached, changed=said != [output], continues=tuple(passage.continues)
+            output=output, ran=traversal.reached, changed=said != [output], continues=tuple(traversal.continues)
         )
-
-
-async def _summary(summarize: Callable[[list[Message]], Awaitable[str]], call: CompactCall) -> CompactResult:
-    return CompactResult(summary=await summarize(list(call.messages)))
 
 
 async def _agent_result(work: Callable[[str, str], Awaitable[str]], instruction: str, child: str) -> AgentResult:

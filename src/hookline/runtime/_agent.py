@@ -1,4 +1,4 @@
-"""What an agent is made of."""
+"""`Agent`: the definition of an agent, and the tools that hooks let it offer to its model."""
 
 from __future__ import annotations
 
@@ -9,15 +9,25 @@ from typing import Any
 
 import msgspec
 
+from hookline._checks import quote
 from hookline._readonly import ReadOnlyList
 from hookline.calls import Message, ToolCall, ToolRequest, ToolSpec
 from hookline.errors import AgentDefinitionError
 from hookline.hooks import AnyHook, hook_batch
-from hookline.runtime._models import Model, ModelRetry, model_named
+from hookline.runtime._models import Model, ModelRetry, model_by_name
 from hookline.runtime._state import OfferedTool
 from hookline.runtime._tools import Tool, ToolSource, is_source, tool
 
-__all__ = ["Agent", "Compaction", "as_calling", "found_offered", "jsonable", "keep_here", "kept", "offered_again"]
+__all__ = [
+    "Agent",
+    "Compaction",
+    "find_offered",
+    "jsonable",
+    "remember_tools",
+    "request_for",
+    "restore_tools",
+    "storable_tools",
+]
 
 AGENT_IDENTIFIER = "agent"
 """The `toolset` under which sub-agents are called: a model calls `agent/<id>`."""
@@ -80,10 +90,10 @@ class Agent:
         if not isinstance(self.id, str) or not self.id:
             raise AgentDefinitionError("Agent", f"`id` is a non-empty string; got {self.id!r}")
         if isinstance(self.model, str):
-            object.__setattr__(self, "model", model_named(self.model, where))
+            object.__setattr__(self, "model", model_by_name(self.model, where))
         if not callable(getattr(self.model, "respond", None)):
             raise AgentDefinitionError(
-                where, f"`model` needs `name`, `provider` and `async respond(call)`; got {self.model!r}"
+                where, f"`model` needs `name`, `provider` and `async respond(call)`; got {quote(self.model)}"
             )
         if not isinstance(self.instructions, str):
             raise AgentDefinitionError(where, f"`instructions` is a string; got {type(self.instructions).__name__}")
@@ -92,12 +102,12 @@ class Agent:
         limit: object = self.cost_limit_usd
         if limit is not None and (not isinstance(limit, int | float) or isinstance(limit, bool) or not limit > 0):
             raise AgentDefinitionError(
-                where, f"`cost_limit_usd` is a positive amount or None; got {self.cost_limit_usd!r}"
+                where, f"`cost_limit_usd` is a positive amount or None; got {quote(self.cost_limit_usd)}"
             )
         if not isinstance(self.retry, ModelRetry):
-            raise AgentDefinitionError(where, f"`retry` is a ModelRetry; got {self.retry!r}")
+            raise AgentDefinitionError(where, f"`retry` is a ModelRetry; got {quote(self.retry)}")
         _check_compaction(self.compaction, where)
-        tools, sources = _checked_tools(self.tools, where)
+        tools, sources = _split_tools(self.tools, where)
         _check_sub_agents(self.sub_agents, where)
         specs = [*tools, *(_as_spec(agent) for agent in self.sub_agents)]
         paths = [f"{spec.toolset}/{spec.name}" for spec in specs]
@@ -113,7 +123,7 @@ class Agent:
         object.__setattr__(self, "_by_path", by_path)
 
     def equipped(self, tools: Sequence[Tool]) -> Agent:
-        """This agent with the tools that its sources have given, in place of the sources.
+        """Return this agent with the tools that its sources gave, in place of the sources.
 
         Raises:
             AgentDefinitionError: If two of its tools have the same name then.
@@ -122,7 +132,7 @@ class Agent:
         return replace(self, tools=[*own, *tools])
 
     def find(self, calling: ToolRequest | ToolCall) -> Tool | Agent | None:
-        """The tool or sub-agent that a model asked for.
+        """Return the tool or sub-agent that a model asked for.
 
         A model often knows names only: a call with the default toolset finds the one tool of that name.
         """
@@ -147,23 +157,25 @@ def _check_compaction(compaction: object, where: str) -> None:
 
 def _check_count(value: object, least: int, name: str, where: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise AgentDefinitionError(where, f"{name} is a whole number from {least}; got {value!r}")
+        raise AgentDefinitionError(where, f"{name} is a whole number from {least}; got {quote(value)}")
 
 
-def _checked_tools(tools: object, where: str) -> tuple[tuple[Tool, ...], tuple[ToolSource, ...]]:
+def _split_tools(tools: object, where: str) -> tuple[tuple[Tool, ...], tuple[ToolSource, ...]]:
     if not isinstance(tools, Sequence) or isinstance(tools, str):
-        raise AgentDefinitionError(where, f"`tools` is a list of tools and functions; got {tools!r}")
+        raise AgentDefinitionError(where, f"`tools` is a list of tools and functions; got {quote(tools)}")
     sources = tuple(entry for entry in tools if not isinstance(entry, Tool) and is_source(entry))
     own = [entry for entry in tools if entry not in sources]
     for entry in own:
         if not callable(entry):
-            raise AgentDefinitionError(where, f"`tools` holds tools, functions and sources of tools; got {entry!r}")
+            raise AgentDefinitionError(
+                where, f"`tools` holds tools, functions and sources of tools; got {quote(entry)}"
+            )
     return tuple(entry if isinstance(entry, Tool) else tool(entry) for entry in own), sources
 
 
 def _check_sub_agents(agents: object, where: str) -> None:
     if not isinstance(agents, Sequence) or not all(isinstance(agent, Agent) for agent in agents):
-        raise AgentDefinitionError(where, f"`sub_agents` is a list of Agents; got {agents!r}")
+        raise AgentDefinitionError(where, f"`sub_agents` is a list of Agents; got {quote(agents)}")
 
 
 def _as_spec(agent: Agent) -> ToolSpec:
@@ -180,8 +192,13 @@ def _as_spec(agent: Agent) -> ToolSpec:
     )
 
 
-def kept(agent: Agent, offered: Sequence[ToolSpec]) -> list[OfferedTool]:
-    """What can be stored of the tools that hooks have left: not their functions."""
+def storable_tools(agent: Agent, offered: Sequence[ToolSpec]) -> list[OfferedTool]:
+    """Return tools as a store keeps them: without their functions.
+
+    Args:
+        agent: The agent of the run.
+        offered: The tools that hooks offer to its model.
+    """
     return [
         OfferedTool(
             toolset=tool.toolset,
@@ -189,7 +206,7 @@ def kept(agent: Agent, offered: Sequence[ToolSpec]) -> list[OfferedTool]:
             description=tool.description,
             schema=tool.schema,
             needs_approval=isinstance(tool, Tool) and tool.needs_approval is not False,
-            own=not isinstance(tool, Tool) or _runs(agent.find(as_calling(tool))) == tool.run,
+            own=not isinstance(tool, Tool) or _runs(agent.find(request_for(tool))) == tool.run,
         )
         for tool in offered
     ]
@@ -203,8 +220,8 @@ REMEMBERED = 1000
 """Of how many operations that is kept."""
 
 
-def keep_here(offer: str, offered: list[ToolSpec], *, waiting: bool) -> None:
-    """Remember the tools of an operation while it waits."""
+def remember_tools(offer: str, offered: list[ToolSpec], *, waiting: bool) -> None:
+    """Remember the tools of an operation in this process while it waits for a person."""
     if not waiting:
         _here.pop(offer, None)
     else:
@@ -213,8 +230,8 @@ def keep_here(offer: str, offered: list[ToolSpec], *, waiting: bool) -> None:
             _here.popitem(last=False)
 
 
-def offered_again(agent: Agent, offer: str, offered: Sequence[OfferedTool] | None) -> list[ToolSpec] | None:
-    """The tools of an operation that goes on.
+def restore_tools(agent: Agent, offer: str, offered: Sequence[OfferedTool] | None) -> list[ToolSpec] | None:
+    """Return the tools that hooks offered to the model of an operation that goes on.
 
     In another process than the one that paused it, one whose function is not the agent's is only a name: the model is
     told that it is unknown, rather than that another function is run in its place. One that needed approval needs it
@@ -227,7 +244,7 @@ def offered_again(agent: Agent, offer: str, offered: Sequence[OfferedTool] | Non
         return here
     tools: list[ToolSpec] = []
     for spec in offered:
-        found = agent.find(as_calling(spec))
+        found = agent.find(request_for(spec))
         if not spec.own or not isinstance(found, Tool):
             tools.append(spec)
             continue
@@ -238,25 +255,25 @@ def offered_again(agent: Agent, offer: str, offered: Sequence[OfferedTool] | Non
     return tools
 
 
-def found_offered(agent: Agent, offered: Sequence[ToolSpec], calling: ToolRequest | ToolCall) -> Tool | Agent | None:
-    """The tool or sub-agent that is to be called, if hooks have left it among what the model is offered."""
+def find_offered(agent: Agent, offered: Sequence[ToolSpec], calling: ToolRequest | ToolCall) -> Tool | Agent | None:
+    """Return the tool or sub-agent that a call names, if hooks offered it to the model."""
     for spec in offered:
         if spec.name == calling.tool_name and calling.toolset in (spec.toolset, "local"):
             if isinstance(spec, Tool):
                 return spec
-            return agent.find(as_calling(spec)) if not isinstance(spec, OfferedTool) or spec.own else None
+            return agent.find(request_for(spec)) if not isinstance(spec, OfferedTool) or spec.own else None
         if calling.tool_name == f"{AGENT_IDENTIFIER}/{spec.name}" and spec.toolset == AGENT_IDENTIFIER:
             return agent.find(calling)
     return None
 
 
-def as_calling(spec: ToolSpec) -> ToolRequest:
-    """A model's call of a tool, to look it up by."""
+def request_for(spec: ToolSpec) -> ToolRequest:
+    """Return a request for a tool, to look the tool up by."""
     return ToolRequest(toolset=spec.toolset, tool_name=spec.name, tool_call_id="")
 
 
 def jsonable(metadata: dict[str, Any]) -> dict[str, Any]:
-    """What JSON can carry of what hooks have noted."""
+    """Return the entries of a mapping that JSON can carry."""
     if not metadata:
         return {}
     carried = {}

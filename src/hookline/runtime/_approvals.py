@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import time_ns
 from typing import Literal, TypeAlias
 
-from hookline.calls import ToolCall, ToolRequest
+from hookline.calls import ToolRequest
 from hookline.events import (
     AfterHumanIntervention,
     BeforeHumanIntervention,
@@ -18,7 +18,7 @@ from hookline.events import (
 from hookline.phases import Phase
 from hookline.runtime._run import Run
 from hookline.runtime._state import Approve, Decision, Reject, Step
-from hookline.runtime._tool_calls import INTERRUPTED, Job, answer_calls, call_of, intercepted_job, job
+from hookline.runtime._tool_calls import INTERRUPTED, Job, make_call, run_overlapping, tool_job
 from hookline.runtime._tools import Tool
 
 __all__ = ["DECIDED", "DECISIONS", "Action", "action_of", "ask_person", "decision_of", "note_decisions", "resume_step"]
@@ -37,7 +37,7 @@ DECIDED: dict[str, str] = {
     "rejectAndContinue": "rejected and continued",
     "reject": "rejected and stopped",
 }
-"""What a person has chosen."""
+"""What a person has chosen, in the past tense."""
 
 
 def action_of(decision: Decision) -> Action:
@@ -65,22 +65,21 @@ def decision_of(action: str, tool_call_id: str, reason: str = "") -> Decision:
 
 
 def note_decisions(run: Run, step: Step, decisions: Sequence[Decision]) -> None:
-    """Take the decisions, and tell of each."""
+    """Note the decisions of a person, and emit the event of each."""
     step.type = "request_human_approve"
     for decision in decisions:
         run.decisions[decision.tool_call_id] = decision
         if run.hooked(AfterHumanIntervention):
-            run.tell(decided(run, decision))
-    if run.journal is not None:
-        run.journal.taking = []
+            run.emit(decision_event(run, decision))
+    run.journal.settle_decisions()
 
 
 async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> CompletionReason | None:
-    """A step that takes a person's decisions in place of a model call."""
+    """Run a step that applies a person's decisions in place of a model call."""
     stopped_by = next((each for each in decisions if isinstance(each, Reject) and not each.and_continue), None)
     if stopped_by is not None:
         await run.move(Phase.TOOL_DENIED)
-        stop(run, stopped_by)
+        stop_run(run, stopped_by)
         return "interrupted"
     if run.undecided():
         return "waiting_for_human"
@@ -92,21 +91,18 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
         if pending.tool_call_id in step.outcomes:
             continue  # a process that died had seen to it
         decision = run.decisions[pending.tool_call_id]
-        calling = as_calling(pending)
+        calling = to_request(pending)
         if isinstance(decision, Reject):
-            refused = told(pending, rejection(decision))
+            refused = refused_outcome(pending, rejection_text(decision))
             run.outcomes[pending.tool_call_id] = step.outcomes[pending.tool_call_id] = refused
             continue
         found = run.find(calling)
         tool = found if isinstance(found, Tool) else None
         waiting = run.waiting.get(calling.tool_call_id)
         asked_by = waiting.asked_by if waiting is not None else None
-        call, problem = call_of(run, step, calling, tool)
-        if ToolCall in run.intercepted:
-            jobs.append(intercepted_job(run, step, calling, call, problem, approved=True, asked_by=asked_by))
-        else:
-            jobs.append(job(run, step, calling, call, tool, problem))
-    await answer_calls(run, jobs)
+        call, problem = make_call(run, step, calling, tool)
+        jobs.append(tool_job(run, step, calling, call, tool, problem, approved=True, asked_by=asked_by))
+    await run_overlapping(run, jobs)
     if step.ran:
         await run.move(Phase.PROCESSING_TOOL_RESULT)
     if step.asked and run.denied is None:  # a control has changed what was approved
@@ -121,21 +117,21 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
 
 
 async def ask_person(run: Run, step: Step) -> CompletionReason:
-    """Pause, because a person must decide about some of the step's calls."""
+    """Pause the run, because a person must decide about some of the step's calls."""
     step.type = "request_human_approve"
     run.pending = [step.asked[calling.tool_call_id] for calling in step.calling if calling.tool_call_id in step.asked]
     run.waiting_since_unix_nano = time_ns()
     if not step.ran:
         await run.move(Phase.AWAITING_TOOL_APPROVAL)
     if run.hooked(BeforeHumanIntervention):
-        run.tell(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
+        run.emit(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
     return "waiting_for_human"
 
 
-def stop(run: Run, decision: Reject) -> None:
+def stop_run(run: Run, decision: Reject) -> None:
     """End the run because a person refused; the conversation says what became of every call."""
     if run.hooked(OnStopByHumanIntervention):
-        run.tell(
+        run.emit(
             OnStopByHumanIntervention(
                 **run.ids, tool_call_id=decision.tool_call_id, rejection_reason=decision.reason or None
             )
@@ -143,12 +139,12 @@ def stop(run: Run, decision: Reject) -> None:
     for pending in run.pending:
         own = run.decisions.get(pending.tool_call_id)
         if isinstance(own, Reject):
-            run.outcomes[pending.tool_call_id] = told(pending, rejection(own))
+            run.outcomes[pending.tool_call_id] = refused_outcome(pending, rejection_text(own))
     run.close_step("Not run, because a person stopped the run.")
 
 
-def told(pending: PendingTool, content: str) -> ToolOutcome:
-    """What the model is told of a call that did not run."""
+def refused_outcome(pending: PendingTool, content: str) -> ToolOutcome:
+    """Return the outcome of a call that did not run."""
     return ToolOutcome(
         toolset=pending.toolset,
         tool_name=pending.tool_name,
@@ -158,8 +154,8 @@ def told(pending: PendingTool, content: str) -> ToolOutcome:
     )
 
 
-def as_calling(pending: PendingTool) -> ToolRequest:
-    """A pending call as the model's call."""
+def to_request(pending: PendingTool) -> ToolRequest:
+    """Return the model's request for a pending call."""
     return ToolRequest(
         toolset=pending.toolset,
         tool_name=pending.tool_name,
@@ -168,13 +164,13 @@ def as_calling(pending: PendingTool) -> ToolRequest:
     )
 
 
-def rejection(decision: Reject) -> str:
-    """What the model is told of a refused call."""
+def rejection_text(decision: Reject) -> str:
+    """Return what the model reads of a call that a person rejected."""
     return f"A person refused this call: {decision.reason}" if decision.reason else "A person refused this call."
 
 
-def decided(run: Run, decision: Decision) -> AfterHumanIntervention:
-    """The event of one decision."""
+def decision_event(run: Run, decision: Decision) -> AfterHumanIntervention:
+    """Return the event of one decision."""
     reason = decision.reason or None if isinstance(decision, Reject) else None
     return AfterHumanIntervention(
         **run.ids, action=action_of(decision), tool_call_id=decision.tool_call_id, rejection_reason=reason

@@ -1,4 +1,4 @@
-"""What of hookline a framework can drive, and the refusal of hooks that it would never call."""
+"""`Capabilities`: which events and interceptors an adapter supports. Hooks that it cannot call are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = frozenset({"before", "guard", "after", "around"})
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What an adapter of a framework can drive.
+    """The events and interceptors that an adapter supports.
 
     Attributes:
         framework: Its name, as errors and the matrix of the docs show it.
@@ -37,7 +37,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_driven(hooks: Iterable[AnyHook], capabilities: Capabilities, *, best_effort: bool) -> None:
-    """See to it that no hook is silently never called.
+    """Refuse hooks that the adapter would never call.
 
     Args:
         hooks: What was given to a run.
@@ -47,13 +47,13 @@ def check_driven(hooks: Iterable[AnyHook], capabilities: Capabilities, *, best_e
     Raises:
         UnsupportedHookError: For the first of them.
     """
-    for error in _undriven(hooks, capabilities):
+    for error in _find_undriven(hooks, capabilities):
         if not best_effort:
             raise error
         logger.warning("%s", error)
 
 
-def _undriven(hooks: Iterable[AnyHook], capabilities: Capabilities) -> Iterable[UnsupportedHookError]:
+def _find_undriven(hooks: Iterable[AnyHook], capabilities: Capabilities) -> Iterable[UnsupportedHookError]:
     every_event = len(capabilities.events) == len(EVENTS)
     for entry in hooks:
         # A bundle of the package's own, such as telemetry, listens to everything and needs nothing in particular.

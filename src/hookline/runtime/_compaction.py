@@ -1,9 +1,10 @@
-"""Keeping a conversation short: which messages a summary may replace, and the pair of events around it."""
+"""Compact a conversation: choose the messages that a summary replaces, and emit the events around it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import anyio
 
@@ -11,83 +12,108 @@ from hookline._deadlines import own_cancellation
 from hookline.calls import CompactCall, CompactResult, Message
 from hookline.errors import message_of
 from hookline.events import AfterCompact, BeforeCompact, OnCompactError
-from hookline.runtime._agent import Compaction
 from hookline.runtime._run import Run
-from hookline.runtime._seams import instrumented, run_through_chain
+from hookline.runtime._seams import instrument, run_through_chain
 from hookline.runtime._state import Step
 
-__all__ = ["compact_if_needed"]
+__all__ = ["compact", "compact_if_needed", "emit_compacted"]
 
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb for English text, where a model reports no usage."""
+
+INTERRUPTED_SUMMARY = "The run was interrupted before the summary was written."
 
 SUMMARY_PREFIX = "Summary of the conversation so far:\n"
 
 
 async def compact_if_needed(run: Run, step: Step) -> None:
-    """Before a model call: replace old messages by a summary if the last input was too long. Never fatal."""
+    """Replace old messages by a summary, before a model call, if the last input was too long. Never fatal."""
     policy = run.agent.compaction
     if policy is None:
         return
-    tokens = run.last_input_tokens or estimated_tokens(run.messages)
+    tokens = run.last_input_tokens or estimate_tokens(run.messages)
     if tokens <= policy.max_tokens:
         return
-    kept, removed = split(run.messages, policy.keep_last)
+    kept, removed = split_messages(run.messages, policy.keep_last)
     if not removed:
         return
-    if run.hooked(BeforeCompact):
-        run.tell(BeforeCompact(**run.ids, step_index=step.index, message_count=len(run.messages), token_count=tokens))
     call = CompactCall(messages=removed, token_count=tokens, **run.call_ids)
-    try:
-        result = await compact(run, policy, call)
-    except Exception as error:
-        tell_failure(run, step, tokens, message_of(error))
+    summary = await compact(run, step, call, policy.summarize, message_count=len(run.messages))
+    if summary is None:
         return
-    except BaseException:
-        tell_failure(run, step, tokens, "The run was interrupted before the summary was written.")
-        raise
     before = len(run.messages)
-    run.messages = joined(kept, result.summary)
+    run.messages = insert_summary(kept, summary)
     run.said_from = min(run.said_from, len(run.messages))
     run.history = min(run.history, len(run.messages))
     run.last_input_tokens = 0
+    emit_compacted(run, step, summary, messages_before=before, messages_after=len(run.messages))
+
+
+async def compact(
+    run: Run,
+    step: Step,
+    call: CompactCall,
+    summarize: Callable[[list[Message]], Awaitable[str]],
+    *,
+    message_count: int,
+) -> str | None:
+    """Run a compaction through its interceptors, and emit the events of its begin and of its failure.
+
+    Args:
+        run: The run.
+        step: The step that needs it.
+        call: The messages that the summary will replace.
+        summarize: Writes the summary.
+        message_count: Messages of the whole conversation.
+
+    Returns:
+        The summary; `None` if it failed or a hook denied it. The caller replaces the messages, then calls
+        `emit_compacted`.
+    """
+    ids: dict[str, Any] = {**run.ids, "step_index": step.index, "token_count": call.token_count}
+
+    async def terminal(final: CompactCall) -> CompactResult:
+        work = write_summary(summarize, final)
+        return await (instrument(run, final, work) if CompactCall in run.enclosing else work)
+
+    if run.hooked(BeforeCompact):
+        run.emit(BeforeCompact(**ids, message_count=message_count))
+    try:
+        if CompactCall not in run.intercepted:
+            return (await terminal(call)).summary
+        traversal = await run_through_chain(run, call, terminal)
+        if traversal.refusal is not None:
+            raise traversal.refusal
+        result: CompactResult = traversal.result
+        return result.summary
+    except BaseException as error:
+        failed = isinstance(error, Exception)
+        if run.hooked(OnCompactError):
+            run.emit(OnCompactError(**ids, error=message_of(error) if failed else INTERRUPTED_SUMMARY))
+        if failed:
+            return None
+        raise
+
+
+def emit_compacted(run: Run, step: Step, summary: str, *, messages_before: int, messages_after: int) -> None:
+    """Emit the event of a compaction that succeeded."""
     if run.hooked(AfterCompact):
-        run.tell(
+        run.emit(
             AfterCompact(
                 **run.ids,
                 step_index=step.index,
                 group_id=f"compact_{os.urandom(16).hex()}",
-                messages_before=before,
-                messages_after=len(run.messages),
-                summary=result.summary,
+                messages_before=messages_before,
+                messages_after=messages_after,
+                summary=summary,
             )
         )
 
 
-async def compact(run: Run, policy: Compaction, call: CompactCall) -> CompactResult:
-    """The seam around one compaction.
-
-    Raises:
-        HookDenied: If a hook refused it.
-    """
-
-    async def terminal(final: CompactCall) -> CompactResult:
-        work = summarized(policy, final)
-        return await (instrumented(run, final, work) if CompactCall in run.enclosing else work)
-
-    if CompactCall not in run.intercepted:
-        return await terminal(call)
-    passage = await run_through_chain(run, call, terminal)
-    if passage.refusal is not None:
-        raise passage.refusal
-    result: CompactResult = passage.result
-    return result
-
-
-async def summarized(policy: Compaction, call: CompactCall) -> CompactResult:
-    """The summary itself."""
+async def write_summary(summarize: Callable[[list[Message]], Awaitable[str]], call: CompactCall) -> CompactResult:
+    """Have the summary written, and check that it is text."""
     try:
-        summary: object = await policy.summarize(list(call.messages))
+        summary: object = await summarize(list(call.messages))
     except anyio.get_cancelled_exc_class() as error:
         if own_cancellation():
             raise RuntimeError("`summarize` ended as cancelled although nobody had cancelled it") from error
@@ -97,15 +123,15 @@ async def summarized(policy: Compaction, call: CompactCall) -> CompactResult:
     return CompactResult(summary=summary)
 
 
-def estimated_tokens(messages: Sequence[Message]) -> int:
-    """Tokens of a conversation, estimated from its text."""
+def estimate_tokens(messages: Sequence[Message]) -> int:
+    """Estimate the tokens of a conversation from its text."""
     return (
         sum(len(message.content) + len(str(message.tool_calls or "")) for message in messages) // CHARACTERS_PER_TOKEN
     )
 
 
-def split(messages: Sequence[Message], keep_last: int) -> tuple[list[Message], list[Message]]:
-    """The messages that stay, and those that a summary replaces.
+def split_messages(messages: Sequence[Message], keep_last: int) -> tuple[list[Message], list[Message]]:
+    """Split a conversation into the messages that stay and those that a summary replaces.
 
     System messages stay, the newest user message stays, and the newest `keep_last` exchanges stay whole, so that no
     tool result is without its call.
@@ -121,13 +147,7 @@ def split(messages: Sequence[Message], keep_last: int) -> tuple[list[Message], l
     return kept, removed
 
 
-def joined(kept: Sequence[Message], summary: str) -> list[Message]:
-    """The conversation with the summary in its place: behind the system messages, ahead of everything that was kept."""
+def insert_summary(kept: Sequence[Message], summary: str) -> list[Message]:
+    """Return the conversation with the summary behind its system messages, ahead of everything that was kept."""
     at = next((at for at, message in enumerate(kept) if message.role != "system"), len(kept))
     return [*kept[:at], Message(role="user", content=SUMMARY_PREFIX + summary), *kept[at:]]
-
-
-def tell_failure(run: Run, step: Step, tokens: int, error: str) -> None:
-    """The second event of the pair, for a compaction that failed."""
-    if run.hooked(OnCompactError):
-        run.tell(OnCompactError(**run.ids, step_index=step.index, token_count=tokens, error=error))

@@ -1,15 +1,16 @@
-"""`exec_agent`, `resume_agent`, `recover_agent`, `interrupt`: the ways to start a segment of a run, and to stop one."""
+"""Start or stop a run: `exec_agent`, `stream_agent`, `resume_agent`, `recover_agent`, `interrupt`."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import anyio
 
+from hookline._checks import quote
 from hookline.calls import Message
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import (
@@ -22,7 +23,7 @@ from hookline.errors import (
 )
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime._agent import Agent
-from hookline.runtime._inputs import check_ids, checked_decisions, checked_id, conversation
+from hookline.runtime._inputs import RunOptions, check_decisions, check_ids, check_operation_id, opening_messages
 from hookline.runtime._lifecycle import exec_run
 from hookline.runtime._missing_hooks import check_hooks, hooks_of_child
 from hookline.runtime._models import OnToken, Release
@@ -93,21 +94,28 @@ async def exec_agent(
         HookUsageError: If the prompt is no text and no messages, or the store is not open.
     """
     if not isinstance(agent, Agent):
-        raise HookUsageError(f"exec_agent runs an Agent; got {agent!r}.")
+        raise HookUsageError(f"exec_agent runs an Agent; got {quote(agent)}.")
     check_ids(user_id=user_id, tenant_id=tenant_id)
     if isinstance(store, DurableStore):
         with contextlib.suppress(StoreUnavailableError):  # which the run comes to
             store.check_open()
     state = OperationState(
-        operation_id=checked_id(operation_id),
+        operation_id=check_operation_id(operation_id),
         agent_id=agent.id,
         user_id=user_id,
         tenant_id=tenant_id,
         parent_operation_id=parent_operation_id,
-        messages=conversation(agent, prompt),
+        messages=opening_messages(agent, prompt),
     )
-    batch = [*agent.hooks, *hook_batch(hooks)]
-    return await _with_dispatcher(agent, state, None, (), batch, dispatcher, store, drain_timeout, on_token, release)
+    options = RunOptions(
+        hooks=[*agent.hooks, *hook_batch(hooks)],
+        store=store or default_store(),
+        dispatcher=dispatcher,
+        drain_timeout=drain_timeout,
+        on_token=on_token,
+        release=release,
+    )
+    return await _exec_segment(agent, state, options)
 
 
 async def resume_agent(
@@ -123,7 +131,7 @@ async def resume_agent(
     release: Release = "checked",
     allow_missing_hooks: bool = False,
 ) -> OperationResult:
-    """Go on with an operation that waits for a person: the same operation, here or in another process.
+    """Continue an operation that waits for a person, here or in another process.
 
     Args:
         agent: The agent that started it.
@@ -149,14 +157,19 @@ async def resume_agent(
     """
     store = store or default_store()
     if not isinstance(agent, Agent):
-        raise HookUsageError(f"resume_agent runs an Agent; got {agent!r}.")
-    batch = [*agent.hooks, *hook_batch(hooks)]
-    state = await waiting_state(agent, operation_id, store)
-    decisions = checked_decisions(state, decisions)
-    await check_hooks(agent, state, batch, store, allow_missing=allow_missing_hooks)
-    return await _with_dispatcher(
-        agent, state, state.version, decisions, batch, dispatcher, store, drain_timeout, on_token, release
+        raise HookUsageError(f"resume_agent runs an Agent; got {quote(agent)}.")
+    options = RunOptions(
+        hooks=[*agent.hooks, *hook_batch(hooks)],
+        store=store,
+        dispatcher=dispatcher,
+        drain_timeout=drain_timeout,
+        on_token=on_token,
+        release=release,
     )
+    state = await waiting_state(agent, operation_id, store)
+    decisions = check_decisions(state, decisions)
+    await check_hooks(agent, state, options.hooks, store, allow_missing=allow_missing_hooks)
+    return await _exec_segment(agent, state, options, decisions, version=state.version)
 
 
 async def recover_agent(
@@ -172,7 +185,7 @@ async def recover_agent(
     abandon: bool = False,
     allow_missing_hooks: bool = False,
 ) -> OperationResult:
-    """Go on with an operation whose process has died: from where it was written last, in the same step.
+    """Continue an operation whose process has died, from where it was last written, in the same step.
 
     Hooks hear nothing twice. A tool that was running is not run again: it is reported as failed, since nobody knows
     whether it took effect. A model call that was under way is made again. A sub-agent goes on too.
@@ -204,28 +217,22 @@ async def recover_agent(
         raise HookUsageError(
             f"recover_agent takes an Agent and a store that outlives processes; got {agent!r:.80}, {store!r:.80}."
         )
-    batch = [*agent.hooks, *hook_batch(hooks)]
+    options = RunOptions(
+        hooks=[*agent.hooks, *hook_batch(hooks)],
+        store=store,
+        dispatcher=dispatcher,
+        drain_timeout=drain_timeout,
+        on_token=on_token,
+        release=release,
+    )
     state = await _orphan(agent, operation_id, store, abandon=abandon)
     if not abandon:
-        await check_hooks(agent, state, batch, store, allow_missing=allow_missing_hooks)
-    return await _with_dispatcher(
-        agent,
-        state,
-        state.version,
-        (),
-        batch,
-        dispatcher,
-        store,
-        drain_timeout,
-        on_token,
-        release,
-        recovered=True,
-        abandon=abandon,
-    )
+        await check_hooks(agent, state, options.hooks, store, allow_missing=allow_missing_hooks)
+    return await _exec_segment(agent, state, options, version=state.version, recovered=True, abandon=abandon)
 
 
 async def _orphan(agent: Agent, operation_id: str, store: DurableStore, *, abandon: bool) -> OperationState:
-    """The stored state of an operation whose process has died."""
+    """Load the state of an operation whose process has died."""
     state = await store.load(operation_id)
     if state is None:
         raise OperationNotFoundError(operation_id)
@@ -245,7 +252,7 @@ def _check_started_by(agent: Agent, state: OperationState, *, framework: str = "
 
 
 async def waiting_state(agent: Agent, operation_id: str, store: OperationStore) -> OperationState:
-    """The stored state of an operation that waits for a person.
+    """Load the state of an operation that waits for a person.
 
     Raises:
         OperationError: If it cannot be resumed, each reason with an error of its own.
@@ -281,53 +288,38 @@ def interrupt(operation_id: str) -> bool:
     return True
 
 
-async def _with_dispatcher(
+async def _exec_segment(
     agent: Agent,
     state: OperationState,
-    version: int | None,
-    decisions: Sequence[Decision],
-    hooks: Sequence[AnyHook],
-    dispatcher: HookDispatcher | None,
-    store: OperationStore | None,
-    drain_timeout: float,
-    on_token: OnToken | None,
-    release: Release,
+    options: RunOptions,
+    decisions: Sequence[Decision] = (),
     *,
+    version: int | None = None,
     recovered: bool = False,
     abandon: bool = False,
 ) -> OperationResult:
-    if dispatcher is None:
-        async with HookDispatcher() as own:
-            return await _with_dispatcher(
-                agent,
-                state,
-                version,
-                decisions,
-                hooks,
-                own,
-                store,
-                drain_timeout,
-                on_token,
-                release,
-                recovered=recovered,
-                abandon=abandon,
-            )
-    run = Run(
-        agent,
-        state,
-        version=version,
-        hooks=hooks,
-        dispatcher=dispatcher,
-        store=store or default_store(),
-        drain_timeout=drain_timeout,
-        exec_child=exec_child,
-        on_token=on_token,
-        release=release,
-        recovered=recovered,
-    )
-    if abandon:
-        run.interrupt()
-    return await exec_run(run, decisions)
+    """Run one segment of an operation, in the dispatcher that was given or in one of its own.
+
+    Args:
+        agent: What to run.
+        state: The operation as it is stored, or as it begins.
+        options: The options of the caller.
+        decisions: On a resume, what a person decided.
+        version: The stored version that it goes on from; `None` for a new operation.
+        recovered: Whether the process that ran it has died.
+        abandon: Whether to end it at once.
+    """
+
+    def start(dispatcher: HookDispatcher) -> Coroutine[Any, Any, OperationResult]:
+        run = Run(agent, state, options, dispatcher, version=version, exec_child=exec_child, recovered=recovered)
+        if abandon:
+            run.interrupt()
+        return exec_run(run, decisions)
+
+    if options.dispatcher is not None:
+        return await start(options.dispatcher)
+    async with HookDispatcher() as own:
+        return await start(own)
 
 
 async def exec_child(
@@ -345,16 +337,20 @@ async def exec_child(
         tenant_id=parent.tenant_id,
         parent_operation_id=parent.operation_id,
         conversation_id=parent.conversation_id,
-        messages=conversation(agent, instruction),
+        messages=opening_messages(agent, instruction),
+    )
+    options = RunOptions(
+        hooks=hooks_of_child(parent.hooks, agent),
+        store=parent.store,
+        dispatcher=parent.dispatcher,
+        drain_timeout=parent.drain_timeout,
     )
     run = Run(
         agent,
         state,
+        options,
+        parent.dispatcher,
         version=state.version if recovered else None,
-        hooks=hooks_of_child(parent.hooks, agent),
-        dispatcher=parent.dispatcher,
-        store=parent.store,
-        drain_timeout=parent.drain_timeout,
         exec_child=exec_child,
         parent=parent,
         recovered=recovered,
@@ -387,7 +383,7 @@ def stream_agent(
         agent,
         prompt,
         hooks=hooks,
-        operation_id=checked_id(operation_id),
+        operation_id=check_operation_id(operation_id),
         user_id=user_id,
         tenant_id=tenant_id,
         parent_operation_id=parent_operation_id,
@@ -419,7 +415,7 @@ class TextStream:
 
     @property
     def result(self) -> OperationResult:
-        """What the run came to.
+        """The result of the run.
 
         Raises:
             HookUsageError: As long as the run goes on, and if it could not begin or was cancelled.

@@ -1,29 +1,67 @@
-"""What a caller gives to a run, checked: ids, the prompt, a person's decisions."""
+"""Check the arguments of a run: ids, the prompt, a person's decisions; and `RunOptions`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
 
-from hookline.calls import Message
-from hookline.errors import DecisionError, HookUsageError
-from hookline.runtime._agent import Agent
-from hookline.runtime._state import Approve, Decision, OperationState, Reject
+import msgspec
 
-__all__ = ["check_ids", "checked_decisions", "checked_id", "conversation", "new_operation_id", "system_message"]
+from hookline.calls import Message
+from hookline.dispatcher import HookDispatcher
+from hookline.errors import DecisionError, HookUsageError
+from hookline.hooks import AnyHook
+from hookline.runtime._agent import Agent
+from hookline.runtime._models import OnToken, Release
+from hookline.runtime._state import Approve, Decision, OperationState, OperationStore, Reject
+
+__all__ = [
+    "RunOptions",
+    "check_decisions",
+    "check_ids",
+    "check_operation_id",
+    "new_operation_id",
+    "opening_messages",
+    "system_message",
+]
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The options of a run that all public functions share, on their way to the run.
+
+    Attributes:
+        hooks: Its hooks, the agent's own first.
+        store: Where the operation is kept.
+        dispatcher: An open dispatcher to share with other runs; `None` for one of its own.
+        drain_timeout: Seconds that queued observers may take at the end; the rest is cancelled.
+        on_token: Takes the text of the model calls while it is written.
+        release: When that text is given away.
+    """
+
+    hooks: Sequence[AnyHook]
+    store: OperationStore
+    dispatcher: HookDispatcher | None
+    drain_timeout: float
+    on_token: OnToken | None = None
+    release: Release = "checked"
 
 
 def new_operation_id() -> str:
-    """An id that no other operation has."""
+    """Return an id that no other operation has."""
     return f"op_{os.urandom(16).hex()}"
 
 
 def system_message(instructions: str) -> Message:
-    """An agent's instructions as the message that a model reads."""
+    """Return an agent's instructions as the message that a model reads."""
     return Message(role="system", content=instructions)
 
 
-def conversation(agent: Agent, prompt: str | Sequence[Message]) -> list[Message]:
+def opening_messages(agent: Agent, prompt: str | Sequence[Message]) -> list[Message]:
+    """Return the messages with which a run begins: the agent's instructions, then the prompt.
+
+    Raises:
+        HookUsageError: If the prompt is neither text nor messages.
+    """
     given: object = prompt
     if isinstance(given, str):
         messages = [Message(role="user", content=given)]
@@ -35,7 +73,12 @@ def conversation(agent: Agent, prompt: str | Sequence[Message]) -> list[Message]
     return [system, *messages] if agent.instructions and system not in messages else messages
 
 
-def checked_id(operation_id: str | None) -> str:
+def check_operation_id(operation_id: str | None) -> str:
+    """Return an operation id that a caller gave, or a fresh one for `None`.
+
+    Raises:
+        HookUsageError: If it is no text, or empty.
+    """
     if operation_id is None:
         return new_operation_id()
     if not isinstance(operation_id, str) or not operation_id:
@@ -44,12 +87,22 @@ def checked_id(operation_id: str | None) -> str:
 
 
 def check_ids(**ids: object) -> None:
+    """Refuse ids that are no text.
+
+    Raises:
+        HookUsageError: For the first of them, by its name.
+    """
     for name, value in ids.items():
         if not isinstance(value, str):
             raise HookUsageError(f"`{name}` is a string; got {value!r}.")
 
 
-def checked_decisions(state: OperationState, decisions: Sequence[Approve | Reject]) -> list[Decision]:
+def check_decisions(state: OperationState, decisions: Sequence[Approve | Reject]) -> list[Decision]:
+    """Return a person's decisions, if each is about a call that waits for one.
+
+    Raises:
+        DecisionError: For the first that is not, or if there is none.
+    """
     open_ids = [call.tool_call_id for call in state.pending if call.tool_call_id not in state.decisions]
     if isinstance(decisions, Approve | Reject) or not isinstance(decisions, Iterable):
         raise DecisionError(

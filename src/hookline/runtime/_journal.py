@@ -1,141 +1,277 @@
-"""What happened in a run since it was written last, for a store that keeps that too."""
+"""The journal of a run: the events and calls that a durable store takes along with the next write."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
 import msgspec
 
-from hookline.calls import ModelResponse, SubAgentCall, ToolCall, ToolRequest
+from hookline.calls import Message, ModelResponse, SubAgentCall, ToolRequest, ToolResult
+from hookline.dispatcher import HookDispatcher
 from hookline.errors import EventEncodeError
-from hookline.events import BeforeToolCall, Event, encode
+from hookline.events import AfterToolCall, BeforeToolCall, Event, OnToolCallError, ToolOutcome, encode
 from hookline.runtime._agent import AGENT_IDENTIFIER, jsonable
 from hookline.runtime._state import BegunCall, Decision, JournalEntry, OpenStep, OperationState, Step
 
-__all__ = ["Journal", "storable", "storable_text"]
+__all__ = ["NO_JOURNAL", "Journal", "NullJournal", "storable_text"]
+
+_TOOL_ENDS = (AfterToolCall, OnToolCallError)
 
 
 class Journal:
-    """The events of a run that are not written yet, and what was under way when they happened.
+    """The events of a run that its durable store does not have yet, and the calls that were under way at that moment.
 
     Args:
-        state: What is known of the operation so far.
-        recovered: Whether the process that ran it has died, so that what it left is to be gone on with.
+        state: The operation as it is stored.
+        dispatcher: Who calls the observers of its events.
+        recovered: Whether the process that ran it has died, so that this one continues the step that it left.
+
+    Attributes:
+        entries: The events that are not written yet.
+        numbered: How many events the operation has had.
+        begun: Calls of tools and sub-agents whose outcome is not in the conversation yet, by tool call id.
+        recovered: Whether the next step continues what the last process left.
+        left: The step that the last process left, until it is continued.
+        taking: The decisions of a person that observers have not been notified of yet.
+        lost: Whether the store became unreachable, so that parallel calls must stop too.
     """
 
-    def __init__(self, state: OperationState, *, recovered: bool) -> None:
+    durable = True
+    """Whether the store keeps events, so that the run is written before each model call and tool, not between steps."""
+
+    def __init__(self, state: OperationState, dispatcher: HookDispatcher, *, recovered: bool) -> None:
+        self._dispatcher = dispatcher
         self.entries: list[JournalEntry] = []
         self.numbered = state.events
         self.begun: dict[str, BegunCall] = dict(state.begun)
-        self.step: Step | None = None
-        """The step that hooks were told of and that has not ended."""
-        self.entered = False
-        """Whether the hooks of the step's `StepCall` have let it begin."""
         self.recovered = recovered and state.steps > 0
-        """Whether the next step goes on with what the last process left."""
         self.left: OpenStep | None = state.open_step if recovered else None
-        """The step that it left, until that goes on."""
         self.taking: list[Decision] = list(state.taking) if recovered else []
-        """What a person has decided and hooks were not told of yet."""
         self.lost = False
-        """Whether the store was lost, so that what else is under way is to be let go of."""
-        self.lock = anyio.Lock()
-        self.wanted = 0
-        self.written = 0
+        self._lock = anyio.Lock()
+        self._wanted = 0
+        self._written = 0
+
+    # Events.
+
+    def emit(self, event: Event) -> None:
+        """Note an event, then dispatch it."""
+        self.note(event)
+        if isinstance(event, _TOOL_ENDS):
+            self.end_call(event.tool_call_id)
+        self._dispatcher.dispatch(event)
+
+    def ask_observers(self, event: BeforeToolCall) -> Awaitable[ToolResult | None]:
+        """Note that a tool call begins, then ask the observers whether one of them answers it."""
+        self.begun[event.tool_call_id] = BegunCall(
+            call=ToolRequest(
+                toolset=event.toolset,
+                tool_name=event.tool_name,
+                args=jsonable(event.args),
+                tool_call_id=event.tool_call_id,
+            ),
+            call_index=event.call_index,
+        )
+        self.note(event)
+        return self._dispatcher.dispatch_before_tool_call(event)
 
     def note(self, event: Event) -> None:
-        """An event happens."""
+        """Add an event to those that the next write takes along."""
         self.numbered += 1
         self.entries.append(
             JournalEntry(
                 number=self.numbered,
                 type=event.hook_type,
                 time_unix_nano=event.time_unix_nano,
-                wire=_encoded(event),
+                wire=_encode_storable(event),
             )
         )
 
-    def forget(self, events: int) -> None:
-        """The events that were noted last are not going to happen."""
+    def drop(self, events: int) -> None:
+        """Remove the newest events, which will not happen."""
         del self.entries[len(self.entries) - events :]
         self.numbered -= events
 
-    def wrote(self, events: int) -> None:
-        """The events up to a number are written."""
-        if self.entries:
-            del self.entries[: max(0, events - self.entries[0].number + 1)]
-
-    def open_step(self) -> OpenStep | None:
-        """The step that is under way, as it is kept."""
-        step = self.step
-        if step is None:
-            return self.left
-        return OpenStep(
-            index=step.index,
-            entered=self.entered,
-            content=step.content,
-            reasoning=step.reasoning,
-            cost_usd=step.cost_usd,
-        )
-
-    def begin(self, call: ToolCall | BeforeToolCall) -> None:
-        """A tool is about to be run, answered or denied."""
-        self.begun[call.tool_call_id] = BegunCall(
-            call=ToolRequest(
-                toolset=call.toolset,
-                tool_name=call.tool_name,
-                args=jsonable(call.args),
-                tool_call_id=call.tool_call_id,
-            ),
-            call_index=call.call_index,
-        )
+    # Calls under way.
 
     def begin_agent(self, call: SubAgentCall, tool_call_id: str, child: str) -> None:
-        """A sub-agent is about to be called."""
-        calling = ToolRequest(
+        """Note that a sub-agent is about to be called, and which operation it will be."""
+        request = ToolRequest(
             toolset=AGENT_IDENTIFIER,
             tool_name=call.callee_id,
             args={"instruction": call.instruction},
             tool_call_id=tool_call_id,
         )
-        self.begun[tool_call_id] = BegunCall(call=calling, child=child)
+        self.begun[tool_call_id] = BegunCall(call=request, child=child)
 
-    def end(self, tool_call_id: str) -> None:
-        """Hooks are told of its end."""
+    def end_call(self, tool_call_id: str) -> None:
+        """Note that observers have been notified of a call's end."""
         begun = self.begun.get(tool_call_id)
         if begun is not None:
             self.begun[tool_call_id] = msgspec.structs.replace(begun, ended=True)
 
-    def keep(self, tool_call_id: str) -> None:
-        """Its outcome is noted."""
-        self.begun.pop(tool_call_id, None)
+    def close_call(self, outcome: ToolOutcome) -> ToolOutcome:
+        """Forget a call whose outcome is known.
+
+        Returns:
+            The outcome, as every store keeps it.
+        """
+        self.begun.pop(outcome.tool_call_id, None)
+        content = storable_text(outcome.content)
+        return outcome if content is outcome.content else msgspec.structs.replace(outcome, content=content)
+
+    # Decisions of a person.
+
+    def take_decisions(self, decisions: Sequence[Decision]) -> None:
+        """Note the decisions with which a segment starts, for the process that goes on if this one dies."""
+        self.taking = list(decisions)
+
+    def settle_decisions(self) -> None:
+        """Forget the decisions: observers have been notified of them, or the segment was given back."""
+        self.taking = []
+
+    # Writing.
+
+    def complete(self, state: OperationState, step: Step | None) -> OperationState:
+        """Return a state with what the journal knows.
+
+        Args:
+            state: What the run knows.
+            step: The step that is under way.
+        """
+        return msgspec.structs.replace(
+            state,
+            taking=list(self.taking),
+            begun=dict(self.begun),
+            open_step=self.left if step is None else _open_step(step),
+            events=self.numbered,
+        )
+
+    def drop_written(self, events: int) -> None:
+        """Remove the events up to a number, which the store has."""
+        if self.entries:
+            del self.entries[: max(0, events - self.entries[0].number + 1)]
+
+    async def checkpoint(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Write what happened so far; parallel calls share a write.
+
+        One that comes while another is under way is part of the next.
+
+        Args:
+            write: Writes it.
+        """
+        self._wanted += 1
+        mine = self._wanted
+        async with self._lock:
+            if self._written < mine:
+                latest = self._wanted
+                await write()
+                self._written = latest
+
+    def clear(self) -> None:
+        """Forget everything that is not written, because it can never be."""
+        self.drop(len(self.entries))
+        self.begun, self.taking, self.left = {}, [], None
+
+    # What every store keeps.
+
+    def storable(self, response: ModelResponse) -> ModelResponse:
+        """Return a model's answer as every store keeps it."""
+        content, reasoning = storable_text(response.content), storable_text(response.reasoning)
+        if content is response.content and reasoning is response.reasoning:
+            return response
+        return msgspec.structs.replace(response, content=content, reasoning=reasoning)
+
+    def storable_messages(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages as every store keeps them."""
+        return [
+            message
+            if message.content.isascii()
+            else msgspec.structs.replace(message, content=storable_text(message.content))
+            for message in messages
+        ]
 
 
-def _encoded(event: Event) -> bytes:
+class NullJournal(Journal):
+    """The journal of a run whose store keeps no events: it notes nothing. All such runs share one."""
+
+    durable = False
+
+    def __init__(self) -> None:
+        self.entries, self.numbered, self.begun, self.taking = [], 0, {}, []
+        self.recovered, self.left, self.lost = False, None, False
+
+    def note(self, event: Event) -> None:
+        pass
+
+    def drop(self, events: int) -> None:
+        pass
+
+    def begin_agent(self, call: SubAgentCall, tool_call_id: str, child: str) -> None:
+        pass
+
+    def end_call(self, tool_call_id: str) -> None:
+        pass
+
+    def close_call(self, outcome: ToolOutcome) -> ToolOutcome:
+        return outcome
+
+    def take_decisions(self, decisions: Sequence[Decision]) -> None:
+        pass
+
+    def settle_decisions(self) -> None:
+        pass
+
+    def complete(self, state: OperationState, step: Step | None) -> OperationState:
+        return state
+
+    def drop_written(self, events: int) -> None:
+        pass
+
+    async def checkpoint(self, write: Callable[[], Awaitable[None]]) -> None:
+        pass
+
+    def clear(self) -> None:
+        pass
+
+    def storable(self, response: ModelResponse) -> ModelResponse:
+        return response
+
+    def storable_messages(self, messages: Sequence[Message]) -> list[Message]:
+        return list(messages)
+
+
+NO_JOURNAL = NullJournal()
+
+
+def _open_step(step: Step) -> OpenStep:
+    return OpenStep(
+        index=step.index,
+        entered=step.entered,
+        content=step.content,
+        reasoning=step.reasoning,
+        cost_usd=step.cost_usd,
+    )
+
+
+def _encode_storable(event: Event) -> bytes:
     try:
         return encode(event)
     except EventEncodeError:  # what JSON cannot carry is left out, or escaped, rather than the event
         given = {name: jsonable(getattr(event, name)) for name in ("args", "metadata") if hasattr(event, name)}
-        return msgspec.json.encode(_escaped(msgspec.to_builtins(msgspec.structs.replace(event, **given))))
+        return msgspec.json.encode(_escape(msgspec.to_builtins(msgspec.structs.replace(event, **given))))
 
 
-def _escaped(value: Any) -> Any:
+def _escape(value: Any) -> Any:
     if isinstance(value, str):
         return storable_text(value)
     if isinstance(value, dict):
-        return {storable_text(str(key)): _escaped(each) for key, each in value.items()}
-    return [_escaped(each) for each in value] if isinstance(value, list) else value
+        return {storable_text(str(key)): _escape(each) for key, each in value.items()}
+    return [_escape(each) for each in value] if isinstance(value, list) else value
 
 
 def storable_text(text: str) -> str:
-    """Text that every store keeps: half of a surrogate pair is none."""
+    """Return text as every store keeps it: half of a surrogate pair is escaped."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
-
-
-def storable(response: ModelResponse) -> ModelResponse:
-    """A model's answer that every store keeps."""
-    content, reasoning = storable_text(response.content), storable_text(response.reasoning)
-    if content is response.content and reasoning is response.reasoning:
-        return response
-    return msgspec.structs.replace(response, content=content, reasoning=reasoning)

@@ -1,4 +1,4 @@
-"""Start a segment of a run and bring it to its end, on every path."""
+"""The life of a run: claim it in its store, register its hooks, run it, and announce its end exactly once."""
 
 from __future__ import annotations
 
@@ -8,48 +8,51 @@ import math
 import os
 from collections.abc import Coroutine, Sequence
 from time import perf_counter_ns
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import anyio
+import msgspec
 
 from hookline.calls import AgentCall, AgentResult, Message
 from hookline.errors import (
     HookUsageError,
     OperationBusyError,
+    OperationError,
     OperationExistsError,
     StaleStateError,
     message_of,
 )
 from hookline.events import CompletionReason
 from hookline.instrumentation import Instrumentation
-from hookline.runtime._agent import keep_here
+from hookline.runtime._agent import remember_tools
 from hookline.runtime._loop import limit_reached
 from hookline.runtime._persistence import (
     LOST_HERE,
     await_required_deliveries,
-    is_lost,
-    is_stored,
-    leave_for_recovery,
+    has_lost_store,
+    is_end_stored,
     let_go_when_cancelled,
+    release,
+    return_claim,
     save,
     save_end,
     save_minimal_end,
-    take_back,
 )
 from hookline.runtime._recovery import run_segment
-from hookline.runtime._run import Run, endings, live
+from hookline.runtime._run import Run, end_events, live
 from hookline.runtime._seams import RunControl, begin_instrumentation, end_instrumentation, run_through_chain
 from hookline.runtime._state import Decision, OperationResult
 from hookline.runtime._tool_calls import INTERRUPTED
-from hookline.runtime._tools import opened
+from hookline.runtime._tools import open_sources
 
-__all__ = ["exec_run", "run_agent"]
+__all__ = ["Lifecycle", "exec_run", "run_agent"]
 
 logger = logging.getLogger("hookline")
 
 
 async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionReason:
-    """Run a segment whose `AgentCall` has hooks, and go on with more input as long as they give it.
+    """Run a segment whose `AgentCall` has interceptors, and continue it as often as they ask for that.
 
     Args:
         run: The segment.
@@ -59,7 +62,7 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
         Why it ended.
     """
     resumed = bool(decisions) or run.recovering
-    given = resumed_input(run) if resumed else run.messages[run.first_input() :]
+    given = last_user_message(run) if resumed else run.messages[run.first_input() :]
     while True:
         call = AgentCall(
             input=given,
@@ -69,7 +72,7 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
             **run.call_ids,
         )
         run.metadata = call.metadata
-        reason, continues = await intercepted(run, call, decisions, resumed=resumed)
+        reason, continues = await run_through_agent_hooks(run, call, decisions, resumed=resumed)
         decisions, resumed = (), False
         if reason != "done" or not continues or run.interrupted:
             return reason
@@ -91,38 +94,42 @@ async def run_agent(run: Run, decisions: Sequence[Decision] = ()) -> CompletionR
         run.said_from = len(run.messages)
 
 
-async def intercepted(
+async def run_through_agent_hooks(
     run: Run, call: AgentCall, decisions: Sequence[Decision], *, resumed: bool
 ) -> tuple[CompletionReason, Sequence[str]]:
-    """One run of the chain; why the run ended, and what it is to be continued with."""
-    control = RunControl(run, pinned=resumed)
+    """Run a segment once through the interceptors of its `AgentCall`.
+
+    Returns:
+        Why it ended, and the inputs with which they continue it.
+    """
+    control = RunControl(run, run.watch, pinned=resumed)
     reason: CompletionReason = "done"
     earlier = run.last_content if resumed else ""
 
     async def terminal(final: AgentCall) -> AgentResult:
         nonlocal reason
         if not resumed:
-            begin(run, call, final)
+            apply_agent_call(run, call, final)
         reason = await run_segment(run, decisions)
         control.suspended = reason == "waiting_for_human"
         return AgentResult(output=run.last_content, reason=reason)
 
-    passage = await run_through_chain(run, call, terminal, control)
-    if passage.denied is not None:
-        run.denied = passage.denied
-        if passage.reached:
-            run.withhold(passage.denied)
+    traversal = await run_through_chain(run, call, terminal, control)
+    if traversal.denied is not None:
+        run.denied = traversal.denied
+        if traversal.reached:
+            run.withhold(traversal.denied)
         elif not resumed:
             run.refused_from = run.first_input()
         if run.text is not None:
             run.text.withheld(AgentCall)
         return "interrupted", ()
-    result: AgentResult = passage.result
-    if not passage.reached:
+    result: AgentResult = traversal.result
+    if not traversal.reached:
         if resumed:
             run.close_step("Not run, because a hook answered in place of the run.")
         else:
-            begin(run, call, passage.call)
+            apply_agent_call(run, call, traversal.call)
         run.messages.append(Message(role="assistant", content=result.output))
         run.last_content = result.output
     elif result.output != run.last_content and not control.suspended:
@@ -131,11 +138,11 @@ async def intercepted(
         # A segment that said nothing ends with the words of the one before, which the reader has.
         silent = resumed and run.last_content == earlier and not run.text.keeps
         await run.text.passed(AgentCall, None if silent else run.last_content)
-    return reason, passage.continues
+    return reason, traversal.continues
 
 
-def begin(run: Run, given: AgentCall, final: AgentCall) -> None:
-    """Take what hooks made of the input, the instructions and the tools into the conversation."""
+def apply_agent_call(run: Run, given: AgentCall, final: AgentCall) -> None:
+    """Take the input, the instructions and the tools into the run, as interceptors have left them."""
     if final.tools is not given.tools and final.tools != given.tools:
         run.offered, run.offer = list(final.tools), os.urandom(16).hex()
     before = run.messages[: run.first_input()]
@@ -149,8 +156,8 @@ def begin(run: Run, given: AgentCall, final: AgentCall) -> None:
     run.said_from = len(run.messages)
 
 
-def resumed_input(run: Run) -> list[Message]:
-    """What the user said last, for a run that goes on after a pause."""
+def last_user_message(run: Run) -> list[Message]:
+    """Return the newest user message, as the input of a run that goes on after a pause."""
     return [message for message in run.messages if message.role == "user"][-1:]
 
 
@@ -158,33 +165,204 @@ LAST_SAVE_SECONDS = 5.0
 """How long a store may take to save a run that was cancelled from outside; the cancellation waits for that."""
 
 
-async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
-    """One segment, guarded: whatever happens, its end is announced once and no hook stays behind."""
-    operation_id = run.operation_id
-    if operation_id in live:
-        raise OperationBusyError(operation_id) if run.version is not None else OperationExistsError(operation_id)
-    run.dispatcher.has_hooks(operation_id)  # raises if the dispatcher is not open, while nothing is stored yet
-    left_out = run.dispatcher._left_out(operation_id)
-    if left_out:  # rather than a run without its guards
-        raise HookUsageError(
-            f"The interceptors {', '.join(left_out)} of operation {operation_id!r} were given to the dispatcher, which "
-            "calls observers only. Give their bundle to the run, in `hooks=[...]`."
-        )
-    live[operation_id] = None
-    if run.journal is not None and decisions:
-        run.journal.taking = list(decisions)  # so that whoever goes on after a crash knows of them
-    try:
-        failed_at_start = await _claim(run)
-        _register(run)
+class Lifecycle(msgspec.Struct, eq=False):
+    """The life of one segment, from its claim in the store to its end, of own runs and of those of other frameworks.
+
+    An async context manager around the work of the segment. Inside of it the operation is claimed, its hooks are
+    registered, and `interrupt` finds it. The work sets `reason` and `error`. Whatever it raises, leaving stores the
+    end, announces it once, waits for the queued observers, and unregisters the hooks.
+
+    Attributes:
+        run: The segment.
+        claims: Whether the store knows of the segment from its start on; else it is stored only if it pauses.
+        reason: Why the segment ends; as long as nobody has said more, by a cancellation.
+        error: What it failed with. Set on entering if a broken store could not claim it: the work is then left out.
+    """
+
+    run: Run
+    claims: bool = True
+    reason: CompletionReason = "interrupted"
+    error: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        """Claim the operation and register its hooks.
+
+        Raises:
+            OperationExistsError: If the id of a new operation is taken.
+            OperationBusyError: If somebody else goes on with a stored one.
+            HookUsageError: If the dispatcher is not open, or was given interceptors of the operation.
+        """
+        run, operation_id = self.run, self.run.operation_id
+        if operation_id in live:
+            raise _taken_error(run, run.version)
+        run.dispatcher.has_hooks(operation_id)  # raises if the dispatcher is not open, while nothing is stored yet
+        left_out = run.dispatcher._left_out(operation_id)
+        if left_out:  # rather than a run without its guards
+            raise HookUsageError(
+                f"The interceptors {', '.join(left_out)} of operation {operation_id!r} were given to the dispatcher, "
+                "which calls observers only. Give their bundle to the run, in `hooks=[...]`."
+            )
+        live[operation_id], version = None, run.version
+        try:
+            if self.claims:
+                await self._claim()
+            _register(run)
+        except BaseException:
+            if run.claimed:  # a hook could not be registered: nothing runs
+                with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
+                    await return_claim(run, version)
+            self._forget()
+            raise
         live[operation_id] = run
-        return await _run_and_finish(run, decisions, failed_at_start)
-    finally:
+        if run.parent is not None:
+            run.join_parent()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                await self._end(math.inf)
+            else:
+                cancelled = not isinstance(error, Exception)
+                with anyio.CancelScope(shield=True):
+                    await self._end(LAST_SAVE_SECONDS if cancelled else math.inf, cancelled=cancelled)
+        finally:
+            self._forget()
+
+    async def _claim(self) -> None:
+        """Take the operation in the store, so that nobody else does; a claim that is cancelled is given back."""
+        run, version = self.run, self.run.version
+        try:
+            await save(run, "running")
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                with contextlib.suppress(Exception):
+                    await return_claim(run, version)
+                if version is None:  # a new operation is cancelled before its first step: its end is announced
+                    run.finishing, run.ended = True, perf_counter_ns()
+                    _register(run)
+                    await self._announce()
+            raise
+        except StaleStateError:
+            raise _taken_error(run, version) from None
+        except Exception as error:
+            if run.framework:
+                with contextlib.suppress(Exception):
+                    await return_claim(run, version)
+                raise
+            self.error = error
+        else:
+            run.claimed = True
+
+    async def _end(self, save_timeout: float, *, cancelled: bool = False) -> None:
+        """Store the end and announce it.
+
+        Args:
+            save_timeout: Seconds that the store may take.
+            cancelled: Whether the segment was cancelled from outside.
+        """
+        run = self.run
+        run.finishing, run.ended = True, perf_counter_ns()
+        leaves = run.journal.durable and self._leaves(cancelled=cancelled)
+        if not leaves and run.offered is not None:
+            remember_tools(run.offer, run.offered, waiting=self.reason == "waiting_for_human")
+        if self.reason != "waiting_for_human":
+            run.close_step(INTERRUPTED)
+        try:
+            if leaves:
+                await self._leave()
+            elif (self.claims or self.reason == "waiting_for_human") and (run.claimed or run.version is None):
+                # A resume that the store did not take note of is left out: the operation goes on waiting there.
+                if save_timeout == math.inf:
+                    await self._store_end()
+                else:
+                    with anyio.move_on_after(save_timeout):
+                        await self._store_end(again=False)
+        finally:
+            await self._announce()
+        if leaves or run.framework:
+            return  # it was logged as left, or the framework raises it
+        if self.reason == "error" and self.error is not None:
+            logger.error(
+                "Operation %s of agent %r ended with an error: %s: %s",
+                run.operation_id,
+                run.agent.id,
+                type(self.error).__name__,
+                message_of(self.error),
+                exc_info=self.error,
+                extra={"failed_operation_id": run.operation_id},
+            )
+
+    def _leaves(self, *, cancelled: bool) -> bool:
+        """Whether another process is to go on with the operation, which a durable store makes possible."""
+        if self.run.framework:
+            return False
+        given_up = cancelled and (let_go_when_cancelled.get() or has_lost_store(self.run.parent))
+        return given_up or isinstance(self.error, LOST_HERE)
+
+    async def _leave(self) -> None:
+        """Release the operation. That is no end of it: a process that reaches the store goes on with it."""
+        if self.error is not None:
+            self.reason = "error"
+            logger.error("Operation %s cannot go on here, and is left to others: %s", self.run.operation_id, self.error)
+        await release(self.run)
+
+    async def _store_end(self, *, again: bool = True) -> None:
+        """Store how the segment ends; an end that cannot be stored is an error.
+
+        Args:
+            again: Whether to try again if a cancellation cuts the write short. Otherwise the store would say for ever
+                that the operation runs.
+        """
+        run = self.run
+        try:
+            await save_end(run, self.reason, self.error)
+        except anyio.get_cancelled_exc_class():
+            if again:
+                with anyio.move_on_after(LAST_SAVE_SECONDS, shield=True):
+                    if not await is_end_stored(run, self.reason):
+                        await self._store_end(again=False)
+            raise
+        except Exception as unsaved:
+            if run.journal.durable and await is_end_stored(run, self.reason):
+                return
+            self.reason, self.error = "error", self.error or unsaved
+            if run.journal.durable:
+                await save_minimal_end(run, unsaved)
+                return
+            run.close_step(INTERRUPTED)
+            with contextlib.suppress(Exception):
+                await save(run, "error")
+
+    async def _announce(self) -> None:
+        """Dispatch the last events, then unregister the hooks once their queues are empty."""
+        run = self.run
+        try:
+            for event in end_events(run, self.reason, self.error):
+                run.dispatcher.dispatch(event)
+            if run.critical is not None:
+                self.reason, self.error = await await_required_deliveries(run, self.reason, self.error)
+        finally:
+            run.closed = True
+            await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
+
+    def _forget(self) -> None:
+        run = self.run
+        if run.parent is not None:
+            run.leave_parent()
         if run.begun:
             end_instrumentation(run)
-        del live[operation_id]
+        del live[run.operation_id]
+
+
+def _taken_error(run: Run, version: int | None) -> OperationError:
+    return OperationExistsError(run.operation_id) if version is None else OperationBusyError(run.operation_id)
 
 
 def _register(run: Run) -> None:
+    """Begin the instrumentation of a segment, then register its hooks."""
     hooks = run.hooks
     if hooks:
         bundles = list(dict.fromkeys(entry for entry in hooks if isinstance(entry, Instrumentation)))
@@ -192,88 +370,53 @@ def _register(run: Run) -> None:
     run.dispatcher.register(run.operation_id, hooks)
 
 
-async def _claim(run: Run) -> Exception | None:
-    """Take the operation in the store, so that nobody else does.
+async def exec_run(run: Run, decisions: Sequence[Decision]) -> OperationResult:
+    """Run one segment in hookline's own loop; whatever happens, its end is announced once and no hook stays behind.
 
-    Returns:
-        What a broken store raised; the run then ends with it, in the usual way.
+    Args:
+        run: The segment.
+        decisions: On a resume, what a person decided.
     """
-    version = run.version
-    try:
-        await save(run, "running")
-    except anyio.get_cancelled_exc_class():
-        with anyio.CancelScope(shield=True):
-            with contextlib.suppress(Exception):
-                if run.journal is not None:
-                    await take_back(run, version)
-                else:
-                    await save(run, "interrupted" if version is None else "waiting_for_human")
-            if version is None:
-                await _ended_at_start(run)
-        raise
-    except StaleStateError:
-        raise (
-            OperationExistsError(run.operation_id) if version is None else OperationBusyError(run.operation_id)
-        ) from None
-    except Exception as error:
-        return error
-    run.claimed = True
-    return None
-
-
-async def _ended_at_start(run: Run) -> None:
-    """A new operation was cancelled before its first step: hooks are told of its end."""
-    run.finishing, run.ended = True, perf_counter_ns()
-    _register(run)
-    try:
-        for event in endings(run, "interrupted", None):
-            run.dispatcher.dispatch(event)
-    finally:
-        await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
-
-
-async def _run_and_finish(run: Run, decisions: Sequence[Decision], error: Exception | None) -> OperationResult:
-    reason: CompletionReason = "error"
-    try:
-        if error is None:
-            try:
-                with run.scope:
-                    work = (run_agent if AgentCall in run.intercepted else run_segment)(run, decisions)
-                    reason = await (_equipped(run, work) if run.agent.sources else work)
-            except Exception as raised:
-                error = raised
-            if run.stopped:  # a model or a store may have turned its cancellation into an error
-                reason, error = "interrupted", None
-        if run.remember is not None:
-            reason, error = await _remembered(run, reason, error)
-    except BaseException:
-        # Cancelled from outside (or worse): say so and clean up, then let it go on.
-        with anyio.CancelScope(shield=True):
+    if decisions:
+        run.journal.take_decisions(decisions)
+    async with Lifecycle(run) as life:
+        reason: CompletionReason = "error"
+        error, life.error = life.error, None
+        try:
+            if error is None:
+                try:
+                    with run.scope:
+                        work = (run_agent if AgentCall in run.intercepted else run_segment)(run, decisions)
+                        reason = await (_run_with_sources(run, work) if run.agent.sources else work)
+                except Exception as raised:
+                    error = raised
+                if run.stopped:  # a model or a store may have turned its cancellation into an error
+                    reason, error = "interrupted", None
             if run.remember is not None:
-                with anyio.move_on_after(LAST_SAVE_SECONDS):
-                    await _remembered(run, "interrupted", None)
-            if run.journal is not None and (let_go_when_cancelled.get() or is_lost(run.parent)):
-                await leave_for_recovery(run, "interrupted", None)
-            else:
-                await _finish(run, "interrupted", None, save_timeout=LAST_SAVE_SECONDS)
-        raise
-    return await _finish(run, reason, error)
+                reason, error = await _remember(run, reason, error)
+        except BaseException:
+            if run.remember is not None:
+                with anyio.move_on_after(LAST_SAVE_SECONDS, shield=True):
+                    await _remember(run, "interrupted", None)
+            raise
+        life.reason, life.error = reason, error
+    return run.result(life.reason, life.error)
 
 
-async def _equipped(run: Run, work: Coroutine[Any, Any, CompletionReason]) -> CompletionReason:
+async def _run_with_sources(run: Run, work: Coroutine[Any, Any, CompletionReason]) -> CompletionReason:
     """Run a segment with the tools of the agent's sources."""
     try:
-        async with opened(run.agent.sources) as tools:
+        async with open_sources(run.agent.sources) as tools:
             run.equip(run.agent.equipped(tools))
             return await work
     finally:
         work.close()  # if it was never begun
 
 
-async def _remembered(
+async def _remember(
     run: Run, reason: CompletionReason, error: Exception | None
 ) -> tuple[CompletionReason, Exception | None]:
-    """Let the session keep the conversation, once the operation has ended; that can be interrupted too."""
+    """Let the session keep the conversation of an operation that has ended; an interrupt can stop that too."""
     if run.remember is None or reason == "waiting_for_human" or not run.claimed:
         return reason, error
     run.close_step(INTERRUPTED)
@@ -286,52 +429,3 @@ async def _remembered(
     finally:
         stopped_meanwhile, run.stopped = run.stopped, run.stopped or stopped
     return ("interrupted", None) if stopped_meanwhile else (reason, error)
-
-
-async def _finish(
-    run: Run, reason: CompletionReason, error: Exception | None, *, save_timeout: float = math.inf
-) -> OperationResult:
-    """The end of a segment: state saved, end announced, hooks gone."""
-    run.finishing = True
-    run.ended = perf_counter_ns()
-    if run.offered is not None:
-        keep_here(run.offer, run.offered, waiting=reason == "waiting_for_human")
-    if reason != "waiting_for_human":
-        run.close_step(INTERRUPTED)
-    if run.journal is not None and isinstance(error, LOST_HERE):
-        return await leave_for_recovery(run, "error", error)
-    try:
-        if not run.claimed and run.version is not None:
-            pass  # a resume that the store did not take note of: the operation goes on waiting there
-        elif save_timeout == math.inf:
-            await save_end(run, reason, error)
-        else:
-            with anyio.move_on_after(save_timeout):
-                await save_end(run, reason, error)
-    except Exception as unsaved:
-        if run.journal is None:
-            reason, error = "error", error or unsaved
-            run.close_step(INTERRUPTED)
-            with contextlib.suppress(Exception):
-                await save(run, reason)
-        elif not await is_stored(run, reason):
-            reason, error = "error", error or unsaved
-            await save_minimal_end(run, unsaved)
-    finally:
-        try:
-            for event in endings(run, reason, error):
-                run.dispatcher.dispatch(event)
-            reason, error = await await_required_deliveries(run, reason, error)
-        finally:
-            await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
-    if reason == "error" and error is not None:
-        logger.error(
-            "Operation %s of agent %r ended with an error: %s: %s",
-            run.operation_id,
-            run.agent.id,
-            type(error).__name__,
-            message_of(error),
-            exc_info=error,
-            extra={"failed_operation_id": run.operation_id},
-        )
-    return run.result(reason, error)

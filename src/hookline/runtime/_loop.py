@@ -1,12 +1,12 @@
 """The loop: the order of events in one segment of a run, from top to bottom.
 
-`run_step` is one turn, `ask_model` the model call; tool calls, sub-agent calls, compaction and resuming have files of
-their own. Each seam is one function, which leads its call through the run's interceptors.
+`run_step` is one turn, `ask_model` the model call. Tool calls, sub-agent calls, compaction and resuming have modules of
+their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -20,32 +20,30 @@ from hookline.phases import Phase
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import ask_person, note_decisions, resume_step
 from hookline.runtime._compaction import compact_if_needed
-from hookline.runtime._journal import storable
-from hookline.runtime._models import RETRY, Model, ModelRetry, own_copy, respond
+from hookline.runtime._models import RETRY, Model, ModelRetry, copy_lists, respond
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run, after_step, before_step
-from hookline.runtime._seams import RunControl, instrumented, instrumented_step, run_through_chain
+from hookline.runtime._seams import RunControl, instrument, instrument_step, run_through_chain
 from hookline.runtime._state import Decision, Step
-from hookline.runtime._sub_agents import sub_agent_job
+from hookline.runtime._sub_agents import SubAgentJob
 from hookline.runtime._tool_calls import (
     INTERRUPTED,
     Job,
-    answer_calls,
-    as_pending,
-    call_of,
-    intercepted_job,
-    job,
-    shown_args,
+    freeze_args,
+    make_call,
+    run_overlapping,
+    to_pending,
+    tool_job,
 )
 
-__all__ = ["intercepted_step", "job_of", "limit_reached", "model_step", "run_jobs", "run_step"]
+__all__ = ["lead_model_call", "lead_step", "limit_reached", "make_job", "model_step", "run_jobs", "run_step"]
 
 LONGEST_CALL_ID = 256
 """Characters of a model's id of a call."""
 
 
 async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason | None:
-    """One turn of the loop, between its two events.
+    """Run one turn of the loop, between its two events.
 
     Returns:
         Why the run ends here, or `None` if another step follows.
@@ -56,13 +54,11 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
         await run.take_turn()
         if decisions:
             note_decisions(run, step, decisions)
-            if run.journal is not None:
-                run.journal.entered = False
-                await checkpoint(run)
-        work = work_of(run, step, decisions)
-        reason = await (
-            instrumented_step(run, step.index, work) if StepCall in run.enclosing else work
-        ) or limit_reached(run)
+            await checkpoint(run)
+        work = step_work(run, step, decisions)
+        reason = await (instrument_step(run, step.index, work) if StepCall in run.enclosing else work) or limit_reached(
+            run
+        )
     finally:
         after_step(run, step, should_continue=reason is None)
     run.step_index = None
@@ -71,40 +67,45 @@ async def run_step(run: Run, decisions: Sequence[Decision]) -> CompletionReason 
     return reason
 
 
-def work_of(run: Run, step: Step, decisions: Sequence[Decision]) -> Coroutine[Any, Any, CompletionReason | None]:
-    """What happens between the two events of a step."""
-    if run.journal is not None:
-        run.journal.entered = StepCall not in run.intercepted
+def step_work(run: Run, step: Step, decisions: Sequence[Decision]) -> Coroutine[Any, Any, CompletionReason | None]:
+    """Return the coroutine that runs between the two events of a step."""
+    step.entered = StepCall not in run.intercepted
     work = partial(resume_step, run, step, decisions) if decisions else partial(model_step, run, step)
-    return intercepted_step(run, step, work) if StepCall in run.intercepted else work()
+    return lead_step(run, step, work) if StepCall in run.intercepted else work()
 
 
-async def intercepted_step(
+async def lead_step(
     run: Run, step: Step, work: Callable[[], Coroutine[Any, Any, CompletionReason | None]], *, pinned: bool = False
 ) -> CompletionReason | None:
-    """The seam around one step, where hooks stand in its way."""
+    """Run a step through the interceptors of its `StepCall`.
+
+    Args:
+        run: The run.
+        step: The step.
+        work: Runs the step itself.
+        pinned: Whether the step began in a process that died, so that no interceptor rewrites it.
+    """
     reason: CompletionReason | None = None
 
     async def terminal(call: StepCall) -> StepResult:
         nonlocal reason
-        if run.journal is not None:
-            run.journal.entered = True
+        step.entered = True
         reason = await work() or limit_reached(run)
         return StepResult(should_continue=reason is None, content=step.content)
 
     call = StepCall(step_index=step.index, **run.call_ids)
-    passage = await run_through_chain(run, call, terminal, RunControl(run, pinned=pinned))
-    if passage.denied is not None:
-        run.denied = passage.denied
-        run.close_step(f"Not run, because a hook denied the step: {passage.denied.reason}")
-        if passage.reached:
-            run.withhold(passage.denied)
+    traversal = await run_through_chain(run, call, terminal, RunControl(run, run.watch, pinned=pinned))
+    if traversal.denied is not None:
+        run.denied = traversal.denied
+        run.close_step(f"Not run, because a hook denied the step: {traversal.denied.reason}")
+        if traversal.reached:
+            run.withhold(traversal.denied)
             step.content = ""
         if run.text is not None:
             run.text.withheld(StepCall)
         return "interrupted"
-    result: StepResult = passage.result
-    if not passage.reached:
+    result: StepResult = traversal.result
+    if not traversal.reached:
         run.close_step("Not run, because a hook answered the step.")
         run.messages.append(Message(role="assistant", content=result.content))
         run.last_content = step.content = result.content
@@ -122,19 +123,18 @@ async def intercepted_step(
 
 
 async def model_step(run: Run, step: Step) -> CompletionReason | None:
-    """A step that asks the model, and does what it asks for."""
+    """Ask the model, and run the calls that it asks for."""
     await compact_if_needed(run, step)
     if run.phases is not None:
         await run.awaiting_model()
     response = await ask_model(run, step)
     if response is None:
         return "interrupted"
-    if run.journal is not None:
-        response = storable(response)
+    response = run.journal.storable(response)
     if run.phases is not None:
         await run.move(Phase.ANALYZING_LLM_RESPONSE)
     run.count(step, response)
-    step.calling = with_own_ids(response.tool_calls, step.index)
+    step.calling = assign_call_ids(response.tool_calls, step.index)
     run.messages.append(
         Message(role="assistant", content=response.content, tool_calls=step.calling, details=response.details)
     )
@@ -144,15 +144,15 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
     run.open_calls = step.calling
     jobs: list[Job] = []
     for calling in step.calling:
-        work = await job_of(run, step, calling)
+        work = await make_job(run, step, calling)
         if work is not None:
             jobs.append(work)
     return await run_jobs(run, step, jobs)
 
 
 async def run_jobs(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | None:
-    """Run the calls of a step, and see what follows from them."""
-    await answer_calls(run, jobs)
+    """Run the calls of a step, then continue, pause or end the run."""
+    await run_overlapping(run, jobs)
     if step.ran and run.phases is not None:
         await run.move(Phase.PROCESSING_TOOL_RESULT)
     if run.denied is not None or not step.asked:
@@ -162,52 +162,74 @@ async def run_jobs(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | 
 
 
 async def ask_model(run: Run, step: Step) -> ModelResponse | None:
-    """The seam around one model call; `None` if a hook denied it, which ends the run."""
+    """Ask the agent's model; `None` if a hook denied the call, which ends the run."""
     model, retry = cast(Model, run.agent.model), run.agent.retry
-    if run.journal is not None:
+    if run.journal.durable:  # else not even awaited: a run asks for each model call
         await checkpoint(run)
     if ModelCall not in run.intercepted:
         run.llm_calls += 1
-        answer = respond(model, partial(model_call, run, step), retry, run.text)
-        response = await (instrumented(run, shown_call(run, step), answer) if ModelCall in run.enclosing else answer)
+        answer = respond(model, partial(model_call, run, step, own_lists=True), retry, run.text)
+        response = await (instrument(run, model_call(run, step), answer) if ModelCall in run.enclosing else answer)
         if run.text is not None:
             await run.text.answered(response.content)
         return response
+
+    def ask(final: ModelCall) -> Awaitable[ModelResponse]:
+        own = final.metadata.get(RETRY)
+        return respond(model, partial(copy_lists, final), own if isinstance(own, ModelRetry) else retry, run.text)
+
+    return await lead_model_call(run, step, msgspec.structs.replace(model_call(run, step, own_lists=True)), ask)
+
+
+async def lead_model_call(
+    run: Run, step: Step, call: ModelCall, ask: Callable[[ModelCall], Awaitable[ModelResponse]]
+) -> ModelResponse | None:
+    """Run a model call through its interceptors, if it has any.
+
+    Args:
+        run: The run.
+        step: The step.
+        call: What the model is to be asked.
+        ask: Asks it.
+
+    Returns:
+        The response; `None` if a hook denied the call, which ends the run.
+    """
     spent = Usage()
 
     async def terminal(final: ModelCall) -> ModelResponse:
         nonlocal spent
         run.begin_model_call(step)
-        own = final.metadata.get(RETRY)
-        answer = respond(model, partial(own_copy, final), own if isinstance(own, ModelRetry) else retry, run.text)
-        response = await (instrumented(run, final, answer) if ModelCall in run.enclosing else answer)
+        work = ask(final)
+        response = await (instrument(run, final, work) if ModelCall in run.enclosing else work)
         step.asking = False
         spent = response.usage
         return response
 
-    passage = await run_through_chain(run, msgspec.structs.replace(model_call(run, step)), terminal)
-    if passage.denied is not None:
-        run.denied = passage.denied
+    if ModelCall not in run.intercepted:
+        return await terminal(call)
+    traversal = await run_through_chain(run, call, terminal)
+    if traversal.denied is not None:
+        run.denied = traversal.denied
         run.usage += spent  # an answer that was withheld is paid for all the same
         if run.text is not None:
             run.text.withheld(ModelCall)
         return None
-    given: ModelResponse = passage.result
+    given: ModelResponse = traversal.result
     if run.text is not None:
         await run.text.answered(given.content)
     return given
 
 
-def model_call(run: Run, step: Step) -> ModelCall:
-    """What the model is to be asked, with lists that are its own to edit; `replace` makes them read-only."""
-    call = shown_call(run, step)
-    force_setattr(call, "messages", list(run.messages))
-    force_setattr(call, "tools", list(run.specs))
-    return call
+def model_call(run: Run, step: Step, *, own_lists: bool = False) -> ModelCall:
+    """Return the call of the model in a step.
 
-
-def shown_call(run: Run, step: Step) -> ModelCall:
-    """What the model is asked, for whoever only looks at it while it is asked: the lists are the run's own."""
+    Args:
+        run: The run.
+        step: The step.
+        own_lists: Whether its lists are copies, for a receiver that may edit them; `replace` makes them read-only.
+    """
+    messages, specs = run.messages, run.specs
     call = ModelCall(
         messages=NO_LIST,
         tools=NO_LIST,
@@ -215,27 +237,28 @@ def shown_call(run: Run, step: Step) -> ModelCall:
         step_index=step.index,
         **run.call_ids,
     )
-    force_setattr(call, "messages", run.messages)
-    force_setattr(call, "tools", run.specs)
+    # Set behind its back, since each list given to a call is copied into a read-only one.
+    force_setattr(call, "messages", list(messages) if own_lists else messages)
+    force_setattr(call, "tools", list(specs) if own_lists else specs)
     return call
 
 
-async def job_of(run: Run, step: Step, calling: ToolRequest) -> Job | None:
-    """What one call of the model comes to: something to run now, or something to ask a person about (in `step`)."""
+async def make_job(run: Run, step: Step, calling: ToolRequest) -> Job | None:
+    """Return the job of one call that the model asked for; `None` if a person must approve it first."""
     found = run.find(calling)
     if isinstance(found, Agent):
-        return sub_agent_job(run, step, calling, found)
-    call, problem = call_of(run, step, calling, found)
-    if ToolCall in run.intercepted:
-        return intercepted_job(run, step, calling, call, problem)
-    if found is not None and problem is None and found.needs_approval is not False and await found.asks_first(call):
-        step.asked[calling.tool_call_id] = as_pending(call)
+        return SubAgentJob(run, step, calling, found)
+    call, problem = make_call(run, step, calling, found)
+    # Where interceptors judge the call, they are asked first, and the tool after them.
+    asks = found is not None and problem is None and ToolCall not in run.intercepted
+    if asks and found is not None and found.needs_approval is not False and await found.asks_first(call):
+        step.asked[calling.tool_call_id] = to_pending(call)
         return None
-    return job(run, step, calling, call, found, problem)
+    return tool_job(run, step, calling, call, found, problem)
 
 
 def limit_reached(run: Run) -> CompletionReason | None:
-    """Why no further step may follow: somebody has interrupted the run, or one of the agent's limits is reached."""
+    """Return why no further step may follow: an interrupt, or one of the agent's limits; `None` if one may."""
     if run.interrupted:
         return "interrupted"
     if run.steps >= run.agent.max_steps:
@@ -246,7 +269,7 @@ def limit_reached(run: Run) -> CompletionReason | None:
     return None
 
 
-def with_own_ids(callings: Sequence[ToolRequest], step_index: int) -> list[ToolRequest]:
+def assign_call_ids(callings: Sequence[ToolRequest], step_index: int) -> list[ToolRequest]:
     """Give each call of an answer an id that no other of them has, and arguments that nobody can edit.
 
     A call that came without an id gets `t<step>.<position>`, which is the same in every run of the same script.
@@ -260,5 +283,5 @@ def with_own_ids(callings: Sequence[ToolRequest], step_index: int) -> list[ToolR
         while not name or name in seen:
             name = f"{name}_{position}" if name else f"t{step_index}.{position}"
         seen.add(name)
-        unique.append(msgspec.structs.replace(calling, tool_call_id=name, args=shown_args(calling.args)))
+        unique.append(msgspec.structs.replace(calling, tool_call_id=name, args=freeze_args(calling.args)))
     return unique

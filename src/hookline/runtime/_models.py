@@ -1,4 +1,4 @@
-"""Models: what answers in a run, the policy for asking again, and one that plays a script."""
+"""Ask a model: the `Model` protocol, retries, streamed text, and `ScriptedModel`, which plays a script."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import aclosing
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import anyio
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline._deadlines import own_cancellation
 from hookline.calls import AgentCall, Call, ModelCall, ModelResponse, StepCall, ToolRequest, Usage
 from hookline.errors import (
@@ -28,6 +28,7 @@ from hookline.errors import (
     ModelError,
     TransientModelError,
 )
+from hookline.interceptors import Chain
 
 __all__ = [
     "GROUP",
@@ -39,19 +40,21 @@ __all__ = [
     "RunText",
     "ScriptedModel",
     "StreamingModel",
-    "model_named",
-    "own_copy",
+    "copy_lists",
+    "make_run_text",
+    "model_by_name",
     "respond",
-    "run_text",
 ]
+
+logger = logging.getLogger("hookline")
 
 GROUP = "hookline.models"
 """The group of entry points that make models of names: functions `(name) -> Model | None`. Each is asked, in the order
 of their own names, until one knows the model."""
 
 
-def model_named(name: str, where: str) -> Model:
-    """The model of a name.
+def model_by_name(name: str, where: str) -> Model:
+    """Find a model by its name.
 
     Args:
         name: `provider:model`.
@@ -138,7 +141,7 @@ class ModelRetry(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0.5
 
     def wait(self, attempt: int, error: TransientModelError) -> float:
-        """Seconds to wait after the attempt of that number, from 1; what the provider asked for wins."""
+        """Return the seconds to wait after an attempt, counted from 1; what the provider asked for wins."""
         if error.retry_after is not None:
             return max(0.0, error.retry_after)
         longest = min(self.max_wait, self.first_wait * 2 ** (attempt - 1))
@@ -252,7 +255,7 @@ async def respond(
             answer: object = model.respond(make()) if text is None else text.read(model, make())
             if inspect.isawaitable(answer):
                 answer = await answer
-            return _checked(model, answer)
+            return _check_response(model, answer)
         except TransientModelError as error:
             if attempt >= retry.attempts or (text is not None and text.given):
                 raise
@@ -266,8 +269,8 @@ async def respond(
             raise
 
 
-def own_copy(call: ModelCall) -> ModelCall:
-    """A call whose lists the model may edit: nobody else sees them."""
+def copy_lists(call: ModelCall) -> ModelCall:
+    """Return a call whose lists the model may edit, unseen by anybody else."""
     own = copy.copy(call)
     msgspec.structs.force_setattr(own, "messages", list(call.messages))
     msgspec.structs.force_setattr(own, "tools", list(call.tools))
@@ -278,7 +281,7 @@ def _is_finite(cost: object) -> bool:
     return isinstance(cost, int | float) and math.isfinite(cost)
 
 
-def _checked(model: Model, answer: object) -> ModelResponse:
+def _check_response(model: Model, answer: object) -> ModelResponse:
     if not isinstance(answer, ModelResponse):
         raise ModelAnswerError(model.name, f"it answered {answer!r:.200}")
     if not isinstance(answer.content, str):
@@ -295,11 +298,6 @@ def _checked(model: Model, answer: object) -> ModelResponse:
     return answer
 
 
-if TYPE_CHECKING:
-    from hookline.interceptors import Chain
-
-logger = logging.getLogger("hookline")
-
 OnToken = Callable[[str], Awaitable[None] | None]
 """Takes the text of a run, piece by piece, in order. One that is async is waited for: a slow reader slows the model."""
 
@@ -307,8 +305,8 @@ Release = Literal["checked", "incremental"]
 """When text is given away: once every hook that could still change it has run, or as soon as the model writes it."""
 
 
-def run_text(on_token: object, release: object, chain: Chain | None, tenant_id: str) -> RunText | None:
-    """Where the text of a run goes; `None` if nobody takes it.
+def make_run_text(on_token: object, release: object, chain: Chain | None, tenant_id: str) -> RunText | None:
+    """Return the receiver of a run's text; `None` if the caller takes none.
 
     Args:
         on_token: Who takes it.
@@ -320,11 +318,11 @@ def run_text(on_token: object, release: object, chain: Chain | None, tenant_id: 
         HookUsageError: If one of the first two cannot work.
     """
     if release not in ("checked", "incremental"):
-        raise HookUsageError(f'`release` is "checked" or "incremental"; got {shown(release)}.')
+        raise HookUsageError(f'`release` is "checked" or "incremental"; got {quote(release)}.')
     if on_token is None:
         return None
     if not callable(on_token):
-        raise HookUsageError(f"`on_token` is a function that takes text; got {shown(on_token)}.")
+        raise HookUsageError(f"`on_token` is a function that takes text; got {quote(on_token)}.")
     kept_until: type[Call] | None = None
     if chain is not None and release == "checked":
         judged = (call for call in (AgentCall, StepCall, ModelCall) if chain.judges_result(call, tenant_id))
@@ -370,7 +368,7 @@ class RunText:
         if not hasattr(pieces, "__aiter__"):
             if inspect.iscoroutine(pieces):
                 pieces.close()
-            raise ModelAnswerError(model.name, f"its `stream` gave {shown(pieces)} instead of an async iterator")
+            raise ModelAnswerError(model.name, f"its `stream` gave {quote(pieces)} instead of an async iterator")
         kept: list[str] | None = None
         if self._kept_until is not None:
             kept = []
@@ -390,11 +388,11 @@ class RunText:
         response: ModelResponse | None = None
         async for piece in pieces:
             if response is not None:
-                raise ModelAnswerError(model.name, f"its stream went on with {shown(piece)} after the ModelResponse")
+                raise ModelAnswerError(model.name, f"its stream went on with {quote(piece)} after the ModelResponse")
             if isinstance(piece, ModelResponse):
                 response = piece
             elif not isinstance(piece, str):
-                raise ModelAnswerError(model.name, f"its stream holds {shown(piece)}; it is made of text")
+                raise ModelAnswerError(model.name, f"its stream holds {quote(piece)}; it is made of text")
             elif piece:
                 self._written += 1
                 if kept is not None:
@@ -407,7 +405,7 @@ class RunText:
         return response
 
     async def answered(self, content: str) -> None:
-        """A model call has ended, and the hooks around it have seen its answer.
+        """Take the answer of a model call, which the hooks around it have seen.
 
         Args:
             content: The text, as those hooks have left it.
@@ -430,7 +428,7 @@ class RunText:
         return bool(self._held)
 
     async def passed(self, call: type[Call], content: str | None) -> None:
-        """A step or the run has passed its hooks.
+        """Take the end of a step or of the run, which has passed its hooks.
 
         Args:
             call: Which of them.
@@ -448,7 +446,7 @@ class RunText:
         self._silent |= {call, StepCall}
 
     def withheld(self, call: type[Call]) -> None:
-        """A hook has denied a call, and nobody is to see what was kept back of it."""
+        """Drop the text of a call that a hook denied."""
         if call is not ModelCall:
             self._held.clear()
             self._settled = 0

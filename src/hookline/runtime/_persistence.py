@@ -1,42 +1,74 @@
-"""Save a run between its steps, and let go of one that another process goes on with."""
+"""Save a run between its steps and at its end, or release it for another process."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from contextvars import ContextVar
+from functools import partial
 from typing import Literal, cast
 
 import msgspec
 
 from hookline.errors import OperationBusyError, StaleStateError, StateFormatError, StoreUnavailableError, message_of
 from hookline.events import CompletionReason, OnError
-from hookline.runtime._agent import jsonable, kept
+from hookline.runtime._agent import jsonable, storable_tools
 from hookline.runtime._journal import storable_text
-from hookline.runtime._run import Run, endings
-from hookline.runtime._state import DurableStore, OperationResult, OperationState, Steering
+from hookline.runtime._run import Run, end_events
+from hookline.runtime._state import DurableStore, InMemoryStore, OperationState, Steering
 
 __all__ = [
     "LOST_HERE",
     "await_required_deliveries",
     "checkpoint",
-    "is_lost",
-    "is_stored",
-    "leave_for_recovery",
+    "confirm_write",
+    "has_lost_store",
+    "is_end_stored",
     "let_go_when_cancelled",
-    "look_up",
+    "release",
+    "return_claim",
     "save",
     "save_end",
     "save_minimal_end",
-    "take_back",
 ]
+
+logger = logging.getLogger("hookline")
+
+LOST_HERE = (StoreUnavailableError, StateFormatError, OperationBusyError, StaleStateError)
+"""What keeps a run from going on in this process, and is no failure of the operation."""
+
+let_go_when_cancelled: ContextVar[bool] = ContextVar("let_go_when_cancelled", default=False)
+"""Whether a run that is cancelled from outside is left to other processes, rather than ended."""
 
 
 async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
     """Store the state between two steps."""
+    store = run.store
+    if status == "running" and store.__class__ is InMemoryStore:
+        run.version = store._keep_live(
+            run.operation_id, partial(make_state, run, "running"), expected_version=run.version
+        )
+        return
     if run.attempted is not None:
-        await look_up(run, run.attempted)
+        await confirm_write(run, run.attempted)
     expected, journal = run.version, run.journal
+    state = run.attempted = make_state(run, status, (expected or 0) + 1)
+    try:
+        if journal.durable:
+            durable = cast(DurableStore, store)
+            await durable.commit(state, expected_version=expected, entries=tuple(journal.entries))
+            journal.drop_written(state.events)
+        else:
+            await store.save(state, expected_version=expected)
+    except StaleStateError:
+        run.attempted = None
+        raise
+    run.attempted = None
+    run.version = state.version
+
+
+def make_state(run: Run, status: CompletionReason | Literal["running"], version: int) -> OperationState:
+    """Return what a store keeps of a run."""
     state = OperationState(
         operation_id=run.operation_id,
         agent_id=run.agent.id,
@@ -58,164 +90,116 @@ async def save(run: Run, status: CompletionReason | Literal["running"]) -> None:
         last_content=run.last_content,
         error_type=run.failure[0] if run.failure is not None else None,
         error_message=run.failure[1] if run.failure is not None else None,
-        steering=steering(run) if run.steered else None,
+        steering=make_steering(run) if run.steered else None,
         conversation_id=run.conversation_id,
         traceparents=list(run.traceparents),
         waiting_since_unix_nano=run.waiting_since_unix_nano,
         active_ms=run.active_ms(),
         hooks=run.data,
         interceptors=run.interceptors,
-        taking=list(journal.taking) if journal is not None else [],
-        begun=dict(journal.begun) if journal is not None else {},
-        open_step=journal.open_step() if journal is not None else None,
         framework=run.framework,
-        events=journal.numbered if journal is not None else 0,
-        version=(expected or 0) + 1,
+        version=version,
     )
-    run.attempted = state
-    try:
-        if journal is None:
-            await run.store.save(state, expected_version=expected)
-        else:
-            durable = cast(DurableStore, run.store)
-            await durable.commit(state, expected_version=expected, entries=tuple(journal.entries))
-            journal.wrote(state.events)
-    except StaleStateError:
-        run.attempted = None
-        raise
-    run.attempted = None
-    run.version = state.version
+    return run.journal.complete(state, run.step) if run.journal.durable else state
 
 
 async def checkpoint(run: Run) -> None:
-    """On a durable store: write what happened so far, before something happens that must not happen twice.
-
-    Parallel calls share a write: one that comes while another is under way is part of the next.
-    """
-    journal = run.journal
-    if journal is None:
-        return
-    journal.wanted += 1
-    mine = journal.wanted
-    async with journal.lock:
-        if journal.written < mine:
-            latest = journal.wanted
-            await save(run, "running")
-            journal.written = latest
+    """Write a run with a durable store, before something happens that must not happen twice."""
+    await run.journal.checkpoint(partial(save, run, "running"))
 
 
-async def look_up(run: Run, attempted: OperationState) -> None:
-    """A write was cut short or failed: find out whether it had happened, and was not somebody else's."""
+async def confirm_write(run: Run, attempted: OperationState) -> None:
+    """Find out whether a write that was cut short or failed has happened after all."""
     stored = await run.store.load(run.operation_id)
     if stored is None or stored.version != attempted.version:
         return
     # A store need not keep more of a finished operation than its status.
     finished = attempted.status not in ("running", "waiting_for_human")
-    if stored == attempted or (finished and stored.status == attempted.status) or _same(run, stored, attempted):
+    if (
+        stored == attempted
+        or (finished and stored.status == attempted.status)
+        or _equal_as_json(run, stored, attempted)
+    ):
         run.version = attempted.version
-        if run.journal is not None:
-            run.journal.wrote(attempted.events)
+        run.journal.drop_written(attempted.events)
 
 
-def _same(run: Run, stored: OperationState, attempted: OperationState) -> bool:
-    """Whether they are equal once both went through JSON."""
-    return run.journal is not None and msgspec.json.encode(stored) == msgspec.json.encode(attempted)
+def _equal_as_json(run: Run, stored: OperationState, attempted: OperationState) -> bool:
+    """Whether two states are equal once both went through JSON."""
+    return run.journal.durable and msgspec.json.encode(stored) == msgspec.json.encode(attempted)
 
 
-def steering(run: Run) -> Steering:
-    """What hooks have made of a run."""
+def make_steering(run: Run) -> Steering:
+    """Record what hooks have changed in a run."""
     return Steering(
         instructions=run.instructions if run.instructions != run.agent.instructions else None,
         continues=run.continues,
         waiting=dict(run.waiting),
         metadata=jsonable(run.metadata),
-        offered=kept(run.agent, run.offered) if run.offered is not None else None,
+        offered=storable_tools(run.agent, run.offered) if run.offered is not None else None,
         offer=run.offer,
         said_from=run.said_from,
         denied=run.denied,
     )
 
 
-logger = logging.getLogger("hookline")
-
-LOST_HERE = (StoreUnavailableError, StateFormatError, OperationBusyError)
-"""What keeps a run from going on in this process, and is no failure of the operation."""
-
-let_go_when_cancelled: ContextVar[bool] = ContextVar("let_go_when_cancelled", default=False)
-"""Whether a run that is cancelled from outside is left to other processes, rather than ended."""
-
-
 async def save_end(run: Run, reason: CompletionReason, error: Exception | None) -> None:
-    """Store how the segment ended; on a store that keeps what happened, together with the events that tell of it."""
+    """Store how a segment ended; in a durable store together with its last events."""
     journal = run.journal
     if reason == "error" and error is not None:
         run.failure = type(error).__name__, storable_text(message_of(error))
-    if journal is None:
+    if not journal.durable:
         await save(run, reason)
         return
-    events = endings(run, reason, error)
+    events = end_events(run, reason, error)
     for event in events:
         journal.note(event)
     try:
         await save(run, reason)
     except BaseException:
-        journal.forget(len(events))
+        journal.drop(len(events))
         raise
 
 
-def is_lost(run: Run | None) -> bool:
-    """Whether a run, or one that called it, has lost its store."""
+def has_lost_store(run: Run | None) -> bool:
+    """Whether a run, or one that called it, can no longer reach its store."""
     while run is not None:
-        if run.journal is not None and run.journal.lost:
+        if run.journal.lost:
             return True
         run = run.parent
     return False
 
 
-async def leave_for_recovery(run: Run, reason: CompletionReason, error: Exception | None) -> OperationResult:
-    """The run cannot go on here. That is no end of the operation: whoever reaches the store goes on with it."""
-    if error is not None:
-        logger.error("Operation %s cannot go on here, and is left to others: %s", run.operation_id, error)
-    try:
-        await let_go(run)
-        for event in endings(run, reason, error):
-            run.dispatcher.dispatch(event)
-    finally:
-        await run.dispatcher.unregister(run.operation_id, drain_timeout=run.drain_timeout)
-    return run.result(reason, error)
-
-
-async def let_go(run: Run) -> None:
-    """Whoever can is to go on from what the store knows."""
+async def release(run: Run) -> None:
+    """Release an operation in its durable store, so that another process may go on with it."""
     if isinstance(run.store, DurableStore):
         with contextlib.suppress(Exception):
             await run.store.release(run.operation_id)
 
 
-async def take_back(run: Run, version: int | None) -> None:
-    """A claim was cancelled: if it is written all the same, the operation is not to look as if it ran here.
+async def return_claim(run: Run, version: int | None) -> None:
+    """Give back a claim that was cancelled: if it was written all the same, the store must not say that it runs here.
 
     Args:
         run: The run.
         version: What it had claimed; `None` for a new operation.
     """
     if run.attempted is not None:
-        await look_up(run, run.attempted)
+        await confirm_write(run, run.attempted)
     if run.version == version:
         return
     run.attempted = None
-    if run.recovering or (version is not None and let_go_when_cancelled.get()):
-        await let_go(run)
+    if run.journal.durable and (run.recovering or (version is not None and let_go_when_cancelled.get())):
+        await release(run)
     elif version is None:
         await save_end(run, "interrupted", None)
     else:
-        assert run.journal is not None
-        run.journal.taking = []
+        run.journal.settle_decisions()
         await save(run, "waiting_for_human")
 
 
-async def is_stored(run: Run, reason: CompletionReason) -> bool:
-    """Whether the end was written although its answer was lost."""
+async def is_end_stored(run: Run, reason: CompletionReason) -> bool:
+    """Whether the end is stored, although the write raised an error."""
     attempted = run.attempted
     with contextlib.suppress(Exception):
         stored = await run.store.load(run.operation_id)
@@ -228,34 +212,31 @@ async def is_stored(run: Run, reason: CompletionReason) -> bool:
 
 
 async def save_minimal_end(run: Run, unsaved: Exception) -> None:
-    """The end could not be written. What can never be written must not be tried for ever: the least of it is."""
+    """Store the least of an end that could not be written: its error alone, without what may have been the reason."""
     if isinstance(unsaved, StoreUnavailableError):
-        await let_go(run)
+        await release(run)
         return
     if isinstance(unsaved, StaleStateError):
         return  # it is somebody else's
-    journal = run.journal
-    assert journal is not None
-    journal.forget(len(journal.entries))
     run.messages, run.last_content, run.data, run.attempted = [], "", [], None
     run.pending, run.open_calls, run.outcomes, run.decisions = [], [], {}, {}
-    journal.begun, journal.taking, journal.step, journal.left = {}, [], None, None
-    run.steered = False
+    run.steered, run.step = False, None
+    run.journal.clear()
     try:
         await save_end(run, "error", unsaved)
     except Exception:
         logger.exception("Operation %s cannot be stored at all", run.operation_id)
-        await let_go(run)
+        await release(run)
 
 
 async def await_required_deliveries(
     run: Run, reason: CompletionReason, error: Exception | None
 ) -> tuple[CompletionReason, Exception | None]:
-    """Wait for the deliveries that the operation is for; one that failed is the operation's failure."""
+    """Wait for the deliveries that the run requires; one that failed makes the run fail."""
     failure = await run.critical.settle(run.drain_timeout) if run.critical is not None else None
     if failure is None or reason == "error":
         return reason, error
-    for event in endings(run, "error", failure):
+    for event in end_events(run, "error", failure):
         if isinstance(event, OnError):
             run.dispatcher.dispatch(event)
     return "error", failure

@@ -1,4 +1,4 @@
-"""A segment of a run: its steps, and before them what a process that died has left of one."""
+"""Run the steps of a segment, and first recover the step that a process which died left behind."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from time import perf_counter_ns
 
 import anyio
+import msgspec
 
 from hookline.calls import AgentResult, StepCall, SubAgentCall, ToolCall, ToolRequest, ToolResult
 from hookline.errors import (
@@ -19,13 +20,19 @@ from hookline.errors import (
 from hookline.events import LOST, LOST_TYPE, CompletionReason, ToolOutcome
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._approvals import resume_step
-from hookline.runtime._loop import intercepted_step, job_of, limit_reached, model_step, run_jobs, run_step
+from hookline.runtime._loop import lead_step, limit_reached, make_job, model_step, run_jobs, run_step
 from hookline.runtime._persistence import save
 from hookline.runtime._run import Run, after_step
 from hookline.runtime._seams import RunControl
 from hookline.runtime._state import BegunCall, Decision, OpenStep, OperationResult, OperationState, Reject, Step
-from hookline.runtime._sub_agents import answer_of, failed, keep_answer, led, tell_completed
-from hookline.runtime._tool_calls import Job, tell_result
+from hookline.runtime._sub_agents import (
+    describe_result,
+    emit_completed,
+    failed_result,
+    lead_to_result,
+    record_agent_result,
+)
+from hookline.runtime._tool_calls import Job, emit_result
 
 __all__ = ["run_segment"]
 
@@ -56,13 +63,12 @@ async def run_segment(run: Run, decisions: Sequence[Decision] = ()) -> Completio
 
 
 async def recover(run: Run) -> CompletionReason | None:
-    """Go on with the step that was under way, from where it was written last; hooks hear nothing twice.
+    """Continue the step that was under way, from where it was written last; hooks hear nothing twice.
 
     Returns:
         Why the run ends here, or `None` if a step follows.
     """
     journal = run.journal
-    assert journal is not None
     journal.recovered = False
     left = journal.left
     if left is None:
@@ -71,19 +77,19 @@ async def recover(run: Run) -> CompletionReason | None:
         if run.pending:
             return "waiting_for_human"  # what was decided had not been written
         return limit_reached(run)
-    step = journal.step = step_of(run, left)
-    journal.left, journal.entered = None, left.entered
+    step = run.step = restore_step(run, left)
+    journal.left = None
     reason: CompletionReason | None = "error"
-    jobs = settle_begun(run, step)
+    jobs = settle_begun_calls(run, step)
     try:
         await run.take_turn()
-        work = partial(go_on, run, step, jobs)
+        work = partial(continue_step, run, step, jobs)
         if StepCall in run.intercepted:
-            reason = await intercepted_step(run, step, work, pinned=left.entered)
+            reason = await lead_step(run, step, work, pinned=left.entered)
         else:
             reason = await work() or limit_reached(run)
     except BaseException:
-        tell_stopped(run)
+        emit_stopped_agents(run)
         raise
     finally:
         after_step(run, step, should_continue=reason is None)
@@ -91,10 +97,11 @@ async def recover(run: Run) -> CompletionReason | None:
     return reason
 
 
-def step_of(run: Run, left: OpenStep) -> Step:
-    """The step that was under way."""
+def restore_step(run: Run, left: OpenStep) -> Step:
+    """Return the step that was under way."""
     step = Step(left.index)
     step.content, step.reasoning, step.cost_usd = left.content, left.reasoning, left.cost_usd
+    step.entered = left.entered
     run.step_index = left.index
     if run.open_calls and not run.pending:
         step.type, step.calling = "call_tool", list(run.open_calls)
@@ -103,8 +110,8 @@ def step_of(run: Run, left: OpenStep) -> Step:
     return step
 
 
-async def go_on(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | None:
-    """The rest of the step; `jobs` are the sub-agents that were under way."""
+async def continue_step(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | None:
+    """Run the rest of a step; `jobs` are the sub-agents that were under way."""
     if not run.open_calls:
         return await model_step(run, step)
     if run.pending:
@@ -114,35 +121,38 @@ async def go_on(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | Non
             step.type = "request_human_approve"
             return "waiting_for_human"
         return await resume_step(run, step, decisions)
-    seen = set(step.outcomes) | (set(run.journal.begun) if run.journal is not None else set())
+    seen = set(step.outcomes) | set(run.journal.begun)
     for calling in run.open_calls:
         if calling.tool_call_id in seen or run.denied is not None:
             continue
-        work = await job_of(run, step, calling)
+        work = await make_job(run, step, calling)
         if work is not None:
             jobs.append(work)
     return await run_jobs(run, step, jobs)
 
 
-def tell_stopped(run: Run) -> None:
-    """The run is stopped before its sub-agents could go on: hooks are told of their end."""
-    begun = run.journal.begun if run.journal is not None else {}
+def emit_stopped_agents(run: Run) -> None:
+    """Emit the end of the sub-agents that could not continue, because their caller was stopped."""
+    begun = run.journal.begun
     for name, each in list(begun.items()):
         if each.child is not None and not each.ended:
-            tell_completed(run, call_of_child(run, each), each.child, success=False)
+            emit_completed(run, restore_agent_call(run, each), each.child, success=False)
             begun.pop(name)
 
 
-def settle_begun(run: Run, step: Step) -> list[Job]:
-    """Say what became of the calls that were under way; sub-agents that can go on are jobs."""
+def settle_begun_calls(run: Run, step: Step) -> list[Job]:
+    """Report the tools that were under way as lost.
+
+    Returns:
+        The jobs that continue the sub-agents that were under way.
+    """
     journal = run.journal
-    assert journal is not None
     jobs: list[Job] = []
     callings = {calling.tool_call_id: calling for calling in run.open_calls}
     for name, begun in list(journal.begun.items()):
         calling = callings.get(name, begun.call)
         if begun.child is not None:
-            jobs.append(partial(child_goes_on, run, step, calling, begun))
+            jobs.append(RecoveredAgentJob(run, step, calling, begun))
             continue
         content = WITHHELD
         if not begun.ended:
@@ -155,71 +165,91 @@ def settle_begun(run: Run, step: Step) -> list[Job]:
                 step_index=step.index,
                 **run.call_ids,
             )
-            tell_result(run, call, ToolResult(content=LOST, success=False, error_type=LOST_TYPE), perf_counter_ns())
+            emit_result(run, call, ToolResult(content=LOST, success=False, error_type=LOST_TYPE), perf_counter_ns())
             content = f"{LOST_TYPE}: {LOST}"
         step.ran = True
-        run.outcomes[name] = step.outcomes[name] = ToolOutcome(
+        outcome = ToolOutcome(
             toolset=begun.call.toolset,
             tool_name=begun.call.tool_name,
             tool_call_id=name,
             content=content,
             success=False,
         )
-        journal.keep(name)
+        run.outcomes[name] = step.outcomes[name] = journal.close_call(outcome)
     return jobs
 
 
-def call_of_child(run: Run, begun: BegunCall) -> SubAgentCall:
-    """The call of a sub-agent that was under way, as hooks had left it."""
+def restore_agent_call(run: Run, begun: BegunCall) -> SubAgentCall:
+    """Return the call of a sub-agent that was under way, as hooks had left it."""
     instruction = str(begun.call.args["instruction"]) if isinstance(begun.call.args, dict) else ""
     return SubAgentCall(callee_id=begun.call.tool_name, instruction=instruction, **run.call_ids)
 
 
-async def child_goes_on(run: Run, step: Step, calling: ToolRequest, begun: BegunCall) -> None:
-    """A sub-agent that was under way: it goes on, or what it came to is taken from the store."""
-    call = call_of_child(run, begun)
-    step.ran = True
+class RecoveredAgentJob(msgspec.Struct, eq=False):
+    """The call of a sub-agent that was under way when its process died; calling the job continues it.
 
-    async def terminal(final: SubAgentCall) -> AgentResult:
-        return await answer_of_child(run, final, begun)
+    A sub-agent that has ended meanwhile does not run: its result is taken from the store.
 
-    if SubAgentCall in run.intercepted:
-        result = await led(run, call, terminal, RunControl(run, pinned=True))
-    else:
-        result = await terminal(call)
-    keep_answer(run, step, calling, call.callee_id, result)
+    Attributes:
+        run: The run that calls it.
+        step: The step.
+        request: The call as the model asked for it.
+        begun: The call as it was stored.
+    """
+
+    run: Run
+    step: Step
+    request: ToolRequest
+    begun: BegunCall
+
+    async def __call__(self) -> None:
+        run = self.run
+        call = restore_agent_call(run, self.begun)
+        self.step.ran = True
+
+        async def terminal(final: SubAgentCall) -> AgentResult:
+            return await continue_agent(run, final, self.begun)
+
+        if SubAgentCall in run.intercepted:
+            result = await lead_to_result(run, call, terminal, RunControl(run, run.watch, pinned=True))
+        else:
+            result = await terminal(call)
+        record_agent_result(run, self.step, self.request, call.callee_id, result)
 
 
-async def answer_of_child(run: Run, call: SubAgentCall, begun: BegunCall) -> AgentResult:
-    """What the model is told of a sub-agent that was under way, and the second event of the pair, if it is not told."""
-    child_id, journal = begun.child or "", run.journal
-    assert journal is not None
+async def continue_agent(run: Run, call: SubAgentCall, begun: BegunCall) -> AgentResult:
+    """Continue a sub-agent that was under way, and emit its end if that was not emitted before.
+
+    Returns:
+        What the model is told of it.
+    """
+    child_id = begun.child or ""
     agent = run.find(ToolRequest(toolset=AGENT_IDENTIFIER, tool_name=call.callee_id, tool_call_id=""))
     if not isinstance(agent, Agent):  # this process has another version of the agent
         outcome = None
         error: BaseException = UnknownToolError(f"{AGENT_IDENTIFIER}/{call.callee_id}", [])
     else:
-        outcome = await outcome_of_child(run, agent, call.instruction, child_id)
+        outcome = await load_or_run_child(run, agent, call.instruction, child_id)
         error = outcome.error or RunFailedError("", "")
         if isinstance(error, StoreUnavailableError):
             raise error
-    told, name = begun.ended, begun.call.tool_call_id
-    journal.end(name)
+    announced, name = begun.ended, begun.call.tool_call_id
+    run.journal.end_call(name)
     if outcome is None or outcome.reason == "error":
-        return failed(run, call, error, told=told)
-    if not told:
-        tell_completed(run, call, child_id, success=outcome.reason == "done")
+        return failed_result(run, call, error, announced=announced)
+    if not announced:
+        emit_completed(run, call, child_id, success=outcome.reason == "done")
     assert isinstance(agent, Agent)
-    return AgentResult(output=answer_of(agent, outcome), reason=outcome.reason)
+    return AgentResult(output=describe_result(agent, outcome), reason=outcome.reason)
 
 
-async def outcome_of_child(run: Run, agent: Agent, instruction: str, child_id: str) -> OperationResult:
-    """What a sub-agent came to, once it has gone on if need be."""
+async def load_or_run_child(run: Run, agent: Agent, instruction: str, child_id: str) -> OperationResult:
+    """Return the result of a sub-agent, from the store if it has ended, else by running it on."""
     for pause in (0.0, 0.05, 0.5):
         await anyio.sleep(pause)
         state = await run.store.load(child_id)
         if state is not None and state.status != "running":
-            return outcome_of(state, state.status)
+            return stored_result(state, state.status)
         try:
             return await run.exec_child(run, agent, instruction, child_id, state)
         except (OperationBusyError, OperationExistsError) as error:  # a last write of its process came in between
@@ -227,8 +257,8 @@ async def outcome_of_child(run: Run, agent: Agent, instruction: str, child_id: s
     raise busy
 
 
-def outcome_of(state: OperationState, reason: CompletionReason) -> OperationResult:
-    """What an operation came to, as far as the store knows."""
+def stored_result(state: OperationState, reason: CompletionReason) -> OperationResult:
+    """Return the result of an operation as far as the store knows it."""
     return OperationResult(
         operation_id=state.operation_id,
         reason=reason,

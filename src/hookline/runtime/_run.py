@@ -1,4 +1,4 @@
-"""One segment of a run: what it knows, what it counts, and how it tells the hooks."""
+"""`Run`: one segment of an operation, with its conversation, totals, cancellation and events."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import anyio.lowlevel
 import msgspec
 
 from hookline._deadlines import new_scope, runs_on_asyncio
 from hookline.calls import Call, Denial, Message, ModelResponse, ToolCall, ToolRequest, ToolResult, ToolSpec, Usage
-from hookline.dispatcher import HookDispatcher, RequiredDeliveries, carried, has_webhooks, local
+from hookline.dispatcher import (
+    HookDispatcher,
+    RequiredDeliveries,
+    has_webhooks,
+    hooks_of_this_process,
+    with_delivering_observers,
+)
 from hookline.errors import message_of
 from hookline.events import (
     AfterStep,
@@ -29,19 +35,18 @@ from hookline.events import (
 )
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, check_hook
 from hookline.instrumentation import Instrumentation
-from hookline.interceptors import Chain
+from hookline.interceptors import Chain, Interruptible
 from hookline.phases import Phase, PhaseMachine
-from hookline.runtime._agent import Agent, found_offered, offered_again
-from hookline.runtime._inputs import system_message
-from hookline.runtime._journal import Journal
+from hookline.runtime._agent import Agent, find_offered, restore_tools
+from hookline.runtime._inputs import RunOptions, system_message
+from hookline.runtime._journal import NO_JOURNAL, Journal
 from hookline.runtime._missing_hooks import all_interceptor_keys
-from hookline.runtime._models import OnToken, Release, run_text
+from hookline.runtime._models import make_run_text
 from hookline.runtime._state import (
     Decision,
     DurableStore,
     OperationResult,
     OperationState,
-    OperationStore,
     Steering,
     Step,
     WaitingCall,
@@ -50,88 +55,22 @@ from hookline.runtime._state import (
 from hookline.runtime._tools import Tool
 from hookline.webhooks import HookData
 
-__all__ = ["Conversation", "Run", "after_step", "attach_travelling_hooks", "before_step", "chain_of", "endings", "live"]
-
-
-class Conversation:
-    """The part of a run that is its conversation."""
-
-    __slots__ = (
-        "decisions",
-        "history",
-        "instructions",
-        "last_content",
-        "messages",
-        "open_calls",
-        "outcomes",
-        "pending",
-        "said_from",
-        "waiting",
-        "waiting_since_unix_nano",
-    )
-
-    messages: list[Message]
-    history: int
-    instructions: str
-    last_content: str
-    said_from: int
-    pending: list[PendingTool]
-    decisions: dict[str, Decision]
-    open_calls: list[ToolRequest]
-    outcomes: dict[str, ToolOutcome]
-    waiting: dict[str, WaitingCall]
-    waiting_since_unix_nano: int | None
-
-    def first_input(self) -> int:
-        """Where in the conversation the input of this run begins: behind the instructions and what was said before."""
-        if self.history:
-            return self.history
-        first = self.messages[0] if self.messages else None
-        return int(first is not None and bool(self.instructions) and first == system_message(self.instructions))
-
-    def restate(self, content: str) -> None:
-        """Hooks have changed what the agent said last; nobody is to see the old text."""
-        self.last_content = content
-        for at in range(len(self.messages) - 1, self.said_from - 1, -1):
-            message = self.messages[at]
-            if message.role == "assistant":
-                self.messages[at] = msgspec.structs.replace(message, content=content)
-                return
-        self.messages.append(Message(role="assistant", content=content))
-
-    def withhold(self, denial: Denial) -> None:
-        """A hook does not let the agent's last words be seen."""
-        self.restate(f"Withheld by hook {denial.hook_id!r}: {denial.reason}")
-        self.last_content = ""
-
-    def undecided(self) -> list[PendingTool]:
-        """The calls that still wait for a person."""
-        return [pending for pending in self.pending if pending.tool_call_id not in self.decisions]
-
-    def conversation(self) -> list[Message]:
-        """All messages, with the results known so far of a step that waits for a person."""
-        known = [self.outcomes[call.tool_call_id] for call in self.open_calls if call.tool_call_id in self.outcomes]
-        return [*self.messages, *(tool_message(outcome) for outcome in known)]
-
-    def close_step(self, unanswered: str) -> None:
-        """Append the results of the open calls, one message each, in the model's order.
-
-        Args:
-            unanswered: What the model is told of a call that has no result.
-        """
-        for call in self.open_calls:
-            outcome = self.outcomes.get(call.tool_call_id)
-            content = outcome.content if outcome is not None else unanswered
-            self.messages.append(Message(role="tool", content=content, tool_call_id=call.tool_call_id))
-        self.open_calls, self.outcomes, self.pending, self.decisions, self.waiting = [], {}, [], {}, {}
-        self.waiting_since_unix_nano = None
+__all__ = [
+    "Run",
+    "after_step",
+    "attach_travelling_hooks",
+    "before_step",
+    "compile_chain",
+    "end_events",
+    "live",
+]
 
 
 _NO_CALLS: frozenset[type[Call]] = frozenset()
 
 
-def chain_of(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chain | None, frozenset[type[Call]]]:
-    """The chain of a run, and the calls that it has hooks for."""
+def compile_chain(hooks: Sequence[AnyHook], dispatcher: HookDispatcher) -> tuple[Chain | None, frozenset[type[Call]]]:
+    """Return the chain of a run's interceptors, and the calls that it has any for."""
     if not hooks:
         return None, _NO_CALLS
     owners = [
@@ -159,54 +98,71 @@ Remember = Callable[["Run"], Awaitable[None]]
 UNSTEERED = Steering()
 
 
-class Run(Conversation):
+class Run:
     """One segment of an operation: from `exec_agent` or `resume_agent` to its return."""
 
     can_ask = True  # a person, about a tool call
     framework = ""  # that runs it, if it is another one
+    has_foreign_scope = False  # whether somebody else may cancel its scope, of which it is not told
 
     # Slots, because a run has more attributes than Python shares the keys of.
     __slots__ = (
         "__weakref__",
         "agent",
+        "ask_observers",
         "attempted",
         "begun",
         "call_ids",
         "call_indices",
         "cancellations",
         "chain",
+        "children",
         "claimed",
+        "closed",
         "continues",
         "conversation_id",
         "critical",
         "data",
+        "decisions",
         "denied",
         "dispatcher",
         "drain_timeout",
         "earlier_ms",
+        "emit",
         "enclosing",
         "ended",
         "exec_child",
         "failure",
         "finishing",
+        "halted",
+        "history",
         "hooks",
         "ids",
+        "instructions",
         "intercepted",
         "interceptors",
         "journal",
+        "last_content",
         "last_input_tokens",
         "llm_calls",
+        "messages",
         "metadata",
         "offer",
         "offered",
+        "open_calls",
         "operation_id",
+        "outcomes",
         "parent",
+        "pending",
         "phases",
+        "polls",
         "refused_from",
         "remember",
+        "said_from",
         "scope",
         "started",
         "steered",
+        "step",
         "step_index",
         "steps",
         "stopped",
@@ -222,27 +178,26 @@ class Run(Conversation):
         "usage",
         "user_id",
         "version",
+        "waiting",
+        "waiting_since_unix_nano",
     )
 
     def __init__(
         self,
         agent: Agent,
         state: OperationState,
+        options: RunOptions,
+        dispatcher: HookDispatcher,
         *,
         version: int | None,
-        hooks: Sequence[AnyHook],
-        dispatcher: HookDispatcher,
-        store: OperationStore,
-        drain_timeout: float,
         exec_child: ExecChild,
         parent: Run | None = None,
         phases: PhaseMachine | None = None,
         history: int = 0,
         remember: Remember | None = None,
-        on_token: OnToken | None = None,
-        release: Release = "checked",
         recovered: bool = False,
     ) -> None:
+        hooks, store = options.hooks, options.store
         self.agent = agent
         self.hooks = hooks
         self.dispatcher = dispatcher
@@ -252,8 +207,15 @@ class Run(Conversation):
         """Told when the operation ends: keeps the conversation of a session."""
         self.history = history
         """How many of the first messages are no input of this run: a session's conversation so far."""
-        self.journal = Journal(state, recovered=recovered) if isinstance(store, DurableStore) else None
-        """On a store that keeps what happened: what it does not have yet."""
+        self.journal: Journal = NO_JOURNAL
+        self.emit: Callable[[Event], None] = dispatcher.dispatch
+        """Dispatches an event. Callers ask `hooked` first, so that an event is built only if somebody wants it."""
+        self.ask_observers: Callable[[BeforeToolCall], Awaitable[ToolResult | None]]
+        """Dispatches the event that observers may answer."""
+        self.ask_observers = dispatcher.dispatch_before_tool_call
+        if isinstance(store, DurableStore):
+            self.journal = Journal(state, dispatcher, recovered=recovered)
+            self.emit, self.ask_observers = self.journal.emit, self.journal.ask_observers
         self.critical: RequiredDeliveries | None = None
         """Watches the deliveries that the operation is for, where this process makes them."""
         self.interceptors = all_interceptor_keys(state, hooks)
@@ -262,19 +224,29 @@ class Run(Conversation):
         if state.hooks or has_webhooks(hooks):
             attach_travelling_hooks(self, hooks)
             hooks = self.hooks
-        self.chain, self.intercepted = chain_of(hooks, dispatcher)
-        self.text = run_text(on_token, release, self.chain, state.tenant_id)
+        self.chain, self.intercepted = compile_chain(hooks, dispatcher)
+        self.text = make_run_text(options.on_token, options.release, self.chain, state.tenant_id)
         """Where the text of its model calls goes while it is written."""
         self.begun: list[tuple[Instrumentation, Any]] = []
         self.enclosing: dict[type[Call], tuple[Instrumentation, ...]] = {}
         """The bundles that stand around its work, by its call."""
         self.exec_child = exec_child
         self.store = store
-        self.drain_timeout = drain_timeout
+        self.drain_timeout = options.drain_timeout
+        self.halted = False
+        """Whether somebody has stopped it, or a run that called it, so that nothing further of it may start."""
+        self.polls: bool = self.has_foreign_scope or (parent is not None and parent.polls)
+        """Whether it may be stopped without being told, so that `halted` does not say it."""
+        self.children: Sequence[Run] = ()
+        """The runs that it has called and that have not ended."""
         self.stopped = False
         """Whether somebody asked for its end; the scope may hear of it a moment later."""
         self.claimed = False
+        """Whether the store has taken note of this segment."""
         self.finishing = False
+        """Whether its work is over and its end is being stored and announced."""
+        self.closed = False
+        """Whether its end was announced."""
         self.failure: tuple[str, str] | None = None
         """Class and message of the exception with which it ends; not the exception, whose frames refer to the run."""
         on_asyncio = runs_on_asyncio()
@@ -285,12 +257,14 @@ class Run(Conversation):
         self.token = anyio.lowlevel.current_token() if self.task is None else None
         self.started = perf_counter_ns()
         self.ended: int | None = None
+        self.step: Step | None = None
+        """The step that is under way."""
         self.step_index: int | None = None
         self.version = version
         self._take_up(state)
 
     def _take_up(self, state: OperationState) -> None:
-        """What is known of the operation so far."""
+        """Load the state of the operation."""
         self.operation_id = state.operation_id
         self.tenant_id = state.tenant_id
         self.user_id = state.user_id
@@ -325,12 +299,12 @@ class Run(Conversation):
         self.traceparents = tuple(state.traceparents)
         self.waiting_since_unix_nano = state.waiting_since_unix_nano
         steering = state.steering or UNSTEERED
-        self.steered = self.chain is not None or state.steering is not None or self.journal is not None
+        self.steered = self.chain is not None or state.steering is not None or self.journal.durable
         self.instructions = self.agent.instructions if steering.instructions is None else steering.instructions
         self.continues = steering.continues
         self.waiting: dict[str, WaitingCall] = dict(steering.waiting)
         self.metadata: dict[str, Any] = dict(steering.metadata)
-        self.offered: list[ToolSpec] | None = offered_again(self.agent, steering.offer, steering.offered)
+        self.offered: list[ToolSpec] | None = restore_tools(self.agent, steering.offer, steering.offered)
         self.stored_offer = steering.offered
         self.offer = steering.offer
         self.said_from = len(state.messages) if steering.said_from is None else steering.said_from
@@ -341,15 +315,61 @@ class Run(Conversation):
 
     @property
     def recovering(self) -> bool:
-        """Whether it goes on with what a process that died has left."""
-        return self.journal is not None and self.journal.recovered
+        """Whether the next step continues what a process that died has left."""
+        return self.journal.recovered
+
+    # Its conversation.
+
+    def first_input(self) -> int:
+        """Return the index of the first message that is input of this run, not instructions or earlier conversation."""
+        if self.history:
+            return self.history
+        first = self.messages[0] if self.messages else None
+        return int(first is not None and bool(self.instructions) and first == system_message(self.instructions))
+
+    def restate(self, content: str) -> None:
+        """Replace what the agent said last by what hooks have made of it."""
+        self.last_content = content
+        for at in range(len(self.messages) - 1, self.said_from - 1, -1):
+            message = self.messages[at]
+            if message.role == "assistant":
+                self.messages[at] = msgspec.structs.replace(message, content=content)
+                return
+        self.messages.append(Message(role="assistant", content=content))
+
+    def withhold(self, denial: Denial) -> None:
+        """Hide what the agent said last, because a hook denied it."""
+        self.restate(f"Withheld by hook {denial.hook_id!r}: {denial.reason}")
+        self.last_content = ""
+
+    def undecided(self) -> list[PendingTool]:
+        """Return the calls that still wait for a person."""
+        return [pending for pending in self.pending if pending.tool_call_id not in self.decisions]
+
+    def conversation(self) -> list[Message]:
+        """Return all messages, with the results known so far of a step that waits for a person."""
+        known = [self.outcomes[call.tool_call_id] for call in self.open_calls if call.tool_call_id in self.outcomes]
+        return [*self.messages, *(tool_message(outcome) for outcome in known)]
+
+    def close_step(self, unanswered: str) -> None:
+        """Append the results of the open calls, one message each, in the model's order.
+
+        Args:
+            unanswered: What the model is told of a call that has no result.
+        """
+        for call in self.open_calls:
+            outcome = self.outcomes.get(call.tool_call_id)
+            content = outcome.content if outcome is not None else unanswered
+            self.messages.append(Message(role="tool", content=content, tool_call_id=call.tool_call_id))
+        self.open_calls, self.outcomes, self.pending, self.decisions, self.waiting = [], {}, [], {}, {}
+        self.waiting_since_unix_nano = None
 
     # What the model may call.
 
     def equip(self, agent: Agent) -> None:
-        """Go on with an agent that has the tools of its sources."""
+        """Replace the agent by one that has the tools of its sources."""
         self.agent = agent
-        self.offered = offered_again(agent, self.offer, self.stored_offer)
+        self.offered = restore_tools(agent, self.offer, self.stored_offer)
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -357,18 +377,18 @@ class Run(Conversation):
         return self.agent.specs if self.offered is None else self.offered
 
     def find(self, calling: ToolRequest | ToolCall) -> Tool | Agent | None:
-        """The tool or sub-agent that is to be called, if the model was offered it."""
-        return self.agent.find(calling) if self.offered is None else found_offered(self.agent, self.offered, calling)
+        """Return the tool or sub-agent that a call names, if the model was offered it."""
+        return self.agent.find(calling) if self.offered is None else find_offered(self.agent, self.offered, calling)
 
     # Phases, for the run of a session.
 
     async def move(self, phase: Phase) -> None:
-        """Go on to a phase."""
+        """Move a session to a phase."""
         if self.phases is not None:
             await self.phases.move(phase)
 
     async def awaiting_model(self) -> None:
-        """Go on to the model, from wherever the last step ended."""
+        """Move a session to its model call, from wherever the last step ended."""
         if self.phases is not None:
             if self.phases.phase is Phase.AWAITING_TOOL_APPROVAL:
                 await self.phases.move(Phase.TOOL_DENIED)
@@ -377,30 +397,17 @@ class Run(Conversation):
             await self.phases.move(Phase.AWAITING_LLM_RESPONSE)
 
     async def executing(self, step: Step) -> None:
-        """The first call of a step is run, or answered or denied."""
+        """Move a session to its tools, at the first call of a step."""
         if not step.ran:
             step.ran = True
             await self.move(Phase.EXECUTING_TOOL)
 
-    # Telling the hooks. Callers ask `hooked` first, so that an event is built only if somebody wants it.
+    # Events, cancellation.
 
     def hooked(self, event: type[Event]) -> bool:
-        """Whether anybody wants this event."""
+        """Whether any hook wants this event."""
         # The gate as `has_hooks` reads it; a run asks for each event.
-        return self.journal is not None or self.operation_id in self.dispatcher._gates[event]
-
-    def tell(self, event: Event) -> None:
-        """Dispatch an event."""
-        if self.journal is not None:
-            self.journal.note(event)
-        self.dispatcher.dispatch(event)
-
-    async def ask_observers(self, event: BeforeToolCall) -> ToolResult | None:
-        """Dispatch the event that may be answered."""
-        if self.journal is not None:
-            self.journal.begin(event)
-            self.journal.note(event)
-        return await self.dispatcher.dispatch_before_tool_call(event)
+        return self.journal.durable or self.operation_id in self.dispatcher._gates[event]
 
     async def take_turn(self) -> None:
         """Let other tasks run even if model and tools never wait, and take note of an interrupt or a cancellation.
@@ -415,7 +422,7 @@ class Run(Conversation):
             raise asyncio.CancelledError
 
     def nobody_cancelled(self) -> bool:
-        """Inside of `except CancelledError`, in this task or in that of a parallel call: whether it is the tool's own.
+        """Whether the cancellation that a tool raised, in this task or in that of a parallel call, is its own.
 
         Only asyncio lets code cancel itself, or raise it by awaiting a future that somebody else cancelled.
         """
@@ -431,9 +438,32 @@ class Run(Conversation):
         """Whether somebody has stopped this run, or one that called it."""
         return self.stopped or self.scope.cancel_called or (self.parent is not None and self.parent.interrupted)
 
+    @property
+    def watch(self) -> Interruptible:
+        """Says in `halted` whether nothing further may start. Not kept, as a run must die without the collector."""
+        return _PolledRun(self) if self.polls else self
+
+    def halt(self) -> None:
+        """Let nothing further start, of this run and of those that it has called."""
+        self.halted = True
+        for child in self.children:
+            child.halt()
+
+    def join_parent(self) -> None:
+        """Be halted from now on when the run that called this one is."""
+        if self.parent is not None:
+            self.parent.children = [*self.parent.children, self]
+            self.halted = self.halted or self.parent.halted
+
+    def leave_parent(self) -> None:
+        """Undo `join_parent`, once the run has ended."""
+        if self.parent is not None:
+            self.parent.children = [child for child in self.parent.children if child is not self]
+
     def interrupt(self) -> None:
         """Cancel the segment's scope, from whatever thread, without waiting for that."""
         self.stopped = True
+        self.halt()
         if threading.get_ident() == self.thread:
             self.cancel()
         elif self.task is not None:
@@ -451,19 +481,19 @@ class Run(Conversation):
     # Counting.
 
     def active_ms(self) -> float:
-        """How long the operation has been running, pauses not counted."""
+        """Return the milliseconds that the operation has been running, without its pauses."""
         ended = self.ended or perf_counter_ns()
         return self.earlier_ms + (ended - self.started) / 1e6
 
-    def count_call(self, call: ToolCall) -> None:
-        """Take a tool call that will now happen into the totals."""
-        self.call_indices[f"{call.toolset}/{call.tool_name}"] = call.call_index
-        self.tool_calls += 1
+    def reserve_index(self, call: ToolCall) -> None:
+        """Reserve the index of a call, so that no other call of its tool gets it.
 
-    def reserve(self, call: ToolCall) -> None:
-        """See to it that no other call of the tool gets the index of this one."""
+        With a durable store the call keeps its index also if this process dies before the call has begun.
+        """
         path = f"{call.toolset}/{call.tool_name}"
         self.call_indices[path] = max(call.call_index, self.call_indices.get(path, 0))
+        if self.journal.durable:
+            self.waiting.setdefault(call.tool_call_id, WaitingCall(call_index=call.call_index))
 
     def begin_model_call(self, step: Step) -> None:
         """Count a model call, also if it will fail; one that failed and is tried again in the same step counts once."""
@@ -472,7 +502,7 @@ class Run(Conversation):
             self.llm_calls += 1
 
     def count(self, step: Step, response: ModelResponse) -> None:
-        """Take a model's answer into the step and the totals."""
+        """Count a model's answer in the step and the totals."""
         usage = response.usage
         self.usage = Usage(
             input_tokens=self.usage.input_tokens + usage.input_tokens,
@@ -488,7 +518,7 @@ class Run(Conversation):
     # Ending.
 
     def result(self, reason: CompletionReason, error: BaseException | None) -> OperationResult:
-        """What the caller of the run gets."""
+        """Return the result for the caller of the run."""
         return OperationResult(
             operation_id=self.operation_id,
             reason=reason,
@@ -503,6 +533,19 @@ class Run(Conversation):
         )
 
 
+class _PolledRun:
+    """A run whose scope, or that of a run which called it, somebody else may cancel."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def halted(self) -> bool:
+        return self._run.interrupted
+
+
 live: dict[str, Run | None] = {}
 """By operation id; `None` while one is being set up."""
 
@@ -512,23 +555,23 @@ DETAIL_CHARACTERS = 8_000
 
 
 def before_step(run: Run) -> Step:
-    """Start a step."""
+    """Begin a step and emit its first event."""
     step = Step(run.steps)
     run.step_index = step.index
     run.steps += 1
-    if run.journal is not None:
-        run.journal.step = step
+    run.step = step
     if run.hooked(BeforeStep):
-        run.tell(BeforeStep(**run.ids, step_index=step.index))
+        run.emit(BeforeStep(**run.ids, step_index=step.index))
     return step
 
 
 def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
-    """End a step, whatever happened in it."""
+    """End a step, whatever happened in it, and emit its second event."""
+    run.step = None
     if not run.hooked(AfterStep):
         return
     now = perf_counter_ns()
-    run.tell(
+    run.emit(
         AfterStep(
             **run.ids,
             step_index=step.index,
@@ -548,12 +591,10 @@ def after_step(run: Run, step: Step, *, should_continue: bool) -> None:
             total_tool_calls=run.tool_calls,
         )
     )
-    if run.journal is not None:
-        run.journal.step = None
 
 
-def endings(run: Run, reason: CompletionReason, error: BaseException | None) -> list[Event]:
-    """What is told at the end of a segment, as far as anybody wants it: `onComplete`, then `onError` if it failed."""
+def end_events(run: Run, reason: CompletionReason, error: BaseException | None) -> list[Event]:
+    """Return the last events of a segment that any hook wants: `onComplete`, then `onError` if it failed."""
     events: list[Event] = []
     failed = reason == "error" and error is not None
     if run.hooked(OnComplete):
@@ -585,12 +626,8 @@ def endings(run: Run, reason: CompletionReason, error: BaseException | None) -> 
     return events
 
 
-if TYPE_CHECKING:
-    pass
-
-
 def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:
-    """See to it that the hooks of a run which are data are kept with it, those of earlier segments too.
+    """Keep the hooks of a run that are data, such as webhooks, with its state; those of earlier segments too.
 
     On a store that keeps what happened their deliveries are made with each write; else the run makes them.
 
@@ -605,16 +642,16 @@ def attach_travelling_hooks(run: Run, hooks: Sequence[AnyHook]) -> None:
     given = [data for entry in hooks if isinstance(entry, Hook) and (data := entry.data()) is not None]
     kept = [data for data in run.data if data not in given]
     run.data = [*kept, *given]
-    every = [*hooks, *(_restored(data) for data in kept)]
-    if run.journal is not None:
-        run.hooks = local(every, lambda: run.dispatcher.delivery)
+    every = [*hooks, *(_restore_hook(data) for data in kept)]
+    if run.journal.durable:
+        run.hooks = hooks_of_this_process(every, lambda: run.dispatcher.delivery)
         return
     if any(data.webhook.fallback == "none" for data in run.data):
         run.critical = RequiredDeliveries()
-    run.hooks = carried(every, run.dispatcher.delivery, run.critical)
+    run.hooks = with_delivering_observers(every, run.dispatcher.delivery, run.critical)
 
 
-def _restored(data: HookData) -> Hook:
+def _restore_hook(data: HookData) -> Hook:
     hook = Hook(id=data.id, type=data.type, tool=data.tool, webhook=data.webhook, tenant_id=data.tenant_id)
     check_hook(hook, f"Hook {data.id!r} of the stored operation")
     return hook

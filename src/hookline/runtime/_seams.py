@@ -13,89 +13,85 @@ from hookline.calls import Ask, Call, StepCall
 from hookline.execution import Observer, refuse_return
 from hookline.hooks import AnyHook
 from hookline.instrumentation import Instrumentation, SegmentInfo
-from hookline.interceptors import CompiledInterceptor, Terminal, Traversal
+from hookline.interceptors import CompiledInterceptor, Interruptible, Terminal, Traversal
 from hookline.runtime._run import Run
 
 __all__ = [
     "RunControl",
     "begin_instrumentation",
     "end_instrumentation",
-    "failed_step",
-    "instrumented",
-    "instrumented_step",
+    "instrument",
+    "instrument_step",
     "run_through_chain",
+    "tell_failed_step",
 ]
 
 
 async def run_through_chain(run: Run, call: Call, terminal: Terminal, control: RunControl | None = None) -> Traversal:
-    """Lead a call of a run through its interceptors; callers ask `run.intercepted` first."""
+    """Run a call through the interceptors of a run; callers ask `run.intercepted` first."""
     assert run.chain is not None
-    passage = await run.chain._lead(call, terminal, control or RunControl(run))
-    if passage.denied is not None:
-        cause = passage.refusal.__cause__ if passage.refusal is not None else None
+    traversal = await run.chain._traverse(call, terminal, control or RunControl(run, run.watch))
+    if run.begun:
+        _tell_bundles(run, traversal)
+    return traversal
+
+
+def _tell_bundles(run: Run, traversal: Traversal) -> None:
+    """Tell the bundles that instrument a run about a call that was denied or answered."""
+    if traversal.denied is not None:
+        cause = traversal.refusal.__cause__ if traversal.refusal is not None else None
         for hooks, _ in run.begun:
-            hooks.refused(passage.call, passage.denied, cause=cause, ran=passage.reached, stop=passage.stop)
-    elif passage.answered_by is not None and not passage.reached:
+            hooks.refused(traversal.call, traversal.denied, cause=cause, ran=traversal.reached, stop=traversal.stop)
+    elif traversal.answered_by is not None and not traversal.reached:
         for hooks, _ in run.begun:
-            hooks.answered(passage.call, passage.answered_by)
-    return passage
+            hooks.answered(traversal.call, traversal.answered_by)
 
 
-class RunControl:
-    """The run's side of a chain.
+class RunControl(msgspec.Struct, eq=False):
+    """The `RunPolicy` of one call of a run.
 
-    Args:
+    Attributes:
         run: The run.
-        pinned: Whether the call was on its way before: it waited for a person, so nothing rewrites it.
-        approved: Whether a person has let it through, so that no `Ask` is asked again.
-        asked_by: Who had the person asked before hooks further inside were heard; see `WaitingCall`.
-        asks: Whether a person must be asked about the final call, although no hook said so.
-        at_end: Whether the call comes after the run, so that an interrupt of the run is none of its business.
+        watch: The run, which says whether it was interrupted; `NEVER_INTERRUPTED` for a call that comes after it.
+        pinned: Whether nothing may rewrite the call: it began before, and waited for a person.
+        decided: Whether a person has approved the call.
+        approved: Whether the approval holds, so that no `Ask` is asked again.
+        asked_by: The hook that had the person asked before hooks further inside judged the call; see `WaitingCall`.
+        ask: Whether a person must be asked about the final call although no hook said so; see `RunPolicy`.
+        suspended: Whether the call goes on in another segment, so that no `after` runs yet.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        *,
-        pinned: bool = False,
-        approved: bool = False,
-        asked_by: tuple[str, int] | None = None,
-        asks: Callable[[Any], Awaitable[Ask | None]] | None = None,
-        at_end: bool = False,
-    ) -> None:
-        self.run = run
-        self.pinned = pinned
-        self.decided = approved
-        self.approved = approved
-        self._changed_by: str | None = None
-        self.asked_by = asked_by
-        self.sender = run.dispatcher
-        self.resumed = pinned and not approved
-        """Whether the call has begun in an earlier segment."""
-        self.suspended = False
-        """Whether the call goes on in another segment: no `after` runs yet."""
-        self._asks = asks
-        self._at_end = at_end
+    run: Run
+    watch: Interruptible
+    pinned: bool = False
+    decided: bool = False
+    approved: bool = False
+    asked_by: tuple[str, int] | None = None
+    ask: Callable[[Any], Awaitable[Ask | None] | None] | None = None
+    suspended: bool = False
 
     @property
-    def interrupted(self) -> bool:
-        """Whether no further hook may start."""
-        return not self._at_end and self.run.interrupted
+    def resumed(self) -> bool:
+        """Whether the call began in an earlier segment."""
+        return self.pinned and not self.decided
+
+    @property
+    def sender(self) -> object:
+        """The dispatcher of the run, which sends the records."""
+        return self.run.dispatcher
 
     async def stop(self) -> None:
         """Raise the cancellation of a run that was interrupted."""
         self.run.cancel()
         await anyio.lowlevel.checkpoint()
 
-    async def asks(self, call: Any) -> Ask | None:
-        """Whether a person must be asked about the final call."""
-        if self._changed_by is not None:
-            return Ask(f"Hook {self._changed_by!r} has changed the arguments that were approved. May the call run so?")
-        return None if self._asks is None else await self._asks(call)
-
     def change(self, hook_id: str) -> None:
         """Note that a control has changed a call which a person has approved, so that the person is asked again."""
-        self.approved, self._changed_by = False, hook_id
+
+        async def ask_again(call: object) -> Ask:
+            return Ask(f"Hook {hook_id!r} has changed the arguments that were approved. May the call run so?")
+
+        self.approved, self.ask = False, ask_again
 
     def background(self, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
         """Queue a hook that is not waited for in the lane of its bundle."""
@@ -142,7 +138,7 @@ def begin_instrumentation(run: Run, bundles: Sequence[Instrumentation]) -> Seque
     Returns:
         The hooks of the run without those that want to hear nothing of this segment.
     """
-    segment = segment_of(run)
+    segment = describe_segment(run)
     silent: list[Instrumentation] = []
     for hooks in bundles:
         begun, wanted = hooks.begin(segment)
@@ -168,24 +164,24 @@ def begin_instrumentation(run: Run, bundles: Sequence[Instrumentation]) -> Seque
 
 
 def end_instrumentation(run: Run) -> None:
-    """The segment is over, whatever it came to."""
+    """Let the bundles end a segment."""
     for hooks, begun in reversed(run.begun):
         hooks.end(begun)
 
 
-def instrumented(run: Run, call: Call, work: Awaitable[R]) -> Awaitable[R]:
-    """The run's own work for a call, with the bundles around it."""
+def instrument(run: Run, call: Call, work: Awaitable[R]) -> Awaitable[R]:
+    """Return the work for a call with the instrumentation around it."""
     bundles = run.enclosing[call.__class__]
     return _by_one(bundles[0], call, work) if len(bundles) == 1 else _by_each(bundles, call, work)
 
 
-def instrumented_step(run: Run, step_index: int, work: Awaitable[R]) -> Awaitable[R]:
-    """What a step comes to, with the bundles around it."""
-    return instrumented(run, StepCall(step_index=step_index, **run.call_ids), work)
+def instrument_step(run: Run, step_index: int, work: Awaitable[R]) -> Awaitable[R]:
+    """Return the work of a step with the instrumentation around it."""
+    return instrument(run, StepCall(step_index=step_index, **run.call_ids), work)
 
 
-def failed_step(run: Run, step_index: int, error: BaseException) -> None:
-    """Let the bundles know what ended a step, where they could not stand around it: another framework has made it."""
+def tell_failed_step(run: Run, step_index: int, error: BaseException) -> None:
+    """Tell the instrumentation what ended a step of another framework, which it could not stand around."""
     call = StepCall(step_index=step_index, **run.call_ids)
     for hooks in run.enclosing.get(StepCall, ()):
         hooks.leave(hooks.enter(call), None, error)
@@ -216,14 +212,14 @@ async def _by_each(bundles: Sequence[Instrumentation], call: Call, work: Awaitab
     return result
 
 
-def segment_of(run: Run) -> SegmentInfo:
-    """What is known of a segment when it begins."""
+def describe_segment(run: Run) -> SegmentInfo:
+    """Return what the instrumentation may know of a segment when it begins."""
     resumed = run.version is not None and (bool(run.pending) or run.recovering)
     return SegmentInfo(
         **run.ids,
         conversation_id=run.conversation_id,
-        model=told(run.agent.model, "name"),
-        provider=told(run.agent.model, "provider"),
+        model=read_text(run.agent.model, "name"),
+        provider=read_text(run.agent.model, "provider"),
         resumed=resumed,
         traceparents=run.traceparents,
         waiting_since_unix_nano=run.waiting_since_unix_nano,
@@ -238,8 +234,8 @@ def segment_of(run: Run) -> SegmentInfo:
     )
 
 
-def told(model: object, name: str) -> str:
-    """What a model says of itself; whether it can is no business of a run."""
+def read_text(model: object, name: str) -> str:
+    """Return an attribute of a model as text; empty if the model cannot say."""
     try:
         return str(getattr(model, name, ""))
     except Exception:

@@ -11,15 +11,23 @@ from typing import Self
 
 import anyio
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline.calls import MemoryCall, MemoryResult, Message, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError, OperationFinishedError, OperationNotFoundError
 from hookline.hooks import AnyHook, Hooks, hook_batch
+from hookline.interceptors import NEVER_INTERRUPTED
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent
 from hookline.runtime._exec import exec_child, waiting_state
-from hookline.runtime._inputs import check_ids, checked_decisions, checked_id, conversation, system_message
+from hookline.runtime._inputs import (
+    RunOptions,
+    check_decisions,
+    check_ids,
+    check_operation_id,
+    opening_messages,
+    system_message,
+)
 from hookline.runtime._lifecycle import exec_run
 from hookline.runtime._missing_hooks import check_hooks
 from hookline.runtime._models import OnToken, Release
@@ -36,7 +44,7 @@ from hookline.runtime._state import (
     SessionMemory,
     default_store,
 )
-from hookline.runtime._tools import opened
+from hookline.runtime._tools import open_sources
 
 __all__ = ["AgentSession"]
 
@@ -82,7 +90,7 @@ class AgentSession:
         drain_timeout: float = 5.0,
     ) -> None:
         if not isinstance(agent, Agent):
-            raise HookUsageError(f"AgentSession runs an Agent; got {agent!r}.")
+            raise HookUsageError(f"AgentSession runs an Agent; got {quote(agent)}.")
         check_ids(user_id=user_id, tenant_id=tenant_id)
         self.agent = agent
         self._equipped = agent
@@ -117,12 +125,12 @@ class AgentSession:
 
     @property
     def phase(self) -> Phase:
-        """Where the agent is in its life."""
+        """The phase that the agent is in."""
         return self._phases.phase
 
     @property
     def specs(self) -> list[ToolSpec]:
-        """What the model may call: tools and sub-agents; inside of `async with` those of the agent's sources too."""
+        """The tools and sub-agents that the model may call; inside of `async with` those of the agent's sources too."""
         return self._equipped.specs
 
     async def __aenter__(self) -> Self:
@@ -135,9 +143,9 @@ class AgentSession:
                 await self._phases.move(Phase.BOOTSTRAPPING)
                 self._stack = contextlib.AsyncExitStack()
                 self._dispatcher = self._shared_dispatcher or await self._stack.enter_async_context(HookDispatcher())
-                self.history = messages_of(await self._memory.load(self.id) or self.history)
+                self.history = check_messages(await self._memory.load(self.id) or self.history)
                 if self.agent.sources:
-                    tools = await self._stack.enter_async_context(opened(self.agent.sources))
+                    tools = await self._stack.enter_async_context(open_sources(self.agent.sources))
                     self._equipped = self.agent.equipped(tools)
                 await self._phases.move(Phase.IDLE)
             except BaseException as error:
@@ -165,7 +173,7 @@ class AgentSession:
         return swallowed
 
     async def _shut_down(self, *, shield: bool) -> None:
-        """The last two moves, whatever becomes of their hooks."""
+        """Make the last two moves of the session, whatever becomes of their hooks."""
         with self._phases.hooked([self.hooks]):
             limit = SHUTDOWN_SECONDS if shield else math.inf
             try:
@@ -184,7 +192,7 @@ class AgentSession:
         on_token: OnToken | None = None,
         release: Release = "checked",
     ) -> OperationResult:
-        """Work on a task, going on with the conversation so far.
+        """Work on a task, and continue the conversation so far.
 
         Args:
             prompt: What the user says.
@@ -201,7 +209,7 @@ class AgentSession:
             OperationExistsError: If the operation id is taken.
         """
         own = hook_batch(hooks)
-        new = conversation(self.agent, prompt)
+        new = opening_messages(self.agent, prompt)
         self._check_idle()
         if self.pending is not None:
             raise HookUsageError(
@@ -211,7 +219,7 @@ class AgentSession:
         system = [system_message(self.agent.instructions)] if self.agent.instructions else []
         given = [message for message in new if message not in system]
         state = OperationState(
-            operation_id=checked_id(operation_id),
+            operation_id=check_operation_id(operation_id),
             agent_id=self.agent.id,
             user_id=self._user_id,
             tenant_id=self._tenant_id,
@@ -221,7 +229,8 @@ class AgentSession:
         )
         with self._claimed():
             history = len(system) + len(self.history)
-            return await self._task(state, (), own, Phase.PROCESSING_USER_INPUT, history, on_token, release)
+            options = self._options(own, on_token, release)
+            return await self._task(state, options, own, Phase.PROCESSING_USER_INPUT, history=history)
 
     async def resume(
         self,
@@ -232,7 +241,7 @@ class AgentSession:
         release: Release = "checked",
         allow_missing_hooks: bool = False,
     ) -> OperationResult:
-        """Go on with the task that waits for a person. The hooks that the task was given so far are there again.
+        """Continue the task that waits for a person, with the hooks that it was given so far.
 
         Args:
             decisions: What a person decided, as for `resume_agent`.
@@ -260,10 +269,10 @@ class AgentSession:
             except (OperationFinishedError, OperationNotFoundError):
                 self._wait_for(None)  # somebody else has seen to it
                 raise
-            checked = checked_decisions(state, decisions)
-            every = [*self._given, self.hooks, *own]
-            await check_hooks(self.agent, state, every, self._store, allow_missing=allow_missing_hooks)
-            return await self._task(state, checked, own, Phase.AWAITING_TOOL_APPROVAL, 0, on_token, release)
+            checked = check_decisions(state, decisions)
+            options = self._options(own, on_token, release)
+            await check_hooks(self.agent, state, options.hooks, self._store, allow_missing=allow_missing_hooks)
+            return await self._task(state, options, own, Phase.AWAITING_TOOL_APPROVAL, checked)
 
     def interrupt(self) -> bool:
         """Stop the task that is running; it returns with reason `"interrupted"`.
@@ -279,7 +288,7 @@ class AgentSession:
 
     @contextlib.contextmanager
     def _claimed(self) -> Iterator[None]:
-        """One task at a time, from its first moment on."""
+        """Claim the session for one task, from its first moment on."""
         over = self._task_over = anyio.Event()
         try:
             yield
@@ -287,32 +296,45 @@ class AgentSession:
             self._task_over = None
             over.set()
 
+    def _options(self, hooks: Sequence[AnyHook], on_token: OnToken | None, release: Release) -> RunOptions:
+        """Return the options of a task's run.
+
+        Args:
+            hooks: The hooks of the task, which run after those of the agent and of the session.
+            on_token: What the caller gave.
+            release: What the caller gave.
+        """
+        return RunOptions(
+            hooks=[*self._given, self.hooks, *hooks],
+            store=self._store,
+            dispatcher=self._dispatcher,
+            drain_timeout=self._drain_timeout,
+            on_token=on_token,
+            release=release,
+        )
+
     async def _task(
         self,
         state: OperationState,
-        decisions: Sequence[Decision],
+        options: RunOptions,
         hooks: Sequence[AnyHook],
         phase: Phase,
-        history: int,
-        on_token: OnToken | None,
-        release: Release,
+        decisions: Sequence[Decision] = (),
+        *,
+        history: int = 0,
     ) -> OperationResult:
-        """One segment of one task, from idle to idle."""
+        """Run one segment of one task, from idle to idle."""
         assert self._dispatcher is not None
         run = self._run = Run(
             self._equipped,
             state,
+            options,
+            self._dispatcher,
             version=state.version if decisions else None,
-            hooks=[*self._given, self.hooks, *hooks],
-            dispatcher=self._dispatcher,
-            store=self._store,
-            drain_timeout=self._drain_timeout,
             exec_child=exec_child,
             phases=self._phases,
             history=history,
             remember=self._remember,
-            on_token=on_token,
-            release=release,
         )
         if self._leaving:
             run.interrupt()
@@ -341,7 +363,7 @@ class AgentSession:
         said = said[1:] if said[:1] == [system_message(run.instructions)] else said
 
         async def write(call: MemoryCall) -> MemoryResult:
-            await self._memory.save(call.key, messages_of(call.value))
+            await self._memory.save(call.key, check_messages(call.value))
             return MemoryResult()
 
         call = MemoryCall(key=self.id, value=said, **run.call_ids)
@@ -349,11 +371,11 @@ class AgentSession:
         if MemoryCall not in run.intercepted:
             await write(call)
         else:
-            passage = await run_through_chain(run, call, write, RunControl(run, at_end=True))
-            if passage.denied is not None or not passage.result.stored:
+            traversal = await run_through_chain(run, call, write, RunControl(run, NEVER_INTERRUPTED))
+            if traversal.denied is not None or not traversal.result.stored:
                 return
-            kept = passage.call
-        self.history = messages_of(kept.value)
+            kept = traversal.call
+        self.history = check_messages(kept.value)
         whole = run.refused_from is None and kept.value == call.value
         self._last_input_tokens = run.last_input_tokens if whole else 0  # what is counted then is the text
 
@@ -371,12 +393,12 @@ class AgentSession:
             )
 
 
-def messages_of(value: object) -> list[Message]:
-    """A conversation that was kept, or is to be kept.
+def check_messages(value: object) -> list[Message]:
+    """Return a conversation as a list, if it is one.
 
     Raises:
         HookUsageError: If it is no list of messages.
     """
     if not isinstance(value, Sequence) or not all(isinstance(message, Message) for message in value):
-        raise HookUsageError(f"The history of a session is a list of Messages; got {shown(value)}.")
+        raise HookUsageError(f"The history of a session is a list of Messages; got {quote(value)}.")
     return list(value)

@@ -1,7 +1,7 @@
 """The state of an operation as one serialisable struct, where it is kept, and what a person decides about it."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -64,7 +64,7 @@ Decision = Approve | Reject
 
 
 class WaitingCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is kept of a call that hooks have seen and that waits for a person.
+    """A call that hooks have seen and that waits for a person, as it is stored.
 
     Attributes:
         call_index: Its index, which nobody else gets.
@@ -91,7 +91,7 @@ class OfferedTool(ToolSpec, frozen=True, kw_only=True):
 
 
 class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What hooks have made of an operation.
+    """The changes that hooks made to an operation, as they are stored.
 
     Attributes:
         instructions: The system message, where hooks have changed it.
@@ -115,7 +115,7 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class InterceptorKey(NamedTuple):
-    """What an interceptor is known by in a stored operation.
+    """The identity of an interceptor in a stored operation.
 
     Attributes:
         id: Its id, which need not be unique.
@@ -129,7 +129,7 @@ class InterceptorKey(NamedTuple):
 
 
 class BegunCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A tool or a sub-agent of which hooks were told that it begins.
+    """A call of a tool or sub-agent that has begun, as it is stored.
 
     Attributes:
         call: The call as it runs; of a sub-agent with its id as `tool_name`.
@@ -145,7 +145,7 @@ class BegunCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OpenStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A step that has been told of and has not ended.
+    """A step that has begun and not ended, as it is stored.
 
     Attributes:
         index: The step.
@@ -163,7 +163,7 @@ class OpenStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All that is known of an operation between two steps: JSON and back, so that another process can resume it.
+    """The state of an operation between two steps; it goes through JSON, so that another process can resume it.
 
     Attributes:
         operation_id: The run.
@@ -240,7 +240,7 @@ class OperationState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OperationStore(Protocol):
-    """Where the states of operations are kept. Implementations must make `save` atomic."""
+    """A store for the states of operations. Implementations must make `save` atomic."""
 
     async def load(self, operation_id: str) -> OperationState | None:
         """The last state that was saved, or `None`."""
@@ -277,14 +277,14 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DurableStore(abc.ABC):
-    """An `OperationStore` that keeps what happened too, so that an operation outlives its process.
+    """An `OperationStore` that also keeps events and calls under way, so that an operation outlives its process.
 
     A run on such a store writes its state before and after every tool, with the events since the last write, in one
     transaction; deliveries to the hooks of the state are made in the same transaction.
     """
 
     def check_open(self) -> None:  # noqa: B027 - most have nothing to open
-        """Refuse to be used as it is now; most stores always can be.
+        """Raise if the store cannot be used now; most stores always can be.
 
         Raises:
             HookUsageError: If it is not open, or not here.
@@ -323,11 +323,32 @@ class DurableStore(abc.ABC):
 
     @abc.abstractmethod
     async def release(self, operation_id: str) -> None:
-        """Let go of a running operation that this process will not go on with, so that another one may."""
+        """Release a running operation that this process will not continue, so that another one may."""
 
     @abc.abstractmethod
     async def children(self, operation_id: str) -> list[OperationState]:
-        """The operations that it called as sub-agents and that have not ended."""
+        """Return the operations that this one called as sub-agents and that have not ended."""
+
+
+class LiveState:
+    """The state of a run of this process, which is put together when somebody asks for it.
+
+    A run saves its state at every step, and hardly anybody reads it: to copy the conversation each time would make a
+    run quadratic in its steps.
+
+    Attributes:
+        version: Of the state.
+    """
+
+    __slots__ = ("_make", "version")
+
+    def __init__(self, make: Callable[[int], OperationState], version: int) -> None:
+        self._make = make
+        self.version = version
+
+    def read(self) -> OperationState:
+        """Return the state of the run as it is now."""
+        return self._make(self.version)
 
 
 class InMemoryStore:
@@ -340,13 +361,46 @@ class InMemoryStore:
     """
 
     def __init__(self, *, remember: int = 1000) -> None:
-        self._states: dict[str, OperationState] = {}
+        self._states: dict[str, OperationState | LiveState] = {}
         self._finished: dict[str, OperationState] = {}
         self._remember = remember
 
     async def load(self, operation_id: str) -> OperationState | None:
-        """The last state that was saved; of a finished operation only its identity, status and version."""
-        return self._states.get(operation_id) or self._finished.get(operation_id)
+        """Return the state of an operation: while it runs in this process, as it is now.
+
+        Of a finished operation there is only its identity, status and version.
+        """
+        found = self._states.get(operation_id)
+        if found is None:
+            return self._finished.get(operation_id)
+        return found.read() if isinstance(found, LiveState) else found
+
+    def _keep_live(
+        self, operation_id: str, make: Callable[[int], OperationState], *, expected_version: int | None
+    ) -> int:
+        """Keep a run of this process as its own state, instead of a copy of it.
+
+        Args:
+            operation_id: The run.
+            make: Makes the state, of the given version.
+            expected_version: As of `save`.
+
+        Returns:
+            The new version.
+
+        Raises:
+            StaleStateError: If the stored version is another one; nothing has changed.
+        """
+        found = self._states.get(operation_id)
+        version = found.version if found else None
+        if version != expected_version:
+            raise StaleStateError(operation_id, expected_version, version)
+        if isinstance(found, LiveState):
+            found.version += 1
+            return found.version
+        self._finished.pop(operation_id, None)
+        found = self._states[operation_id] = LiveState(make, (expected_version or 0) + 1)
+        return found.version
 
     async def save(self, state: OperationState, *, expected_version: int | None) -> None:
         """Write a state if the stored one is of the expected version; a new one may replace a finished one.
@@ -375,12 +429,12 @@ _default = InMemoryStore()
 
 
 def default_store() -> InMemoryStore:
-    """The store of this process, used where none is given."""
+    """Return the store of this process, which is used where none is given."""
     return _default
 
 
 class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
         operation_id: The run, to resume it with.
@@ -407,7 +461,7 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     denied: Denial | None = None
 
     def raise_for_error(self) -> "OperationResult":
-        """Raise what a failed run raised; every other end is returned as it is.
+        """Raise what a failed run raised, or return the result of any other run.
 
         Returns:
             The result itself, for `(await exec_agent(...)).raise_for_error().output`.
@@ -422,7 +476,7 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step:
-    """One turn of the loop, while it lasts."""
+    """One step of a run, while it lasts."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -434,6 +488,8 @@ class Step:
         self.outcomes: dict[str, ToolOutcome] = {}
         self.asked: dict[str, PendingTool] = {}
         """Calls about which a person must decide, by tool call id."""
+        self.entered = False
+        """Whether the hooks of its `StepCall`, if there are any, have let it begin."""
         self.ran = False
         """Whether any of its calls was run, answered or denied."""
         self.cost_usd = 0.0
@@ -441,17 +497,17 @@ class Step:
         """Whether a model was asked, and has not answered yet: another attempt is the same call."""
 
     def results(self) -> list[ToolOutcome]:
-        """What the model was told, in the order in which it asked."""
+        """Return the outcomes that the model is told, in the order in which it asked."""
         return [self.outcomes[call.tool_call_id] for call in self.calling if call.tool_call_id in self.outcomes]
 
 
 def tool_message(outcome: ToolOutcome) -> Message:
-    """The message that tells a model what a tool call came to."""
+    """Return the message that tells a model the outcome of a tool call."""
     return Message(role="tool", content=outcome.content, tool_call_id=outcome.tool_call_id)
 
 
 class SessionMemory(Protocol):
-    """Where the conversation of a session is kept from one task to the next, and from one process to the next."""
+    """A store for the conversations of sessions, from one task and process to the next."""
 
     async def load(self, key: str) -> Sequence[Message] | None:
         """The conversation that was saved last under a session's id, or `None`."""

@@ -1,9 +1,10 @@
-"""Calls of sub-agents: each a full operation of its own, told with its pair of events on the parent."""
+"""Call sub-agents: each is an operation of its own, between a pair of events on its parent."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
+
+import msgspec
 
 from hookline.calls import AgentResult, SubAgentCall, ToolRequest
 from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError, message_of
@@ -13,135 +14,181 @@ from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._inputs import new_operation_id
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run
-from hookline.runtime._seams import RunControl, instrumented, run_through_chain
+from hookline.runtime._seams import RunControl, instrument, run_through_chain
 from hookline.runtime._state import OperationResult, Step
-from hookline.runtime._tool_calls import Job, parsed_args
+from hookline.runtime._tool_calls import parse_args
 
-__all__ = ["answer_of", "failed", "keep_answer", "led", "sub_agent_job", "tell_completed"]
-
-
-def sub_agent_job(run: Run, step: Step, calling: ToolRequest, agent: Agent) -> Job:
-    """One call of a sub-agent in a step."""
-    return partial(answer, run, step, calling, agent)
-
-
-async def answer(run: Run, step: Step, calling: ToolRequest, agent: Agent) -> None:
-    """One call of a sub-agent, from its arguments to what the model is told."""
-    args, problem = parsed_args(calling)
-    instruction = args.get("instruction")
-    if problem is None and not isinstance(instruction, str):
-        problem = "`instruction` must be a string"
-    call = SubAgentCall(
-        callee_id=agent.id,
-        instruction=instruction if isinstance(instruction, str) else "",
-        **run.call_ids,
-    )
-    await run.executing(step)
-    if SubAgentCall in run.intercepted:
-        result = await intercepted(run, call, problem, calling)
-    else:
-        result = await call_sub_agent(run, call, problem, calling)
-    keep_answer(run, step, calling, agent.id, result)
+__all__ = [
+    "SubAgentJob",
+    "describe_result",
+    "emit_called",
+    "emit_completed",
+    "emit_failed",
+    "emit_unrun_pair",
+    "failed_result",
+    "lead_agent_call",
+    "lead_to_result",
+    "record_agent_result",
+]
 
 
-def keep_answer(run: Run, step: Step, calling: ToolRequest, callee_id: str, result: AgentResult) -> None:
-    """Note what the model is to be told of a sub-agent."""
-    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = ToolOutcome(
+class SubAgentJob(msgspec.Struct, eq=False):
+    """One call of a sub-agent in a step, from its arguments to what the model is told; calling the job runs it.
+
+    Attributes:
+        run: The run that calls it.
+        step: The step.
+        request: The call as the model asked for it.
+        agent: The sub-agent.
+    """
+
+    run: Run
+    step: Step
+    request: ToolRequest
+    agent: Agent
+
+    async def __call__(self) -> None:
+        run, request = self.run, self.request
+        args, problem = parse_args(request)
+        instruction = args.get("instruction")
+        if problem is None and not isinstance(instruction, str):
+            problem = "`instruction` must be a string"
+        call = SubAgentCall(
+            callee_id=self.agent.id,
+            instruction=instruction if isinstance(instruction, str) else "",
+            **run.call_ids,
+        )
+        await run.executing(self.step)
+        if SubAgentCall in run.intercepted:
+            result = await lead_sub_agent(run, call, problem, request)
+        else:
+            result = await call_sub_agent(run, call, problem, request)
+        record_agent_result(run, self.step, request, self.agent.id, result)
+
+
+def record_agent_result(run: Run, step: Step, calling: ToolRequest, callee_id: str, result: AgentResult) -> None:
+    """Record what the model is told of a sub-agent."""
+    outcome = ToolOutcome(
         toolset=AGENT_IDENTIFIER,
         tool_name=callee_id,
         tool_call_id=calling.tool_call_id,
         content=result.output,
         success=result.reason == "done",
     )
-    if run.journal is not None:
-        run.journal.keep(calling.tool_call_id)
+    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = run.journal.close_call(outcome)
 
 
-async def intercepted(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
-    """The seam around one sub-agent call, where hooks stand in its way."""
+async def lead_sub_agent(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
+    """Run one sub-agent call through its interceptors."""
 
     async def terminal(final: SubAgentCall) -> AgentResult:
         return await call_sub_agent(run, final, problem if final.instruction == call.instruction else None, calling)
 
-    return await led(run, call, terminal, RunControl(run))
+    return await lead_to_result(run, call, terminal, RunControl(run, run.watch))
 
 
-async def led(
+async def lead_to_result(
     run: Run, call: SubAgentCall, terminal: Callable[[SubAgentCall], Awaitable[AgentResult]], control: RunControl
 ) -> AgentResult:
-    """What comes of a call that is led through its hooks."""
+    """Run a call of a sub-agent through its interceptors, and return a result in every case.
+
+    Returns:
+        What the model is told, also of a call that was denied or failed.
+    """
     try:
-        passage = await run_through_chain(run, call, terminal, control)
+        traversal = await lead_agent_call(run, call, terminal, control)
     except StoreUnavailableError:
         raise
     except Exception as error:  # the terminal raises none: a hook has answered with it
-        return tell_failed(run, call, error)
-    if passage.denied is not None and passage.stop:
-        run.denied = passage.denied
-    if not passage.reached:
-        return tell_unrun(run, passage)
-    if passage.denied is not None:
-        output = f"The agent ran, but hook {passage.denied.hook_id!r} withheld its answer: {passage.denied.reason}"
+        emit_called(run, call)
+        return failed_result(run, call, error)
+    if not traversal.reached:
+        return emit_unrun_pair(run, traversal)
+    if traversal.denied is not None:
+        output = f"The agent ran, but hook {traversal.denied.hook_id!r} withheld its answer: {traversal.denied.reason}"
         return AgentResult(output=output, reason="interrupted")
-    result: AgentResult = passage.result
+    result: AgentResult = traversal.result
     return result
 
 
-def tell_unrun(run: Run, passage: Traversal) -> AgentResult:
-    """The pair of events of a call that a hook denied or answered."""
-    call: SubAgentCall = passage.call
-    if run.hooked(BeforeCallAgent):
-        run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
-    if passage.denied is not None:
-        if run.hooked(OnCallAgentError):
-            run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=passage.denied.reason))
-        return AgentResult(output=passage.denied.reason, reason="interrupted")
-    answer: AgentResult = passage.result
-    if answer.reason != "error":
-        tell_completed(run, call, "", success=answer.reason == "done")
-    elif run.hooked(OnCallAgentError):
-        run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=answer.output))
+async def lead_agent_call(
+    run: Run,
+    call: SubAgentCall,
+    terminal: Callable[[SubAgentCall], Awaitable[AgentResult]],
+    control: RunControl | None = None,
+) -> Traversal:
+    """Run a call of a sub-agent through its interceptors, and note a denial that ends the run."""
+    traversal = await run_through_chain(run, call, terminal, control)
+    if traversal.denied is not None and traversal.stop:
+        run.denied = traversal.denied
+    return traversal
+
+
+def emit_unrun_pair(run: Run, traversal: Traversal) -> AgentResult:
+    """Emit the pair of events of a call that a hook denied or answered.
+
+    Returns:
+        What the model is told.
+    """
+    call: SubAgentCall = traversal.call
+    emit_called(run, call)
+    if traversal.denied is not None:
+        emit_failed(run, call, traversal.denied.reason)
+        return AgentResult(output=traversal.denied.reason, reason="interrupted")
+    answer: AgentResult = traversal.result
+    if answer.reason == "error":
+        emit_failed(run, call, answer.output)
+    else:
+        emit_completed(run, call, "", success=answer.reason == "done")
     return answer
 
 
-def tell_failed(run: Run, call: SubAgentCall, error: Exception) -> AgentResult:
-    """The pair of events of a call that a hook answered with an exception."""
-    if run.hooked(BeforeCallAgent):
-        run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
-    return failed(run, call, error)
+def failed_result(run: Run, call: SubAgentCall, error: BaseException, *, announced: bool = False) -> AgentResult:
+    """Return what the model is told of a sub-agent that failed.
 
-
-def failed(run: Run, call: SubAgentCall, error: BaseException, *, told: bool = False) -> AgentResult:
-    """A sub-agent has failed: the model is told, and the hooks unless they were."""
-    if not told and run.hooked(OnCallAgentError):
-        run.tell(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=message_of(error)))
+    Args:
+        run: The run that called it.
+        call: The call.
+        error: What it failed with.
+        announced: Whether hooks were told of its end already.
+    """
+    if not announced:
+        emit_failed(run, call, message_of(error))
     output = f"The agent {call.callee_id!r} failed: {type(error).__name__}: {message_of(error)}"
     return AgentResult(output=output, reason="error")
 
 
-async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
-    """One sub-agent call, innermost: `beforeCallAgent` → child → `afterCallAgent` or `onCallAgentError`."""
-    child_id = new_operation_id()
-    if run.journal is not None:
-        run.journal.begin_agent(call, calling.tool_call_id, child_id)
+def emit_called(run: Run, call: SubAgentCall) -> None:
+    """Emit the first event of the pair."""
     if run.hooked(BeforeCallAgent):
-        run.tell(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
-    work = answer_of_call(run, call, problem, child_id)
+        run.emit(BeforeCallAgent(**run.ids, callee_id=call.callee_id, instruction=call.instruction))
+
+
+def emit_failed(run: Run, call: SubAgentCall, error: str) -> None:
+    """Emit the second event of the pair, of a sub-agent that failed or was refused."""
+    if run.hooked(OnCallAgentError):
+        run.emit(OnCallAgentError(**run.ids, callee_id=call.callee_id, error=error))
+
+
+async def call_sub_agent(run: Run, call: SubAgentCall, problem: str | None, calling: ToolRequest) -> AgentResult:
+    """Call a sub-agent, inside of the interceptors: `beforeCallAgent` → child → its second event."""
+    child_id = new_operation_id()
+    run.journal.begin_agent(call, calling.tool_call_id, child_id)
+    emit_called(run, call)
+    work = run_sub_agent(run, call, problem, child_id)
     try:
-        return await (instrumented(run, call, work) if SubAgentCall in run.enclosing else work)
+        return await (instrument(run, call, work) if SubAgentCall in run.enclosing else work)
     finally:
-        if run.journal is not None:  # however it ended, hooks were told
-            run.journal.end(calling.tool_call_id)
+        run.journal.end_call(calling.tool_call_id)  # however it ended, hooks were told
 
 
-async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, child_id: str) -> AgentResult:
-    """The sub-agent itself, and the second event of the pair."""
-    if run.journal is not None:
-        try:
-            await checkpoint(run)
-        except BaseException as error:
-            failed(run, call, error)
-            raise
+async def run_sub_agent(run: Run, call: SubAgentCall, problem: str | None, child_id: str) -> AgentResult:
+    """Run the sub-agent itself, and emit the second event of the pair."""
+    try:
+        await checkpoint(run)
+    except BaseException as error:
+        failed_result(run, call, error)
+        raise
     try:
         if problem is not None:
             raise ToolArgumentsError(f"{AGENT_IDENTIFIER}/{call.callee_id}", problem)
@@ -154,29 +201,29 @@ async def answer_of_call(run: Run, call: SubAgentCall, problem: str | None, chil
         if result.reason == "error":
             raise result.error or RuntimeError("unknown error")
     except Exception as error:
-        answer = failed(run, call, error)
-        if run.journal is not None and isinstance(error, StoreUnavailableError):
+        answer = failed_result(run, call, error)
+        if run.journal.durable and isinstance(error, StoreUnavailableError):
             raise  # the parent cannot go on either, and both are gone on with elsewhere
         return answer
     except BaseException:
-        tell_completed(run, call, child_id, success=False)
+        emit_completed(run, call, child_id, success=False)
         raise
-    tell_completed(run, call, child_id, success=result.reason == "done")
-    return AgentResult(output=answer_of(agent, result), reason=result.reason)
+    emit_completed(run, call, child_id, success=result.reason == "done")
+    return AgentResult(output=describe_result(agent, result), reason=result.reason)
 
 
-def tell_completed(run: Run, call: SubAgentCall, child_id: str, *, success: bool) -> None:
-    """The second event of the pair, for a sub-agent that came to an end."""
+def emit_completed(run: Run, call: SubAgentCall, child_id: str, *, success: bool) -> None:
+    """Emit the second event of the pair, of a sub-agent that came to an end."""
     if run.hooked(AfterCallAgent):
-        run.tell(
+        run.emit(
             AfterCallAgent(
                 **run.ids, callee_id=call.callee_id, sub_operation_id=child_id, thread_id=child_id, success=success
             )
         )
 
 
-def answer_of(agent: Agent, result: OperationResult) -> str:
-    """What the calling model reads of a sub-agent that did not fail."""
+def describe_result(agent: Agent, result: OperationResult) -> str:
+    """Return what the calling model reads of a sub-agent that did not fail."""
     if result.reason == "done":
         return result.output
     if result.reason == "waiting_for_human":

@@ -1,8 +1,8 @@
-"""What a step leads to: tool calls, each led through its interceptors and told with its pair of events."""
+"""Run the tool calls of a step, each through its interceptors and between its pair of events."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -23,32 +23,30 @@ from hookline.events import (
     ToolOutcome,
 )
 from hookline.interceptors import Traversal
-from hookline.runtime._agent import jsonable
-from hookline.runtime._journal import storable_text
+from hookline.runtime._agent import Agent, jsonable
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._run import Run
-from hookline.runtime._seams import RunControl, instrumented, run_through_chain
+from hookline.runtime._seams import RunControl, instrument, run_through_chain
 from hookline.runtime._state import Step, WaitingCall
 from hookline.runtime._tools import Tool, as_result
 
 __all__ = [
     "INTERRUPTED",
     "Job",
-    "answer_calls",
-    "as_pending",
-    "call_of",
-    "intercepted_job",
-    "job",
-    "parsed_args",
-    "shown_args",
+    "freeze_args",
+    "make_call",
+    "parse_args",
+    "run_overlapping",
+    "to_pending",
+    "tool_job",
 ]
 
 Job = Callable[[], Coroutine[Any, Any, None]]
-"""One call of a step: runs it, and notes what the model is to be told."""
+"""One call of a step, ready to run; calling it runs it and records what the model is told."""
 
 
-def parsed_args(calling: ToolRequest) -> tuple[ReadOnlyDict, str | None]:
-    """The arguments as a read-only object, and what is wrong with the model's text if it is none."""
+def parse_args(calling: ToolRequest) -> tuple[ReadOnlyDict, str | None]:
+    """Return a call's arguments as a read-only object, and what is wrong with the model's text if it is none."""
     given: object = calling.args
     if isinstance(given, str):
         try:
@@ -63,8 +61,8 @@ def parsed_args(calling: ToolRequest) -> tuple[ReadOnlyDict, str | None]:
         return ReadOnlyDict(), "nested too deeply"
 
 
-def shown_args(args: object) -> dict[str, Any] | str:
-    """The arguments as the model gave them, read-only, for everybody to see and for every store to keep."""
+def freeze_args(args: object) -> dict[str, Any] | str:
+    """Return arguments as the model gave them, read-only, so that everybody may see and every store keep them."""
     try:
         if isinstance(args, Mapping):
             return read_only(args)
@@ -75,9 +73,9 @@ def shown_args(args: object) -> dict[str, Any] | str:
         return "(arguments that are nested too deeply)"
 
 
-def call_of(run: Run, step: Step, calling: ToolRequest, tool: Tool | None) -> tuple[ToolCall, str | None]:
-    """The call that is about to happen, and what is wrong with its arguments."""
-    args, problem = parsed_args(calling)
+def make_call(run: Run, step: Step, calling: ToolRequest, tool: Tool | None) -> tuple[ToolCall, str | None]:
+    """Return the call that is about to happen, and what is wrong with its arguments."""
+    args, problem = parse_args(calling)
     waiting = run.waiting.get(calling.tool_call_id) if run.waiting else None
     toolset = tool.toolset if tool else calling.toolset
     tool_name = tool.name if tool else calling.tool_name
@@ -94,8 +92,8 @@ def call_of(run: Run, step: Step, calling: ToolRequest, tool: Tool | None) -> tu
     return call, problem
 
 
-async def answer_calls(run: Run, jobs: list[Job]) -> None:
-    """Run the calls of one step; several overlap."""
+async def run_overlapping(run: Run, jobs: list[Job]) -> None:
+    """Run the calls of one step; several run at the same time."""
     if len(jobs) <= 1:
         for job in jobs:
             await job()
@@ -103,9 +101,9 @@ async def answer_calls(run: Run, jobs: list[Job]) -> None:
     try:
         async with anyio.create_task_group() as group:
             for job in jobs:
-                group.start_soon(job if run.journal is None else partial(_kept_job, run, job))
+                group.start_soon(partial(_run_and_write, run, job) if run.journal.durable else job)
     except BaseExceptionGroup as failures:
-        lost: BaseException | None = failures.subgroup(StoreUnavailableError) if run.journal is not None else None
+        lost: BaseException | None = failures.subgroup(StoreUnavailableError)
         while isinstance(lost, BaseExceptionGroup):
             lost = lost.exceptions[0]
         if lost is not None:
@@ -115,146 +113,168 @@ async def answer_calls(run: Run, jobs: list[Job]) -> None:
         raise
 
 
-async def _kept_job(run: Run, job: Job) -> None:
-    """One of several calls, written down when it has ended, since others may go on for long."""
+async def _run_and_write(run: Run, job: Job) -> None:
+    """Run one of several calls, and write the run when it has ended, since others may take long."""
     try:
         await job()
         await checkpoint(run)
     except StoreUnavailableError:
-        assert run.journal is not None
         run.journal.lost = True
         raise
 
 
-def job(run: Run, step: Step, calling: ToolRequest, call: ToolCall, tool: Tool | None, problem: str | None) -> Job:
-    """One tool call of a step that no hook stands in the way of.
+class ToolJob(msgspec.Struct, eq=False):
+    """One tool call of a step that no interceptor stands in the way of; calling the job runs it.
 
-    Args:
+    Attributes:
         run: The run.
         step: The step.
-        calling: The call as the model asked for it.
+        request: The call as the model asked for it.
         call: The call as it will run.
         tool: The tool, if there is one.
         problem: What is wrong with its arguments.
     """
-    if run.journal is None or calling.tool_call_id not in run.waiting:
-        run.count_call(call)
-    reserve(run, call)
-    return partial(answer, run, step, calling, call, tool, problem)
+
+    run: Run
+    step: Step
+    request: ToolRequest
+    call: ToolCall
+    tool: Tool | None
+    problem: str | None
+
+    async def __call__(self) -> None:
+        run, step, call = self.run, self.step, self.call
+        run.tool_calls += 1
+        record_outcome(run, step, self.request, call, await call_tool(run, step, call, self.tool, self.problem))
 
 
-def intercepted_job(
+class InterceptedToolJob(msgspec.Struct, eq=False):
+    """One tool call of a step that goes through interceptors; calling the job runs it.
+
+    The interceptors may let it run, change it, answer it, deny it, or have a person asked.
+
+    Attributes:
+        run: The run.
+        step: The step.
+        request: The call as the model asked for it.
+        call: The call as it is before its interceptors.
+        tool: The tool, if there is one.
+        problem: What is wrong with its arguments.
+        approved: Whether a person has approved it.
+        asked_by: The hook that had the person asked, where hooks further inside were not asked.
+    """
+
+    run: Run
+    step: Step
+    request: ToolRequest
+    call: ToolCall
+    tool: Tool | None
+    problem: str | None
+    approved: bool = False
+    asked_by: tuple[str, int] | None = None
+
+    async def __call__(self) -> None:
+        run, step, approved = self.run, self.step, self.approved
+        control = RunControl(run, run.watch, approved, approved, approved, self.asked_by, self._ask)
+        traversal = await run_through_chain(run, self.call, self._reach_tool, control)
+        final: ToolCall = traversal.call if traversal.reached else reindex_call(run, traversal.call, self.call)
+        if traversal.asked is not None and not run.can_ask:
+            hook_id = traversal.asked_by.id if traversal.asked_by is not None else ""
+            traversal.denied = Denial(hook_id=hook_id, reason=f"Nobody can be asked here: {traversal.asked.prompt}")
+        elif traversal.asked is not None:
+            self._wait_for_person(final, traversal, traversal.asked)
+            return
+        if traversal.denied is not None and traversal.stop:
+            run.denied = traversal.denied
+        if traversal.reached:
+            result = traversal.result if traversal.denied is None else withheld_result(traversal.denied)
+        else:
+            run.tool_calls += 1
+            result = await emit_unrun_pair(run, step, final, traversal)
+        record_outcome(run, step, self.request, final, result)
+
+    def _reach_tool(self, final: ToolCall) -> Awaitable[ToolResult]:
+        """Run the tool of the call as its interceptors have left it."""
+        run = self.run
+        run.tool_calls += 1
+        if final is self.call:
+            return call_tool(run, self.step, final, self.tool, self.problem)
+        tool, problem = self._target_of(final)
+        return call_tool(run, self.step, reindex_call(run, final, self.call), tool, problem)
+
+    def _target_of(self, final: ToolCall) -> tuple[Tool | None, str | None]:
+        """Return the tool of a call that interceptors have changed, and what is wrong with its arguments."""
+        call = self.call
+        tool: Tool | Agent | None = self.tool
+        if (final.toolset, final.tool_name) != (call.toolset, call.tool_name):
+            tool = self.run.find(final)
+        return tool if isinstance(tool, Tool) else None, self.problem if final.args is call.args else None
+
+    def _ask(self, final: ToolCall) -> Awaitable[Ask | None] | None:
+        """Return whether a person must approve the call because its tool says so; see `RunPolicy.ask`."""
+        tool, problem = (self.tool, self.problem) if final is self.call else self._target_of(final)
+        if tool is None or problem is not None or tool.needs_approval is False:
+            return None
+        return _ask_if_needed(tool, final)
+
+    def _wait_for_person(self, final: ToolCall, traversal: Traversal, asked: Ask) -> None:
+        """Note that the call waits for a person, and who had the person asked."""
+        asker = traversal.asked_by
+        early = asker is not None and asker.kind in ("before", "around")
+        self.run.waiting[self.request.tool_call_id] = WaitingCall(
+            call_index=final.call_index,
+            metadata=jsonable(final.metadata),
+            asked_by=(asker.id, traversal.asked_nth) if asker is not None and early else None,
+        )
+        self.step.asked[self.request.tool_call_id] = to_pending(final, asked.prompt)
+
+
+def tool_job(
     run: Run,
     step: Step,
-    calling: ToolRequest,
+    request: ToolRequest,
     call: ToolCall,
+    tool: Tool | None,
     problem: str | None,
     *,
     approved: bool = False,
     asked_by: tuple[str, int] | None = None,
 ) -> Job:
-    """One tool call of a step, where hooks stand in its way.
+    """Make the job of one tool call, and reserve the call's index.
 
     Args:
         run: The run.
         step: The step.
-        calling: The call as the model asked for it.
-        call: The call as it is now.
+        request: The call as the model asked for it.
+        call: The call as it is before its interceptors.
+        tool: The tool, if there is one.
         problem: What is wrong with its arguments.
-        approved: Whether a person has let it through.
-        asked_by: The hook that had the person asked, where others were not heard before.
+        approved: Whether a person has approved it.
+        asked_by: The hook that had the person asked, where hooks further inside were not asked.
     """
-    run.reserve(call)
-    reserve(run, call)
-    return partial(answer_intercepted, run, step, calling, call, problem, approved=approved, asked_by=asked_by)
+    run.reserve_index(call)
+    if ToolCall in run.intercepted:
+        return InterceptedToolJob(run, step, request, call, tool, problem, approved, asked_by)
+    return ToolJob(run, step, request, call, tool, problem)
 
 
-def reserve(run: Run, call: ToolCall) -> None:
-    """On a store that keeps what happened: keep the index of a call that has not begun, for whoever goes on."""
-    if run.journal is not None:
-        run.waiting.setdefault(call.tool_call_id, WaitingCall(call_index=call.call_index))
-
-
-async def answer(
-    run: Run, step: Step, calling: ToolRequest, call: ToolCall, tool: Tool | None, problem: str | None
-) -> None:
-    """A tool call that no hook stands in the way of."""
-    keep(run, step, calling, call, await call_tool(run, step, call, tool, problem))
-
-
-async def answer_intercepted(
-    run: Run,
-    step: Step,
-    calling: ToolRequest,
-    call: ToolCall,
-    problem: str | None,
-    *,
-    approved: bool,
-    asked_by: tuple[str, int] | None,
-) -> None:
-    """A tool call with hooks in its way: it is run, changed, answered, denied, or shown to a person."""
-
-    async def terminal(final: ToolCall) -> ToolResult:
-        run.tool_calls += 1
-        found = run.find(final)
-        tool = found if isinstance(found, Tool) else None
-        return await call_tool(run, step, counted(run, final, call), tool, still(problem, final))
-
-    async def asks(final: ToolCall) -> Ask | None:
-        return Ask("") if await must_ask(run, final, still(problem, final)) else None
-
-    def still(problem: str | None, final: ToolCall) -> str | None:
-        return problem if final.args is call.args else None  # a hook may have mended the arguments
-
-    control = RunControl(run, pinned=approved, approved=approved, asked_by=asked_by, asks=asks)
-    passage = await run_through_chain(run, call, terminal, control)
-    final: ToolCall = passage.call if passage.reached else counted(run, passage.call, call)
-    if passage.asked is not None and not run.can_ask:
-        hook_id = passage.asked_by.id if passage.asked_by is not None else ""
-        passage.denied = Denial(hook_id=hook_id, reason=f"Nobody can be asked here: {passage.asked.prompt}")
-    elif passage.asked is not None:
-        asker = passage.asked_by
-        early = asker is not None and asker.kind in ("before", "around")
-        run.waiting[calling.tool_call_id] = WaitingCall(
-            call_index=final.call_index,
-            metadata=jsonable(final.metadata),
-            asked_by=(asker.id, passage.asked_nth) if asker is not None and early else None,
-        )
-        step.asked[calling.tool_call_id] = as_pending(final, passage.asked.prompt)
-        return
-    if passage.denied is not None and passage.stop:
-        run.denied = passage.denied
-    if passage.reached:
-        result = passage.result if passage.denied is None else withheld(passage.denied)
-    else:
-        run.tool_calls += 1
-        result = await tell_unrun(run, step, final, passage)
-    keep(run, step, calling, final, result)
-
-
-def counted(run: Run, final: ToolCall, call: ToolCall) -> ToolCall:
-    """The final call; one that hooks have turned into a call of another tool counts as such."""
-    path = f"{final.toolset}/{final.tool_name}"
-    if path == f"{call.toolset}/{call.tool_name}":
+def reindex_call(run: Run, final: ToolCall, call: ToolCall) -> ToolCall:
+    """Return the final call; one that became a call of another tool gets an index of that tool."""
+    if final is call or (final.toolset, final.tool_name) == (call.toolset, call.tool_name):
         return final
+    path = f"{final.toolset}/{final.tool_name}"
     final = msgspec.structs.replace(final, call_index=run.call_indices.get(path, 0) + 1)
-    run.reserve(final)
+    run.reserve_index(final)
     return final
 
 
-async def must_ask(run: Run, call: ToolCall, problem: str | None) -> bool:
-    """Whether a person must approve the call because its tool says so."""
-    found = run.find(call)
-    return (
-        isinstance(found, Tool)
-        and problem is None
-        and found.needs_approval is not False
-        and await found.asks_first(call)
-    )
+async def _ask_if_needed(tool: Tool, call: ToolCall) -> Ask | None:
+    """Ask a person if the tool says that this call needs approval."""
+    return Ask("") if await tool.asks_first(call) else None
 
 
-def as_pending(call: ToolCall, prompt: str = "") -> PendingTool:
-    """What a person is shown."""
+def to_pending(call: ToolCall, prompt: str = "") -> PendingTool:
+    """Return a call as a person is shown it."""
     return PendingTool(
         toolset=call.toolset,
         tool_name=call.tool_name,
@@ -264,61 +284,58 @@ def as_pending(call: ToolCall, prompt: str = "") -> PendingTool:
     )
 
 
-def withheld(denial: Denial) -> ToolResult:
-    """What the model is told of a call whose result it may not see."""
+def withheld_result(denial: Denial) -> ToolResult:
+    """Return what the model is told of a call whose result it may not see."""
     return ToolResult(
         content=f"The tool ran, but hook {denial.hook_id!r} withheld its result: {denial.reason}", success=False
     )
 
 
-async def tell_unrun(run: Run, step: Step, call: ToolCall, passage: Traversal) -> ToolResult:
-    """The pair of events of a call that a hook denied or answered.
+async def emit_unrun_pair(run: Run, step: Step, call: ToolCall, traversal: Traversal) -> ToolResult:
+    """Emit the pair of events of a call that a hook denied or answered.
 
     Returns:
         What the model is told.
     """
     await run.executing(step)
     started = perf_counter_ns()
-    answer: ToolResult = passage.answer
-    result: ToolResult = passage.result
-    answered_by = passage.answered_by
-    mocked = passage.denied is None
-    if passage.denied is not None:
-        answer = result = ToolResult(content=passage.denied.reason, success=False)
-        answered_by = passage.denied.hook_id
+    answer: ToolResult = traversal.answer
+    result: ToolResult = traversal.result
+    answered_by = traversal.answered_by
+    mocked = traversal.denied is None
+    if traversal.denied is not None:
+        answer = result = ToolResult(content=traversal.denied.reason, success=False)
+        answered_by = traversal.denied.hook_id
     try:
         if run.hooked(BeforeToolCall):
-            event = BeforeToolCall(**run.ids, **_of(call))
+            event = BeforeToolCall(**run.ids, **_call_fields(call))
             event.__dict__["standing"] = True  # observers see the call; their mocks come too late
             denial = await run.ask_observers(event)
-            if denial is not None and passage.denied is None:
+            if denial is not None and traversal.denied is None:
                 answer = result = denial
                 answered_by, mocked = event.answered_by, False
     finally:
-        tell_result(run, call, answer, started, answered_by=answered_by, mocked=mocked)
+        emit_result(run, call, answer, started, answered_by=answered_by, mocked=mocked)
     return result
 
 
-def keep(run: Run, step: Step, calling: ToolRequest, call: ToolCall, result: ToolResult) -> None:
-    """Note what the model is to be told."""
+def record_outcome(run: Run, step: Step, calling: ToolRequest, call: ToolCall, result: ToolResult) -> None:
+    """Record what the model is told of a tool call."""
     content = f"{result.error_type}: {result.content}" if result.error_type else result.content
     if run.waiting:
         run.waiting.pop(calling.tool_call_id, None)
-    if run.journal is not None:
-        content = storable_text(content)
-    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = ToolOutcome(
+    outcome = ToolOutcome(
         toolset=call.toolset,
         tool_name=call.tool_name,
         tool_call_id=calling.tool_call_id,
         content=content,
         success=result.success and result.error_type is None,
     )
-    if run.journal is not None:
-        run.journal.keep(calling.tool_call_id)
+    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = run.journal.close_call(outcome)
 
 
 async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
-    """One tool call, innermost: `beforeToolCall` → mock or tool → `afterToolCall` or `onToolCallError`."""
+    """Call a tool, inside of its interceptors: `beforeToolCall` → mock or tool → its second event."""
     if run.phases is not None:
         await run.executing(step)
     step.ran = True
@@ -327,26 +344,26 @@ async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, pro
     try:
         result = None
         if run.hooked(BeforeToolCall):
-            event = BeforeToolCall(**run.ids, **_of(call))
+            event = BeforeToolCall(**run.ids, **_call_fields(call))
             result = await run.ask_observers(event)
         if result is None:
             event = None
-            if run.journal is not None:
+            if run.journal.durable:
                 await checkpoint(run)
             work = run_tool(run, call, tool, problem)
-            result = await (instrumented(run, call, work) if ToolCall in run.enclosing else work)
+            result = await (instrument(run, call, work) if ToolCall in run.enclosing else work)
     except BaseException as error:
         interrupted = ToolResult(content=INTERRUPTED, success=False, error_type=INTERRUPTED_TYPE)
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-        tell_result(run, call, interrupted if cancelled else tool_failure(error), started)
+        emit_result(run, call, interrupted if cancelled else tool_failure(error), started)
         raise
     answered_by = event.answered_by if event is not None else None
-    tell_result(run, call, result, started, answered_by=answered_by, mocked=event is not None and event.mocked)
+    emit_result(run, call, result, started, answered_by=answered_by, mocked=event is not None and event.mocked)
     return result
 
 
 async def run_tool(run: Run, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
-    """The tool itself. Whatever `Exception` it raises is its result."""
+    """Run the tool itself. An `Exception` that it raises becomes its result."""
     try:
         if tool is None:
             raise UnknownToolError(
@@ -363,10 +380,10 @@ async def run_tool(run: Run, call: ToolCall, tool: Tool | None, problem: str | N
         raise
 
 
-def tell_result(
+def emit_result(
     run: Run, call: ToolCall, result: ToolResult, started: int, *, answered_by: str | None = None, mocked: bool = False
 ) -> None:
-    """The second event of the pair."""
+    """Emit the second event of the pair."""
     kind = AfterToolCall if result.error_type is None else OnToolCallError
     if not run.hooked(kind):
         return
@@ -377,14 +394,18 @@ def tell_result(
         "execution_time_ms": (perf_counter_ns() - started) / 1e6,
     }
     if result.error_type is None:
-        run.tell(AfterToolCall(**run.ids, **_of(call), content=result.content, success=result.success, **further))
+        run.emit(
+            AfterToolCall(**run.ids, **_call_fields(call), content=result.content, success=result.success, **further)
+        )
     else:
-        run.tell(OnToolCallError(**run.ids, **_of(call), error=result.content, error_type=result.error_type, **further))
-    if run.journal is not None:
-        run.journal.end(call.tool_call_id)
+        run.emit(
+            OnToolCallError(
+                **run.ids, **_call_fields(call), error=result.content, error_type=result.error_type, **further
+            )
+        )
 
 
-def _of(call: ToolCall) -> dict[str, Any]:
+def _call_fields(call: ToolCall) -> dict[str, Any]:
     return {
         "toolset": call.toolset,
         "tool_name": call.tool_name,

@@ -14,18 +14,18 @@ from typing import Any, Protocol, overload
 import anyio.to_thread
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline._readonly import writable
 from hookline.calls import ToolCall, ToolResult, ToolSpec, as_tool_result
 from hookline.errors import AgentDefinitionError, HookUsageError, ToolArgumentsError, ToolResultError
 
-__all__ = ["Tool", "ToolSource", "is_source", "opened", "tool"]
+__all__ = ["Tool", "ToolSource", "is_source", "open_sources", "tool"]
 
 logger = logging.getLogger("hookline")
 
 
 class ToolSource(Protocol):
-    """Where tools come from that are not known before a run has asked for them.
+    """A source of tools that are not known before a run asks for them, such as an MCP server.
 
     Attributes:
         toolset: The `toolset` of its tools.
@@ -49,8 +49,8 @@ def is_source(entry: object) -> bool:
 
 
 @asynccontextmanager
-async def opened(sources: Sequence[ToolSource]) -> AsyncIterator[list[Tool]]:
-    """The tools of several sources, one after the other.
+async def open_sources(sources: Sequence[ToolSource]) -> AsyncIterator[list[Tool]]:
+    """Open several sources, one after the other, and give their tools.
 
     Raises:
         AgentDefinitionError: If a source gives something else than tools.
@@ -62,7 +62,7 @@ async def opened(sources: Sequence[ToolSource]) -> AsyncIterator[list[Tool]]:
             for tool in given:
                 if not isinstance(tool, Tool):
                     raise AgentDefinitionError(
-                        f"Tool source {source.toolset!r}", f"it gives Tools; one of them is {shown(tool)}"
+                        f"Tool source {source.toolset!r}", f"it gives Tools; one of them is {quote(tool)}"
                     )
             tools.extend(given)
         yield tools
@@ -70,7 +70,7 @@ async def opened(sources: Sequence[ToolSource]) -> AsyncIterator[list[Tool]]:
 
 @asynccontextmanager
 async def _open(source: ToolSource) -> AsyncIterator[Sequence[Tool]]:
-    """One source, which cannot spoil a run that is over by failing to close."""
+    """Open one source. A run that is over does not fail because its source cannot be closed."""
     opening = source.open()
     tools = await opening.__aenter__()
     try:
@@ -155,7 +155,7 @@ def tool(
     if isinstance(fn, Tool):
         raise AgentDefinitionError(f"Tool {fn.name!r}", "is a tool already")
     if not callable(fn):
-        raise AgentDefinitionError("tool", f"expected a function, got {fn!r}")
+        raise AgentDefinitionError("tool", f"expected a function, got {quote(fn)}")
     title = name or getattr(fn, "__name__", "")
     if not title or title == "<lambda>":
         raise AgentDefinitionError("tool", f"{fn!r} has no name; give it one with tool(fn, name=...)")
@@ -172,7 +172,7 @@ def tool(
 
 
 def as_result(name: str, value: object) -> ToolResult:
-    """What a tool returned, as the model will read it.
+    """Return a tool's return value as the model will read it.
 
     Raises:
         ToolResultError: If it is neither text, nor a `ToolResult`, nor JSON.
@@ -209,7 +209,7 @@ def _runner(
                 name, f"unknown {', '.join(map(repr, unknown))}; it takes {', '.join(fields) or 'nothing'}"
             )
         try:
-            values = msgspec.convert(writable(args), parameters, strict=False, dec_hook=_validated)
+            values = msgspec.convert(writable(args), parameters, strict=False, dec_hook=_validate)
         except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
             raise ToolArgumentsError(name, str(error)) from error
         return {field: value for field in fields if (value := getattr(values, field)) is not msgspec.UNSET}
@@ -222,17 +222,17 @@ def _runner(
     elif in_thread:
 
         async def run(args: Mapping[str, Any]) -> object:
-            return await _settled(await _in_thread(functools.partial(fn, **bind(args))))
+            return await _await_if_needed(await _in_thread(functools.partial(fn, **bind(args))))
 
     else:
 
         async def run(args: Mapping[str, Any]) -> object:
-            return await _settled(fn(**bind(args)))
+            return await _await_if_needed(fn(**bind(args)))
 
     return run
 
 
-async def _settled(value: object) -> object:
+async def _await_if_needed(value: object) -> object:
     return await value if inspect.isawaitable(value) else value
 
 
@@ -250,7 +250,7 @@ async def _in_thread(call: Callable[[], object]) -> object:
 
 
 def _parameters(fn: Callable[..., Any], name: str) -> type[msgspec.Struct]:
-    """A struct whose fields are the function's parameters."""
+    """Return a struct whose fields are the function's parameters."""
     where = f"Tool {name!r}"
     try:
         signature = inspect.signature(fn)
@@ -271,7 +271,7 @@ def _parameters(fn: Callable[..., Any], name: str) -> type[msgspec.Struct]:
     try:
         struct = msgspec.defstruct(_ARGUMENTS, fields, kw_only=True)
         msgspec.json.schema(struct, schema_hook=_schema_of)
-        msgspec.convert({}, msgspec.defstruct("_", [("inner", struct | None, None)]), dec_hook=_validated)
+        msgspec.convert({}, msgspec.defstruct("_", [("inner", struct | None, None)]), dec_hook=_validate)
     except (TypeError, ValueError) as error:
         raise AgentDefinitionError(where, f"its parameters cannot be described to a model: {error}") from error
     return struct
@@ -300,7 +300,7 @@ def _schema_of(kind: type) -> dict[str, Any]:
     raise TypeError(f"{kind!r} has no JSON Schema")
 
 
-def _validated(kind: type, value: object) -> object:
+def _validate(kind: type, value: object) -> object:
     validate = getattr(kind, "model_validate", None)
     if callable(validate):
         return validate(value)
@@ -308,7 +308,7 @@ def _validated(kind: type, value: object) -> object:
 
 
 def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """The description and the notes on parameters, from Google sections or `:param name:` fields."""
+    """Return the description and the notes on parameters, from Google sections or `:param name:` fields."""
     notes: dict[str, list[str]] = {}
     told: list[str] = []
     section, current, indent = "", None, 0

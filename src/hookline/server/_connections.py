@@ -1,4 +1,4 @@
-"""Bound what one connection may take: bytes of headers, time for headers and bodies, and how many are open.
+"""Bound what one connection may take: bytes of headers, time for headers, bodies and answers, and how many are open.
 
 uvicorn bounds neither of these for the parser that it uses here, and its `limit_concurrency` counts a connection only
 once its headers are complete, so that silent clients could take every descriptor of the process.
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
@@ -107,6 +108,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._progressed = False
         self._head_since: float | None = None
         self._moved_at = 0.0
+        self._unanswered: deque[Any] = deque()
+        """Requests in the order in which they came, those first that may have been answered by now."""
+        self._unread: tuple[int, object, float] | None = None
+        """Bytes that wait for the client to take them, of which answer, and since when there are no fewer."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -120,9 +125,17 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.lingering.discard(self)
+        for cycle in self._unanswered:  # uvicorn tells the newest alone, and those before it would go on writing
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._unanswered.clear()
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        self._unread = None  # the client has taken most of it
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -166,6 +179,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse_headers()
             return
         super().on_headers_complete()
+        while self._unanswered and self._unanswered[0].response_complete:
+            self._unanswered.popleft()
+        self._unanswered.append(self.cycle)
         self._in_head, self._head_since, self._in_body = False, None, True
 
     def on_body(self, body: bytes) -> None:
@@ -195,13 +211,32 @@ class BoundedProtocol(HttpToolsProtocol):
         Each connection has one timer that compares recorded times, since setting and cancelling a timer for each
         request would cost more.
         """
-        now, due = self.loop.time(), self._deadline()
-        if due is not None and due <= now:
-            self._refuse_late()
+        now = self.loop.time()
+        if self._is_unread(now):
+            self._shared.note("unread")
+            self.transport.abort()  # to close it would wait for the client to take the rest
             return
-        if due is None:
-            due = now + min(self._limits.header_timeout, self._limits.body_timeout)
-        self._timer = self.loop.call_at(due, self._check_deadline)
+        due = None if self.transport.is_closing() else self._deadline()
+        if due is not None and due <= now:
+            due = None
+            self._refuse_late()
+            if self in self._shared.lingering:
+                return
+        look = now + min(self._limits.header_timeout, self._limits.body_timeout)
+        self._timer = self.loop.call_at(look if due is None else min(due, look), self._check_deadline)
+
+    def _is_unread(self, now: float) -> bool:
+        """Whether the client has taken nothing of what waits for it for too long.
+
+        What waits is measured where it can only become less: while the application waits for room, and after an answer.
+        """
+        waiting = self.transport.get_write_buffer_size()
+        if not waiting or not (self.flow.write_paused or self.cycle is None or self.cycle.response_complete):
+            self._unread = None
+            return False
+        if self._unread is None or self._unread[1] is not self.cycle or waiting < self._unread[0]:
+            self._unread = waiting, self.cycle, now
+        return now - self._unread[2] >= self._limits.body_timeout
 
     def _deadline(self) -> float | None:
         """Return when the client will have taken too long; `None` while the server is answering."""
@@ -242,12 +277,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._unset_keepalive_if_required()
+        self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
         if len(self._shared.lingering) >= LINGERING or not self.transport.can_write_eof():
             self.transport.close()
             return
         self.transport.write_eof()
         self._shared.lingering.add(self)
-        self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
 
 def _encode_answer(error: ApiError) -> bytes:

@@ -35,7 +35,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
         max_body: Largest body of a request, in bytes.
         max_headers: Largest address and headers of a request together, in bytes.
         header_timeout: Seconds within which the headers have to arrive.
-        body_timeout: Seconds for which a body may stall.
+        body_timeout: Seconds for which a body may stall, or the reading of an answer.
         max_connections: Number of open connections.
     """
 

@@ -74,7 +74,7 @@ class Server:
         max_body: Largest body of a request, in bytes.
         max_headers: Largest address and headers of a request together, in bytes.
         header_timeout: Seconds within which the headers have to arrive, and for which a new connection may be silent.
-        body_timeout: Seconds for which a body may stall.
+        body_timeout: Seconds for which a body may stall, or the reading of an answer.
         max_connections: Number of open connections.
         trusted_proxies: Addresses or networks of the proxies in front, whose `X-Forwarded-For` and
             `X-Forwarded-Proto` are trusted; none by default.

@@ -32,8 +32,8 @@ class TextRequest(Request[Any, Any, Any]):
         """
         try:
             return await super().json()
-        except UnicodeDecodeError as error:
-            raise malformed_error(f"The body is not UTF-8: {error.reason} at byte {error.start}.") from None
+        except UnicodeDecodeError:  # its position is one within a text, not within the body
+            raise malformed_error("The body holds bytes that are not UTF-8.") from None
 
     async def form(self) -> FormMultiDict:
         """Decode the body as the fields of a form.

@@ -293,6 +293,7 @@ class Database:
         self.dialect = address.dialect
         self.retry_seconds = retry_seconds
         self._write_turn = asyncio.Lock()
+        self._closed = False
         # A database in memory is lost with its last connection, and a cancelled connection is closed: `_keeper` stays.
         self._connecting: set[asyncio.Task[None]] = set()
         self._keeper = sqlite3.connect(f"{address.url.database}?vfs=memdb", uri=True) if address.in_memory else None
@@ -408,6 +409,7 @@ class Database:
         """Close the connections."""
         if self._connecting:
             await asyncio.wait(self._connecting)
+        self._closed = True
         await self._writer.dispose()
         await self._reader.dispose()
         if self._keeper is not None:
@@ -457,8 +459,13 @@ class Database:
             self._connecting.add(connecting)
             connecting.add_done_callback(self._connecting.discard)
             await asyncio.shield(connecting)
-        async with engine.begin() as connection:
-            yield connection
+        async with engine.connect() as connection:
+            try:
+                async with connection.begin():
+                    yield connection
+            finally:
+                if self._closed:  # the pool was given up meanwhile, and would not close what comes back to it
+                    await connection.invalidate()
 
     def _create_postgresql_engine(self, pool_size: int) -> AsyncEngine:
         engine = create_async_engine(

@@ -172,6 +172,7 @@ class SqlStore(DurableStore):
             await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._tasks:
                 await self._lease.give_up()
+        with anyio.move_on_after(CLOSING, shield=True):  # also where somebody holds the lock that the lease needs
             await self._database.aclose()
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:

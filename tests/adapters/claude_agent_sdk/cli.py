@@ -12,7 +12,7 @@ import anyio
 from claude_agent_sdk import Transport
 
 from hookline import ToolRequest
-from hookline.adapters.claude_agent_sdk._tasks import Detached
+from hookline.adapters.claude_agent_sdk._background import BackgroundTask
 from hookline.calls import ModelResponse
 from hookline.evals.adapter_contract import Scene
 from tests.adapters.suspending import suspend
@@ -77,7 +77,7 @@ class FakeCli(Transport):
         self._send, self._lines = anyio.create_memory_object_stream[dict[str, Any]](math.inf)
         self._prompts, self._to_play = anyio.create_memory_object_stream[str](math.inf)
         self._starting = anyio.Lock()
-        self._playing = Detached(self._play_all())
+        self._playing = BackgroundTask(self._play_all())
 
     async def write(self, data: str) -> None:
         await suspend()

@@ -7,14 +7,14 @@ from typing import Any
 from hookline import Hooks
 from hookline.adapters.claude_agent_sdk import query
 from hookline.evals.adapter_contract import Scene
-from hookline.evals.adapter_contract._scenes import DONE, calls, tool_call
+from hookline.evals.adapter_contract._scenes import DONE, ask_for, tool_call
 from hookline.events import EVENTS
 
 from .cli import FakeCli
 from .stage import DRIVES, options_of
 
-BASH = Scene(turns=[calls(tool_call("Bash", command="ls")), DONE])
-READ = Scene(turns=[calls(tool_call("Read", file_path="a")), DONE])
+BASH = Scene(turns=[ask_for(tool_call("Bash", command="ls")), DONE])
+READ = Scene(turns=[ask_for(tool_call("Read", file_path="a")), DONE])
 OWN = {"Bash": {"stdout": "a b", "stderr": "", "interrupted": False}, "Read": "text"}
 
 

@@ -22,7 +22,7 @@ from hookline import AgentCall, Ask, Deny, Hooks, ModelCall, ToolCall, interrupt
 from hookline.adapters.claude_agent_sdk import query
 from hookline.errors import HookDenied, UnsupportedHookError
 from hookline.evals.adapter_contract import Scene
-from hookline.evals.adapter_contract._scenes import DELEGATING, PLAIN, calls, tool_call
+from hookline.evals.adapter_contract._scenes import DELEGATING, PLAIN, ask_for, tool_call
 from hookline.events import AfterStep, AfterToolCall, BeforeToolCall, OnComplete, OnToolCallError
 
 from .cli import FakeCli
@@ -71,7 +71,7 @@ async def test_an_answer_in_the_place_of_a_tool_of_the_cli_is_a_denial_that_says
     cli, _ = await play(BASH, hooks)
 
     assert cli.told == [
-        "Bash was not called, because a hook has answered in its place, and Claude takes such an answer only for tools "
+        "Bash was not called, because a hook answered in its place, and Claude accepts such an answer only for tools "
         "of an MCP server of this process. The answer was: canned"
     ]
 
@@ -110,7 +110,7 @@ async def test_a_changed_result_that_claude_cannot_take_ends_the_task() -> None:
 
     cli, _ = await play(READ, hooks)
 
-    assert cli.stopped == "A hook changed what Read gave, which Claude cannot take."
+    assert cli.stopped == "A hook changed the result of Read, and Claude does not support that for this tool."
     assert len(cli.asked) == 1
 
 
@@ -193,7 +193,7 @@ async def test_an_interrupt_ends_the_task_at_once() -> None:
         await anyio.sleep_forever()
         return "never"
 
-    scene = Scene(turns=[calls(tool_call("hang"))], tools={"hang": hang})
+    scene = Scene(turns=[ask_for(tool_call("hang"))], tools={"hang": hang})
     async with anyio.create_task_group() as group:
 
         async def run() -> None:

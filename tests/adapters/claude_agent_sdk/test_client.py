@@ -17,7 +17,7 @@ from hookline.adapters.claude_agent_sdk import HookedClient
 from hookline.calls import ModelCall, ToolResult
 from hookline.errors import HookDenied, UnsupportedHookError
 from hookline.evals.adapter_contract import Scene
-from hookline.evals.adapter_contract._scenes import COMPACTING, PLAIN, calls, tool_call
+from hookline.evals.adapter_contract._scenes import COMPACTING, PLAIN, ask_for, tool_call
 from hookline.events import AfterHumanIntervention, AfterStep, AfterToolCall, BeforeToolCall, OnComplete
 
 from .cli import FakeCli
@@ -114,7 +114,7 @@ async def hang() -> str:
     return "never"
 
 
-HANGING = Scene(turns=[calls(tool_call("hang"))], tools={"hang": hang})
+HANGING = Scene(turns=[ask_for(tool_call("hang"))], tools={"hang": hang})
 
 
 @pytest.mark.parametrize("by", ["client", "hookline"])

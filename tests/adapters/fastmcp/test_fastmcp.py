@@ -92,7 +92,7 @@ async def test_a_mock_that_does_not_fit_the_output_schema_is_told_to_the_client(
     hooks = Hooks("mocks")
     hooks.on(BeforeToolCall)(lambda event: event.mock("sunny"))
 
-    with pytest.raises(ToolError, match="'sunny', which does not fit the output schema of 'add'"):
+    with pytest.raises(ToolError, match="'sunny', which does not match the output schema of 'add'"):
         await ask(server_with(hooks), "add", a=1, b=2)
 
 

@@ -20,7 +20,7 @@ from hookline import Ask, Deny, Hooks, ModelCall, ModelResponse, Respond, StepCa
 from hookline.adapters.google_adk import hooked
 from hookline.errors import UnsupportedHookError
 from hookline.evals.adapter_contract import Scene
-from hookline.evals.adapter_contract._scenes import DONE, PLAIN, add, calls, tool_call
+from hookline.evals.adapter_contract._scenes import DONE, PLAIN, add, ask_for, tool_call
 from hookline.events import EVENTS, AfterCallAgent, AfterToolCall, BeforeToolCall, HookType, OnComplete
 
 from .stage import CONFIRMATION, Scripted, agent_of, play_in, runner_of, user
@@ -97,7 +97,7 @@ async def test_whatever_a_tool_returns_the_run_goes_on_as_without_hooks() -> Non
         """Look."""
         return Handle()
 
-    heard, scene = Heard(), Scene(turns=[calls(tool_call("look")), DONE], tools={"look": look})
+    heard, scene = Heard(), Scene(turns=[ask_for(tool_call("look")), DONE], tools={"look": look})
     events = await events_of(hooked(runner_of(scene, []), hooks=[heard.hooks]))
 
     responses = [response for event in events for response in event.get_function_responses()]
@@ -113,11 +113,33 @@ async def test_a_hook_sees_a_conversation_with_half_a_character() -> None:
 
     heard, hooks = Heard(), Hooks("models")
     hooks.before(ModelCall)(lambda call: None)
-    scene = Scene(turns=[calls(tool_call("look")), DONE], tools={"look": look})
+    scene = Scene(turns=[ask_for(tool_call("look")), DONE], tools={"look": look})
     await events_of(hooked(runner_of(scene, []), hooks=[heard.hooks, hooks]))
 
     assert [event.content for event in heard.of(AfterToolCall)] == ["['cut \\ud83d']"]
     assert [event.reason for event in heard.of(OnComplete)] == ["done"]
+
+
+async def test_a_hook_that_calls_a_tool_twice_gets_the_result_of_its_one_run_twice() -> None:
+    hooks, ran, results = Hooks("twice"), list[int](), list[str]()
+
+    async def count() -> str:
+        """Count."""
+        ran.append(1)
+        return f"run {len(ran)}"
+
+    @hooks.around(ToolCall)
+    async def twice(call: ToolCall, call_next: Any) -> Any:
+        results.append((await call_next(call)).content)
+        result = await call_next(call)
+        results.append(result.content)
+        return result
+
+    scene = Scene(turns=[ask_for(tool_call("count")), DONE], tools={"count": count})
+    events = await events_of(hooked(runner_of(scene, []), hooks=[hooks]))
+
+    assert (len(ran), results) == (1, ["run 1", "run 1"])
+    assert events[-1].content.parts[0].text == DONE.content
 
 
 async def test_a_tool_sees_what_a_hook_around_it_has_set() -> None:
@@ -136,7 +158,7 @@ async def test_a_tool_sees_what_a_hook_around_it_has_set() -> None:
         colour.reset(token)
         return result
 
-    scene = Scene(turns=[calls(tool_call("look")), DONE], tools={"look": look})
+    scene = Scene(turns=[ask_for(tool_call("look")), DONE], tools={"look": look})
     await events_of(hooked(runner_of(scene, []), hooks=[hooks]))
 
     assert seen == ["red"]
@@ -146,7 +168,7 @@ async def test_a_tool_sees_what_a_hook_around_it_has_set() -> None:
 async def test_an_agent_that_is_handed_the_conversation_is_an_operation_of_its_own() -> None:
     heard = Heard(inherit=True)
     child = saying("child", ModelResponse(content="from the child"), description="helps")
-    turns = [calls(tool_call("transfer_to_agent", agent_name="child"))]
+    turns = [ask_for(tool_call("transfer_to_agent", agent_name="child"))]
     root = saying("root", *turns, sub_agents=[child])
 
     given = await events_of(hooked(runner_of(PLAIN, [], root_agent=root), hooks=[heard.hooks], operation_id="op"))
@@ -242,7 +264,7 @@ async def test_a_run_inside_of_a_tool_has_the_run_as_its_parent() -> None:
         await events_of(hooked(runner_of(PLAIN, []), hooks=[inner.hooks]))
         return "nested"
 
-    scene = Scene(turns=[calls(tool_call("nest")), DONE], tools={"nest": nest})
+    scene = Scene(turns=[ask_for(tool_call("nest")), DONE], tools={"nest": nest})
     await events_of(hooked(runner_of(scene, []), hooks=[outer.hooks], operation_id="op"))
 
     assert {event.parent_operation_id for event in inner.events} == {"op"}
@@ -268,7 +290,7 @@ async def test_an_interrupt_aborts_the_run() -> None:
         await asyncio.Event().wait()
         return "never"
 
-    scene = Scene(turns=[calls(tool_call("hang")), DONE], tools={"hang": hang})
+    scene = Scene(turns=[ask_for(tool_call("hang")), DONE], tools={"hang": hang})
     running = asyncio.create_task(
         events_of(hooked(runner_of(scene, []), hooks=[heard.hooks], operation_id="op-interrupted"))
     )
@@ -283,7 +305,7 @@ async def test_an_interrupt_aborts_the_run() -> None:
 async def test_a_tool_that_nobody_has_registered_can_be_mocked() -> None:
     hooks = Hooks("mocks")
     hooks.on(BeforeToolCall, tool="*/unknown")(lambda event: event.mock("as if"))
-    scene = Scene(turns=[calls(tool_call("unknown")), DONE])
+    scene = Scene(turns=[ask_for(tool_call("unknown")), DONE])
 
     ran = await play_in(runner_of(scene, []), user("go"), [], [hooks], "s")
 
@@ -294,7 +316,7 @@ async def test_a_sub_agent_may_ask_a_person_too() -> None:
     heard, hooks = Heard(), Hooks("asks", inherit=True)
     hooks.guard(ToolCall, tool="*/add")(lambda call: Ask("may it?"))
     child = agent_of("child", PLAIN, [])
-    root = saying("root", calls(tool_call("transfer_to_agent", "t0", agent_name="child")), sub_agents=[child])
+    root = saying("root", ask_for(tool_call("transfer_to_agent", "t0", agent_name="child")), sub_agents=[child])
     runner = runner_of(PLAIN, [], root_agent=root)
 
     ran = await play_in(runner, user("go"), [], [hooks, heard.hooks], "s", operation_id="op")
@@ -342,7 +364,9 @@ async def test_a_tool_that_fails_fails_the_run_as_ever() -> None:
         raise ValueError("broken")
 
     heard = Heard()
-    scene = Scene(turns=[calls(tool_call("fail"), tool_call("add", "t2", a=1, b=2))], tools={"fail": fail, "add": add})
+    scene = Scene(
+        turns=[ask_for(tool_call("fail"), tool_call("add", "t2", a=1, b=2))], tools={"fail": fail, "add": add}
+    )
 
     with pytest.raises(ValueError, match="broken"):
         await events_of(hooked(runner_of(scene, []), hooks=[heard.hooks]))

@@ -437,7 +437,7 @@ def test_an_agent_whose_tools_nobody_hears_of_is_refused() -> None:
 
 
 def test_a_middleware_without_tools_makes_no_node_for_tools() -> None:
-    with pytest.raises(HookUsageError, match="hears of no tool calls"):
+    with pytest.raises(HookUsageError, match="does not wrap tool calls"):
         HooklineMiddleware(tools=False).tool_node([tool_of(add)])
 
 

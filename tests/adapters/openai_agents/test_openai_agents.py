@@ -419,7 +419,7 @@ async def test_a_decision_about_a_call_that_does_not_wait_is_refused() -> None:
     agent = agent_of(Scene(turns=PLAIN.turns, tools=PLAIN.tools, approval=frozenset({"add"})))
     result = await HooklineRunner().run(agent, "go", run_config=QUIET)
 
-    with pytest.raises(RuntimeError, match="those that do: \\['t1'\\]"):
+    with pytest.raises(RuntimeError, match="Waiting calls: \\['t1'\\]"):
         await HooklineRunner().resume(agent, result.to_state(), [Reject("t9")], run_config=QUIET)
 
 
@@ -680,7 +680,7 @@ async def test_a_stream_that_a_hook_would_let_continue_fails_with_what_to_do() -
     hooks.after(AgentCall)(lambda call, result: Continue("and again"))
 
     result = HooklineRunner([hooks, seen.hooks]).run_streamed(agent_of(PLAIN), "go", run_config=QUIET)
-    with pytest.raises(HookUsageError, match="use `run`"):
+    with pytest.raises(HookUsageError, match="Use `run`"):
         _ = [event async for event in result.stream_events()]
 
     assert [(each.reason, each.error_type) for each in seen.of(OnComplete)] == [("error", "HookUsageError")]

@@ -50,7 +50,7 @@ from openai.types.responses import (
 )
 
 from hookline import AfterToolCall, AgentCall, Deny, Hooks, ModelCall, OnComplete, ToolCall, interrupt
-from hookline.adapters.openai_agents import HooklineRunner, RunStopped, _seams
+from hookline.adapters.openai_agents import HooklineRunner, RunStopped, _patches
 from hookline.errors import HookUsageError
 from hookline.evals.adapter_contract._scenes import PLAIN
 from hookline.events import EVENTS
@@ -722,16 +722,16 @@ async def test_a_rewritten_instruction_reaches_the_model_and_leaves_the_agent() 
 @pytest.mark.parametrize(
     ("seam", "problem"),
     [
-        (("agents.run_internal.run_loop:find_model", ("agent",)), "not there"),
-        (("agents.run_internal.gone:get_model", ("agent",)), "not there"),
-        (("agents.run_internal.run_loop:get_model", ("agent", "weather")), "takes no weather"),
+        (("agents.run_internal.run_loop:find_model", ("agent",)), "is missing"),
+        (("agents.run_internal.gone:get_model", ("agent",)), "is missing"),
+        (("agents.run_internal.run_loop:get_model", ("agent", "weather")), "no parameter weather"),
     ],
 )
 def test_a_version_of_the_sdk_that_is_not_known_is_refused_and_left_as_it_is(
     monkeypatch: pytest.MonkeyPatch, seam: Any, problem: str
 ) -> None:
-    monkeypatch.setattr(_seams, "_originals", {})
-    monkeypatch.setattr(_seams, "SEAMS", {**_seams.SEAMS, "get_model": seam})
+    monkeypatch.setattr(_patches, "_originals", {})
+    monkeypatch.setattr(_patches, "PATCHED_FUNCTIONS", {**_patches.PATCHED_FUNCTIONS, "get_model": seam})
     before = AgentRunner.run
 
     with pytest.raises(HookUsageError, match=f"(?s)openai-agents .*{problem}.*Upgrade hookline"):
@@ -751,7 +751,7 @@ def test_the_functions_of_the_sdk_are_wrapped_once() -> None:
 
 def test_what_stands_in_for_an_object_is_of_its_class_and_shares_its_attributes() -> None:
     model = Slow()
-    found: Any = _seams.StandIn(model, turns=["own"])
+    found: Any = _patches.Substitute(model, turns=["own"])
     found.noted = 1
 
     assert isinstance(found, Slow)
@@ -762,10 +762,10 @@ def test_what_stands_in_for_an_object_is_of_its_class_and_shares_its_attributes(
 
 
 def test_runners_that_are_made_in_many_threads_at_once_wrap_the_sdk_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for owner, name in map(_place, _seams.SEAMS):
+    for owner, name in map(_place, _patches.PATCHED_FUNCTIONS):
         monkeypatch.setattr(owner, name, inspect.unwrap(getattr(owner, name)))
     bare = AgentRunner.run
-    monkeypatch.setattr(_seams, "_originals", {})
+    monkeypatch.setattr(_patches, "_originals", {})
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: HooklineRunner(), range(64)))
@@ -775,6 +775,6 @@ def test_runners_that_are_made_in_many_threads_at_once_wrap_the_sdk_once(monkeyp
 
 
 def _place(seam: str) -> tuple[Any, str]:
-    module, _, path = _seams.SEAMS[seam][0].partition(":")
+    module, _, path = _patches.PATCHED_FUNCTIONS[seam][0].partition(":")
     *parents, name = path.split(".")
     return functools.reduce(getattr, parents, importlib.import_module(module)), name

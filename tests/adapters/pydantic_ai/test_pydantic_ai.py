@@ -606,7 +606,7 @@ async def test_a_structured_output_is_not_replaced_by_text() -> None:
     hooks, agent = Hooks("changes"), agent_that([call("final_result", name="Bonn")], output_type=City)
     hooks.after(AgentCall)(lambda call, result: replace(result, output="Berlin"))
 
-    with pytest.raises(HookUsageError, match="gave a City"):
+    with pytest.raises(HookUsageError, match="output is a City"):
         await agent.run("go", capabilities=[Hookline([hooks])])
 
 

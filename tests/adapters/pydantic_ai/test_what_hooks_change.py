@@ -276,7 +276,7 @@ async def test_an_output_that_run_stream_has_handed_out_is_not_changed_in_silenc
     hooks = Hooks("changes")
     hooks.after(AgentCall)(lambda call, result: replace(result, output="something else"))
 
-    with pytest.raises(HookUsageError, match="handed out already"):
+    with pytest.raises(HookUsageError, match="had delivered it"):
         await streamed(adder(), Hookline([hooks]), print)
 
 

@@ -9,14 +9,14 @@ from agents.run import AgentRunner, get_default_agent_runner
 from peer_hooks import hooks_that_do_nothing
 
 from hookline.adapters.openai_agents import HooklineRunner
-from hookline.adapters.openai_agents._attached import here
+from hookline.adapters.openai_agents._run_binding import present_binding
 
 run, run_sync, run_streamed = (vars(Runner)[name].__func__ for name in ("run", "run_sync", "run_streamed"))
 
 
 def _attached() -> HooklineRunner | None:
     """A runner with hooks; none inside of a run that has them, nor where a test has put in a runner of its own."""
-    bare = here() is not None or type(get_default_agent_runner()) is not AgentRunner
+    bare = present_binding() is not None or type(get_default_agent_runner()) is not AgentRunner
     return None if bare else HooklineRunner(hooks_that_do_nothing())
 
 

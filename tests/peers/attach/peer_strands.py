@@ -12,7 +12,7 @@ from strands.multiagent.graph import Graph
 from strands.multiagent.swarm import Swarm
 
 from hookline.adapters.strands import hooked
-from hookline.adapters.strands._seat import seat_of
+from hookline.adapters.strands._run_binding import binding_of
 
 
 def _attach(kind: Any) -> None:
@@ -20,7 +20,7 @@ def _attach(kind: Any) -> None:
     own = kind.stream_async
 
     async def stream_async(self: Any, *given: Any, **options: Any) -> AsyncGenerator[Any, None]:
-        bare = seat_of(self) is not None
+        bare = binding_of(self) is not None
         stream = own(self, *given, **options) if bare else _hooked(self, *given, **options)
         async with aclosing(stream):
             async for event in stream:

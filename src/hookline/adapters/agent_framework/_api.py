@@ -14,21 +14,21 @@ try:
 except ImportError as error:
     raise MissingExtraError("agent-framework", "The adapter of Microsoft Agent Framework") from error
 
-from hookline.adapters.agent_framework._runs import play
-from hookline.adapters.agent_framework._seat import DRIVES
-from hookline.adapters.agent_framework._words import REJECTED
+from hookline.adapters.agent_framework._conversion import REJECTED_KEY
+from hookline.adapters.agent_framework._run_binding import DRIVES
+from hookline.adapters.agent_framework._runs import run_operation
 
 __all__ = ["DRIVES", "HookMiddleware", "answers"]
 
 
 class HookMiddleware(AgentMiddleware):
-    """Gives each run that it is passed to these hooks; put it first, so that it stands outside of other middleware.
+    """Runs an agent with hooks; put it first in `middleware`, so that it is the outermost.
 
-    Passed to `Agent(middleware=[...])` it gives them to every run of the agent. One object serves many runs at once.
+    Pass it to one run, or to `Agent(middleware=[...])` for every run of the agent. One object serves concurrent runs.
 
     Args:
         hooks: The hooks.
-        options: What `AdapterRun` takes: `operation_id`, `user_id`, `tenant_id`, `store`, `best_effort`,
+        options: Options of `AdapterRun`: `operation_id`, `user_id`, `tenant_id`, `store`, `best_effort`,
             `allow_missing_hooks`, …
     """
 
@@ -36,24 +36,24 @@ class HookMiddleware(AgentMiddleware):
         self._hooks, self._options = hook_batch(hooks), options
 
     async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
-        """A run; the framework calls this.
+        """Run the agent as an operation; the framework calls this.
 
         Args:
-            context: The run.
-            call_next: Runs it.
+            context: The framework's context of the run.
+            call_next: Runs the agent.
 
         Raises:
             HookDenied: If a hook denied the run.
             UnsupportedHookError: If a hook would never be called.
         """
-        await play(context, call_next, self._hooks, self._options)
+        await run_operation(context, call_next, self._hooks, self._options)
 
 
 def answers(response: AgentResponse[Any], decided: Sequence[Approve | Reject]) -> Message:
-    """What a person decided, as the message with which a run goes on, in the same session.
+    """Convert a person's decisions into the message that resumes a paused run, in the same session.
 
     Args:
-        response: What the run that waits gave.
+        response: The response of the paused run.
         decided: The decisions, in any order.
     """
     by_call = {each.tool_call_id: each for each in decided}
@@ -65,6 +65,6 @@ def answers(response: AgentResponse[Any], decided: Sequence[Approve | Reject]) -
         answer = request.to_function_approval_response(isinstance(decision, Approve))
         if isinstance(decision, Reject):
             why = {"reason": decision.reason, "and_continue": decision.and_continue}
-            answer.additional_properties = {**(answer.additional_properties or {}), REJECTED: why}
+            answer.additional_properties = {**(answer.additional_properties or {}), REJECTED_KEY: why}
         contents.append(answer)
     return Message("user", contents)

@@ -1,4 +1,4 @@
-"""Compaction in Microsoft Agent Framework, led through the hooks of the run that needs it."""
+"""Pass the compactions of a Microsoft Agent Framework run through its hooks."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from agent_framework import ChatResponse
 from agent_framework import Message as Theirs
 
-from hookline.adapters.agent_framework import _words as words
+from hookline.adapters.agent_framework import _conversion as convert
 from hookline.calls import Message
 from hookline.runtime import AdapterRun
 
-__all__ = ["Compacting"]
+__all__ = ["HookedCompactionStrategy"]
 
-EXCLUDED = "_excluded"
+EXCLUDED_KEY = "_excluded"
 
 
-class Compacting:
-    """Stands in for the compaction strategy of a run.
+class HookedCompactionStrategy:
+    """Replaces the compaction strategy of a run.
 
-    A strategy that asks a model for the summary is led at that point; of any other it is known only afterwards that it
-    compacts, and then a hook that denies has what it did taken back.
+    For a strategy that asks a model for the summary, the hooks run around that request. Any other strategy shows only
+    afterwards that it compacted, so if a hook denies then, its changes are undone.
 
     Args:
         run: The run.
@@ -31,17 +31,17 @@ class Compacting:
     def __init__(self, run: AdapterRun, strategy: Any) -> None:
         self._run = run
         self.tokenizer = getattr(strategy, "tokenizer", None)
-        self._strategy = self._led(strategy)
+        self._strategy = self._hook_summarizers(strategy)
         self._messages: list[Any] = []
-        self._told = False
+        self._hooked = False
 
-    def _led(self, strategy: Any) -> Any:
-        """The strategy, with hooks around what summarizes in it."""
+    def _hook_summarizers(self, strategy: Any) -> Any:
+        """Return the strategy with hooks around the client that writes its summaries."""
         strategy = copy(strategy) if hasattr(strategy, "client") or hasattr(strategy, "strategies") else strategy
         if hasattr(strategy, "client"):
             strategy.client = _Summarizer(self, strategy.client)
         elif hasattr(strategy, "strategies"):
-            strategy.strategies = [self._led(each) for each in strategy.strategies]
+            strategy.strategies = [self._hook_summarizers(each) for each in strategy.strategies]
         return strategy
 
     async def __call__(self, messages: list[Any]) -> bool:
@@ -51,9 +51,9 @@ class Compacting:
             messages: The conversation.
 
         Returns:
-            Whether anything was changed.
+            Whether the conversation was changed.
         """
-        self._messages, self._told = messages, False
+        self._messages, self._hooked = messages, False
         before = [(each, dict(each.additional_properties)) for each in messages]
         failed: Exception | None = None
         changed = False
@@ -61,7 +61,7 @@ class Compacting:
             changed = bool(await self._strategy(messages))
         except Exception as error:
             failed = error
-        if self._told or (not changed and failed is None):
+        if self._hooked or (not changed and failed is None):
             if failed is not None:
                 raise failed
             return changed
@@ -83,18 +83,18 @@ class Compacting:
         return True
 
     async def compact(self, messages: list[Any] | None, summarize: Any) -> str | None:
-        """Lead a compaction through the hooks."""
-        self._told = True
+        """Run a compaction through the hooks."""
+        self._hooked = True
         known = self._messages if messages is None else messages
-        included = [each for each in known if not each.additional_properties.get(EXCLUDED, False)]
-        own = [ours for each in included for ours in words.heard(each, {})]
+        included = [each for each in known if not each.additional_properties.get(EXCLUDED_KEY, False)]
+        own = [ours for each in included for ours in convert.from_agent_framework_message(each, {})]
         return await self._run.compact(own, self._run.run.last_input_tokens or 0, summarize)
 
 
 class _Summarizer:
-    """Stands in for the client that writes the summary."""
+    """Replaces the client that writes the summary."""
 
-    def __init__(self, compacting: Compacting, client: Any) -> None:
+    def __init__(self, compacting: HookedCompactionStrategy, client: Any) -> None:
         self._compacting, self._client = compacting, client
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Model calls of an agent of Microsoft Agent Framework, led through the hooks of its run."""
+"""Middleware that passes model calls of Microsoft Agent Framework through hooks."""
 
 from __future__ import annotations
 
@@ -18,89 +18,90 @@ from agent_framework import (
 )
 from agent_framework import Message as Theirs
 
-from hookline.adapters._stepping import Emitted, GeneratorBridge, holds
-from hookline.adapters.agent_framework import _words as words
-from hookline.adapters.agent_framework._seat import Next, Seat, ending
+from hookline.adapters._held_streams import must_hold_stream
+from hookline.adapters._stepping import GeneratorBridge, emit
+from hookline.adapters.agent_framework import _conversion as convert
+from hookline.adapters.agent_framework._run_binding import AgentFrameworkBinding, Next, call_until_terminated
 from hookline.calls import Message, ModelCall, ModelResponse
 
-__all__ = ["Models"]
+__all__ = ["ModelCallMiddleware"]
 
 
-class Models(ChatMiddleware):
-    """Leads the model calls of a run through its hooks.
+class ModelCallMiddleware(ChatMiddleware):
+    """Passes the model calls of a run through its hooks.
 
     Args:
-        seat: The run.
+        binding: The binding of the run.
     """
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, binding: AgentFrameworkBinding) -> None:
+        self._binding = binding
 
     async def process(self, context: ChatContext, call_next: Next) -> None:
-        """One model call."""
-        seat, run = self._seat, self._seat.run
-        asked = seat.undecided(context.messages)
-        if asked:
-            context.result = _instead(asked, stream=context.stream)
+        """Pass one model call through the hooks, or only record it if hooks do not wrap model calls."""
+        binding, run = self._binding, self._binding.run
+        questions = binding.open_questions(context.messages)
+        if questions:
+            context.result = _replacement_response(questions, stream=context.stream)
             return
-        seat.learn(context)
-        await seat.tell_unknown(context.messages)
+        binding.record_toolsets(context)
+        await binding.report_unknown_tools(context.messages)
         if run.denied is not None:
-            context.result = _instead([Content.from_text(run.denied.reason)], stream=context.stream)
+            context.result = _replacement_response([Content.from_text(run.denied.reason)], stream=context.stream)
             return
-        seat.begin(context)
-        ended = list[MiddlewareTermination]()
-        call = partial(ending, context, call_next, ended)
-        led = ModelCall in run.run.intercepted or ModelCall in run.run.enclosing
-        if led and context.stream:
-            context.result = await self._streamed(context, call)
-        elif led:
-            context.result = await self._ask(context, call, None)
+        binding.begin_step(context)
+        terminations = list[MiddlewareTermination]()
+        call = partial(call_until_terminated, context, call_next, terminations)
+        hooked = ModelCall in run.run.intercepted or ModelCall in run.run.enclosing
+        if hooked and context.stream:
+            context.result = await self._stream_through_hooks(context, call)
+        elif hooked:
+            context.result = await self._ask_model(context, call, None)
         else:
-            self._seat.run.begin_model_call()
+            self._binding.run.begin_model_call()
             await call()
             if context.stream:
-                context.stream_result_hooks.append(self._heard)
+                context.stream_result_hooks.append(self._record_answer)
             else:
-                self._heard(context.result)
-        if ended:
-            raise ended[0]
+                self._record_answer(context.result)
+        if terminations:
+            raise terminations[0]
 
-    def _heard(self, response: Any) -> None:
-        self._seat.asking = False
-        self._seat.run.asked_model(words.model_response(response, self._seat.servers))
+    def _record_answer(self, response: Any) -> None:
+        self._binding.model_pending = False
+        self._binding.run.asked_model(convert.to_model_response(response, self._binding.toolsets))
 
-    async def _streamed(
+    async def _stream_through_hooks(
         self, context: ChatContext, call_next: Next
     ) -> ResponseStream[ChatResponseUpdate, ChatResponse[Any]]:
-        relay = GeneratorBridge(self._ask(context, call_next, Emitted))
+        bridge = GeneratorBridge(self._ask_model(context, call_next, emit))
         first: list[ChatResponseUpdate] = []
-        async for update in relay:  # the framework keeps what was compacted until the first update
+        async for update in bridge:  # the framework keeps a compacted conversation only until the first update
             first.append(update)
             break
 
         async def updates() -> AsyncGenerator[ChatResponseUpdate, None]:
-            with closing(relay.work):
+            with closing(bridge.work):
                 for update in first:
                     yield update
-                async for update in relay:
+                async for update in bridge:
                     yield update
 
-        return ResponseStream(updates(), finalizer=lambda _: relay.result)
+        return ResponseStream(updates(), finalizer=lambda _: bridge.result)
 
-    async def _ask(
+    async def _ask_model(
         self, context: ChatContext, call_next: Next, emit: Callable[[Any], Awaitable[None]] | None
     ) -> ChatResponse[Any]:
-        """One model call with hooks around it."""
-        run, servers, heard = self._seat.run, self._seat.servers, list[ModelResponse]()
+        """Make one model call with hooks around it."""
+        run, servers, responses = self._binding.run, self._binding.toolsets, list[ModelResponse]()
         options = dict(context.options or {})
-        known = [(each, words.heard(each, servers)) for each in context.messages]
+        known = [(each, convert.from_agent_framework_message(each, servers)) for each in context.messages]
         system = [Message(role="system", content=options["instructions"])] if options.get("instructions") else []
         messages = [*system, *(ours for _, each in known for ours in each)]
-        tools = words.specs(options.get("tools") or ())
+        tools = convert.to_tool_specs(options.get("tools") or ())
         own: Any = None
         held: list[Any] = []
-        late = holds(run, ModelCall)
+        hold = must_hold_stream(run, ModelCall)
 
         async def ask(call: ModelCall) -> ModelResponse:
             nonlocal own
@@ -111,21 +112,21 @@ class Models(ChatMiddleware):
             if isinstance(own, ResponseStream):
                 stream = own
                 async for update in stream:
-                    if emit is None or late:
+                    if emit is None or hold:
                         held.append(update)
                     else:
                         await emit(update)
                 own = await stream.get_final_response()
-            heard.append(words.model_response(own, servers))
-            return heard[0]
+            responses.append(convert.to_model_response(own, servers))
+            return responses[0]
 
         response = await run.ask_model(messages, ask, tools=tools)
-        self._seat.asking = False
-        if heard and response == heard[0]:
+        self._binding.model_pending = False
+        if responses and response == responses[0]:
             answer: ChatResponse[Any] = own
         else:
             reason = run.denied.reason if run.denied is not None else ""
-            answer = words.chat_response(response or ModelResponse(content=reason))
+            answer = convert.to_chat_response(response or ModelResponse(content=reason))
             held = [ChatResponseUpdate(role="assistant", contents=each.contents) for each in answer.messages]
         if emit is not None:
             for update in held:
@@ -133,8 +134,8 @@ class Models(ChatMiddleware):
         return answer
 
 
-def _instead(contents: list[Content], *, stream: bool) -> Any:
-    """What stands for the answer of a model that is not asked."""
+def _replacement_response(contents: list[Content], *, stream: bool) -> Any:
+    """Return the response of a model call that is not made."""
 
     async def updates() -> AsyncGenerator[ChatResponseUpdate, None]:
         yield ChatResponseUpdate(role="assistant", contents=contents)
@@ -156,4 +157,4 @@ def _change(context: ChatContext, call: ModelCall, system: list[Message], known:
     if options.get("tools"):
         options["tools"] = [tool for tool in options["tools"] if getattr(tool, "name", None) in {*offered, None}]
     context.options = options
-    context.messages = words.messages_again(rest, known)
+    context.messages = convert.to_agent_framework_messages(rest, known)

@@ -1,4 +1,4 @@
-"""The runs of agents of Microsoft Agent Framework, as operations of hookline."""
+"""Run agents of Microsoft Agent Framework as operations of hookline."""
 
 from __future__ import annotations
 
@@ -19,57 +19,67 @@ from agent_framework import (
 )
 from agent_framework import Message as Theirs
 
-from hookline.adapters._stepping import holds
-from hookline.adapters.agent_framework import _words as words
-from hookline.adapters.agent_framework._compaction import Compacting
-from hookline.adapters.agent_framework._models import Models
-from hookline.adapters.agent_framework._seat import DRIVES, Next, Seat, called, ending
-from hookline.adapters.agent_framework._tools import Tools
+from hookline.adapters._held_streams import must_hold_stream
+from hookline.adapters.agent_framework import _conversion as convert
+from hookline.adapters.agent_framework._compaction import HookedCompactionStrategy
+from hookline.adapters.agent_framework._models import ModelCallMiddleware
+from hookline.adapters.agent_framework._run_binding import (
+    DRIVES,
+    AgentFrameworkBinding,
+    Next,
+    call_until_terminated,
+    starting_sub_agent,
+)
+from hookline.adapters.agent_framework._tools import ToolCallMiddleware
 from hookline.calls import AgentCall, Message
 from hookline.errors import HookDenied
 from hookline.hooks import AnyHook
 from hookline.runtime import AdapterRun
 
-__all__ = ["play"]
+__all__ = ["run_operation"]
 
-Tell = Callable[[Any], Awaitable[None]]
-OUTSIDE = "hookline_outside"
-"""Where a run's context counts its operations: one for each `HookMiddleware` that it was given."""
+EmitUpdate = Callable[[Any], Awaitable[None]]
+OUTER_OPERATIONS_KEY = "hookline_outside"
+"""Metadata key that counts the operations around a run: one for each `HookMiddleware` outside of this one."""
 
 
-async def play(context: AgentContext, call_next: Next, hooks: Iterable[AnyHook], options: Mapping[str, Any]) -> None:
-    """A run of an agent.
+async def run_operation(
+    context: AgentContext, call_next: Next, hooks: Iterable[AnyHook], options: Mapping[str, Any]
+) -> None:
+    """Run an agent as an operation.
 
     Args:
         context: The framework's context of the run.
-        call_next: Runs it.
-        hooks: Its hooks.
-        options: What `AdapterRun` takes.
+        call_next: Runs the agent.
+        hooks: The hooks of the run.
+        options: Options of `AdapterRun`.
     """
-    outside = context.metadata.get(OUTSIDE, 0)
-    mark = f"{words.OPERATION}_{outside}" if outside else words.OPERATION
-    decided, reworded, operation = words.decisions(context.messages, mark)
+    outer_operations = context.metadata.get(OUTER_OPERATIONS_KEY, 0)
+    operation_key = f"{convert.OPERATION_KEY}_{outer_operations}" if outer_operations else convert.OPERATION_KEY
+    decisions, reworded, operation = convert.read_decisions(context.messages, operation_key)
     agent: Any = context.agent
     given = {
         "agent_id": agent.name or agent.id,
-        "model": words.model_name(agent),
+        "model": convert.model_name(agent),
         "conversation_id": context.session.session_id if context.session is not None else None,
         "operation_id": operation,
         **options,
     }
     run = AdapterRun(hooks, DRIVES, **given)
-    seat = Seat(run, context, decided, reworded, mark)
-    ended = list[MiddlewareTermination]()
-    call = partial(ending, context, call_next, ended)
+    binding = AgentFrameworkBinding(run, context, decisions, reworded, operation_key)
+    terminations = list[MiddlewareTermination]()
+    call = partial(call_until_terminated, context, call_next, terminations)
     if context.stream:
-        context.result = _streamed(seat, call)
+        context.result = _stream_operation(binding, call)
         return
-    context.result = await _run(seat, call, None)
-    if ended:
-        raise ended[0]
+    context.result = await _run_agent(binding, call, None)
+    if terminations:
+        raise terminations[0]
 
 
-def _streamed(seat: Seat, call_next: Next) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]]:
+def _stream_operation(
+    binding: AgentFrameworkBinding, call_next: Next
+) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]]:
     final: list[AgentResponse[Any]] = []
 
     async def updates() -> AsyncGenerator[AgentResponseUpdate, None]:
@@ -77,10 +87,10 @@ def _streamed(seat: Seat, call_next: Next) -> ResponseStream[AgentResponseUpdate
 
         async def run() -> None:
             with send:
-                final.append(await _run(seat, call_next, send.send))
+                final.append(await _run_agent(binding, call_next, send.send))
 
         with receive:
-            # A task of its own, because a generator may be closed in another task than the one that began it.
+            # A task of its own, because a generator may be closed in another task than the one that started it.
             task = asyncio.create_task(run())
             try:
                 async for update in receive:
@@ -88,13 +98,16 @@ def _streamed(seat: Seat, call_next: Next) -> ResponseStream[AgentResponseUpdate
                 await task
             finally:
                 task.cancel()
-                await _over(task)
+                await _wait_for_end(task)
 
     return ResponseStream(updates(), finalizer=lambda _: final[0])
 
 
-async def _over(task: asyncio.Task[None]) -> None:
-    """Wait until a run that was cancelled has ended; the framework cancels a tool call twice, and would leave it."""
+async def _wait_for_end(task: asyncio.Task[None]) -> None:
+    """Wait until a cancelled run has ended, even if this task is cancelled again meanwhile.
+
+    The framework cancels a tool call twice and would otherwise leave the run behind.
+    """
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -105,47 +118,52 @@ async def _over(task: asyncio.Task[None]) -> None:
         raise cancelled
 
 
-async def _run(seat: Seat, call_next: Next, tell: Tell | None) -> AgentResponse[Any]:
-    async with seat.run as run:
-        with _installed(seat):
-            stopped = seat.resume() if seat.decisions else ""
+async def _run_agent(binding: AgentFrameworkBinding, call_next: Next, emit: EmitUpdate | None) -> AgentResponse[Any]:
+    async with binding.run as run:
+        with _install_middleware(binding):
+            stopped = binding.resume() if binding.decisions else ""
             if stopped:
                 run.finish("interrupted")
                 return AgentResponse(messages=[])
             if AgentCall not in run.run.intercepted:
-                response = await _through(seat.context, call_next, tell)
-                _conclude(seat, response)
+                response = await _call_agent(binding.context, call_next, emit)
+                _record_end(binding, response)
                 return response
-            return await _led(seat, call_next, tell)
-    return AgentResponse(messages=[])  # somebody has interrupted it
+            return await _call_agent_with_hooks(binding, call_next, emit)
+    return AgentResponse(messages=[])  # the operation was interrupted
 
 
 @contextmanager
-def _installed(seat: Seat) -> Iterator[None]:
-    """Stand in the way of the run's calls, outside of all others, while the run lasts.
+def _install_middleware(binding: AgentFrameworkBinding) -> Iterator[None]:
+    """Install the outermost middleware for the calls of a run while the run lasts.
 
-    Middleware outside of ours may run the agent again with the same context, which must not lead to a run that is over.
+    It is removed at the end because middleware outside of ours may run the agent again with the same context, whose
+    calls must not reach a run that has ended.
     """
-    context = seat.context
+    context = binding.context
     agent: Any = context.agent
-    outside = context.metadata.get(OUTSIDE, 0)
+    outer_operations = context.metadata.get(OUTER_OPERATIONS_KEY, 0)
     client = getattr(agent, "client", None)
     strategies = (context.compaction_strategy, getattr(agent, "compaction_strategy", None))
     strategy = next((each for each in (*strategies, getattr(client, "compaction_strategy", None)) if each), None)
     others = context.client_kwargs.get("middleware")
     with ExitStack() as stack:
-        stack.enter_context(_lent(context.metadata, OUTSIDE, outside + 1))
-        ours = [Models(seat), Tools(seat, follow), *(others or [])]
-        stack.enter_context(_lent(context.client_kwargs, "middleware", ours))
+        stack.enter_context(_set_temporarily(context.metadata, OUTER_OPERATIONS_KEY, outer_operations + 1))
+        ours = [
+            ModelCallMiddleware(binding),
+            ToolCallMiddleware(binding, install_sub_agent_middleware),
+            *(others or []),
+        ]
+        stack.enter_context(_set_temporarily(context.client_kwargs, "middleware", ours))
         if strategy is not None:
-            compacting = Compacting(seat.run, strategy)
-            stack.enter_context(_lent(vars(context), "compaction_strategy", compacting))
+            compacting = HookedCompactionStrategy(binding.run, strategy)
+            stack.enter_context(_set_temporarily(vars(context), "compaction_strategy", compacting))
         yield
 
 
 @contextmanager
-def _lent(mapping: MutableMapping[str, Any], key: str, value: Any) -> Iterator[None]:
-    """Put a value into a mapping, and what was there back at the end, unless somebody else has changed it since."""
+def _set_temporarily(mapping: MutableMapping[str, Any], key: str, value: Any) -> Iterator[None]:
+    """Set a key of a mapping and restore it at the end, unless something else has changed it meanwhile."""
     before = mapping.get(key, mapping)
     mapping[key] = value
     try:
@@ -158,9 +176,9 @@ def _lent(mapping: MutableMapping[str, Any], key: str, value: Any) -> Iterator[N
                 mapping[key] = before
 
 
-async def _through(context: AgentContext, call_next: Next, tell: Tell | None) -> AgentResponse[Any]:
-    """The agent's own run."""
-    given, context.result = context.result, None  # what a stream is to give stands there by now
+async def _call_agent(context: AgentContext, call_next: Next, emit: EmitUpdate | None) -> AgentResponse[Any]:
+    """Run the framework's own agent and return its response."""
+    given, context.result = context.result, None  # a streaming run has put its own stream there
     with suppress(MiddlewareTermination):
         await call_next()
     result: Any
@@ -168,19 +186,21 @@ async def _through(context: AgentContext, call_next: Next, tell: Tell | None) ->
     if isinstance(result, ResponseStream):
         try:
             async for update in result:
-                if tell is not None:
-                    await tell(update)
+                if emit is not None:
+                    await emit(update)
         except BaseException:
             with suppress(Exception):
-                await result.close()  # else its model call would end after the run
+                await result.close()  # otherwise its model call would end after the run
             raise
         result = await result.get_final_response()
     return result if result is not None else AgentResponse(messages=[])
 
 
-async def _led(seat: Seat, call_next: Next, tell: Tell | None) -> AgentResponse[Any]:
-    """The agent's own run, led through the hooks of `AgentCall`."""
-    run, context, held = seat.run, seat.context, list[Any]()
+async def _call_agent_with_hooks(
+    binding: AgentFrameworkBinding, call_next: Next, emit: EmitUpdate | None
+) -> AgentResponse[Any]:
+    """Run the framework's own agent through the hooks of `AgentCall`."""
+    run, context, held = binding.run, binding.context, list[Any]()
     own = AgentResponse[Any](messages=[])
 
     async def hold(update: Any) -> None:
@@ -188,18 +208,18 @@ async def _led(seat: Seat, call_next: Next, tell: Tell | None) -> AgentResponse[
 
     async def work(call: AgentCall) -> str:
         nonlocal own
-        give = hold if tell is not None and holds(run, AgentCall) else tell
+        emit_update = hold if emit is not None and must_hold_stream(run, AgentCall) else emit
         if call.input != messages:
-            context.messages = words.messages_again(call.input, known)
+            context.messages = convert.to_agent_framework_messages(call.input, known)
             changed.append(context.messages)
-        own = await _through(context, call_next, give)
-        return _conclude(seat, own)
+        own = await _call_agent(context, call_next, emit_update)
+        return _record_end(binding, own)
 
     instructions = str(_option(context, "instructions") or "")
     given, changed = context.messages, list[Any]()
     try:
         for _ in range(1 + run.run.agent.max_continues):
-            known = [(each, words.heard(each, {})) for each in context.messages]
+            known = [(each, convert.from_agent_framework_message(each, {})) for each in context.messages]
             messages: list[Message] = [ours for _, each in known for ours in each]
             done = await run.lead_run(messages, work, instructions=instructions)
             if done.denied is not None:
@@ -211,58 +231,61 @@ async def _led(seat: Seat, call_next: Next, tell: Tell | None) -> AgentResponse[
             changed.append(context.messages)
     finally:
         if any(context.messages is each for each in changed):
-            context.messages = given  # middleware outside of ours may run the agent again, with what it was given
+            context.messages = given  # middleware outside of ours may run the agent again with the original messages
     if done.changed:
-        own = words.said_instead(own, done.output, _option(context, "response_format"))
+        own = convert.replace_output(own, done.output, _option(context, "response_format"))
         held = [AgentResponseUpdate(role="assistant", contents=own.messages[-1].contents)]
-    if tell is not None:
+    if emit is not None:
         for update in held:
-            await tell(update)
+            await emit(update)
     return own
 
 
 def _option(context: AgentContext, name: str) -> Any:
-    """An option of the run, else of its agent."""
+    """Return an option of the run, or of its agent if the run does not set it."""
     own = (context.options or {}).get(name)
     return own if own is not None else (getattr(context.agent, "default_options", None) or {}).get(name)
 
 
-def _conclude(seat: Seat, response: AgentResponse[Any]) -> str:
-    """Note how the agent ended.
+def _record_end(binding: AgentFrameworkBinding, response: AgentResponse[Any]) -> str:
+    """Record how the agent's run ended.
 
     Returns:
-        What it said last.
+        The last text of the agent.
     """
-    run = seat.run
+    run = binding.run
     asked = [each for each in response.user_input_requests if each.type == "function_approval_request"]
     if asked:
         for each in asked:
-            each.additional_properties[seat.mark] = run.operation_id
-        waiting = words.pending(response, seat.servers)
+            each.additional_properties[binding.operation_key] = run.operation_id
+        waiting = convert.to_pending_tools(response, binding.toolsets)
         run.pause([each for each in waiting if each.tool_call_id not in run.step.asked])
         run.end_step(should_continue=False)
-    said = response.messages[-1].text if response.messages else ""
-    run.run.last_content = said or run.run.last_content  # other middleware may have answered
-    return said
+    output = response.messages[-1].text if response.messages else ""
+    run.run.last_content = output or run.run.last_content  # other middleware may have answered
+    return output
 
 
-class Following(AgentMiddleware):
-    """What a sub-agent keeps: it makes the run that a hooked run calls an operation under that run."""
+class SubAgentMiddleware(AgentMiddleware):
+    """Makes each run of a sub-agent an operation under the hooked run that calls it.
+
+    The sub-agent keeps this middleware.
+    """
 
     async def process(self, context: AgentContext, call_next: Next) -> None:
-        """A run of the sub-agent."""
-        mine = called.get()
-        if mine is None or mine.agent is not context.agent:
+        """Run the sub-agent as an operation, if a hooked run calls it."""
+        start = starting_sub_agent.get()
+        if start is None or start.agent is not context.agent:
             await call_next()
             return
-        called.set(None)
-        await play(context, call_next, (), {"operation_id": mine.operation_id, "parent": mine.parent})
+        starting_sub_agent.set(None)
+        await run_operation(context, call_next, (), {"operation_id": start.operation_id, "parent": start.parent})
 
 
-_following = Following()
+_sub_agent_middleware = SubAgentMiddleware()
 
 
-def follow(agent: Any) -> None:
-    """Have a sub-agent's runs follow those that call it; once is enough."""
-    if _following not in (agent.middleware or ()):
-        agent.middleware = [_following, *(agent.middleware or ())]
+def install_sub_agent_middleware(agent: Any) -> None:
+    """Add `SubAgentMiddleware` to an agent, once."""
+    if _sub_agent_middleware not in (agent.middleware or ()):
+        agent.middleware = [_sub_agent_middleware, *(agent.middleware or ())]

@@ -1,6 +1,6 @@
-"""Policies of the open AGENT-HOOKS-0.1 contract in a run, and hookline as a host that conforms to it.
+"""Policies of the open AGENT-HOOKS-0.1 contract, as hooks of a run.
 
-This package is the one place of hookline that knows the contract's SDK.
+No other package of hookline imports the contract's SDK.
 """
 
 from hookline.errors import MissingExtraError

@@ -1,4 +1,4 @@
-"""The contract's conformance kit against hookline's own `exec_agent`: no loop of its own, no shortcut around a run."""
+"""Run the contract's conformance kit against hookline: each vector is an ordinary `exec_agent`."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ CAPABILITIES = frozenset(
         Capability.HOST_DECLARATION,
     }
 )
-"""Not `incremental_output`: text goes to a caller after the `output` point, or not under the contract."""
+"""Without `incremental_output`: under the contract, text reaches the caller only after the `output` point."""
 
 
 def host_surface() -> HostSurface:
-    """What hookline can honour of a declaration: give it to the `HostRegistry` with which a document is read."""
+    """Return what hookline supports of a declaration; pass it to the `HostRegistry` that reads the document."""
     return HostSurface.from_capabilities(sorted(capability.value for capability in CAPABILITIES))
 
 
@@ -50,9 +50,9 @@ class CtkHarness:
     fixture `agent_hooks_assert`.
 
     Attributes:
-        name: How the kit calls the host.
-        capabilities: What the host can do, in the kit's words.
-        tool_seam_host_error: A tool call that failed closed is told to the model, and the run goes on.
+        name: The host's name.
+        capabilities: The host's capabilities, as the kit defines them.
+        tool_seam_host_error: `"continue"`: if a tool call fails closed, the model is told and the run continues.
     """
 
     name = "hookline"
@@ -65,11 +65,11 @@ class CtkHarness:
         self._invoked: list[dict[str, Any]] = []
 
     def host_surface(self) -> HostSurface:
-        """What a declaration is checked against."""
+        """Return the surface that a declaration is checked against."""
         return host_surface()
 
     def declaration(self) -> dict[str, Any] | None:
-        """The host has no declaration of its own: its surface is in code."""
+        """Return `None`: the host's surface is defined in code, not in a declaration."""
         return None
 
     def setup(
@@ -82,10 +82,10 @@ class CtkHarness:
         identity_provider: str | None,
         redact_for_approval: list[str] | None = None,
     ) -> None:
-        """Take up a vector that configures the host in code."""
+        """Prepare a vector that configures the host in code."""
         identity: Any = identity_provider
         if identity_provider == "ctk-fault":
-            identity = IdentityProvider("ctk-fault", _fault)
+            identity = IdentityProvider("ctk-fault", _fail_identity)
         self._scenario = scenario
         self._policies = PolicyHooks(
             *interceptors,
@@ -97,10 +97,10 @@ class CtkHarness:
         )
 
     def setup_declared(self, scenario: Scenario, document: dict[str, Any], registry: HostRegistry) -> None:
-        """Take up a vector that configures the host with a declaration document.
+        """Prepare a vector that configures the host with a declaration document.
 
         Raises:
-            agent_hooks.DeclarationError: If the document is refused.
+            agent_hooks.DeclarationError: If the document is invalid.
         """
         self._scenario = scenario
         self._policies = PolicyHooks.from_declaration(document, registry)
@@ -113,7 +113,7 @@ class CtkHarness:
         scenario = self._scenario
         agent = Agent(
             id="ctk-agent",
-            model=ScriptedModel([_turn(scripted) for scripted in scenario.model_script]),
+            model=ScriptedModel([_to_turn(scripted) for scripted in scenario.model_script]),
             tools=[self._tool(name) for name in sorted(scenario.tools)],
         )
         prompt = [Message(role=scenario.input["role"], content=scenario.input["content"])]
@@ -130,7 +130,7 @@ class CtkHarness:
         )
 
     def teardown(self) -> None:
-        """Forget the vector."""
+        """Discard the vector."""
         self._scenario = self._policies = None
 
     def _tool(self, name: str) -> Tool:
@@ -146,7 +146,7 @@ class CtkHarness:
         return Tool(toolset="local", name=name, description="", schema={"type": "object"}, run=run)
 
 
-def _turn(scripted: Any) -> ModelResponse:
+def _to_turn(scripted: Any) -> ModelResponse:
     return ModelResponse(
         content=scripted.content or "",
         tool_calls=[
@@ -165,5 +165,5 @@ def _outcome(result: OperationResult) -> RunOutcome:
     return RunOutcome.ERROR if result.reason in ("error", "interrupted") else RunOutcome.COMPLETED
 
 
-def _fault(context: Any) -> str:
+def _fail_identity(context: Any) -> str:
     raise RuntimeError("the identity provider of this vector fails")

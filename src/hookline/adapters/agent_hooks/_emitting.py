@@ -1,4 +1,4 @@
-"""The SDK's emitter as hookline uses it: bounded on every event loop, and able to finish what a person interrupted."""
+"""Emit contexts to policies with the SDK's emitter: time limits on every event loop, and replay after a pause."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ from agent_hooks import (
     Verdict,
 )
 
-__all__ = ["Bounded", "BoundedResolver", "Emissions", "Judgement", "Replay"]
+__all__ = ["Judgement", "PolicyEmitter", "TimedInterceptor", "TimedResolver", "VerdictReplay"]
 
 logger = logging.getLogger("hookline")
 
-RAISED: dict[str, Any] = {"hookline": "raised"}
-"""Stands for the verdict of an interceptor that failed."""
+FAILED_VERDICT: dict[str, Any] = {"hookline": "raised"}
+"""Recorded in place of the verdict of an interceptor that failed."""
 
 
-class Replay(msgspec.Struct):
-    """The verdicts of one emission, by interceptor: noted the first time, and said again when it is finished.
+class VerdictReplay(msgspec.Struct):
+    """The verdicts of one emission in order, recorded the first time and replayed when the emission is finished.
 
     Attributes:
-        verdicts: What was said, in JSON.
-        again: Whether it is said again.
+        verdicts: The verdicts, as JSON.
+        replaying: Whether the verdicts are replayed.
     """
 
     verdicts: list[Any] = []
-    again: bool = False
+    replaying: bool = False
     _at: int = 0
 
     def next(self) -> Any:
-        """The next verdict that was said already; `None` if the interceptor has to be asked."""
+        """Return the next recorded verdict; `None` if the interceptor has to be asked."""
         self._at += 1
-        return self.verdicts[self._at - 1] if self.again and self._at <= len(self.verdicts) else None
+        return self.verdicts[self._at - 1] if self.replaying and self._at <= len(self.verdicts) else None
 
 
-_replay: ContextVar[Replay | None] = ContextVar("hookline_policy_replay", default=None)
+_current_replay: ContextVar[VerdictReplay | None] = ContextVar("hookline_policy_replay", default=None)
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """What policies decided at one point.
+    """The policies' decision at one point.
 
     Attributes:
-        record: The contract's record of it.
-        target: What goes on, if anything does.
-        transformed: Whether that is something else than what was judged.
+        record: The contract's record of the decision.
+        target: The target that may proceed, if it may.
+        transformed: Whether policies changed the target.
     """
 
     record: InterceptionRecord
@@ -68,34 +68,34 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def denied(self) -> bool:
-        """Whether nothing goes on."""
+        """Whether the target may not proceed."""
         return not self.record.proceeds
 
     @property
     def liftable(self) -> bool:
-        """Whether a person's approval would let it go on."""
+        """Whether a person's approval would let the target proceed."""
         return self.denied and self.record.verdict.is_liftable
 
     @property
     def reason(self) -> str:
-        """Why, in the policies' words: the name of the reason, and what is said about it."""
+        """The policies' reason and message."""
         verdict = self.record.verdict
-        said = _said(verdict.reason, verdict.message)
-        return said or f"a policy denied it at {self.record.interception_point.value}"
+        reason = _join_reason(verdict.reason, verdict.message)
+        return reason or f"a policy denied it at {self.record.interception_point.value}"
 
     @property
     def host_error(self) -> bool:
-        """Whether it is denied because something failed, not because a policy said so."""
+        """Whether the denial comes from a failure, not from a policy."""
         return self.denied and (self.record.verdict.reason or "").startswith("host_error:")
 
 
-class Bounded:
-    """An interceptor with a time limit that holds on asyncio and on trio, where the SDK's own needs asyncio.
+class TimedInterceptor:
+    """An interceptor with a time limit that works on asyncio and on trio; the SDK's own limit needs asyncio.
 
     Args:
-        interceptor: What decides.
+        interceptor: The interceptor.
         timeout: Seconds that it may take; `None` for no limit.
-        in_thread: Whether it runs in a worker thread, if it is a plain one.
+        in_thread: Whether a sync interceptor runs in a worker thread.
     """
 
     def __init__(self, interceptor: Any, timeout: float | None, *, in_thread: bool) -> None:
@@ -104,40 +104,40 @@ class Bounded:
         self._in_thread = in_thread and not inspect.iscoroutinefunction(interceptor.intercept)
 
     def intercept(self, context: dict[str, Any], /) -> Any:
-        """The interceptor's verdict, or an awaitable of it."""
-        replay = _replay.get()
+        """Return the interceptor's verdict, or an awaitable of it."""
+        replay = _current_replay.get()
         if replay is None:
-            return self._asked(context)
-        said = replay.next()
-        if said is None:
-            return self._noted(replay, context)
-        if said == RAISED:
+            return self._ask(context)
+        verdict = replay.next()
+        if verdict is None:
+            return self._ask_and_record(replay, context)
+        if verdict == FAILED_VERDICT:
             raise RuntimeError("it failed before a person was asked")
-        return said
+        return verdict
 
-    def _asked(self, context: dict[str, Any]) -> Any:
+    def _ask(self, context: dict[str, Any]) -> Any:
         if self._in_thread:
             work = anyio.to_thread.run_sync(self._interceptor.intercept, context, abandon_on_cancel=True)
-            return bounded(work, self._timeout)
-        said = self._interceptor.intercept(context)
-        return bounded(said, self._timeout) if inspect.isawaitable(said) else said
+            return run_within(work, self._timeout)
+        verdict = self._interceptor.intercept(context)
+        return run_within(verdict, self._timeout) if inspect.isawaitable(verdict) else verdict
 
-    async def _noted(self, replay: Replay, context: dict[str, Any]) -> Any:
+    async def _ask_and_record(self, replay: VerdictReplay, context: dict[str, Any]) -> Any:
         at = len(replay.verdicts)
-        replay.verdicts.append(RAISED)
-        said = self._asked(context)
-        if inspect.isawaitable(said):
-            said = await said
-        wire = said.to_wire() if isinstance(said, Verdict) else said
+        replay.verdicts.append(FAILED_VERDICT)
+        verdict = self._ask(context)
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+        wire = verdict.to_wire() if isinstance(verdict, Verdict) else verdict
         replay.verdicts[at] = json.loads(json.dumps(wire, allow_nan=False))
-        return said
+        return verdict
 
 
-class BoundedResolver:
-    """The contract's approval resolver, with such a time limit.
+class TimedResolver:
+    """An approval resolver of the contract, with a time limit.
 
     Args:
-        resolver: Who decides about liftable denials.
+        resolver: The resolver, which decides about liftable denials.
         timeout: Seconds that it may take; `None` for no limit.
     """
 
@@ -146,19 +146,19 @@ class BoundedResolver:
         self._timeout = timeout
 
     def resolve(self, request: ApprovalRequest, /) -> Any:
-        """The resolution, or an awaitable of it."""
-        said = self._resolver.resolve(request)
-        return bounded(said, self._timeout) if inspect.isawaitable(said) else said
+        """Return the resolution, or an awaitable of it."""
+        resolution = self._resolver.resolve(request)
+        return run_within(resolution, self._timeout) if inspect.isawaitable(resolution) else resolution
 
 
-class PersonsApproval:
-    """Says once what a person has decided already: that the call may go on."""
+class PersonApprovalResolver:
+    """A resolver that approves once, because a person has approved already."""
 
     def __init__(self) -> None:
         self._said = False
 
     def resolve(self, request: ApprovalRequest, /) -> ApprovalResolution:
-        """Approve the first request. A second one is about something that nobody was asked."""
+        """Approve the first request. A second request is about something that no person has seen."""
         if self._said:
             return ApprovalResolution(outcome=ApprovalOutcome.UNRESOLVED, context_identity=request.context_identity)
         self._said = True
@@ -167,24 +167,24 @@ class PersonsApproval:
         )
 
 
-async def bounded(work: Awaitable[Any], timeout: float | None) -> Any:
-    """What some work comes to, inside of a time limit.
+async def run_within(work: Awaitable[Any], timeout: float | None) -> Any:
+    """Await work within a time limit.
 
     Raises:
-        TimeoutError: If it takes longer.
+        TimeoutError: If the work takes longer.
     """
     with anyio.fail_after(timeout):
         return await work
 
 
-class Emissions:
-    """Leads contexts through the policies of one bundle, logs what must not go unseen, and keeps the records.
+class PolicyEmitter:
+    """Emits contexts to the policies of one bundle, logs their warnings and keeps the records.
 
     Args:
-        make: Makes an emitter that consults the given approval resolver, if any.
-        resolver: Who decides at once about what can be lifted; `None` for nobody.
-        max_records: How many records are kept; the oldest go first.
-        on_record: Told every record.
+        make: Creates an emitter of the SDK with the given approval resolver, if any.
+        resolver: Decides about liftable denials at once; `None` for no resolver.
+        max_records: Most records to keep; the oldest are dropped first.
+        on_record: Called with every record.
     """
 
     def __init__(
@@ -200,29 +200,29 @@ class Emissions:
         self.records: deque[InterceptionRecord] = deque(maxlen=max_records)
         self.emitter = make(resolver)
 
-    async def judge(self, context: dict[str, Any], *, replay: Replay | None = None) -> Judgement:
-        """Ask the policies about a context.
+    async def judge(self, context: dict[str, Any], *, replay: VerdictReplay | None = None) -> Judgement:
+        """Return the policies' judgement of a context.
 
         Args:
-            context: What is judged.
-            replay: Takes note of what each policy says.
+            context: The context.
+            replay: Records the verdict of each policy.
         """
-        return await self._emitted(self.emitter, context, replay)
+        return await self._emit(self.emitter, context, replay)
 
     async def finish(self, context: dict[str, Any], verdicts: Sequence[Any]) -> Judgement:
-        """Go on with an emission that waited for a person, who has approved it.
+        """Finish an emission that waited for a person who has approved it.
 
-        What policies have said counts; only those that were not heard are asked now.
+        Recorded verdicts are used again; only the policies that had not been asked are asked now.
 
         Args:
-            context: What was judged.
-            verdicts: What each policy said.
+            context: The context that was judged.
+            verdicts: The recorded verdicts, in order.
         """
-        emitter = self._make(PersonsApproval())
-        return await self._emitted(emitter, context, Replay(verdicts=list(verdicts), again=True))
+        emitter = self._make(PersonApprovalResolver())
+        return await self._emit(emitter, context, VerdictReplay(verdicts=list(verdicts), replaying=True))
 
-    def failed(self, point: InterceptionPoint, detail: str, context: Mapping[str, Any]) -> None:
-        """Keep a record of something that could not be done as the policies decided, and failed closed."""
+    def record_failure(self, point: InterceptionPoint, detail: str, context: Mapping[str, Any]) -> None:
+        """Record that a decision of the policies could not be applied, so that the call failed closed."""
         record = self.emitter.record_host_failure(
             point,
             detail,
@@ -230,47 +230,49 @@ class Emissions:
             sequence=context["sequence"],
             timestamp=context["timestamp"],
         )
-        self._keep(self.emitter, record)
+        self._keep_record(self.emitter, record)
 
-    async def _emitted(self, emitter: InterceptionEmitter, context: dict[str, Any], replay: Replay | None) -> Judgement:
+    async def _emit(
+        self, emitter: InterceptionEmitter, context: dict[str, Any], replay: VerdictReplay | None
+    ) -> Judgement:
         given = context["target"]
-        token = _replay.set(replay)
+        token = _current_replay.set(replay)
         try:
             record = await emitter.emit_unchecked(context)
         finally:
-            _replay.reset(token)
-        self._keep(emitter, record)
+            _current_replay.reset(token)
+        self._keep_record(emitter, record)
         # The emitter puts a new target into the context when it applies a transform, and only then.
         target = context["target"]
         return Judgement(record=record, target=target, transformed=target is not given)
 
-    def _keep(self, emitter: InterceptionEmitter, record: InterceptionRecord) -> None:
+    def _keep_record(self, emitter: InterceptionEmitter, record: InterceptionRecord) -> None:
         emitter.take_records()
         self.records.append(record)
         if record.verdict.warnings or record.mode is EnforcementMode.EVALUATE_ONLY:
-            _tell(record)
+            _log_record(record)
         if self._on_record is not None:
             try:
                 self._on_record(record)
             except Exception:
-                logger.exception("`on_record` raised an error about %s", _place(record))
+                logger.exception("`on_record` raised an error for %s", _location(record))
 
 
-def _tell(record: InterceptionRecord) -> None:
-    """Log what changed nothing, and must not go unseen."""
+def _log_record(record: InterceptionRecord) -> None:
+    """Log warnings, and denials that are only evaluated."""
     verdict = record.verdict
     for warning in verdict.warnings:
-        logger.warning("A policy warns at %s: %s", _place(record), _said(warning.reason, warning.message))
+        logger.warning("A policy warns at %s: %s", _location(record), _join_reason(warning.reason, warning.message))
     if record.mode is EnforcementMode.EVALUATE_ONLY and not verdict.decision.permits:
-        said = _said(verdict.reason, verdict.message)
-        logger.warning("Policies would deny %s, and only evaluate: %s", _place(record), said)
+        reason = _join_reason(verdict.reason, verdict.message)
+        logger.warning("Policies would deny %s (evaluate_only): %s", _location(record), reason)
 
 
-def _place(record: InterceptionRecord) -> str:
+def _location(record: InterceptionRecord) -> str:
     return f"{record.interception_point.value} of operation {record.session_id}"
 
 
-def _said(reason: str | None, message: str | None) -> str:
+def _join_reason(reason: str | None, message: str | None) -> str:
     if reason and message and message.startswith(reason):
         return message
     return ": ".join(text for text in (reason, message) if text)

@@ -1,26 +1,23 @@
-"""What is raised where a policy and hookline cannot come together."""
+"""Errors of policies whose decisions hookline cannot apply."""
 
 from __future__ import annotations
 
-from hookline.errors import HooklineError
+from hookline.errors import HooklineError, define_error
 
 __all__ = ["PolicyTransformError"]
 
 
+@define_error(
+    "A policy's transform at {point} cannot be used: {problem}. The call was denied, because it must not continue "
+    "without the change. Make the policy write a value of the same shape, or deny."
+)
 class PolicyTransformError(HooklineError, ValueError):
-    """A policy changed something into a value that hookline cannot use, so the call was denied.
+    """A policy changed something to a value that hookline cannot use, so the call was denied.
 
     Attributes:
         point: The interception point.
-        problem: What is wrong with the value.
+        problem: Why the value cannot be used.
     """
 
-    def __init__(self, point: str, problem: str) -> None:
-        super().__init__(point, problem)
-        self.point, self.problem = point, problem
-
-    def __str__(self) -> str:
-        return (
-            f"A policy's transform at {self.point} cannot be used: {self.problem}. Nothing goes on with what the "
-            "policies wanted changed; let the policy write a value of the same shape, or deny."
-        )
+    point: str
+    problem: str

@@ -1,4 +1,4 @@
-"""hookline's calls and results as the JSON of AGENT-HOOKS-0.1, and what policies made of it back again."""
+"""Convert calls and results to the JSON of AGENT-HOOKS-0.1, and the policies' changes back."""
 
 from __future__ import annotations
 
@@ -13,81 +13,81 @@ from hookline.adapters.agent_hooks._errors import PolicyTransformError
 from hookline.calls import Message, ModelResponse, ToolCall, ToolRequest, ToolSpec
 
 __all__ = [
-    "args_from",
-    "bound",
-    "called",
-    "content_of",
-    "message_shown",
-    "messages_from",
-    "plain",
-    "response_from",
-    "response_shown",
-    "still_bound",
-    "text_of",
+    "content_text",
+    "copy_json",
+    "decided_call",
+    "from_wire_args",
+    "from_wire_messages",
+    "from_wire_response",
+    "from_wire_value",
+    "is_decided_call",
+    "to_wire_message",
+    "to_wire_response",
+    "to_wire_tool_call",
+    "to_wire_tools",
+    "to_wire_value",
     "tool_name",
-    "tools_shown",
-    "value_of",
 ]
 
 T = TypeVar("T")
 
-EXACT = 2**53 - 1
-"""The largest integer that every reader of JSON reads alike."""
+LARGEST_EXACT_INTEGER = 2**53 - 1
+"""The largest integer that every JSON parser reads as the same number."""
 
 ROLES = ("system", "user", "assistant", "tool")
 
 
-def plain(value: Any) -> Any:
-    """A JSON-like value that its reader may edit: a copy of every object and list in it."""
+def copy_json(value: Any) -> Any:
+    """Return a JSON value with every object and list copied, so that its reader may edit it."""
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: copy_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [copy_json(item) for item in value]
     return value
 
 
 def tool_name(toolset: str, name: str) -> str:
-    """The name under which a policy knows a tool: its own, or `agent/<id>` for a sub-agent."""
+    """Return the name that policies see for a tool: its own, or `agent/<id>` for a sub-agent."""
     return f"agent/{name}" if toolset == "agent" else name
 
 
-def tools_shown(specs: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """The tools that a model is offered."""
+def to_wire_tools(specs: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+    """Convert the tools that a model is offered."""
     return [
         {
             "name": tool_name(spec.toolset, spec.name),
             "description": spec.description,
-            "schema": plain(spec.schema),
+            "schema": copy_json(spec.schema),
         }
         for spec in specs
     ]
 
 
-def bound(call: ToolCall) -> list[Any]:
-    """What a decision about a call is bound to: the tool, and its arguments."""
+def decided_call(call: ToolCall) -> list[Any]:
+    """Return the parts of a call that a decision applies to: the tool and its arguments."""
     return [call.toolset, call.tool_name, call.args]
 
 
-def still_bound(decided: list[Any], call: ToolCall) -> bool:
-    """Whether a call is the one that was decided about, which a pause may have carried through JSON."""
+def is_decided_call(decided: list[Any], call: ToolCall) -> bool:
+    """Return whether a call is the one that was decided, even if a pause has converted it to JSON and back."""
     if call.args is decided[2] and call.tool_name == decided[1] and call.toolset == decided[0]:
         return True
-    return _text(decided) == _text(bound(call))
+    return _canonical_json(decided) == _canonical_json(decided_call(call))
 
 
-def args_from(target: object) -> dict[str, Any]:
-    """The arguments that policies left.
+def from_wire_args(target: object) -> dict[str, Any]:
+    """Return the arguments that policies left.
 
     Raises:
-        PolicyTransformError: If they are no object any more.
+        PolicyTransformError: If they are no longer an object.
     """
     if not isinstance(target, dict):
-        raise PolicyTransformError("pre_tool_call", f"arguments are an object; they became {type(target).__name__}")
+        raise PolicyTransformError("pre_tool_call", f"arguments must be an object; they became {type(target).__name__}")
     return target
 
 
-def called(calling: ToolRequest) -> dict[str, Any]:
-    """A model's call of a tool. Arguments that are no object show as none, for with such the tool does not run."""
+def to_wire_tool_call(calling: ToolRequest) -> dict[str, Any]:
+    """Convert a model's tool call. Arguments that are not an object become `{}`, as the tool does not run then."""
     args: object = calling.args
     if isinstance(args, str):
         try:
@@ -97,162 +97,166 @@ def called(calling: ToolRequest) -> dict[str, Any]:
     return {
         "id": calling.tool_call_id,
         "name": tool_name(calling.toolset, calling.tool_name),
-        "args": plain(args) if isinstance(args, Mapping) else {},
+        "args": copy_json(args) if isinstance(args, Mapping) else {},
     }
 
 
-def message_shown(message: Message) -> dict[str, Any]:
-    """One message of a conversation."""
+def to_wire_message(message: Message) -> dict[str, Any]:
+    """Convert a message."""
     shown: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        shown["tool_calls"] = [called(calling) for calling in message.tool_calls]
+        shown["tool_calls"] = [to_wire_tool_call(calling) for calling in message.tool_calls]
     if message.tool_call_id is not None:
         shown["tool_call_id"] = message.tool_call_id
     return shown
 
 
-def messages_from(point: str, target: object, given: Sequence[Message]) -> list[Message]:
-    """The conversation that policies made of another one; messages that they left alone stay what they were.
+def from_wire_messages(point: str, target: object, given: Sequence[Message]) -> list[Message]:
+    """Return the conversation that policies left; messages that they did not change stay the originals.
 
     Raises:
-        PolicyTransformError: If it is none.
+        PolicyTransformError: If the value is not a conversation.
     """
     if not isinstance(target, list):
-        raise PolicyTransformError(point, "the messages are no list any more")
-    untouched = _Untouched((message_shown(message), message) for message in given)
-    return [untouched.take(shown) or _message(point, shown) for shown in target]
+        raise PolicyTransformError(point, "the messages are no longer a list")
+    originals = _Originals((to_wire_message(message), message) for message in given)
+    return [originals.take(value) or _from_wire_message(point, value) for value in target]
 
 
-def _message(point: str, shown: object) -> Message:
+def _from_wire_message(point: str, shown: object) -> Message:
     if not isinstance(shown, Mapping) or shown.get("role") not in ROLES:
-        raise PolicyTransformError(point, f"a message has a `role`, one of {', '.join(ROLES)}")
+        raise PolicyTransformError(point, f"a message must have a `role`, one of {', '.join(ROLES)}")
     answered = shown.get("tool_call_id")
     if answered is not None and not isinstance(answered, str):
-        raise PolicyTransformError(point, "`tool_call_id` of a message is text")
+        raise PolicyTransformError(point, "`tool_call_id` of a message must be text")
     return Message(
         role=shown["role"],
-        content=text_of(point, shown, empty=True),
-        tool_calls=_callings(point, shown.get("tool_calls") or [], ()),
+        content=content_text(point, shown, empty=True),
+        tool_calls=_from_wire_tool_calls(point, shown.get("tool_calls") or [], ()),
         tool_call_id=answered,
     )
 
 
-def response_shown(response: ModelResponse) -> dict[str, Any]:
-    """A model's answer: what `post_model_call` decides about."""
+def to_wire_response(response: ModelResponse) -> dict[str, Any]:
+    """Convert a model's answer to the target of `post_model_call`."""
     return {
         "content": None if response.tool_calls and not response.content else response.content,
-        "tool_calls": [called(calling) for calling in response.tool_calls],
+        "tool_calls": [to_wire_tool_call(calling) for calling in response.tool_calls],
         "finish_reason": response.finish_reason,
     }
 
 
-def response_from(point: str, target: object, given: ModelResponse) -> ModelResponse:
-    """The answer that policies made of a model's.
+def from_wire_response(point: str, target: object, given: ModelResponse) -> ModelResponse:
+    """Return the model's answer that policies left.
 
     Raises:
-        PolicyTransformError: If it is none.
+        PolicyTransformError: If the value is not an answer.
     """
     if not isinstance(target, Mapping) or not isinstance(target.get("finish_reason"), str):
-        raise PolicyTransformError(point, "a response has `content`, `tool_calls` and a `finish_reason`")
+        raise PolicyTransformError(point, "a response must have `content`, `tool_calls` and a `finish_reason`")
     return msgspec.structs.replace(
         given,
-        content=text_of(point, target, empty=True),
-        tool_calls=_callings(point, target.get("tool_calls"), given.tool_calls),
+        content=content_text(point, target, empty=True),
+        tool_calls=_from_wire_tool_calls(point, target.get("tool_calls"), given.tool_calls),
         finish_reason=target["finish_reason"],
-        details={},  # what the provider wants back may hold the very text that was taken out
+        details={},  # provider details may repeat the text that policies removed
     )
 
 
-def _callings(point: str, shown: object, given: Sequence[ToolRequest]) -> list[ToolRequest]:
+def _from_wire_tool_calls(point: str, shown: object, given: Sequence[ToolRequest]) -> list[ToolRequest]:
     if not isinstance(shown, list):
-        raise PolicyTransformError(point, "`tool_calls` are a list")
-    untouched = _Untouched((called(calling), calling) for calling in given)
-    return [untouched.take(calling) or _calling(point, calling) for calling in shown]
+        raise PolicyTransformError(point, "`tool_calls` must be a list")
+    originals = _Originals((to_wire_tool_call(calling), calling) for calling in given)
+    return [originals.take(calling) or _from_wire_tool_call(point, calling) for calling in shown]
 
 
-def _calling(point: str, shown: object) -> ToolRequest:
+def _from_wire_tool_call(point: str, shown: object) -> ToolRequest:
     if not isinstance(shown, Mapping) or not isinstance(shown.get("name"), str):
-        raise PolicyTransformError(point, "a tool call has a `name`")
+        raise PolicyTransformError(point, "a tool call must have a `name`")
     args, call_id = shown.get("args"), shown.get("id")
     if not isinstance(args, dict) or not isinstance(call_id, str | None):
-        raise PolicyTransformError(point, "`args` of a tool call are an object, and its `id` is text")
+        raise PolicyTransformError(point, "`args` of a tool call must be an object, and its `id` text")
     return ToolRequest(tool_name=shown["name"], args=args, tool_call_id=call_id or "")
 
 
-def text_of(point: str, target: object, *, empty: bool = False) -> str:
-    """The `content` that policies left.
+def content_text(point: str, target: object, *, empty: bool = False) -> str:
+    """Return the text of the `content` that policies left.
 
     Args:
-        point: Where.
-        target: What holds it.
-        empty: Whether `null` stands for no text.
+        point: The interception point.
+        target: The object with the `content`.
+        empty: Whether `null` means no text.
 
     Raises:
-        PolicyTransformError: If it is no text.
+        PolicyTransformError: If the content is not text.
     """
     content = target.get("content") if isinstance(target, Mapping) else target
     if content is None and empty and isinstance(target, Mapping):
         return ""
     if not isinstance(target, Mapping) or not isinstance(content, str):
-        raise PolicyTransformError(point, f"`content` is text; it became {type(content).__name__}")
+        raise PolicyTransformError(point, f"`content` must be text; it became {type(content).__name__}")
     return content
 
 
-def value_of(content: str) -> Any:
-    """What a tool gave: the object or list whose JSON the text is, if every reader reads that alike; else the text."""
+def to_wire_value(content: str) -> Any:
+    """Return a tool's text as the object or list that it encodes, if every JSON parser reads it alike; else as text."""
     if not content.startswith(("{", "[")):
         return content
     try:
         return json.loads(
-            content, object_pairs_hook=_object, parse_constant=_refused, parse_float=_number, parse_int=_integer
+            content,
+            object_pairs_hook=_parse_object,
+            parse_constant=_refuse_constant,
+            parse_float=_parse_float,
+            parse_int=_parse_integer,
         )
     except (ValueError, RecursionError):
         return content
 
 
-def content_of(target: object) -> str:
-    """The text that a model reads of what policies left of a tool's result."""
+def from_wire_value(target: object) -> str:
+    """Return the text for the model from the tool result that policies left."""
     return target if isinstance(target, str) else json.dumps(target, ensure_ascii=False, allow_nan=False)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
-    if len(members) < len(pairs):  # the model would read both, a policy only the last
-        raise ValueError("a name stands twice in one object")
+    if len(members) < len(pairs):  # the model would read both values, a policy only the last
+        raise ValueError("a name appears twice in one object")
     return members
 
 
-def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+def _refuse_constant(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
 
 
-def _integer(digits: str) -> int:
+def _parse_integer(digits: str) -> int:
     number = int(digits)
-    if abs(number) > EXACT:
-        raise ValueError("too large an integer")
+    if abs(number) > LARGEST_EXACT_INTEGER:
+        raise ValueError("the integer is too large")
     return number
 
 
-def _number(digits: str) -> float:
+def _parse_float(digits: str) -> float:
     number = float(digits)
     if number in (float("inf"), float("-inf")):
-        raise ValueError("too large a number")
+        raise ValueError("the number is too large")
     return number
 
 
-class _Untouched(Generic[T]):
-    """What policies were shown, to find what they left alone: it may hold more than was shown."""
+class _Originals(Generic[T]):
+    """The originals of values shown to policies, which may hold more than was shown, by what was shown."""
 
     def __init__(self, shown: Iterable[tuple[object, T]]) -> None:
         self._by_text: dict[str, deque[T]] = {}
         for value, own in shown:
-            self._by_text.setdefault(_text(value), deque()).append(own)
+            self._by_text.setdefault(_canonical_json(value), deque()).append(own)
 
     def take(self, value: object) -> T | None:
-        """The first of those that look like this, which is then gone."""
-        found = self._by_text.get(_text(value))
+        """Return and remove the first original that was shown like this."""
+        found = self._by_text.get(_canonical_json(value))
         return found.popleft() if found else None
 
 
-def _text(value: object) -> str:
+def _canonical_json(value: object) -> str:
     return json.dumps(value, default=repr, sort_keys=True)

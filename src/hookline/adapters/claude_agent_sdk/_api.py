@@ -15,11 +15,11 @@ try:
     import claude_agent_sdk
     from claude_agent_sdk import ClaudeAgentOptions
 
-    from hookline.adapters.claude_agent_sdk._calls import Task
+    from hookline.adapters.claude_agent_sdk._background import BackgroundTask, MessageQueue
     from hookline.adapters.claude_agent_sdk._client import HookedClient
-    from hookline.adapters.claude_agent_sdk._options import DRIVES, driven_by, given_to, hooked_options
-    from hookline.adapters.claude_agent_sdk._tasks import Detached, Mail
-    from hookline.adapters.claude_agent_sdk._turns import operate
+    from hookline.adapters.claude_agent_sdk._options import DRIVES, add_callbacks, capabilities_for, default_run_options
+    from hookline.adapters.claude_agent_sdk._task import ClaudeTask
+    from hookline.adapters.claude_agent_sdk._task_run import run_task
 except ImportError as error:
     raise MissingExtraError("claude-agent-sdk", "The adapter of the Claude Agent SDK") from error
 
@@ -34,47 +34,47 @@ async def query(
     hooks: Iterable[AnyHook],
     **attach: Any,
 ) -> AsyncGenerator[Any, None]:
-    """Have Claude work on a task as an operation with these hooks; yields what `claude_agent_sdk.query` does.
+    """Run a prompt with Claude as one operation with these hooks; yields what `claude_agent_sdk.query` yields.
 
     Args:
         prompt: As `claude_agent_sdk.query` takes it.
-        options: Likewise. Hooks and `can_use_tool` that they hold are called as ever.
-        transport: Likewise.
+        options: As `claude_agent_sdk.query` takes them. Hooks and `can_use_tool` in them are still called.
+        transport: As `claude_agent_sdk.query` takes it.
         hooks: The hooks of this task.
-        attach: What else a run takes: `agent_id`, `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`,
+        attach: Other options of the run: `agent_id`, `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `store`,
             `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.
-        HookDefinitionError: If a hook cannot work.
+        HookDefinitionError: If a hook is invalid.
         HookDenied: If a hook denied the task.
     """
     options = options or ClaudeAgentOptions()
-    run = AdapterRun(hooks, driven_by(options), **{**given_to(options), **attach})
-    hooked, own = hooked_options(options, lambda: task)
-    task = Task(run, options, own)
-    mail, failures = Mail(), list[BaseException]()
+    run = AdapterRun(hooks, capabilities_for(options), **{**default_run_options(options), **attach})
+    hooked, own_servers = add_callbacks(options, lambda: task)
+    task = ClaudeTask(run, options, own_servers)
+    queue, failures = MessageQueue(), list[BaseException]()
 
-    def speak(final: str | AsyncIterable[dict[str, Any]]) -> AsyncIterable[Any]:
+    def send(final: str | AsyncIterable[dict[str, Any]]) -> AsyncIterable[Any]:
         messages: AsyncIterable[Any] = claude_agent_sdk.query(prompt=final, options=hooked, transport=transport)
         return messages
 
     async def work_on() -> None:
-        # In a task of its own: its scope must not be left open where the caller goes on between two messages, and what
-        # Claude says must be seen before it calls its tools, whenever the caller reads it.
+        # In a task of its own: a cancel scope must not stay open in the caller's code between two messages, and an
+        # answer of Claude must be recorded before its tool calls begin, however late the caller reads it.
         try:
             async with run:
-                await operate(task, prompt, speak, mail.put)
+                await run_task(task, prompt, send, queue.put)
         except BaseException as error:
             failures.append(error)
             if not isinstance(error, Exception):
                 raise
         finally:
-            mail.close()
+            queue.close()
 
-    working = Detached(work_on())
+    working = BackgroundTask(work_on())
     try:
-        async for message in mail:
+        async for message in queue:
             yield message
     except BaseException:
         working.cancel()

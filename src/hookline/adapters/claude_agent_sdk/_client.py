@@ -1,4 +1,4 @@
-"""`HookedClient`: a client of Claude, each of whose turns is an operation."""
+"""`HookedClient`: a client of Claude whose every turn is an operation."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any
 import anyio
 from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, CLIConnectionError, ResultMessage
 
-from hookline.adapters.claude_agent_sdk._calls import Task
-from hookline.adapters.claude_agent_sdk._options import driven_by, given_to, hooked_options
-from hookline.adapters.claude_agent_sdk._tasks import Detached, Mail
-from hookline.adapters.claude_agent_sdk._turns import Prompt, operate
+from hookline.adapters.claude_agent_sdk._background import BackgroundTask, MessageQueue
+from hookline.adapters.claude_agent_sdk._options import add_callbacks, capabilities_for, default_run_options
+from hookline.adapters.claude_agent_sdk._task import ClaudeTask
+from hookline.adapters.claude_agent_sdk._task_run import Prompt, run_task
 from hookline.hooks import AnyHook
 from hookline.runtime import AdapterRun
 
 __all__ = ["HookedClient"]
 
 DRAIN_SECONDS = 10.0
-"""How long a turn that hooks have ended waits for Claude to say that it has stopped."""
+"""How long a turn that hooks ended waits for Claude to confirm that it has stopped."""
 
 
-BROKEN_OFF = object()
-"""Stands in the stream for the result of a turn that has none."""
+TURN_CUT_SHORT = object()
+"""Marks the end of a turn that has no result message."""
 
 
 class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
     """A `ClaudeSDKClient` with hooks: each `query`, with the response to it, is an operation.
 
     Args:
-        options: As `ClaudeSDKClient` takes them. Hooks and `can_use_tool` that they hold are called as ever.
-        transport: Likewise.
+        options: As `ClaudeSDKClient` takes them. Hooks and `can_use_tool` in them are still called.
+        transport: As `ClaudeSDKClient` takes it.
         hooks: The hooks of every turn.
-        attach: What else a run takes: `agent_id`, `user_id`, `tenant_id`, `conversation_id` (one for the client unless
-            given), `dispatcher`, `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
+        attach: Other options of the runs: `agent_id`, `user_id`, `tenant_id`, `conversation_id` (by default one for the
+            client), `dispatcher`, `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
     """
 
     def __init__(
@@ -46,143 +46,145 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
         hooks: Iterable[AnyHook],
         **attach: Any,
     ) -> None:
-        given = options or ClaudeAgentOptions()
-        hooked, self._own = hooked_options(given, lambda: self._task)
+        caller_options = options or ClaudeAgentOptions()
+        hooked, self._own_servers = add_callbacks(caller_options, lambda: self._task)
         super().__init__(hooked, transport)
-        self._given, self._hooks = given, tuple(hooks)
-        self._attach = {"conversation_id": uuid.uuid4().hex, **given_to(given), **attach}
-        self._task: Task | None = None
-        self._working: Detached | None = None
-        self._turns, self._leaving = anyio.Lock(), False
-        self._mail: Mail | None = None
+        self._caller_options, self._hooks = caller_options, tuple(hooks)
+        self._attach = {"conversation_id": uuid.uuid4().hex, **default_run_options(caller_options), **attach}
+        self._task: ClaudeTask | None = None
+        self._background: BackgroundTask | None = None
+        self._turns, self._disconnecting = anyio.Lock(), False
+        self._queue: MessageQueue | None = None
         self._messages: AsyncIterator[Any] | None = None
-        self._run({})
+        self._new_run({})
 
-    def _run(self, attach: dict[str, Any]) -> AdapterRun:
-        return AdapterRun(self._hooks, driven_by(self._given), **{**self._attach, **attach})
+    def _new_run(self, attach: dict[str, Any]) -> AdapterRun:
+        return AdapterRun(self._hooks, capabilities_for(self._caller_options), **{**self._attach, **attach})
 
     async def connect(self, prompt: Prompt | None = None) -> None:
-        """Connect, and begin a turn if there is a prompt."""
-        self._leaving, self._working = False, None
+        """Connect, and begin a turn if a prompt is given."""
+        self._disconnecting, self._background = False, None
         await super().connect()
-        self._mail = Mail()
+        self._queue = MessageQueue()
         if prompt is not None:
-            await self._begin(prompt, "default", {})
+            await self._begin_turn(prompt, "default", {})
 
     async def query(self, prompt: Prompt, session_id: str = "default", **attach: Any) -> None:
-        """Begin a turn; one that is under way ends first.
+        """Begin a turn, after the one in progress has ended.
 
         Args:
             prompt: As `ClaudeSDKClient.query` takes it.
-            session_id: Likewise.
-            attach: What this turn's run takes of its own, such as `operation_id`.
+            session_id: As `ClaudeSDKClient.query` takes it.
+            attach: Options for the run of this turn, such as `operation_id`.
 
         Raises:
             UnsupportedHookError: If a hook would never be called.
             OperationExistsError: If an operation of that id is running.
         """
-        sent = await self._begin(prompt, session_id, attach)
+        sent = await self._begin_turn(prompt, session_id, attach)
         await sent.wait()
 
     async def receive_messages(self) -> AsyncIterator[Any]:
-        """Receive what Claude says, turn by turn.
+        """Yield Claude's messages, turn by turn.
 
         Raises:
             HookDenied: If a hook denied a turn.
         """
-        async for message in self._connected():
+        async for message in self._queue_or_raise():
             if isinstance(message, Exception):
                 raise message
-            if message is not BROKEN_OFF:
+            if message is not TURN_CUT_SHORT:
                 yield message
 
     async def receive_response(self) -> AsyncIterator[Any]:
-        """Receive what Claude says in one turn, up to its result, or to where hooks have broken it off.
+        """Yield Claude's messages of one turn, up to its result or to where hooks ended it.
 
         Raises:
             HookDenied: If a hook denied the turn.
         """
-        async for message in self._connected():
+        async for message in self._queue_or_raise():
             if isinstance(message, Exception):
                 raise message
-            if message is BROKEN_OFF:
+            if message is TURN_CUT_SHORT:
                 return
             yield message
             if isinstance(message, ResultMessage):
                 return
 
     async def interrupt(self) -> None:
-        """Have Claude stop; the turn ends as interrupted."""
+        """Interrupt Claude; the turn ends as interrupted."""
         if self._task is not None:
-            self._task.people.stopped = True
+            self._task.approvals.stopped = True
         await super().interrupt()
 
     async def disconnect(self) -> None:
-        """End the turn that is under way, and disconnect."""
-        if self._working is not None:
-            self._leaving = True
-            self._working.cancel()
+        """End the turn in progress and disconnect."""
+        if self._background is not None:
+            self._disconnecting = True
+            self._background.cancel()
             with anyio.CancelScope(shield=True):
-                await self._working.wait()
+                await self._background.wait()
         await super().disconnect()
         with suppress(Exception):
-            while await self._hear() is not None:
+            while await self._next_message() is not None:
                 ...
-        if self._mail is not None:
-            self._mail.close()
+        if self._queue is not None:
+            self._queue.close()
 
-    def _connected(self) -> Mail:
-        if self._mail is None:
+    def _queue_or_raise(self) -> MessageQueue:
+        if self._queue is None:
             raise CLIConnectionError("Not connected. Call connect() first.")
-        return self._mail
+        return self._queue
 
-    async def _begin(self, prompt: Prompt, session_id: str, attach: dict[str, Any]) -> anyio.Event:
-        mail, run, sent = self._connected(), self._run(attach), anyio.Event()
+    async def _begin_turn(self, prompt: Prompt, session_id: str, attach: dict[str, Any]) -> anyio.Event:
+        queue, run, sent = self._queue_or_raise(), self._new_run(attach), anyio.Event()
         async with self._turns:
-            if self._working is not None:
-                await self._working.wait()
-            self._working = Detached(self._turn(run, prompt, session_id, sent, mail))
+            if self._background is not None:
+                await self._background.wait()
+            self._background = BackgroundTask(self._run_turn(run, prompt, session_id, sent, queue))
         return sent
 
-    async def _turn(self, run: AdapterRun, prompt: Prompt, session_id: str, sent: anyio.Event, mail: Mail) -> None:
-        broken = told = False
+    async def _run_turn(
+        self, run: AdapterRun, prompt: Prompt, session_id: str, sent: anyio.Event, queue: MessageQueue
+    ) -> None:
+        running = has_result = False
 
-        async def speak(final: Prompt) -> AsyncIterator[Any]:
-            nonlocal broken
-            broken = True
+        async def send(final: Prompt) -> AsyncIterator[Any]:
+            nonlocal running
+            running = True
             try:
                 await super(HookedClient, self).query(final, session_id)
                 sent.set()
-                while broken and (message := await self._hear()) is not None:
-                    broken = not isinstance(message, ResultMessage)
+                while running and (message := await self._next_message()) is not None:
+                    running = not isinstance(message, ResultMessage)
                     yield message
             except Exception:
-                broken = False  # there is nothing to be stopped
+                running = False  # Claude is not working, so there is nothing to stop
                 raise
-            broken = False
+            running = False
 
-        def give(message: Any) -> None:
-            nonlocal told
-            told = told or isinstance(message, ResultMessage)
-            mail.put(message)
+        def deliver(message: Any) -> None:
+            nonlocal has_result
+            has_result = has_result or isinstance(message, ResultMessage)
+            queue.put(message)
 
-        end: object = BROKEN_OFF
+        end: object = TURN_CUT_SHORT
         try:
             async with run:
-                self._task = Task(run, self._given, self._own)
-                await operate(self._task, prompt, speak, give)
+                self._task = ClaudeTask(run, self._caller_options, self._own_servers)
+                await run_task(self._task, prompt, send, deliver)
         except Exception as error:
-            end, told = error, False
+            end, has_result = error, False
         finally:
-            if broken and not self._leaving:
-                await self._stop()
+            if running and not self._disconnecting:
+                await self._stop_claude()
             self._task = None
             sent.set()
-            if not told:
-                mail.put(end)
+            if not has_result:
+                queue.put(end)
 
-    async def _hear(self) -> Any:
-        """The next message of Claude; `None` if no more will come."""
+    async def _next_message(self) -> Any:
+        """Return the next message of Claude; `None` if the stream is over."""
         if self._messages is None:
             self._messages = super().receive_messages()
         try:
@@ -190,12 +192,15 @@ class HookedClient(ClaudeSDKClient):  # type: ignore[misc]
         except StopAsyncIteration:
             return None
         except BaseException:
-            self._messages = None  # a generator that has raised is over
+            self._messages = None  # a generator that has raised cannot be resumed
             raise
 
-    async def _stop(self) -> None:
-        """A turn has been broken off: Claude must not work on, nor what it still says be taken for the next one."""
+    async def _stop_claude(self) -> None:
+        """Interrupt Claude after a turn was cut short, and discard the rest of its messages.
+
+        Otherwise Claude would go on working, and the next turn would receive those messages.
+        """
         with suppress(Exception), anyio.move_on_after(DRAIN_SECONDS, shield=True):
             await super().interrupt()
-            while not isinstance(await self._hear(), ResultMessage | None):
+            while not isinstance(await self._next_message(), ResultMessage | None):
                 ...

@@ -8,7 +8,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, cast
 
-from hookline.adapters._stepping import led, pause
+from hookline.adapters._stepping import GeneratorBridge, emit
 from hookline.calls import AgentCall, Message
 from hookline.errors import MissingExtraError
 from hookline.hooks import AnyHook, hook_batch
@@ -23,43 +23,43 @@ try:
     from google.adk.plugins.plugin_manager import PluginManager
     from google.adk.runners import Runner
 
-    from hookline.adapters.google_adk import _words as words
-    from hookline.adapters.google_adk._plugin import DRIVES, OPERATION, Place, Plugin, here
+    from hookline.adapters.google_adk import _conversion as convert
+    from hookline.adapters.google_adk._plugin import DRIVES, OPERATION_KEY, AdkBinding, HookPlugin, current_binding
 except ImportError as error:
     raise MissingExtraError("google-adk", "The adapter of Google ADK") from error
 
 __all__ = ["DRIVES", "hooked"]
 
-Give = Callable[[Event], Awaitable[Any]]
+EmitEvent = Callable[[Event], Awaitable[Any]]
 
-PLUGIN = Plugin()
-"""The seam of every runner: what belongs to a run is in a context variable."""
+PLUGIN = HookPlugin()
+"""The plugin of every hooked runner; what belongs to one run is in a context variable."""
 
 MAX_CONTINUES = 3
-"""How often hooks may ask for one more round after the agent is done, as in a run of our own."""
+"""How often hooks may continue a run after the agent is done, as in a run of hookline itself."""
 
 
 def hooked(runner: Runner, *, hooks: Iterable[AnyHook], **attach: Any) -> Runner:
-    """A runner like this one, each of whose runs is an operation with these hooks; the given one stays as it is.
+    """Return a copy of a runner whose every run is an operation with these hooks; the given runner is not changed.
 
-    Use its `run_async`, `run` and `run_debug` as ever. A session that waits for a person goes on as the operation that
+    Use `run_async`, `run` and `run_debug` as before. A session that waits for a person resumes the operation that
     paused.
 
     Args:
-        runner: The runner. The plugins of its app come after the hooks.
+        runner: The runner. The plugins of its app run after the hooks.
         hooks: The hooks of each run.
-        attach: What else a run takes: `operation_id`, `user_id` (the session's unless given), `tenant_id`,
+        attach: Other options of each run: `operation_id`, `user_id` (the session's unless given), `tenant_id`,
             `dispatcher`, `store`, `drain_timeout`, `best_effort`, `allow_missing_hooks`.
 
     Raises:
         UnsupportedHookError: If a hook would never be called.
-        HookDefinitionError: If a hook cannot work.
+        HookDefinitionError: If a hook is invalid.
     """
     hooks = hook_batch(hooks)
     if not attach:
         check_driven(hooks, DRIVES, best_effort=False)
     elif not attach.get("best_effort"):
-        AdapterRun(hooks, DRIVES, **attach)  # refuses what no run could take
+        AdapterRun(hooks, DRIVES, **attach)  # raises for options that no run accepts
     return _HookedRunner(runner, hooks, attach)
 
 
@@ -83,106 +83,104 @@ class _HookedRunner(Runner):
 
     async def run_async(self, **invocation: Any) -> AsyncGenerator[Event, None]:
         """Run the agent as an operation; takes and yields what `Runner.run_async` does."""
-        operating, within = self._operate(invocation), copy_context()
-        event, over = await led(operating, Event, within=within)
-        while not over:
+        bridge = GeneratorBridge(self._run_operation(invocation), copy_context())
+        async for event in bridge:
             try:
                 yield event
-            except BaseException:  # the caller wants no more of it
-                with suppress(asyncio.CancelledError):
-                    await led(operating, Event, error=asyncio.CancelledError(), within=within)
-                operating.close()
+            except BaseException:  # the consumer closed the stream, or raised into it
+                with suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await bridge.athrow(asyncio.CancelledError())
+                bridge.work.close()
                 raise
-            event, over = await led(operating, Event, within=within)
 
-    async def _operate(self, invocation: dict[str, Any]) -> None:
-        message, above, aborted = invocation.get("new_message"), here.get(), invocation.get("abort_signal")
-        operation_id, decisions = await self._decided(invocation)
+    async def _run_operation(self, invocation: dict[str, Any]) -> None:
+        message, outer, aborted = invocation.get("new_message"), current_binding.get(), invocation.get("abort_signal")
+        operation_id, decisions = await self._read_decisions(invocation)
         given = {"user_id": invocation["user_id"], "conversation_id": invocation["session_id"], **self._attach}
         if operation_id is not None:
             given["operation_id"] = operation_id
-        named = words.model_of(self.agent)
-        parent = above.run if above is not None else None
-        run = AdapterRun(self._hooks, DRIVES, agent_id=self.agent.name, parent=parent, **named, **given)
+        model = convert.model_identity(self.agent)
+        parent = outer.run if outer is not None else None
+        run = AdapterRun(self._hooks, DRIVES, agent_id=self.agent.name, parent=parent, **model, **given)
         await run.open(_prompt(message) if not decisions else ())
-        place, failure = Place(run, self.agent), None
-        here.set(place)
+        binding, failure = AdkBinding(run, self.agent), None
+        current_binding.set(binding)
         run.run.scope = abort = cast(Any, _Abort(aborted or asyncio.Event()))
         invocation = {**invocation, "abort_signal": abort.signal}
         try:
-            if self._stopped(place, decisions):
-                await self._play(place, invocation, pause)
+            if self._report_decisions(binding, decisions):
+                await self._run_agent(binding, invocation, emit)
                 return
             for _ in range(1 + MAX_CONTINUES):
-                place.over, asked = False, {**invocation, "new_message": message}
+                binding.finished, asked = False, {**invocation, "new_message": message}
                 if AgentCall not in run.run.intercepted:
-                    await self._play(place, asked, pause)
+                    await self._run_agent(binding, asked, emit)
                     break
-                done = await self._lead(place, asked, pinned=bool(decisions))
+                done = await self._run_with_hooks(binding, asked, pinned=bool(decisions))
                 if not done.continues:
                     break
-                message = words.content("user", "\n\n".join(done.continues))
+                message = convert.text_content("user", "\n\n".join(done.continues))
         except BaseException as error:
             failure = error
-            for between in list(place.under_way):
-                await between.end(error=asyncio.CancelledError())
+            for call in list(binding.open_calls):
+                await call.end(error=asyncio.CancelledError())
             raise
         finally:
             if abort.signal.is_set():
                 run.finish("interrupted")
             await run.close(failure)
 
-    async def _lead(self, place: Place, invocation: dict[str, Any], *, pinned: bool) -> AgentDone:
-        """One round of the agent, led through the hooks of `AgentCall`."""
+    async def _run_with_hooks(self, binding: AdkBinding, invocation: dict[str, Any], *, pinned: bool) -> AgentDone:
+        """Run one round of the agent through the hooks of `AgentCall`."""
         message, held = invocation.get("new_message"), list[Event]()
         prompt = _prompt(message) if not pinned else []
 
         async def hold(event: Event) -> None:
-            # Hooks judge what the agent says at last, so nobody is given that, nor parts of it, before they have.
+            # Hooks may change the final response, so neither it nor parts of it are emitted before they have run.
             if event.is_final_response():
                 held.append(event)
             elif not event.partial:
                 while held:
-                    await pause(held.pop(0))
-                await pause(event)
+                    await emit(held.pop(0))
+                await emit(event)
 
         async def work(call: AgentCall) -> str:
-            place.instructions = call.instructions
+            binding.instructions = call.instructions
             asked = invocation
             if list(call.input) != prompt:
                 text = "\n\n".join(each.content for each in call.input)
-                asked = {**invocation, "new_message": words.content("user", text)}
-            return await self._play(place, asked, hold)
+                asked = {**invocation, "new_message": convert.text_content("user", text)}
+            return await self._run_agent(binding, asked, hold)
 
-        done = await place.run.lead_run(prompt, work)
+        done = await binding.run.lead_run(prompt, work)
         if done.denied is not None:
-            await pause(Event(author=self.agent.name, error_code="DENIED", error_message=done.denied.reason))
+            await emit(Event(author=self.agent.name, error_code="DENIED", error_message=done.denied.reason))
         elif not done.ran:
-            place.answer = words.content("model", done.output)
-            await self._play(place, invocation, pause)
+            binding.answer = convert.text_content("model", done.output)
+            await self._run_agent(binding, invocation, emit)
         else:
             last = held.pop() if held and done.changed else None
             for event in held:
-                await pause(event)
+                await emit(event)
             if last is not None:
-                await pause(last.model_copy(update={"content": words.content("model", done.output)}))
+                await emit(last.model_copy(update={"content": convert.text_content("model", done.output)}))
         return done
 
-    async def _play(self, place: Place, invocation: dict[str, Any], give: Give) -> str:
-        """The framework's own run; what was said last."""
-        run, last = place.run.run, None
+    async def _run_agent(self, binding: AdkBinding, invocation: dict[str, Any], emit_event: EmitEvent) -> str:
+        """Run the framework's own agent and return its last text."""
+        run, last = binding.run.run, None
         async for event in self._inner.run_async(**invocation):
             last = event if event.content is not None and not event.partial else last
-            await give(event)
-        run.last_content = (words.text_of(last.content) if last is not None else "") or run.last_content
-        await place.settle()
-        for between in list(place.under_way):
-            await between.end()
+            await emit_event(event)
+        run.last_content = (convert.text_of(last.content) if last is not None else "") or run.last_content
+        await binding.settle_model_call()
+        for call in list(binding.open_calls):
+            await call.end()
         return run.last_content
 
-    async def _decided(self, invocation: dict[str, Any]) -> tuple[str | None, list[Approve | Reject]]:
-        """What a message says of calls that wait for a person, and which operation waits for that."""
-        answers = words.decisions_in(invocation.get("new_message"))
+    async def _read_decisions(self, invocation: dict[str, Any]) -> tuple[str | None, list[Approve | Reject]]:
+        """Return the operation that a message resumes, and the decisions in the message."""
+        answers = convert.read_confirmations(invocation.get("new_message"))
         if not answers:
             return None, []
         session = await self.session_service.get_session(
@@ -192,30 +190,30 @@ class _HookedRunner(Runner):
         for event in session.events if session is not None else ():
             for call in event.get_function_calls():
                 if call.id in answers:
-                    operation_id = (event.custom_metadata or {}).get(OPERATION, operation_id)
+                    operation_id = (event.custom_metadata or {}).get(OPERATION_KEY, operation_id)
                     original = (call.args or {})["originalFunctionCall"]["id"]
-                    found.append(words.decision(original, answers[call.id]))
+                    found.append(convert.to_decision(original, answers[call.id]))
         return operation_id, found
 
-    def _stopped(self, place: Place, decisions: Sequence[Approve | Reject]) -> bool:
-        """Tell of a person's decisions; whether one of them ends the run."""
+    def _report_decisions(self, binding: AdkBinding, decisions: Sequence[Approve | Reject]) -> bool:
+        """Report a person's decisions to hooks; return whether one of them stops the run."""
         if not decisions:
             return False
-        place.run.begin_step()
-        place.run.decided(decisions)
+        binding.run.begin_step()
+        binding.run.decided(decisions)
         refusal = next((each for each in decisions if isinstance(each, Reject) and not each.and_continue), None)
         if refusal is None:
-            place.run.step.type = "call_tool"
+            binding.run.step.type = "call_tool"
             return False
-        place.run.finish("interrupted")
-        place.answer = words.content("model", "A person has stopped the run.")
+        binding.run.finish("interrupted")
+        binding.answer = convert.text_content("model", "A person stopped the run.")
         return True
 
 
 class _Abort:
-    """Stands for the cancel scope of a run: what cancels it aborts the framework's own run."""
+    """Replaces the cancel scope of a run: cancelling it aborts the framework's run."""
 
-    # A real scope would be left open in the caller's task between two events of the stream.
+    # A real scope would stay open in the caller's task between two events of the stream.
     def __init__(self, signal: asyncio.Event) -> None:
         self.signal, self.cancel_called = signal, False
 
@@ -225,21 +223,23 @@ class _Abort:
 
 
 def _prompt(message: Any) -> list[Message]:
-    return [Message(role="user", content=words.text_of(message))] if message is not None else []
+    return [Message(role="user", content=convert.text_of(message))] if message is not None else []
 
 
 class _Summarizer(BaseEventsSummarizer):
-    """Compacts as another one does, under the hooks of the present run."""
+    """Summarizes as the inner summarizer does, within the hooks of the present run."""
 
     def __init__(self, inner: BaseEventsSummarizer) -> None:
         self._inner = inner
 
     async def maybe_summarize_events(self, *, events: list[Event]) -> Event | None:
-        place = here.get()
-        if place is None or not events:
+        binding = current_binding.get()
+        if binding is None or not events:
             return await self._inner.maybe_summarize_events(events=events)
-        place.step()
-        messages = [each for event in events if event.content is not None for each in words.messages_of(event.content)]
+        binding.begin_step()
+        messages = [
+            each for event in events if event.content is not None for each in convert.from_content(event.content)
+        ]
         made: list[Event] = []
         raised: list[Exception] = []
 
@@ -252,9 +252,9 @@ class _Summarizer(BaseEventsSummarizer):
             if event is None or event.actions.compaction is None:
                 raise ValueError("The summarizer gave no summary.")
             made.append(event)
-            return words.text_of(event.actions.compaction.compacted_content)
+            return convert.text_of(event.actions.compaction.compacted_content)
 
-        summary = await place.run.compact(messages, place.run.run.last_input_tokens, summarize)
+        summary = await binding.run.compact(messages, binding.run.run.last_input_tokens, summarize)
         if raised and summary is None:
             raise raised[0]
         if summary is None:
@@ -262,11 +262,11 @@ class _Summarizer(BaseEventsSummarizer):
         compaction = EventCompaction(
             start_timestamp=events[0].timestamp,
             end_timestamp=events[-1].timestamp,
-            compacted_content=words.content("model", summary),
+            compacted_content=convert.text_content("model", summary),
         )
         fresh = Event(author="user", actions=EventActions(compaction=compaction), invocation_id=Event.new_id())
         if not made:
             return fresh
         own = made[0].actions.compaction
-        same = own is not None and words.text_of(own.compacted_content) == summary
+        same = own is not None and convert.text_of(own.compacted_content) == summary
         return made[0] if same else made[0].model_copy(update={"actions": fresh.actions})

@@ -1,4 +1,6 @@
-"""The plugin through which Google's Agent Development Kit says what it does to the present run.
+"""The plugin through which Google ADK reports a run to hookline.
+
+One plugin serves all runs; it finds the present one in a context variable.
 
 One plugin serves every run: it finds the present one in a context variable.
 """
@@ -17,8 +19,9 @@ from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
 from hookline._readonly import writable
-from hookline.adapters._stepping import Between
-from hookline.adapters.google_adk import _words as words
+from hookline.adapters._conversion import rejection_text
+from hookline.adapters._stepping import SteppedCall
+from hookline.adapters.google_adk import _conversion as convert
 from hookline.calls import (
     AgentCall,
     CompactCall,
@@ -31,66 +34,79 @@ from hookline.calls import (
 )
 from hookline.errors import HookUsageError
 from hookline.events import PendingTool
-from hookline.runtime import KINDS, AdapterRun, AgentDone, Capabilities, ToolDone
+from hookline.runtime import KINDS, AdapterRun, AgentDone, Capabilities, Reject, ToolDone
 
-__all__ = ["DRIVES", "OPERATION", "Place", "Plugin", "here"]
+__all__ = ["DRIVES", "OPERATION_KEY", "AdkBinding", "HookPlugin", "current_binding"]
 
 DRIVES = Capabilities(
     framework="Google ADK",
     calls=dict.fromkeys((AgentCall, ModelCall, ToolCall, SubAgentCall, CompactCall), KINDS),
     asks=True,
 )
-"""What of hookline the Agent Development Kit can drive."""
+"""The hooks that the Agent Development Kit supports."""
 
-OPERATION = "hookline_operation_id"
-"""Under what an event that asks a person says which operation waits."""
+OPERATION_KEY = "hookline_operation_id"
+"""Metadata key under which an event that asks a person names the operation that waits."""
 
-here: ContextVar[Place | None] = ContextVar("hookline_google_adk", default=None)
-_tool: ContextVar[Between | None] = ContextVar("hookline_google_adk_tool", default=None)
+current_binding: ContextVar[AdkBinding | None] = ContextVar("hookline_google_adk", default=None)
+_current_call: ContextVar[SteppedCall | None] = ContextVar("hookline_google_adk_tool", default=None)
 
 
-class Place:
-    """An operation, and what of it is under way."""
+class AdkBinding:
+    """An operation, and the calls of it that are in progress.
 
-    def __init__(self, run: AdapterRun, agent: Any, above: Place | None = None, entered: Between | None = None) -> None:
-        self.run, self.agent, self.above, self.entered = run, agent, above, entered
-        self.asked: dict[str, tuple[Place, PendingTool]] = above.asked if above is not None else {}
-        self.under_way: set[Between] = above.under_way if above is not None else set()
-        self.asking: Between | None = None
-        self.heeds = False
-        """Whether a model is asked that no hook leads: then only its answer is translated."""
-        self.part: Any = None
+    Args:
+        run: The operation.
+        agent: The agent.
+        parent: The binding of the operation that called the agent.
+        agent_call: The call between the agent's two callbacks, if it shares its parent's session.
+
+    Attributes:
+        questions: The questions put to a person, by tool call; shared with the parent.
+        open_calls: The calls between two callbacks; shared with the parent.
+    """
+
+    def __init__(
+        self, run: AdapterRun, agent: Any, parent: AdkBinding | None = None, agent_call: SteppedCall | None = None
+    ) -> None:
+        self.run, self.agent, self.parent, self.agent_call = run, agent, parent, agent_call
+        self.questions: dict[str, tuple[AdkBinding, PendingTool]] = parent.questions if parent is not None else {}
+        self.open_calls: set[SteppedCall] = parent.open_calls if parent is not None else set()
+        self.model_call: SteppedCall | None = None
+        self.observes_model = False
+        """Whether a model call is open that only observers watch; then only its answer is converted."""
+        self.last_part: Any = None
         self.instructions = ""
         self.answer: types.Content | None = None
-        self.over = self.begun = False
+        self.finished = self.step_begun = False
 
-    def step(self) -> None:
-        """Begin the step of the next model call, unless that has happened, or none will follow."""
-        if not self.over and not self.begun:
+    def begin_step(self) -> None:
+        """Begin the step of the next model call, unless it has begun or no model call will follow."""
+        if not self.finished and not self.step_begun:
             self.run.begin_step()
-            self.begun = True
+            self.step_begun = True
 
-    async def settle(self) -> None:
-        """Take what came of a stream that broke off without its last part as the model's answer."""
-        asking, self.asking = self.asking, None
-        if asking is not None:
-            await asking.end(words.model_response(self.part))
-        elif self.heeds:
-            self.heed(self.part)
+    async def settle_model_call(self) -> None:
+        """End a model call whose stream broke off before its last part; the part before counts as its answer."""
+        call, self.model_call = self.model_call, None
+        if call is not None:
+            await call.end(convert.from_llm_response(self.last_part))
+        elif self.observes_model:
+            self.record_model_answer(self.last_part)
 
-    def heed(self, response: Any) -> None:
-        """A model that no hook leads has answered."""
-        self.heeds = False
-        self.run.asked_model(words.model_response(response))
+    def record_model_answer(self, response: Any) -> None:
+        """Record the answer to a model call that only observers watch."""
+        self.observes_model = False
+        self.run.asked_model(convert.from_llm_response(response))
 
-    async def delegate(self, between: Between, agent: Any, instruction: str, *, fixed: bool) -> AgentDone:
-        """A sub-agent is called, as an operation of its own.
+    async def delegate(self, call: SteppedCall, agent: Any, instruction: str, *, fixed: bool) -> AgentDone:
+        """Run the hooks around a sub-agent, which is an operation of its own.
 
         Args:
-            between: Stands for its run.
+            call: The call between the two callbacks of the sub-agent.
             agent: The sub-agent.
-            instruction: What it is to do.
-            fixed: Whether it reads that in the session, where nobody can change it.
+            instruction: Its instruction.
+            fixed: Whether it reads the instruction in the session, where hooks cannot change it.
         """
 
         async def work(final: str, operation_id: str) -> str:
@@ -99,181 +115,190 @@ class Place:
                     f"ADK hands the conversation over to {agent.name!r} as it is; its instruction cannot be changed. "
                     "Make it an AgentTool, or change the sub-agent's own `ModelCall`s."
                 )
-            named = words.model_of(agent)
+            named = convert.model_identity(agent)
             run = AdapterRun((), DRIVES, agent_id=agent.name, operation_id=operation_id, parent=self.run, **named)
             await run.open([Message(role="user", content=final)])
-            place = Place(run, agent, self, between if fixed else None)
-            token = here.set(place)
+            binding = AdkBinding(run, agent, self, call if fixed else None)
+            token = current_binding.set(binding)
             try:
-                said: str | None = await between.work(final)
-                await place.settle()
+                output: str | None = await call.work(final)
+                await binding.settle_model_call()
             except BaseException as error:
                 await run.close(error)
                 raise
             finally:
-                with suppress(ValueError):  # the framework may end in another task what it began in one
-                    here.reset(token)
+                with suppress(ValueError):  # the framework may end the agent in another task than it began it in
+                    current_binding.reset(token)
             await run.close()
-            return run.run.last_content if said is None else said
+            return run.run.last_content if output is None else output
 
         return await self.run.call_agent(agent.name, instruction, work)
 
 
-class Plugin(BasePlugin):
-    """The seam: says to the present run what the framework is about to do, and has done."""
+class HookPlugin(BasePlugin):
+    """Reports each callback of ADK to the present run, and changes calls and results as its hooks decide."""
 
     def __init__(self) -> None:
         super().__init__(name="hookline")
 
     async def before_run_callback(self, **_: Any) -> types.Content | None:
-        place = here.get()
-        return place.answer if place is not None else None
+        binding = current_binding.get()
+        return binding.answer if binding is not None else None
 
     async def after_run_callback(self, **_: Any) -> None:
-        place = here.get()
-        if place is not None:
-            place.over = True
+        binding = current_binding.get()
+        if binding is not None:
+            binding.finished = True
 
     async def before_agent_callback(self, *, agent: Any, callback_context: Any) -> types.Content | None:
-        place = here.get()
-        # An agent whose own callback has answered for it is left without a word.
-        while place is not None and place.entered is not None and agent.parent_agent is not None:
-            if place.agent.find_agent(agent.name) is not None:
+        binding = current_binding.get()
+        # ADK calls no `after_agent_callback` for an agent whose own `before_agent_callback` answered in its place.
+        while binding is not None and binding.agent_call is not None and agent.parent_agent is not None:
+            if binding.agent.find_agent(agent.name) is not None:
                 break
-            await place.entered.end()
-            place = place.above
-        if place is None or agent.name == place.agent.name:
+            await binding.agent_call.end()
+            binding = binding.parent
+        if binding is None or agent.name == binding.agent.name:
             return None
-        between = Between(place.under_way)
-        instruction = words.text_of(callback_context.user_content)
-        if await between.begin(place.delegate(between, agent, instruction, fixed=True)):
+        call = SteppedCall(binding.open_calls)
+        instruction = convert.text_of(callback_context.user_content)
+        if await call.begin(binding.delegate(call, agent, instruction, fixed=True)):
             return None
-        return words.content("model", between.result.output)
+        return convert.text_content("model", call.result.output)
 
     async def after_agent_callback(self, *, agent: Any, callback_context: Any) -> types.Content | None:
-        place = here.get()
-        if place is None or place.entered is None or place.agent.name != agent.name:
+        binding = current_binding.get()
+        if binding is None or binding.agent_call is None or binding.agent.name != agent.name:
             return None
         task = asyncio.current_task()
         cancelled = asyncio.CancelledError() if task is not None and task.cancelling() else None
-        done = await place.entered.end(error=cancelled)
-        return words.content("model", done.output) if done is not None and done.changed else None
+        done = await binding.agent_call.end(error=cancelled)
+        return convert.text_content("model", done.output) if done is not None and done.changed else None
 
     async def on_agent_error_callback(self, *, agent: Any, callback_context: Any, error: Exception) -> None:
-        place = here.get()
-        if place is not None and place.entered is not None and place.agent.name == agent.name:
-            await place.entered.fail(error)
+        binding = current_binding.get()
+        if binding is not None and binding.agent_call is not None and binding.agent.name == agent.name:
+            await binding.agent_call.fail(error)
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> Any:
-        place = here.get()
-        if place is None:
+        binding = current_binding.get()
+        if binding is None:
             return None
-        if place.run.interrupted or place.run.denied is not None:
-            return words.refused("The run has been stopped.")
-        await place.settle()
-        place.step()
-        place.begun, place.part = False, None
-        if place.instructions:
-            llm_request.append_instructions([place.instructions])
-        if not place.run.leads(ModelCall):
-            place.heeds = True
-            place.run.begin_model_call()
+        if binding.run.interrupted or binding.run.denied is not None:
+            return convert.denied_response("The run has been stopped.")
+        await binding.settle_model_call()
+        binding.begin_step()
+        binding.step_begun, binding.last_part = False, None
+        if binding.instructions:
+            llm_request.append_instructions([binding.instructions])
+        if not binding.run.leads(ModelCall):
+            binding.observes_model = True
+            binding.run.begin_model_call()
             return None
-        request, between = words.Request(llm_request), Between(place.under_way)
-        leading = place.run.ask_model(request.messages, between.work, tools=request.tools, settings=request.settings)
-        if not await between.begin(leading):
-            return words.llm_response(between.result, place.run.denied)
-        request.change(between.given)
-        place.asking = between
+        request, call = convert.AdkModelRequest(llm_request), SteppedCall(binding.open_calls)
+        hooked_call = binding.run.ask_model(request.messages, call.work, tools=request.tools, settings=request.settings)
+        if not await call.begin(hooked_call):
+            return convert.to_llm_response(call.result, binding.run.denied)
+        request.change(call.given)
+        binding.model_call = call
         return None
 
     async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> Any:
-        place = here.get()
-        if place is None or not (place.asking or place.heeds):
+        binding = current_binding.get()
+        if binding is None or not (binding.model_call or binding.observes_model):
             return None
         if llm_response.partial:
-            place.part = llm_response
+            binding.last_part = llm_response
             return None
-        if place.asking is None:
-            place.heed(llm_response)
+        if binding.model_call is None:
+            binding.record_model_answer(llm_response)
             return None
-        asking, place.asking = place.asking, None
-        given = words.model_response(llm_response)
-        answer: ModelResponse | None = await asking.end(given)
-        return None if answer is given else words.llm_response(answer, place.run.denied, given=llm_response)
+        call, binding.model_call = binding.model_call, None
+        given = convert.from_llm_response(llm_response)
+        answer: ModelResponse | None = await call.end(given)
+        return None if answer is given else convert.to_llm_response(answer, binding.run.denied, given=llm_response)
 
     async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> Any:
-        place = here.get()
-        if place is not None:
-            place.heeds = False
-        if place is None or place.asking is None:
+        binding = current_binding.get()
+        if binding is not None:
+            binding.observes_model = False
+        if binding is None or binding.model_call is None:
             return None
-        asking, place.asking = place.asking, None
-        answer = await asking.fail(error)
-        return words.llm_response(answer, None) if answer is not None else None
+        call, binding.model_call = binding.model_call, None
+        answer = await call.fail(error)
+        return convert.to_llm_response(answer, None) if answer is not None else None
 
     async def before_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any) -> Any:
-        place, person, call_id = here.get(), tool_context.tool_confirmation, tool_context.function_call_id
-        _tool.set(None)
-        if place is None:
+        binding, confirmation, call_id = (
+            current_binding.get(),
+            tool_context.tool_confirmation,
+            tool_context.function_call_id,
+        )
+        _current_call.set(None)
+        if binding is None:
             return None
-        if person is not None and not person.confirmed:
-            return {"error": words.rejection(person)}
-        calling = ToolRequest(toolset=words.origin(tool), tool_name=tool.name, args=tool_args, tool_call_id=call_id)
-        if person is None and await tool.check_require_confirmation(tool_args, tool_context) is True:
-            place.asked[call_id] = place, words.pending(calling)
+        decision = convert.to_decision(call_id, confirmation) if confirmation is not None else None
+        if isinstance(decision, Reject):
+            return {"error": rejection_text(decision)}
+        request = ToolRequest(
+            toolset=convert.toolset_of(tool), tool_name=tool.name, args=tool_args, tool_call_id=call_id
+        )
+        if confirmation is None and await tool.check_require_confirmation(tool_args, tool_context) is True:
+            binding.questions[call_id] = binding, convert.to_pending_tool(request)
             return None
-        between, delegating = Between(place.under_way), isinstance(tool, AgentTool)
-        leading: Coroutine[Any, Any, Any]
-        if delegating:
-            leading = place.delegate(between, tool.agent, words.instruction(tool_args), fixed=False)
+        call, is_agent = SteppedCall(binding.open_calls), isinstance(tool, AgentTool)
+        hooked_call: Coroutine[Any, Any, Any]
+        if is_agent:
+            hooked_call = binding.delegate(call, tool.agent, convert.instruction_of(tool_args), fixed=False)
         else:
-            leading = place.run.call_tool(calling, between.work, approved=person is not None)
-        if not await between.begin(leading):
-            return _told(place, between.result, tool_context)
-        if delegating and between.given != words.instruction(tool_args):
-            words.replace_args(tool_args, {"request": between.given})
-        elif not delegating and between.given != tool_args:
-            words.replace_args(tool_args, writable(between.given))
-        _tool.set(between)
+            hooked_call = binding.run.call_tool(request, call.work, approved=confirmation is not None)
+        if not await call.begin(hooked_call):
+            return _answer_for_model(binding, call.result, tool_context)
+        if is_agent and call.given != convert.instruction_of(tool_args):
+            convert.replace_args(tool_args, {"request": call.given})
+        elif not is_agent and call.given != tool_args:
+            convert.replace_args(tool_args, writable(call.given))
+        _current_call.set(call)
         return None
 
     async def after_tool_callback(self, *, tool: Any, tool_args: Any, tool_context: Any, result: Any) -> Any:
-        place, between = here.get(), _tool.get()
-        if place is None or between is None:
+        binding, call = current_binding.get(), _current_call.get()
+        if binding is None or call is None:
             return None
-        _tool.set(None)
-        given = words.text_of_result(result) if isinstance(tool, AgentTool) else words.tool_result(tool.name, result)
-        done = await between.end(given)
-        return _told(place, done, tool_context) if done.changed else None
+        _current_call.set(None)
+        given = (
+            convert.result_text(result) if isinstance(tool, AgentTool) else convert.to_tool_result(tool.name, result)
+        )
+        done = await call.end(given)
+        return _answer_for_model(binding, done, tool_context) if done.changed else None
 
     async def on_tool_error_callback(self, *, tool: Any, tool_args: Any, tool_context: Any, error: Any) -> Any:
-        place, between = here.get(), _tool.get()
-        if place is None or between is None:
+        binding, call = current_binding.get(), _current_call.get()
+        if binding is None or call is None:
             return None
-        _tool.set(None)
-        done = await between.fail(error)
-        return _told(place, done, tool_context) if done is not None and done.changed else None
+        _current_call.set(None)
+        done = await call.fail(error)
+        return _answer_for_model(binding, done, tool_context) if done is not None and done.changed else None
 
     async def on_event_callback(self, *, invocation_context: Any, event: Event) -> None:
-        place = here.get()
-        waiting = words.asked_in(event) if place is not None else ()
-        if place is None or not waiting:
+        binding = current_binding.get()
+        waiting = convert.call_ids_to_confirm(event) if binding is not None else ()
+        if binding is None or not waiting:
             return
-        known = [place.asked.pop(call_id) for call_id in waiting if call_id in place.asked]
+        known = [binding.questions.pop(call_id) for call_id in waiting if call_id in binding.questions]
         for asker, _ in known:
             asker.run.finish("waiting_for_human")
-        place.run.pause([pending for _, pending in known])
-        event.custom_metadata = {**(event.custom_metadata or {}), OPERATION: place.run.operation_id}
+        binding.run.pause([pending for _, pending in known])
+        event.custom_metadata = {**(event.custom_metadata or {}), OPERATION_KEY: binding.run.operation_id}
 
 
-def _told(place: Place, done: ToolDone | AgentDone, tool_context: Any) -> dict[str, Any]:
-    """What the model is told of a call that hooks have answered, denied or changed, or about which they ask."""
+def _answer_for_model(binding: AdkBinding, done: ToolDone | AgentDone, tool_context: Any) -> dict[str, Any]:
+    """Return the tool result for the model, for a call that hooks answered, denied, changed or ask about."""
     if isinstance(done, AgentDone):
         return {"error" if done.denied is not None else "result": done.output}
     if done.asked is not None:
         tool_context.request_confirmation(hint=done.asked.prompt)
-        place.asked[tool_context.function_call_id] = place, done.asked
+        binding.questions[tool_context.function_call_id] = binding, done.asked
     if done.asked is not None or done.stop is not None:
         tool_context.actions.skip_summarization = True
     return {"result" if done.result.success else "error": done.result.content}

@@ -1,4 +1,4 @@
-"""Hooks in runs of LangChain agents: a middleware that the agent is built with, and `hooked` for each run of it."""
+"""Hooks in runs of LangChain agents: build the agent with `HooklineMiddleware`, and wrap it with `hooked`."""
 
 from hookline.adapters.langchain._api import (
     DRIVES,

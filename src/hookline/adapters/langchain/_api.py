@@ -1,7 +1,7 @@
-"""Hooks in runs of LangChain agents: a middleware that the agent is built with, and `hooked` for each run of it.
+"""Hooks in runs of LangChain agents: build the agent with `HooklineMiddleware`, and wrap it with `hooked`.
 
-The middleware is static. It finds the run that it serves in a context variable, so that one agent serves many runs at
-once, each with hooks of its own; in a run without hooks it does nothing.
+The middleware finds the present run in a context variable, so that one agent may have concurrent runs with different
+hooks; in a run without hooks it does nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ try:
     from langchain_core.runnables import Runnable, RunnableLambda
     from langgraph.prebuilt import ToolNode
 
-    from hookline.adapters.langchain._attached import DRIVES, Attached, present
-    from hookline.adapters.langchain._hooked import HookedAgent, HookedToolNode, RunStopped, answers, hooked
-    from hookline.adapters.langchain._messages import reviewed, shown
+    from hookline.adapters.langchain._agent import HookedAgent, HookedToolNode, RunStopped, answers, hooked
+    from hookline.adapters.langchain._conversion import apply_edit, messages_in
+    from hookline.adapters.langchain._run_binding import DRIVES, LangChainBinding, current_binding
 except ImportError as error:
     raise MissingExtraError("langchain", "The adapter of LangChain") from error
 
@@ -32,32 +32,32 @@ __all__ = ["DRIVES", "HookedAgent", "HooklineMiddleware", "HooklineSummarization
 
 
 class _State(AgentState[Any]):
-    # Nothing is ever kept here; it is how `hooked` knows that an agent has the middleware.
+    # Always empty; the key tells `hooked` that an agent has the middleware.
     hookline_middleware: NotRequired[Annotated[None, PrivateStateAttr]]
 
 
 class _StateWithoutTools(_State):
-    # Nothing is ever kept here either; `hooked` refuses an agent that has it and calls tools.
+    # Always empty; `hooked` refuses an agent that has this key and tools.
     hookline_without_tools: NotRequired[Annotated[None, PrivateStateAttr]]
 
 
 class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Lets runs of an agent have hooks. Give it to `create_agent` as the first middleware, so that none hides a call.
+    """Makes it possible to run an agent with hooks; pass it to `create_agent` as the first middleware.
 
-    In a graph of your own, ask its `model` and let its `tool_node` call the tools.
+    As the first middleware it sees every call. In a graph of your own, use its `model` and its `tool_node`.
 
     Args:
         sub_agents: The tools that call an agent, and the ids of the agents that they call.
-        identifiers: Where tools come from that are no Python functions of yours: for those of an MCP server its name.
-        tools: Whether it wraps tool calls. LangChain gives an agent whose middleware does so a node for tools, even
-            where it has none; `False` leaves the graph of an agent without tools as it is.
+        toolsets: The toolset of each tool that is not a local function: for a tool of an MCP server, its name.
+        tools: Whether to wrap tool calls. LangChain adds a tool node to an agent whose middleware does so, even if the
+            agent has no tools; with `False` the graph of an agent without tools stays as it is.
     """
 
     state_schema = _State
 
     def __new__(cls, *, tools: bool = True, **options: Any) -> HooklineMiddleware:
-        """Make one of the class that wraps what it is to wrap: LangChain looks at classes."""
-        return super().__new__(cls if tools or cls is not HooklineMiddleware else _WithoutTools)
+        """Create the class that wraps the right calls, because LangChain inspects the class."""
+        return super().__new__(cls if tools or cls is not HooklineMiddleware else _MiddlewareWithoutTools)
 
     def __init__(
         self,
@@ -67,62 +67,70 @@ class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
         tools: bool = True,
     ) -> None:
         super().__init__()
-        self._sub_agents, self._identifiers = dict(sub_agents or {}), dict(toolsets or {})
+        self._sub_agents, self._toolsets = dict(sub_agents or {}), dict(toolsets or {})
         self.awrap_model_call = _with_signature(self.awrap_model_call)  # type: ignore[method-assign]
         if type(self).awrap_tool_call is not AgentMiddleware.awrap_tool_call:
             self.awrap_tool_call = _with_signature(self.awrap_tool_call)  # type: ignore[method-assign]
 
     def named(self, tool: str) -> tuple[str, str]:
-        """Where a tool comes from, and what it is called there.
+        """Return a tool's toolset and name.
 
         Args:
-            tool: Its name.
+            tool: The model's name for the tool.
         """
         if tool in self._sub_agents:
             return "agent", self._sub_agents[tool]
-        return self._identifiers.get(tool, "local"), tool
+        return self._toolsets.get(tool, "local"), tool
 
-    # These give a coroutine, but are not `async def`: LangSmith moves every call of such a wrapper to threads and back.
+    # These return a coroutine but are not `async def`: LangSmith runs every call of an async wrapper through threads.
 
     def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        """A model is asked."""
-        attached = self._attached()
-        return handler(request) if attached is None else attached.ask(request, handler)
+        """Make a model call through the hooks of the run."""
+        binding = self._find_binding()
+        return handler(request) if binding is None else binding.ask_model(request, handler)
 
     def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        """A tool is called."""
-        attached = self._attached()
-        if attached is None:
+        """Call a tool through the hooks of the run."""
+        binding = self._find_binding()
+        if binding is None:
             return handler(request)
-        request = reviewed(request)
+        request = apply_edit(request)
         toolset, name = self.named(request.tool_call["name"])
         if toolset == "agent":
-            return attached.call_agent(request, handler, name)
-        return attached.call(request, handler, toolset, name)
+            return binding.call_agent(request, handler, name)
+        return binding.call_tool(request, handler, toolset, name)
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """A model is asked, in a sync run."""
-        attached = self._attached()
-        return handler(request) if attached is None else attached.wait(self.awrap_model_call(request, _other(handler)))
+        """Make a model call of a sync run through the hooks of the run."""
+        binding = self._find_binding()
+        return (
+            handler(request)
+            if binding is None
+            else binding.run_in_loop(self.awrap_model_call(request, _in_thread(handler)))
+        )
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """A tool is called, in a sync run."""
-        attached = self._attached()
-        return handler(request) if attached is None else attached.wait(self.awrap_tool_call(request, _other(handler)))
+        """Call a tool of a sync run through the hooks of the run."""
+        binding = self._find_binding()
+        return (
+            handler(request)
+            if binding is None
+            else binding.run_in_loop(self.awrap_tool_call(request, _in_thread(handler)))
+        )
 
-    # For graphs that `create_agent` has not made.
+    # For graphs that were not made with `create_agent`.
 
     def model(self, model: Any, tools: Sequence[Any] = ()) -> Runnable[Any, Any]:
-        """A chat model for a graph of your own, asked through the hooks of the run.
+        """Wrap a chat model for a graph of your own, so that its calls pass through the hooks of the run.
 
         Args:
             model: The chat model.
-            tools: What it may call.
+            tools: The tools that the model may call.
         """
         bound = model.bind_tools(tools) if tools else model
 
         def given(messages: Any) -> ModelRequest[Any]:
-            asked: list[Any] = [*shown({"messages": messages})]
+            asked: list[Any] = [*messages_in({"messages": messages})]
             return ModelRequest(model=model, messages=asked, tools=list(tools))
 
         def put(request: ModelRequest[Any]) -> list[Any]:
@@ -143,30 +151,30 @@ class HooklineMiddleware(AgentMiddleware[Any, Any, Any]):
         return RunnableLambda(ask, aask)
 
     def tool_node(self, tools: Sequence[Any], **options: Any) -> ToolNode:
-        """The node that calls the tools, for a graph of your own.
+        """Create the tool node for a graph of your own.
 
         Args:
-            tools: Its tools.
-            options: What else a `ToolNode` takes.
+            tools: The tools.
+            options: Other options of `ToolNode`.
 
         Raises:
             HookUsageError: If the middleware was made with `tools=False`.
         """
-        if isinstance(self, _WithoutTools):
+        if isinstance(self, _MiddlewareWithoutTools):
             raise HookUsageError(
-                "A HooklineMiddleware(tools=False) hears of no tool calls, so its node could not tell hooks of them. "
-                "Make the node with HooklineMiddleware()."
+                "A HooklineMiddleware(tools=False) does not wrap tool calls, so its node could not call hooks. "
+                "Create the node with HooklineMiddleware()."
             )
         return HookedToolNode(
             tools, wrap_tool_call=self.wrap_tool_call, awrap_tool_call=self.awrap_tool_call, **options
         )
 
-    def _attached(self) -> Attached | None:
-        attached = present.get()
-        return attached if attached is not None and attached.serves(self) else None
+    def _find_binding(self) -> LangChainBinding | None:
+        binding = current_binding.get()
+        return binding if binding is not None and binding.claim(self) else None
 
 
-class _WithoutTools(HooklineMiddleware):
+class _MiddlewareWithoutTools(HooklineMiddleware):
     state_schema = _StateWithoutTools
     wrap_tool_call = AgentMiddleware.wrap_tool_call
     awrap_tool_call = AgentMiddleware.awrap_tool_call
@@ -177,7 +185,7 @@ class _WithoutTools(HooklineMiddleware):
 
 
 def _with_signature(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, with its signature at hand: LangSmith reads it on every call, which takes longer than hooks do."""
+    """Return a function with a stored signature: LangSmith reads it on every call, which takes longer than hooks do."""
 
     def call(request: Any, handler: Any) -> Any:
         return method(request, handler)
@@ -186,8 +194,8 @@ def _with_signature(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _other(handler: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
-    """What a sync run does next, for the loop that its hooks are in: in a thread, inside of what they have begun."""
+def _in_thread(handler: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
+    """Return the sync handler as an async function that calls it in a thread, with the present context."""
 
     async def call(request: Any) -> Any:
         return await anyio.to_thread.run_sync(handler, request)
@@ -195,41 +203,45 @@ def _other(handler: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
     return call
 
 
-class _KeptAsItIs(Exception):
-    """A conversation is not compacted, because a hook said so."""
+class _CompactionDenied(Exception):
+    """A hook denied a compaction, so the conversation stays as it is."""
 
 
 class HooklineSummarization(SummarizationMiddleware):
-    """`SummarizationMiddleware` that leads its compactions through the hooks of the run."""
+    """A `SummarizationMiddleware` whose compactions pass through the hooks of the run."""
 
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Compact the conversation, if it is time to and no hook stands in the way."""
+        """Compact the conversation if it is time to and no hook denies it."""
         try:
             return super().before_model(state, runtime)
-        except _KeptAsItIs:
+        except _CompactionDenied:
             return None
 
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Compact the conversation, if it is time to and no hook stands in the way."""
+        """Compact the conversation if it is time to and no hook denies it."""
         try:
             return await super().abefore_model(state, runtime)
-        except _KeptAsItIs:
+        except _CompactionDenied:
             return None
 
     def _create_summary(self, messages_to_summarize: list[Any]) -> str:
-        attached = present.get()
-        if attached is None:
+        binding = current_binding.get()
+        if binding is None:
             return super()._create_summary(messages_to_summarize)
-        return attached.wait(self._led(attached, messages_to_summarize, _other(super()._create_summary)))
+        return binding.run_in_loop(
+            self._summarize_through_hooks(binding, messages_to_summarize, _in_thread(super()._create_summary))
+        )
 
     async def _acreate_summary(self, messages_to_summarize: list[Any]) -> str:
-        attached = present.get()
-        if attached is None:
+        binding = current_binding.get()
+        if binding is None:
             return await super()._acreate_summary(messages_to_summarize)
-        return await self._led(attached, messages_to_summarize, super()._acreate_summary)
+        return await self._summarize_through_hooks(binding, messages_to_summarize, super()._acreate_summary)
 
-    async def _led(self, attached: Attached, messages: Sequence[Any], summarize: Callable[..., Awaitable[str]]) -> str:
-        summary = await attached.compact(list(messages), self.token_counter(messages), summarize)
+    async def _summarize_through_hooks(
+        self, binding: LangChainBinding, messages: Sequence[Any], summarize: Callable[..., Awaitable[str]]
+    ) -> str:
+        summary = await binding.compact(list(messages), self.token_counter(messages), summarize)
         if summary is None:
-            raise _KeptAsItIs
+            raise _CompactionDenied
         return summary

@@ -1,4 +1,4 @@
-"""Run a LangGraph graph in the thread of its caller, with an event loop in another thread for its hooks."""
+"""Run a LangGraph graph in the caller's thread, while its hooks run in an event loop of another thread."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from typing import Any, Self
 
 import anyio.from_thread
 
-from hookline.adapters.langchain._attached import present
-from hookline.adapters.langchain._runs import Driver
+from hookline.adapters.langchain._run_binding import current_binding
+from hookline.adapters.langchain._runs import GraphRunner
 
 __all__ = ["GraphCall", "SyncRun"]
 
-LEFT = object()
-"""The result of a graph whose caller went away before its end."""
+ABANDONED = object()
+"""The outcome of a call whose caller stopped reading before its end."""
 
-OVER = object()
+EXHAUSTED = object()
 
 
 class GraphCall:
-    """One call of the graph, made in the thread of the caller and awaited by the hooks.
+    """One call of the graph, made in the caller's thread and awaited by the hooks.
 
     Attributes:
-        given: Input of the graph.
-        config: Its config.
-        result: What the graph gave.
-        done: Completed when the call ends.
+        given: The input of the graph.
+        config: The config of the run.
+        result: The result of the graph.
+        outcome: Completed when the call ends.
     """
 
     def __init__(self, given: Any, config: Any) -> None:
         self.given, self.config = given, config
         self.result: Any = None
-        self.done: Future[Any] = Future()
+        self.outcome: Future[Any] = Future()
         self._context = contextvars.copy_context()
         self._chunks: Any = None
 
     def make(self, graph: Callable[..., Any], **options: Any) -> Any:
-        """Call the graph where its middleware finds the hooks, and spans their parent."""
+        """Call the graph in the context in which its middleware finds the hooks and spans find their parent."""
         return self._context.run(graph, self.given, self.config, **options)
 
     def stream(self, graph: Callable[..., Any], **options: Any) -> Iterator[Any]:
-        """Stream the graph, as far as the caller reads it."""
+        """Stream the graph, as far as the caller reads."""
         self._chunks = iter(self.make(graph, **options))
-        while (chunk := self._context.run(next, self._chunks, OVER)) is not OVER:
+        while (chunk := self._context.run(next, self._chunks, EXHAUSTED)) is not EXHAUSTED:
             yield chunk
 
-    def leave(self) -> None:
-        """End a call that its caller did not wait for."""
+    def abandon(self) -> None:
+        """End a call whose caller stopped reading."""
         try:
             if self._chunks is not None:
                 self._context.run(self._chunks.close)
         finally:
-            self.done.set_result(LEFT)
+            self.outcome.set_result(ABANDONED)
 
     def __enter__(self) -> Self:
         return self
@@ -66,30 +66,30 @@ class GraphCall:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if isinstance(error, Exception):
-            self.done.set_exception(error)  # `SyncRun.result` raises it, or what hooks make of it
+            self.outcome.set_exception(error)  # `SyncRun.result` raises it, or the error that hooks replace it with
         elif error is None:
-            self.done.set_result(self.result)
+            self.outcome.set_result(self.result)
         return isinstance(error, Exception)
 
 
 class SyncRun:
-    """One run with hooks whose caller is not async: iterate over the calls of the graph that it takes, and make them.
+    """One hooked run of a sync caller: iterate over it and make each call of the graph that it yields.
 
     Args:
-        driver: Leads the run.
-        given: Input of the graph.
-        config: Its config.
+        runner: Runs the operation.
+        given: The input of the graph.
+        config: The config of the run.
     """
 
-    def __init__(self, driver: Driver, given: Any, config: Any) -> None:
-        self._driver, self._given, self._config = driver, given, config
+    def __init__(self, runner: GraphRunner, given: Any, config: Any) -> None:
+        self._runner, self._given, self._config = runner, given, config
         self._calls: queue.SimpleQueue[GraphCall | Callable[[], None] | None] = queue.SimpleQueue()
         self._call: GraphCall | None = None
         self._thread = 0
 
     def __enter__(self) -> Self:
-        self._portals = anyio.from_thread.start_blocking_portal("asyncio")
-        self._work = self._portals.__enter__().start_task_soon(self._drive)
+        self._portal = anyio.from_thread.start_blocking_portal("asyncio")
+        self._work = self._portal.__enter__().start_task_soon(self._run)
         return self
 
     def __iter__(self) -> Iterator[GraphCall]:
@@ -102,14 +102,14 @@ class SyncRun:
 
     @property
     def result(self) -> Any:
-        """What the run gave; raises what it raised."""
+        """The result of the run; raises the error that the run raised."""
         return self._work.result()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A stream that nobody closed is closed by the garbage collector, in whatever thread that runs; in the one of
-        # the hooks it must not wait for them.
+        # The garbage collector closes an abandoned stream, in any thread. In the thread of the hooks it must not wait
+        # for the hooks.
         if threading.get_ident() == self._thread:
             threading.Thread(target=self._end).start()
         else:
@@ -117,47 +117,47 @@ class SyncRun:
 
     def _end(self) -> None:
         try:
-            if self._call is not None and not self._call.done.done():
-                self._call.leave()
+            if self._call is not None and not self._call.outcome.done():
+                self._call.abandon()
                 wait([self._work])
             elif not self._work.done():
                 self._work.cancel()
         finally:
-            self._portals.__exit__(None, None, None)
+            self._portal.__exit__(None, None, None)
 
-    # In the loop of the hooks.
+    # In the event loop of the hooks.
 
-    async def _drive(self) -> Any:
+    async def _run(self) -> Any:
         self._thread = threading.get_ident()
         try:
-            return await self._driver.drive(self._given, self._config, self._play, self._get_state)
+            return await self._runner.run(self._given, self._config, self._run_graph, self._get_state)
         finally:
             self._calls.put(None)
 
-    async def _play(self, given: Any, config: Any) -> Any:
+    async def _run_graph(self, given: Any, config: Any) -> Any:
         call = GraphCall(given, config)
         self._calls.put(call)
-        done = asyncio.wrap_future(call.done)
+        done = asyncio.wrap_future(call.outcome)
         try:
             await asyncio.wait([done])
         except asyncio.CancelledError:
-            attached = present.get()
-            if attached is not None:
-                attached.stop()
+            binding = current_binding.get()
+            if binding is not None:
+                binding.stop()
             await asyncio.wait([done])
-            done.exception()  # seen, or asyncio would complain
+            done.exception()  # mark as retrieved, or asyncio would log it
             raise
-        if done.exception() is None and done.result() is LEFT:
+        if done.exception() is None and done.result() is ABANDONED:
             raise asyncio.CancelledError
         return done.result()
 
     async def _get_state(self, config: Any) -> Any:
-        """Read the state where the graph runs: connections of databases belong to the thread that opened them."""
+        """Read the state in the graph's thread, because database connections belong to the thread that opened them."""
         found: Future[Any] = Future()
 
         def read() -> None:
             try:
-                found.set_result(self._driver.agent.get_state(config))
+                found.set_result(self._runner.agent.get_state(config))
             except Exception as error:
                 found.set_exception(error)
 

@@ -1,4 +1,4 @@
-"""Tools of MCP servers: in processes that a run starts, or at an address; each call with hooks, mocks and guards."""
+"""Tools of MCP servers, started as processes or reached by URL; each call passes through hooks, mocks and guards."""
 
 from hookline.adapters.mcp._api import McpServer, McpServerError, McpStartError, McpTool, McpToolsError, mcp_server
 

@@ -1,7 +1,7 @@
-"""Tools of MCP servers: in processes that a run starts, or at an address; each call with hooks, mocks and guards.
+"""Tools of MCP servers, started as processes or reached by URL; each call passes through hooks, mocks and guards.
 
-It builds on the client of the `mcp` package, the protocol's own: that one takes any transport, speaks every version,
-and puts the current span into each request (`traceparent` in `params._meta`, SEP-414).
+The adapter uses the client of the protocol's own `mcp` package, which supports any transport and every version of the
+protocol, and sends the current span with each request (`traceparent` in `params._meta`, SEP-414).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from hookline._checks import shown, tool_test
+from hookline._checks import quote, tool_test
 from hookline.adapters.mcp._errors import McpServerError, McpStartError, McpToolsError
-from hookline.adapters.mcp._settings import Settings, checked_settings
+from hookline.adapters.mcp._settings import Settings, check_settings
 from hookline.calls import ToolCall
 from hookline.errors import AgentDefinitionError, HookUsageError, MissingExtraError
 from hookline.runtime import Tool
 
 try:
-    from hookline.adapters.mcp._link import Link, linked
+    from hookline.adapters.mcp._link import Link, open_link
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "httpx2", "pydantic"):
         raise
@@ -37,14 +37,14 @@ NeedsApproval = bool | Literal["destructive"] | Sequence[str] | Callable[[ToolCa
 
 
 class McpTool(Tool, frozen=True, kw_only=True, eq=False):
-    """A tool of an MCP server, with what the server says about it. Its word is a hint; who does not trust it, guards.
+    """A tool of an MCP server, with the server's hints about it. Hints are not guarantees; use a guard to enforce.
 
     Attributes:
-        title: Its name for people; may be empty.
-        read_only: Whether it only reads.
-        destructive: Whether it may destroy: yes, unless the server says that it only reads or only adds.
-        idempotent: Whether a second call with the same arguments changes nothing more.
-        open_world: Whether it deals with the world outside of the server, such as the web.
+        title: The display name; may be empty.
+        read_only: Whether the tool only reads.
+        destructive: Whether the tool may destroy data; true unless the server says that it only reads or only adds.
+        idempotent: Whether a second call with the same arguments has no further effect.
+        open_world: Whether the tool interacts with the world outside of the server, such as the web.
     """
 
     title: str = ""
@@ -71,27 +71,28 @@ def mcp_server(
 ) -> McpServer:
     """Offer the tools of an MCP server to an agent: `Agent(tools=[mcp_server("files", command="npx", args=[...])])`.
 
-    Nothing is started here. Each run opens the server before its first step and closes it at its end.
+    This starts nothing. Each run opens the server before its first step and closes it at the end.
 
     Args:
         name: The server's name: the `toolset` of its tools, as in `tool="files/*"`.
-        command: The executable of a server to start, which speaks over stdin and stdout; or a list with its arguments.
-        args: Its (further) arguments.
-        env: Its environment variables, beyond the few (`PATH`, `HOME`, …) that every server gets.
-        cwd: Its working directory; ours unless given.
-        url: The endpoint of a server that runs already (streamable HTTP), in place of `command`.
-        headers: Sent with every request to `url`.
+        command: The executable of a server to start, which communicates over stdin and stdout; or a list of the
+            executable and its arguments.
+        args: Further arguments of the executable.
+        env: Environment variables, in addition to the few (`PATH`, `HOME`, …) that every server gets.
+        cwd: The server's working directory; that of this process unless given.
+        url: The endpoint of a running server (streamable HTTP), instead of `command`.
+        headers: Headers of every request to `url`.
         timeout: Seconds that a call may take. After that it is cancelled, and its result is a failure.
         start_timeout: Seconds that the server may take until its tools are listed.
-        stop_timeout: Seconds that its process may take to end by itself; then it is killed.
-        tools: Globs over the names of its tools, such as `["read_*"]`; all of them unless given.
-        needs_approval: Which calls a person must approve: all or none, those of tools by globs over their names,
-            `"destructive"` for every tool that the server does not call harmless, or a function of the `ToolCall`.
+        stop_timeout: Seconds that the process may take to end by itself before it is killed.
+        tools: Globs over the names of the tools to offer, such as `["read_*"]`; all tools unless given.
+        needs_approval: The calls that a person must approve: all or none, globs over tool names, `"destructive"` for
+            every tool that the server does not mark as harmless, or a function of the `ToolCall`.
 
     Raises:
-        AgentDefinitionError: If the server is described in a way that cannot work.
+        AgentDefinitionError: If the settings are invalid.
     """
-    settings = checked_settings(
+    settings = check_settings(
         name,
         command=command,
         args=args,
@@ -109,82 +110,81 @@ def mcp_server(
 
 
 class McpServer:
-    """A source of tools: an MCP server that runs open for their time. `mcp_server` makes one.
+    """A source of tools: an MCP server, which each run opens for its duration; created by `mcp_server`.
 
-    Runs that are not inside of its own `async with` each have a connection, or a process, of their own, and close it.
-    Inside of `async with server:` they share one, which stays open until that is left; calls of a run that is still
-    going on then fail.
+    By default each run has a connection or process of its own and closes it. Inside `async with server:` runs share one
+    that stays open until the block ends; calls of runs that are still going then fail.
     """
 
     def __init__(self, settings: Settings, *, tools: Sequence[str] | None, needs_approval: NeedsApproval) -> None:
         self._settings = settings
         self._globs = tools
         self._needs_approval = needs_approval
-        self._keeping: AbstractAsyncContextManager[Link] | None = None
-        self._kept: Link | None = None
+        self._shared_context: AbstractAsyncContextManager[Link] | None = None
+        self._shared_link: Link | None = None
 
     def __repr__(self) -> str:
         return f"mcp_server({self._settings!r})"
 
     @property
     def toolset(self) -> str:
-        """The server's name, which its tools have as their `toolset`."""
+        """The server's name, which is the `toolset` of its tools."""
         return self._settings.name
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[list[McpTool]]:
-        """Get the server's tools; they can be called as long as this is open.
+        """Open the server and yield its tools, which can be called while the block runs.
 
         Raises:
             McpStartError: If the server cannot be started or reached, or is not ready in time.
-            McpToolsError: If its tools cannot be used as they were asked for.
+            McpToolsError: If its tools cannot be used as requested.
         """
-        kept = self._kept
-        if kept is not None and kept.is_of_this_loop:
-            yield self._offered(kept, await kept.tools())
+        shared = self._shared_link
+        if shared is not None and shared.is_of_this_loop:
+            yield self._select_tools(shared, await shared.tools())
             return
-        async with linked(self._settings) as link:
-            yield self._offered(link, await link.tools())
+        async with open_link(self._settings) as link:
+            yield self._select_tools(link, await link.tools())
 
     async def __aenter__(self) -> Self:
-        """Start or reach the server, and keep it for every run until this is left.
+        """Start or reach the server, and share it among all runs until the block ends.
 
         Raises:
-            HookUsageError: If it is kept open already.
-            McpServerError: If it cannot be used.
+            HookUsageError: If the server is open already.
+            McpServerError: If the server cannot be used.
         """
-        if self._keeping is not None:
-            raise HookUsageError(f"MCP server {self.toolset!r} is kept open already: runs share it by themselves.")
-        keeping = self._keeping = linked(self._settings)
+        if self._shared_context is not None:
+            raise HookUsageError(f"MCP server {self.toolset!r} is already open: runs share it automatically.")
+        context = self._shared_context = open_link(self._settings)
         try:
-            link = await keeping.__aenter__()
+            link = await context.__aenter__()
             try:
-                self._offered(link, await link.tools())
+                self._select_tools(link, await link.tools())
             except BaseException as error:
-                await keeping.__aexit__(type(error), error, error.__traceback__)
+                await context.__aexit__(type(error), error, error.__traceback__)
                 raise
         except BaseException:
-            self._keeping = None
+            self._shared_context = None
             raise
-        self._kept = link
+        self._shared_link = link
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        keeping, self._keeping, self._kept = self._keeping, None, None
-        if keeping is not None:
-            await keeping.__aexit__(kind, error, trace)
+        context, self._shared_context, self._shared_link = self._shared_context, None, None
+        if context is not None:
+            await context.__aexit__(kind, error, trace)
 
-    def _offered(self, link: Link, listed: Sequence[ListedTool]) -> list[McpTool]:
-        """The tools as an agent is offered them."""
+    def _select_tools(self, link: Link, listed: Sequence[ListedTool]) -> list[McpTool]:
+        """Return the tools that an agent is offered."""
         names = [tool.name for tool in listed]
-        self._check(names)
+        self._check_tools(names)
         return [
             self._tool(link, tool) for tool in listed if self._globs is None or self._matches(self._globs, tool.name)
         ]
 
-    def _check(self, names: list[str]) -> None:
+    def _check_tools(self, names: list[str]) -> None:
         if not names:
             raise McpToolsError(self.toolset, "lists no tools.")
         if "" in names:
@@ -192,7 +192,7 @@ class McpServer:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise McpToolsError(
-                self.toolset, f"lists {', '.join(map(repr, twice))} more than once; nobody could say which is meant."
+                self.toolset, f"lists {', '.join(map(repr, twice))} more than once, so a call would be ambiguous."
             )
         asked = self._needs_approval
         approved = [] if isinstance(asked, bool | str) or callable(asked) else asked
@@ -200,7 +200,7 @@ class McpServer:
             for glob in globs:
                 if not any(tool_test(glob)(f"{self.toolset}/{name}") for name in names):
                     raise McpToolsError(
-                        self.toolset, f"has no tool that {glob!r} in `{title}` matches. It has {shown(names)}."
+                        self.toolset, f"has no tool that matches {glob!r} in `{title}`. It has {quote(names)}."
                     )
 
     def _matches(self, globs: Sequence[str], name: str) -> bool:
@@ -235,6 +235,6 @@ def _check_globs(where: str, title: str, globs: object) -> None:
     if globs is None and title == "tools":
         return
     if isinstance(globs, str) or not isinstance(globs, Sequence) or not globs:
-        raise AgentDefinitionError(where, f"`{title}` is a list of globs over names of tools; got {shown(globs)}")
+        raise AgentDefinitionError(where, f"`{title}` must be a list of globs over tool names; got {quote(globs)}")
     if not all(isinstance(glob, str) and glob for glob in globs):
-        raise AgentDefinitionError(where, f"`{title}` is a list of globs over names of tools; got {shown(globs)}")
+        raise AgentDefinitionError(where, f"`{title}` must be a list of globs over tool names; got {quote(globs)}")

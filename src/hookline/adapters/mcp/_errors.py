@@ -1,31 +1,28 @@
-"""What can be wrong with an MCP server before its tools can be called."""
+"""Errors of MCP servers that cannot be started, reached or listed."""
 
 from __future__ import annotations
 
-from hookline.errors import HooklineError
+from hookline.errors import HooklineError, define_error
 
 __all__ = ["McpServerError", "McpStartError", "McpToolsError"]
 
 
+@define_error("MCP server {server!r} {problem}")
 class McpServerError(HooklineError):
-    """An MCP server cannot be used, so that a run with its tools cannot start.
+    """An MCP server cannot be used, so a run with its tools cannot start.
 
     Attributes:
         server: The server's name.
-        problem: What happened, and how to fix it. Secrets that the server was given are taken out.
+        problem: What happened, and how to fix it; without the secrets that the server was given.
     """
 
-    def __init__(self, server: str, problem: str) -> None:
-        super().__init__(server, problem)
-        self.server, self.problem = server, problem
-
-    def __str__(self) -> str:
-        return f"MCP server {self.server!r} {self.problem}"
+    server: str
+    problem: str
 
 
 class McpStartError(McpServerError):
-    """A server could not be started or reached, or did not speak MCP in time."""
+    """An MCP server could not be started or reached, or did not speak MCP in time."""
 
 
 class McpToolsError(McpServerError):
-    """A server's list of tools cannot be used as it was asked for."""
+    """The tools of an MCP server cannot be used as requested."""

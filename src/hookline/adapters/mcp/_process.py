@@ -1,7 +1,7 @@
-"""An MCP server as a process of ours: started, spoken to, listened to, and never left behind.
+"""Run an MCP server as a child process: start it, exchange messages over stdin and stdout, and end it for certain.
 
-The client library has a transport of its own for this. Ours ends a hung server at once where the run was interrupted,
-tells when the process is gone, keeps its stderr off the terminal, survives every kind of output, and bounds a line.
+Unlike the client library's own transport, this one ends a hung server at once when the run is interrupted, reports when
+the process is gone, keeps its stderr off the terminal, tolerates every kind of output, and limits the length of a line.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from pydantic import ValidationError
 
 from hookline.adapters.mcp._settings import Secrets, Settings
 
-__all__ = ["LONGEST_MESSAGE", "Incoming", "Outgoing", "Witness", "parsed", "process_streams"]
+__all__ = ["LONGEST_MESSAGE", "Incoming", "Outgoing", "ServerDiagnostics", "parse_line", "process_streams"]
 
 LONGEST_MESSAGE = 64 * 1024 * 1024
-"""Bytes of one message beyond which a server is taken for one that floods."""
+"""Bytes of the longest accepted message; a server that sends more is ended."""
 
-UNREADABLE = "its answer is no JSON-RPC response"
+UNREADABLE = "its answer is not a JSON-RPC response"
 
-KEPT_WORDS = 2000
-"""Characters of a server's stderr, its newest, that an error may show."""
+STDERR_CHARACTERS = 2000
+"""Characters from the end of a server's stderr that an error shows."""
 
-FEW_WORDS = 300
-"""And that the result of a call may show, which a model reads."""
-
-
-LOOKED_AT = 64 * 1024
-"""Bytes of a strange line that are looked through for secrets."""
+BRIEF_STDERR_CHARACTERS = 300
+"""Characters from the end of a server's stderr that the result of a call shows to the model."""
 
 
-class Witness:
-    """What one connection has shown of its server, to say it in an error.
+SEARCHED_BYTES = 64 * 1024
+"""Bytes of an unexpected line that are searched for secrets."""
+
+
+class ServerDiagnostics:
+    """Everything that one connection has shown about its server and that an error can report.
 
     Args:
-        secrets: What must not be shown.
+        secrets: The secrets to remove.
 
     Attributes:
-        lost: Set once the server can be talked to no more.
-        exit_code: Of its process; `None` while it runs, or where there is none.
+        lost: Set once the server is no longer reachable.
+        exit_code: The exit code of the process; `None` while it runs, or if there is none.
         status: The HTTP status of its last answer, if that was a failure.
-        strange: The first line that it wrote to stdout and that is no message.
-        problem: Why the connection was given up.
+        unexpected_output: The first line on stdout that is not a message.
+        problem: Why the connection was ended.
     """
 
     def __init__(self, secrets: Secrets) -> None:
@@ -64,46 +64,48 @@ class Witness:
         self.lost = anyio.Event()
         self.exit_code: int | None = None
         self.status: int | None = None
-        self.strange = ""
+        self.unexpected_output = ""
         self.problem = ""
-        self._words = b""
+        self._stderr = b""
 
-    def hear(self, words: bytes) -> None:
-        """Something that the server wrote to stderr."""
-        self._words += words
-        if len(self._words) > 8 * KEPT_WORDS:  # cut only where it is clean: half a secret would not be found again
-            clean = self.secrets.clean(self._words.decode(errors="surrogateescape"))
-            self._words = clean.encode(errors="surrogateescape")[-4 * KEPT_WORDS :]
+    def add_stderr(self, output: bytes) -> None:
+        """Add output that the server wrote to stderr."""
+        self._stderr += output
+        if len(self._stderr) > 8 * STDERR_CHARACTERS:  # cut only cleaned text: half a secret would not be recognized
+            clean = self.secrets.clean(self._stderr.decode(errors="surrogateescape"))
+            self._stderr = clean.encode(errors="surrogateescape")[-4 * STDERR_CHARACTERS :]
 
-    def note_strange(self, line: bytes) -> None:
-        """A line of stdout that is no message."""
-        # Far more is cleaned than shown, so that no half of a secret at its end is.
-        self.strange = self.strange or self.secrets.clean(line[:LOOKED_AT].decode(errors="replace")).strip()[:200]
+    def add_unexpected_output(self, line: bytes) -> None:
+        """Record a line of stdout that is not a message; only the first one is kept."""
+        # Much more is cleaned than shown, so that the end does not show half of a secret.
+        self.unexpected_output = (
+            self.unexpected_output or self.secrets.clean(line[:SEARCHED_BYTES].decode(errors="replace")).strip()[:200]
+        )
 
-    def told(self, *, briefly: bool = False) -> str:
-        """Everything that helps to understand why the server failed, as sentences, without secrets."""
+    def describe(self, *, briefly: bool = False) -> str:
+        """Return sentences that help to understand why the server failed, without secrets."""
         parts = [self.problem]
         if self.exit_code is not None:
             parts.append(f"Its process ended with exit code {self.exit_code}.")
         if self.status is not None:
             parts.append(f"It answered with HTTP status {self.status}.")
-        if self.strange:
-            parts.append(f"It wrote to stdout what is no MCP message: {self.strange!r}.")
-        words = self.secrets.clean(self._words.decode(errors="replace")).strip()[
-            -(FEW_WORDS if briefly else KEPT_WORDS) :
+        if self.unexpected_output:
+            parts.append(f"It wrote a line to stdout that is not an MCP message: {self.unexpected_output!r}.")
+        stderr = self.secrets.clean(self._stderr.decode(errors="replace")).strip()[
+            -(BRIEF_STDERR_CHARACTERS if briefly else STDERR_CHARACTERS) :
         ]
-        if words:
-            parts.append(f"The end of its stderr:\n{words}")
+        if stderr:
+            parts.append(f"The end of its stderr:\n{stderr}")
         return self.secrets.clean(" ".join(filter(None, parts)))
 
 
-def parsed(line: bytes) -> SessionMessage | None:
-    """One line as a message.
+def parse_line(line: bytes) -> SessionMessage | None:
+    """Parse one line of stdout as a message.
 
-    An answer that is none of JSON-RPC's fails its request, which would wait for it in vain.
+    An answer that is not valid JSON-RPC becomes an error for its request, which would otherwise wait forever.
 
     Returns:
-        `None` if nobody can be told of it.
+        The message; `None` if the line is not an answer to any request.
     """
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
@@ -120,8 +122,8 @@ def parsed(line: bytes) -> SessionMessage | None:
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error))
 
 
-class _End:
-    """A stream that is closed by leaving it."""
+class _ClosableStream:
+    """A stream that is closed when its `async with` block ends."""
 
     async def aclose(self) -> None:
         raise NotImplementedError
@@ -135,25 +137,25 @@ class _End:
         await self.aclose()
 
 
-class Incoming(_End):
-    """Messages of the server. What it says of errors is rid of secrets before anybody logs or traces it.
+class Incoming(_ClosableStream):
+    """Messages from the server, with secrets removed from errors before anything logs or traces them.
 
     Args:
-        receive: Where the messages come from.
-        secrets: What is taken out.
+        receive: The stream of messages.
+        secrets: The secrets to remove.
     """
 
     def __init__(self, receive: MemoryObjectReceiveStream[SessionMessage | Exception], secrets: Secrets) -> None:
         self._receive, self._secrets = receive, secrets
 
     async def receive(self) -> SessionMessage | Exception:
-        """The next message."""
+        """Return the next message."""
         item = await self._receive.receive()
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCError):
             error = item.message.error
-            # The client quotes what it could not parse, cut in the middle, where a secret would not be found again.
-            told = UNREADABLE if error.code == PARSE_ERROR else self._secrets.clean(error.message)
-            item.message.error = ErrorData(code=error.code, message=told, data=error.data)
+            # The client quotes a truncated part of what it could not parse, in which a secret would not be recognized.
+            message = UNREADABLE if error.code == PARSE_ERROR else self._secrets.clean(error.message)
+            item.message.error = ErrorData(code=error.code, message=message, data=error.data)
         return item
 
     def __aiter__(self) -> Self:
@@ -166,16 +168,16 @@ class Incoming(_End):
             raise StopAsyncIteration from None
 
     async def aclose(self) -> None:
-        """No more is wanted."""
+        """Stop receiving."""
         self._receive.close()
 
 
-class Outgoing(_End):
-    """Messages to the server. Sending never waits, so that nobody who gives up a call waits for a server that hangs.
+class Outgoing(_ClosableStream):
+    """Messages to the server. Sending never waits, so a cancelled call does not wait for a server that hangs.
 
     Args:
-        put: Takes a message, for somebody else to write.
-        close: Says that there will be no more.
+        put: Queues a message for the writing task.
+        close: Ends the queue.
     """
 
     def __init__(self, put: Callable[[SessionMessage], None], close: Callable[[], None]) -> None:
@@ -186,25 +188,27 @@ class Outgoing(_End):
         self._put(item)
 
     async def aclose(self) -> None:
-        """No more will come."""
+        """End the queue."""
         self._close()
 
 
-GRACE = 0.5
-"""Seconds between asking a process to end and killing it."""
+TERMINATION_SECONDS = 0.5
+"""Seconds between SIGTERM and SIGKILL."""
 
-ORPHANS = 0.1
-"""Seconds to see its children gone too. Where no init collects the dead, they stay in the list of processes."""
+ORPHAN_SECONDS = 0.1
+"""Seconds to wait for the process's children. Without an init that reaps them, they stay in the process list."""
 
-TICK = 0.005
-"""Seconds between two looks at whether a process has ended: waiting for it would wait for its children's pipes too."""
+POLL_SECONDS = 0.005
+"""Seconds between two checks for the end of a process: `process.wait` would also wait for its children's pipes."""
 
 _BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
 
 
 @asynccontextmanager
-async def process_streams(settings: Settings, witness: Witness) -> AsyncIterator[tuple[Incoming, Outgoing]]:
-    """The streams of a server that is started for as long as this is open.
+async def process_streams(
+    settings: Settings, diagnostics: ServerDiagnostics
+) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    """Start a server's process and open its message streams; the process ends with the block.
 
     Raises:
         OSError: If its process cannot be started.
@@ -229,44 +233,48 @@ async def process_streams(settings: Settings, witness: Witness) -> AsyncIterator
 
     patience = settings.stop_timeout
     async with anyio.create_task_group() as group:
-        group.start_soon(_read, process.stdout, deliver, witness)
-        group.start_soon(_listen, process.stderr, witness)
-        group.start_soon(_write, process, queued, witness)
+        group.start_soon(_read, process.stdout, deliver, diagnostics)
+        group.start_soon(_read_stderr, process.stderr, diagnostics)
+        group.start_soon(_write, process, queued, diagnostics)
         try:
-            yield Incoming(delivered, witness.secrets), Outgoing(put, queue.close)
+            yield Incoming(delivered, diagnostics.secrets), Outgoing(put, queue.close)
         except BaseException as error:
             if not isinstance(error, Exception):
-                patience = 0.0  # cancelled: nobody waits for good manners
+                patience = 0.0  # cancelled: do not wait for the process to end by itself
             raise
         finally:
             queue.close()  # the writer closes stdin behind the last message
             delivered.close()
             try:
-                if await _gone(process, patience):
-                    witness.exit_code = process.returncode
+                if await _wait_for_exit(process, patience):
+                    diagnostics.exit_code = process.returncode
             finally:
                 with anyio.CancelScope(shield=True):
-                    await _end(process)
+                    await _end_process(process)
                 group.cancel_scope.cancel()
 
 
 async def _read(
-    stdout: ByteReceiveStream, deliver: MemoryObjectSendStream[SessionMessage | Exception], witness: Witness
+    stdout: ByteReceiveStream,
+    deliver: MemoryObjectSendStream[SessionMessage | Exception],
+    diagnostics: ServerDiagnostics,
 ) -> None:
-    """Deliver messages until there are no more; then only keep the pipe empty."""
+    """Deliver messages until the stream ends; then keep emptying the pipe, so that the process does not block."""
     with contextlib.suppress(*_BROKEN):
         async with deliver:
             try:
-                await _read_messages(stdout, deliver, witness)
+                await _read_messages(stdout, deliver, diagnostics)
             finally:
-                witness.lost.set()  # before those who wait for answers learn that there will be none
+                diagnostics.lost.set()  # set before pending requests fail
     with contextlib.suppress(*_BROKEN):
         while True:
             await stdout.receive()
 
 
 async def _read_messages(
-    stdout: ByteReceiveStream, deliver: MemoryObjectSendStream[SessionMessage | Exception], witness: Witness
+    stdout: ByteReceiveStream,
+    deliver: MemoryObjectSendStream[SessionMessage | Exception],
+    diagnostics: ServerDiagnostics,
 ) -> None:
     buffer, searched = bytearray(), 0
     async for chunk in stdout:
@@ -275,53 +283,53 @@ async def _read_messages(
             line = bytes(buffer[:end])
             del buffer[: end + 1]
             searched = 0
-            message = parsed(line)
+            message = parse_line(line)
             if message is not None:
                 await deliver.send(message)
             elif line.strip():
-                witness.note_strange(line)
+                diagnostics.add_unexpected_output(line)
         searched = len(buffer)
         if searched > LONGEST_MESSAGE:
-            witness.problem = f"It sent a line of more than {LONGEST_MESSAGE >> 20} MiB, and was ended."
+            diagnostics.problem = f"It sent a line of more than {LONGEST_MESSAGE >> 20} MiB and was ended."
             return
 
 
-async def _listen(stderr: ByteReceiveStream, witness: Witness) -> None:
+async def _read_stderr(stderr: ByteReceiveStream, diagnostics: ServerDiagnostics) -> None:
     with contextlib.suppress(*_BROKEN):
-        async for words in stderr:
-            witness.hear(words)
+        async for output in stderr:
+            diagnostics.add_stderr(output)
 
 
-async def _write(process: Process, queued: MemoryObjectReceiveStream[bytes], witness: Witness) -> None:
+async def _write(process: Process, queued: MemoryObjectReceiveStream[bytes], diagnostics: ServerDiagnostics) -> None:
     assert process.stdin is not None
     with contextlib.suppress(*_BROKEN):
         async with queued, process.stdin:
             async for line in queued:
                 await process.stdin.send(line)
         return
-    witness.lost.set()
+    diagnostics.lost.set()
 
 
-async def _gone(process: Process, seconds: float) -> bool:
-    """Whether the process has ended, or does so in time."""
+async def _wait_for_exit(process: Process, seconds: float) -> bool:
+    """Return whether the process has ended, or ends within this time."""
     with anyio.move_on_after(seconds):
         while process.returncode is None:  # noqa: ASYNC110
-            await anyio.sleep(TICK)
+            await anyio.sleep(POLL_SECONDS)
     return process.returncode is not None
 
 
-async def _end(process: Process) -> None:
-    """End the process, if it still runs, and what it has started."""
+async def _end_process(process: Process) -> None:
+    """End the process if it still runs, and its children."""
     if process.returncode is None:
-        _signal(process, signal.SIGTERM)
-        await _gone(process, GRACE)
-    if _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM)):
-        await _gone(process, GRACE)
-        with anyio.move_on_after(ORPHANS):
-            while _signal(process, 0):  # noqa: ASYNC110
-                await anyio.sleep(TICK)
-    # Of the event loop's own pipes nobody else lets go where a process that has left the group still holds the other
-    # ends, and anyio does not offer them.
+        _send_signal(process, signal.SIGTERM)
+        await _wait_for_exit(process, TERMINATION_SECONDS)
+    if _send_signal(process, getattr(signal, "SIGKILL", signal.SIGTERM)):
+        await _wait_for_exit(process, TERMINATION_SECONDS)
+        with anyio.move_on_after(ORPHAN_SECONDS):
+            while _send_signal(process, 0):  # noqa: ASYNC110
+                await anyio.sleep(POLL_SECONDS)
+    # If a process that left the group still holds the other ends of the pipes, only closing the event loop's transport
+    # releases them, and anyio does not offer it.
     transport = getattr(getattr(process, "_process", None), "_transport", None)
     if transport is not None:
         with contextlib.suppress(OSError):
@@ -334,8 +342,8 @@ async def _end(process: Process) -> None:
     await anyio.lowlevel.checkpoint()
 
 
-def _signal(process: Process, number: int) -> bool:
-    """Whether there was somebody to signal: the process, or on POSIX any that it has started and left in its group."""
+def _send_signal(process: Process, number: int) -> bool:
+    """Send a signal; return whether a process received it: the server, or on POSIX any process in its group."""
     if sys.platform == "win32":
         if process.returncode is not None:
             return False

@@ -1,4 +1,4 @@
-"""What a user says about an MCP server, checked before anything is started."""
+"""The settings of an MCP server, checked before anything is started, and the secrets in them."""
 
 from __future__ import annotations
 
@@ -16,60 +16,60 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 import msgspec
 from pydantic import ValidationError
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline.errors import AgentDefinitionError
 
-__all__ = ["REDACTED", "Secrets", "Settings", "checked_settings"]
+__all__ = ["REDACTED", "Secrets", "Settings", "check_settings"]
 
 REDACTED = "[redacted]"
 
-SHORTEST = 4
-"""Characters below which a value is no secret, but would be found in every other word."""
+SHORTEST_SECRET = 4
+"""Characters of the shortest secret; shorter values would be found in ordinary words."""
 
-LONG_SEGMENT = 16
-"""Characters from which a part of a path is taken for a token, as hosted servers have them in their addresses."""
+TOKEN_SEGMENT_LENGTH = 16
+"""Characters from which a segment of a path counts as a token, as in the URLs of hosted servers."""
 
-PLAIN = {"true", "false", "none", "null", "info", "debug", "warning", "error", "utf-8", "utf8", "production"}
-"""Values of settings that are no secrets either."""
+PLAIN_VALUES = {"true", "false", "none", "null", "info", "debug", "warning", "error", "utf-8", "utf8", "production"}
+"""Common values of settings that are not secrets."""
 
 LIBRARY_LOGGERS = ("httpx2", "mcp.client.streamable_http", "client", "mcp.shared.jsonrpc_dispatcher")
-"""Those that write addresses, and what servers answer. `client` is that of the session."""
+"""Loggers that write URLs and answers of servers. `client` is the logger of the session."""
 
 
 class Secrets:
-    """The values of `env` and `headers`, and the tokens in the URL of one server.
+    """The values of one server's `env` and `headers`, and the tokens in its URL.
 
     Args:
-        settings: The server's.
+        settings: The settings of the server.
     """
 
     def __init__(self, settings: Settings) -> None:
-        words = {word for given in _given(settings) for word in _spelt(given)}
+        words = {word for given in _secret_values(settings) for word in _spellings(given)}
         kept = sorted(filter(_is_secret, words), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, kept))) if kept else None
 
     def clean(self, text: str) -> str:
-        """The text without them."""
+        """Return the text with the secrets removed."""
         return self._pattern.sub(REDACTED, text) if self._pattern is not None else text
 
     @contextmanager
-    def kept_out_of_logs(self) -> Iterator[None]:
-        """While this is open, what the client library logs is without them too."""
-        _live[self] += 1
+    def keep_out_of_logs(self) -> Iterator[None]:
+        """Remove the secrets from the client library's log records while the block runs."""
+        _open_secrets[self] += 1
         for name in LIBRARY_LOGGERS:
             logging.getLogger(name).addFilter(_filter)
         try:
             yield
         finally:
-            _live[self] -= 1
-            if not _live[self]:
-                del _live[self]
-            if not _live:
+            _open_secrets[self] -= 1
+            if not _open_secrets[self]:
+                del _open_secrets[self]
+            if not _open_secrets:
                 for name in LIBRARY_LOGGERS:
                     logging.getLogger(name).removeFilter(_filter)
 
 
-def _given(settings: Settings) -> Iterator[str]:
+def _secret_values(settings: Settings) -> Iterator[str]:
     for value in (*settings.env.values(), *settings.headers.values()):
         yield value
         yield value.rpartition(" ")[2]  # "Bearer abc"
@@ -80,16 +80,16 @@ def _given(settings: Settings) -> Iterator[str]:
     if user:
         yield user
         yield parts.password or ""
-        yield base64.b64encode(unquote(user).encode()).decode()  # as the HTTP client sends it
+        yield base64.b64encode(unquote(user).encode()).decode()  # the form in which the HTTP client sends it
     if parts.query:
         yield parts.query
         yield from (value for _, value in parse_qsl(parts.query))
     yield parts.fragment
-    yield from (segment for segment in parts.path.split("/") if len(segment) >= LONG_SEGMENT)
+    yield from (segment for segment in parts.path.split("/") if len(segment) >= TOKEN_SEGMENT_LENGTH)
 
 
-def _spelt(given: str) -> Iterator[str]:
-    """A secret in the ways in which servers write it: also without escapes, in JSON, and line by line."""
+def _spellings(given: str) -> Iterator[str]:
+    """Yield a secret in the forms in which servers write it: without escapes, in JSON, and line by line."""
     for word in (given, *given.splitlines()):
         yield word
         yield unquote(word)
@@ -98,34 +98,37 @@ def _spelt(given: str) -> Iterator[str]:
 
 
 def _is_secret(word: str) -> bool:
-    return len(word) >= SHORTEST and word.lower() not in PLAIN and not (word.isdecimal() and len(word) < 6)
+    return (
+        len(word) >= SHORTEST_SECRET and word.lower() not in PLAIN_VALUES and not (word.isdecimal() and len(word) < 6)
+    )
 
 
-_live: Counter[Secrets] = Counter()
+_open_secrets: Counter[Secrets] = Counter()
 
 
 def _filter(record: logging.LogRecord) -> bool:
-    """Rewrite a record that holds a secret of an open server.
+    """Remove the secrets of open servers from a log record.
 
-    The trace of an answer that could not be parsed quotes it, cut in the middle of whatever stands there: it goes.
+    The traceback of an answer that could not be parsed is dropped: it quotes a truncated part of the answer, in which a
+    secret would not be recognized.
     """
     written = record.getMessage()
     if record.exc_info and isinstance(record.exc_info[1], ValidationError):
         record.exc_info = None
     if record.exc_info:
         record.exc_text = record.exc_text or logging.Formatter().formatException(record.exc_info)
-    told, trace = written, record.exc_text or ""
-    for secrets in list(_live):
-        told, trace = secrets.clean(told), secrets.clean(trace)
-    if told != written:
-        record.msg, record.args = told, ()
+    message, trace = written, record.exc_text or ""
+    for secrets in list(_open_secrets):
+        message, trace = secrets.clean(message), secrets.clean(trace)
+    if message != written:
+        record.msg, record.args = message, ()
     if record.exc_text is not None and trace != record.exc_text:
         record.exc_info, record.exc_text = None, trace
     return True
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server is and how long it may take. Its `repr` shows nothing that may be secret.
+    """The location of a server and its time limits. The `repr` shows nothing that may be secret.
 
     Attributes:
         name: The server's name, the `toolset` of its tools.
@@ -133,10 +136,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         env: Environment variables beyond those that every server gets.
         cwd: The server's working directory; ours unless given.
         url: The endpoint of a server that runs elsewhere.
-        headers: Sent with every request to `url`.
+        headers: Headers of every request to `url`.
         timeout: Seconds that a call may take.
         start_timeout: Seconds from the start to the list of tools.
-        stop_timeout: Seconds that a process may take to end by itself once nobody needs it.
+        stop_timeout: Seconds that a process may take to end by itself when it is no longer needed.
     """
 
     name: str
@@ -151,7 +154,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Where the server is: its executable, or scheme and host. Arguments and paths may hold tokens."""
+        """The executable of the server, or scheme and host of its URL. Arguments and paths may hold tokens."""
         if not self.url:
             return self.command[0]
         parts = urlsplit(self.url)
@@ -162,11 +165,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def host_of(parts: SplitResult) -> str:
-    """Host and port, without a user and a password."""
+    """Return host and port of a URL, without user and password."""
     return parts.netloc.rpartition("@")[2]
 
 
-def checked_settings(
+def check_settings(
     name: object,
     *,
     command: object,
@@ -177,23 +180,23 @@ def checked_settings(
     headers: object,
     timeouts: Mapping[str, object],
 ) -> Settings:
-    """The settings of one server.
+    """Check and return the settings of one server.
 
     Raises:
-        AgentDefinitionError: If they cannot work. It names what is wrong, never a value of `env` or `headers`.
+        AgentDefinitionError: If the settings are invalid. It never shows a value of `env` or `headers`.
     """
     if not isinstance(name, str) or not name:
-        raise AgentDefinitionError("MCP server", f"its name is a non-empty string; got {shown(name)}")
+        raise AgentDefinitionError("MCP server", f"its name is a non-empty string; got {quote(name)}")
     where = f"MCP server {name!r}"
     if (command is None) == (url is None):
         raise AgentDefinitionError(where, "give either `command`, for a process to start, or `url`")
     for title, seconds in timeouts.items():
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-            raise AgentDefinitionError(where, f"`{title}` is a positive number of seconds; got {shown(seconds)}")
+            raise AgentDefinitionError(where, f"`{title}` is a positive number of seconds; got {quote(seconds)}")
     if url is not None:
-        _only(where, "url", {"args": args, "env": env, "cwd": cwd})
+        _refuse_options(where, "url", {"args": args, "env": env, "cwd": cwd})
         return Settings(name=name, url=_url(where, url), headers=_texts(where, "headers", headers), **timeouts)  # type: ignore[arg-type]
-    _only(where, "command", {"headers": headers})
+    _refuse_options(where, "command", {"headers": headers})
     return Settings(
         name=name,
         command=_command(where, command, args),
@@ -203,10 +206,10 @@ def checked_settings(
     )
 
 
-def _only(where: str, given: str, others: Mapping[str, object]) -> None:
+def _refuse_options(where: str, given: str, others: Mapping[str, object]) -> None:
     for title, value in others.items():
         if value not in (None, (), [], {}):
-            raise AgentDefinitionError(where, f"`{title}` says nothing about a server that is given by `{given}`")
+            raise AgentDefinitionError(where, f"`{title}` cannot be used for a server that is given by `{given}`")
 
 
 def _url(where: str, url: object) -> str:
@@ -214,7 +217,7 @@ def _url(where: str, url: object) -> str:
         parts = urlsplit(url) if isinstance(url, str) else None
         if parts is not None and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return url  # type: ignore[return-value]
-    except ValueError:  # a port that is no number, a host in half of its brackets
+    except ValueError:  # an invalid port, or a host with one bracket
         pass
     raise AgentDefinitionError(where, "`url` is the address of its endpoint, such as 'https://example.com/mcp'")
 
@@ -245,7 +248,7 @@ def _texts(where: str, title: str, given: object) -> dict[str, str]:
             or "\0" in key + value
             or "=" in key * (title == "env")
         ):
-            raise AgentDefinitionError(where, f"`{title}` is a mapping of strings; {shown(key)} cannot be used")
+            raise AgentDefinitionError(where, f"`{title}` is a mapping of strings; {quote(key)} cannot be used")
         if title == "headers" and not (key + value).isprintable():
             raise AgentDefinitionError(where, f"header {key!r} has characters that a header cannot have")
     return dict(given)
@@ -253,5 +256,5 @@ def _texts(where: str, title: str, given: object) -> dict[str, str]:
 
 def _folder(where: str, cwd: object) -> str:
     if not isinstance(cwd, str | os.PathLike) or not os.fspath(cwd):
-        raise AgentDefinitionError(where, f"`cwd` is a folder; got {shown(cwd)}")
+        raise AgentDefinitionError(where, f"`cwd` is a folder; got {quote(cwd)}")
     return str(os.fspath(cwd))

@@ -1,4 +1,4 @@
-"""Real models: every provider that Pydantic AI speaks to, as a hookline `Model`."""
+"""Models of every provider that Pydantic AI supports, as hookline `Model`s."""
 
 from hookline.adapters.models._api import (
     MissingProviderError,

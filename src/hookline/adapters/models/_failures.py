@@ -1,4 +1,4 @@
-"""What went wrong between us and a provider: which failures pass, and what may be said of them."""
+"""Convert the failures of providers: which are transient, and what an error may show without secrets."""
 
 from __future__ import annotations
 
@@ -24,36 +24,42 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
-from hookline.errors import ModelError, TransientModelError, message_of
+from hookline.errors import ModelError, TransientModelError, define_error, message_of
 from hookline.redaction import Redaction
 
 try:
     import httpx
 except ImportError:  # only some providers' clients are made with it
-    TRANSPORT: tuple[type[Exception], ...] = (httpx2.TransportError, httpx2.StreamError)
+    TRANSPORT_ERRORS: tuple[type[Exception], ...] = (httpx2.TransportError, httpx2.StreamError)
 else:
-    TRANSPORT = (httpx2.TransportError, httpx2.StreamError, httpx.TransportError, httpx.StreamError)
+    TRANSPORT_ERRORS = (httpx2.TransportError, httpx2.StreamError, httpx.TransportError, httpx.StreamError)
 
-__all__ = ["CallTimeoutError", "CutStreamError", "ProviderError", "failure", "hider"]
+__all__ = ["CallTimeoutError", "CutStreamError", "ProviderError", "make_secret_filter", "to_model_error"]
 
-PASSING_STATUSES = frozenset({408, 409, 425, 429})
-PASSING = (ModelConnectionError, ModelRequestTimeout, ModelRateLimitError, ModelUnavailableError, ModelServerError)
-OUR_FAULT = ("UnsupportedProtocol", "LocalProtocolError", "InvalidURL")
-"""Names of errors of the HTTP client that no second attempt mends: a wrong address, or a header that cannot be sent."""
+TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
+TRANSIENT_ERRORS = (
+    ModelConnectionError,
+    ModelRequestTimeout,
+    ModelRateLimitError,
+    ModelUnavailableError,
+    ModelServerError,
+)
+CLIENT_FAULTS = ("UnsupportedProtocol", "LocalProtocolError", "InvalidURL")
+"""Names of HTTP client errors that a retry cannot fix: an invalid URL, or a header that cannot be sent."""
 
 CUT_CHARACTER = "unexpected end of data"
-"""What Python says of bytes that end in the middle of a character, as those of a stream that was cut there do."""
+"""Python's reason for bytes that end in the middle of a character, as in a stream that was cut off there."""
 
 LONGEST_WAIT = 60.0
-"""Seconds that a provider may make a run wait: a wrong date or unit must not hold it for hours."""
+"""Most seconds that a run waits because a provider asks for it; a wrong date or unit must not hold it for hours."""
 
-SHOWN = 600
-"""Characters of what a provider said that are shown; an error page can have megabytes."""
+SHOWN_CHARACTERS = 600
+"""Characters of a provider's error that are shown; an error page can have megabytes."""
 
-READ = 20_000
-"""Characters of it that are looked through for secrets."""
+SEARCHED_CHARACTERS = 20_000
+"""Characters of a provider's error that are searched for secrets."""
 
-HIDDEN = "[redacted]"
+REPLACEMENT = "[redacted]"
 ADVICE = {
     401: "Check its API key.",
     403: "Check its API key, and what the key may use.",
@@ -61,18 +67,19 @@ ADVICE = {
 }
 
 
+@define_error()
 class ProviderError(ModelError):
-    """A provider refused a call, or gave an answer that nobody can read; asking again would not help.
+    """A provider refused a call, or its answer cannot be read; a retry would not help.
 
     Attributes:
         model: The model's name.
-        said: What the provider said, without keys.
-        status: The HTTP status; `None` if it is not about one.
+        said: The provider's message, without keys.
+        status: The HTTP status; `None` if there was none.
     """
 
-    def __init__(self, model: str, said: str, status: int | None = None) -> None:
-        super().__init__(model, said, status)
-        self.model, self.said, self.status = model, said, status
+    model: str
+    said: str
+    status: int | None = None
 
     def __str__(self) -> str:
         if self.status is None:
@@ -82,49 +89,49 @@ class ProviderError(ModelError):
 
 
 class CallTimeoutError(Exception):
-    """A model call took longer than it may."""
+    """A model call exceeded its time limit."""
 
 
 class CutStreamError(Exception):
-    """A stream ended before the answer was whole."""
+    """A stream ended before the answer was complete."""
 
 
-def failure(error: Exception, model: str, hide: Callable[[str], str]) -> ModelError:
-    """What a run is told of an exception of Pydantic AI: a new error, with nothing of the request on it.
+def to_model_error(error: Exception, model: str, hide: Callable[[str], str]) -> ModelError:
+    """Convert an exception of Pydantic AI to a new error that holds nothing of the request.
 
     Args:
-        error: What was raised.
+        error: The exception.
         model: The model's name.
-        hide: Takes secrets out of a text.
+        hide: Removes secrets from a text.
     """
     status = error.status_code if isinstance(error, ModelHTTPError) else None
-    told = ProviderError(model, _shown(_said(error), hide), status)
-    if _passes(error):
-        return TransientModelError(str(told), _retry_after(error))
-    return told
+    converted = ProviderError(model, _clean(_describe(error), hide), status)
+    if _is_transient(error):
+        return TransientModelError(str(converted), _retry_after(error))
+    return converted
 
 
-def hider(*holders: object) -> Callable[[str], str]:
-    """Make what takes secrets out of a text: those that are known, and what looks like one.
+def make_secret_filter(*holders: object) -> Callable[[str], str]:
+    """Return a function that removes secrets from a text: the known ones, and everything that looks like one.
 
     Args:
-        holders: Clients, settings and the like, whose keys and headers must not be told.
+        holders: Clients, settings and other objects whose keys and headers are secret.
     """
     known = {secret for holder in holders for secret in _secrets(holder, 6, set())}
     known |= {value for name, value in os.environ.items() if len(value) >= 8 and _redaction().is_secret(name)}
-    known |= set(_in_addresses())
+    known |= set(_url_credentials())
     longest_first = sorted((secret for secret in known if len(secret) >= 4), key=len, reverse=True)
 
     def hide(text: str) -> str:
         for secret in longest_first:
-            text = text.replace(secret, HIDDEN)
+            text = text.replace(secret, REPLACEMENT)
         return _redaction().text(text)
 
     return hide
 
 
-def _in_addresses() -> Iterator[str]:
-    """What stands beside the host in the addresses that the environment gives, where a key may have gone astray."""
+def _url_credentials() -> Iterator[str]:
+    """Yield user, password and port of the base URLs in the environment, where a key may have been misplaced."""
     for name, value in os.environ.items():
         if name.endswith(("_BASE_URL", "_API_BASE", "_ENDPOINT", "_HOST")) and "://" in value:
             user, _, host = value.partition("://")[2].partition("/")[0].rpartition("@")
@@ -134,11 +141,13 @@ def _in_addresses() -> Iterator[str]:
 
 @cache
 def _redaction() -> Redaction:
-    return Redaction(replacement=HIDDEN, patterns=(*Redaction().patterns, r"\b(?:sk|pk|rk|gsk|xai|key)-[\w*-]{6,}"))
+    return Redaction(
+        replacement=REPLACEMENT, patterns=(*Redaction().patterns, r"\b(?:sk|pk|rk|gsk|xai|key)-[\w*-]{6,}")
+    )
 
 
 def _secrets(holder: object, depth: int, seen: set[int]) -> Iterator[str]:
-    """The texts that a client holds under names like `api_key`, or as headers like `authorization`."""
+    """Yield the secret values of an object: attributes named like `api_key`, headers like `authorization`."""
     if depth == 0 or id(holder) in seen or isinstance(holder, type | str | bytes | int | float):
         return
     seen.add(id(holder))
@@ -159,16 +168,20 @@ def _secrets(holder: object, depth: int, seen: set[int]) -> Iterator[str]:
             yield value.strip().rpartition(" ")[2]
 
 
-def _passes(error: BaseException) -> bool:
-    if isinstance(error, ModelQuotaExceededError) or any(type(each).__name__ in OUR_FAULT for each in _chain(error)):
+def _is_transient(error: BaseException) -> bool:
+    if isinstance(error, ModelQuotaExceededError) or any(
+        type(each).__name__ in CLIENT_FAULTS for each in _chain(error)
+    ):
         return False
     if any(isinstance(each, UnicodeDecodeError) and each.reason == CUT_CHARACTER for each in _chain(error)):
         return True
     if isinstance(error, ModelHTTPError):
-        return error.status_code in PASSING_STATUSES or error.status_code >= 500
+        return error.status_code in TRANSIENT_STATUSES or error.status_code >= 500
     if isinstance(error, FallbackExceptionGroup):
-        return any(_passes(each) for each in error.exceptions)
-    return isinstance(error, (*PASSING, *TRANSPORT, CallTimeoutError, CutStreamError, ConnectionError, TimeoutError))
+        return any(_is_transient(each) for each in error.exceptions)
+    return isinstance(
+        error, (*TRANSIENT_ERRORS, *TRANSPORT_ERRORS, CallTimeoutError, CutStreamError, ConnectionError, TimeoutError)
+    )
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -177,11 +190,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, FallbackExceptionGroup):
-        return "; ".join(_said(each) for each in error.exceptions)
+        return "; ".join(_describe(each) for each in error.exceptions)
     if isinstance(error, ModelHTTPError):
-        return " ".join(text for text in (_message(error.body), error.hint) if text)
+        return " ".join(text for text in (_body_message(error.body), error.hint) if text)
     if isinstance(error, ModelTimeoutError) and error.phase == "read":
         return "it was silent for too long. Give it a longer `stall_timeout`, or `timeout` for an answer in one piece."
     if isinstance(error, ModelConnectionError):
@@ -192,8 +205,8 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {message_of(error)}"
 
 
-def _message(body: object) -> str:
-    """What an error body says, in the shapes that providers give it."""
+def _body_message(body: object) -> str:
+    """Return the message of an error body, in any of the forms that providers use."""
     for _ in range(3):
         if not isinstance(body, Mapping):
             break
@@ -204,13 +217,13 @@ def _message(body: object) -> str:
     return "(nothing)" if body is None or body == "" else str(body)
 
 
-def _shown(said: str, hide: Callable[[str], str]) -> str:
-    text = " ".join(hide(said[:READ]).split())
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+def _clean(text: str, hide: Callable[[str], str]) -> str:
+    text = " ".join(hide(text[:SEARCHED_CHARACTERS]).split())
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
 
 def _retry_after(error: BaseException) -> float | None:
-    """Seconds that the provider asked to wait, within bounds; `None` where it said nothing that can be meant."""
+    """Return the seconds that the provider asked to wait, within bounds; `None` without a usable value."""
     if isinstance(error, FallbackExceptionGroup):
         waits = [wait for wait in map(_retry_after, error.exceptions) if wait is not None]
         return min(waits, default=None)
@@ -223,5 +236,5 @@ def _retry_after(error: BaseException) -> float | None:
 
 
 def _seconds(text: str) -> float | None:
-    """A number of seconds with a fraction, which the library does not read."""
+    """Return a number of seconds with a fraction, which the library does not parse."""
     return float(text) if re.fullmatch(r"\s*\d+\.\d*\s*", text) else None

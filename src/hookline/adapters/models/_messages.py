@@ -1,4 +1,4 @@
-"""Conversations and answers, as hookline has them and as Pydantic AI has them."""
+"""Convert conversations and answers between hookline and Pydantic AI."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from pydantic_ai.tools import ToolDefinition
 from hookline._readonly import writable
 from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
 
-__all__ = ["WireNames", "answer", "conversation", "definitions"]
+__all__ = ["WireNames", "to_model_response", "to_tool_definitions", "to_wire_messages"]
 
-LONGEST = 64
-TAIL = 9
-"""Characters of `_` and the digest that makes a changed name unique."""
+LONGEST_NAME = 64
+DIGEST_LENGTH = 9
+"""Characters of the `_` and the digest that make a changed name unique."""
 
-_UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
-_LOCAL = "local"
+_INVALID_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
+_LOCAL_TOOLSET = "local"
 
 
 class WireNames:
-    """What the tools of one call are named towards the provider.
+    """The names that the provider sees for the tools of one call.
 
-    A local tool keeps its name, any other is `identifier__name`. What providers would refuse is replaced, and told
-    apart by a digest, so that a tool has the same name in every call.
+    A local tool keeps its name; any other is named `toolset__name`. Characters that providers refuse are replaced; a
+    digest keeps such names unique, so that a tool has the same name in every call.
 
     Args:
         tools: The tools that are offered.
-        messages: The conversation; it may hold calls of tools that are not offered any more.
+        messages: The conversation, which may hold calls of tools that are no longer offered.
     """
 
     def __init__(self, tools: Iterable[ToolSpec], messages: Iterable[Message]) -> None:
@@ -51,20 +51,20 @@ class WireNames:
             self._wire[pair] = name
             self._tool[name] = pair
 
-    def of(self, toolset: str, name: str) -> str:
-        """What the provider calls a tool."""
+    def wire_name(self, toolset: str, name: str) -> str:
+        """Return the provider's name for a tool."""
         return self._wire[toolset, name]
 
-    def tool(self, name: str) -> tuple[str, str]:
-        """The toolset and name of the tool that a model asked for; a name that it made up is a local one."""
-        return self._tool.get(name) or (_LOCAL, name)
+    def tool_identity(self, name: str) -> tuple[str, str]:
+        """Return the toolset and name of a tool that the model called; an unknown name counts as local."""
+        return self._tool.get(name) or (_LOCAL_TOOLSET, name)
 
 
-def definitions(tools: Iterable[ToolSpec], names: WireNames) -> list[ToolDefinition]:
-    """The offered tools, as the provider's library takes them."""
+def to_tool_definitions(tools: Iterable[ToolSpec], names: WireNames) -> list[ToolDefinition]:
+    """Convert the offered tools."""
     return [
         ToolDefinition(
-            name=names.of(spec.toolset, spec.name),
+            name=names.wire_name(spec.toolset, spec.name),
             description=spec.description or None,
             parameters_json_schema={"type": "object", "properties": {}, **spec.schema},
         )
@@ -74,170 +74,180 @@ def definitions(tools: Iterable[ToolSpec], names: WireNames) -> list[ToolDefinit
 
 def _plain_names_first(pair: tuple[str, str]) -> tuple[bool, bool, tuple[str, str]]:
     toolset, name = pair
-    return toolset != _LOCAL, bool(_UNFIT.search(name)), pair
+    return toolset != _LOCAL_TOOLSET, bool(_INVALID_CHARACTER.search(name)), pair
 
 
 @lru_cache(maxsize=4096)
 def _wire_name(toolset: str, name: str) -> str:
-    full = name if toolset == _LOCAL else f"{toolset}__{name}"
-    fit = _UNFIT.sub("_", full)
-    return fit if fit and fit == full and len(fit) <= LONGEST else _with_digest(fit, toolset, name)
+    full = name if toolset == _LOCAL_TOOLSET else f"{toolset}__{name}"
+    fit = _INVALID_CHARACTER.sub("_", full)
+    return fit if fit and fit == full and len(fit) <= LONGEST_NAME else _with_digest(fit, toolset, name)
 
 
 def _with_digest(fit: str, toolset: str, name: str) -> str:
-    digest = hashlib.sha256(f"{toolset}\0{name}".encode(errors="backslashreplace")).hexdigest()[: TAIL - 1]
-    return f"{fit[: LONGEST - TAIL]}_{digest}"
+    digest = hashlib.sha256(f"{toolset}\0{name}".encode(errors="backslashreplace")).hexdigest()[: DIGEST_LENGTH - 1]
+    return f"{fit[: LONGEST_NAME - DIGEST_LENGTH]}_{digest}"
 
 
-DETAILS = "pydantic_ai"
-"""The key of `details` under which an answer is kept that has more to it than text and tool calls."""
+DETAILS_KEY = "pydantic_ai"
+"""Key in `details` for the parts of an answer beyond text and tool calls."""
 
-UNANSWERED = "There is no result of this call."
-UNASKED = "A tool gave this result: "
+NO_RESULT = "There is no result of this call."
+NO_CALL = "A tool gave this result: "
 
-_ANSWERS: TypeAdapter[wire.ModelResponse] = TypeAdapter(wire.ModelResponse)
-_KEPT = {"parts", "provider_name", "provider_url", "provider_response_id", "provider_details", "canonical_system"}
+_RESPONSE_TYPE: TypeAdapter[wire.ModelResponse] = TypeAdapter(wire.ModelResponse)
+_STORED_FIELDS = {
+    "parts",
+    "provider_name",
+    "provider_url",
+    "provider_response_id",
+    "provider_details",
+    "canonical_system",
+}
 
 
-def conversation(messages: Sequence[Message], names: WireNames) -> list[wire.ModelMessage]:
-    """The conversation as providers take it: every tool call is followed by its one result.
+def to_wire_messages(messages: Sequence[Message], names: WireNames) -> list[wire.ModelMessage]:
+    """Convert a conversation; every tool call is followed by exactly one result, as providers require.
 
-    A call without a result gets one that says so, and a result without a call is told as text: hooks and compaction may
-    have taken the other half away, and providers refuse such a conversation.
+    A call without a result gets one that says so, and a result without a call becomes text: hooks or compaction may
+    have removed the other half, and providers refuse such a conversation.
     """
-    told: list[wire.ModelMessage] = []
+    converted: list[wire.ModelMessage] = []
     parts: list[wire.ModelRequestPart] = []
     open_calls: dict[str, str] = {}
     for message in messages:
         if message.role == "tool":
             name = open_calls.pop(message.tool_call_id or "", None)
             if name is None:
-                parts.append(wire.UserPromptPart(UNASKED + message.content))
+                parts.append(wire.UserPromptPart(NO_CALL + message.content))
             else:
                 parts.append(wire.ToolReturnPart(name, message.content, message.tool_call_id or ""))
             continue
-        parts += _missing(open_calls)
+        parts += _results_of_open_calls(open_calls)
         if message.role == "assistant":
             if parts:
-                told.append(wire.ModelRequest(parts))
+                converted.append(wire.ModelRequest(parts))
                 parts = []
-            told.append(_said(message, names))
+            converted.append(_to_wire_response(message, names))
             open_calls = {
-                calling.tool_call_id: names.of(calling.toolset, calling.tool_name) for calling in message.tool_calls
+                calling.tool_call_id: names.wire_name(calling.toolset, calling.tool_name)
+                for calling in message.tool_calls
             }
         elif message.role == "system":
             parts.append(wire.SystemPromptPart(message.content))
         else:
             parts.append(wire.UserPromptPart(message.content))
-    parts += _missing(open_calls)
+    parts += _results_of_open_calls(open_calls)
     if parts:
-        told.append(wire.ModelRequest(parts))
-    return told
+        converted.append(wire.ModelRequest(parts))
+    return converted
 
 
-def answer(response: wire.ModelResponse, names: WireNames, *, cost_usd: float) -> ModelResponse:
-    """A provider's answer.
+def to_model_response(response: wire.ModelResponse, names: WireNames, *, cost_usd: float) -> ModelResponse:
+    """Convert a provider's answer.
 
     Args:
-        response: As Pydantic AI has it.
+        response: The answer.
         names: The names of the tools in this call.
-        cost_usd: What it cost.
+        cost_usd: The cost in US dollars.
     """
-    content, callings = _text(response.parts), _callings(response.parts, names)
-    said = (response.provider_details or {}).get("finish_reason")
+    content, requests = _text(response.parts), _to_tool_requests(response.parts, names)
+    finish_reason = (response.provider_details or {}).get("finish_reason")
     return ModelResponse(
         content=content,
-        tool_calls=callings,
+        tool_calls=requests,
         reasoning="\n".join(part.content for part in response.parts if isinstance(part, wire.ThinkingPart)),
         usage=Usage(
             input_tokens=response.usage.input_tokens,
             output_tokens=response.usage.output_tokens,
             cost_usd=cost_usd,
         ),
-        finish_reason=said if isinstance(said, str) else response.finish_reason or "stop",
+        finish_reason=finish_reason if isinstance(finish_reason, str) else response.finish_reason or "stop",
         model=response.model_name or "",
         response_id=response.provider_response_id or "",
-        details={DETAILS: _kept(response, content, callings)} if _has_more(response) else {},
+        details={DETAILS_KEY: _to_details(response, content, requests)} if _has_more(response) else {},
     )
 
 
-def _missing(open_calls: dict[str, str]) -> list[wire.ModelRequestPart]:
-    """Results of the calls that have none."""
+def _results_of_open_calls(open_calls: dict[str, str]) -> list[wire.ModelRequestPart]:
+    """Return a placeholder result for each call that has none."""
     parts: list[wire.ModelRequestPart] = [
-        wire.ToolReturnPart(name, UNANSWERED, call_id, outcome="interrupted") for call_id, name in open_calls.items()
+        wire.ToolReturnPart(name, NO_RESULT, call_id, outcome="interrupted") for call_id, name in open_calls.items()
     ]
     open_calls.clear()
     return parts
 
 
-def _said(message: Message, names: WireNames) -> wire.ModelResponse:
-    """What the model said: with everything that its provider gave with it, if hooks have not changed it since."""
-    whole = _restored(message, names) if DETAILS in message.details else None
+def _to_wire_response(message: Message, names: WireNames) -> wire.ModelResponse:
+    """Convert an assistant message, with the original parts of the answer if hooks have not changed it."""
+    whole = _from_details(message, names) if DETAILS_KEY in message.details else None
     if whole is not None:
         return whole
     parts: list[wire.ModelResponsePart] = [wire.TextPart(message.content)] if message.content else []
     parts += [
-        wire.ToolCallPart(names.of(calling.toolset, calling.tool_name), writable(calling.args), calling.tool_call_id)
+        wire.ToolCallPart(
+            names.wire_name(calling.toolset, calling.tool_name), writable(calling.args), calling.tool_call_id
+        )
         for calling in message.tool_calls
     ]
     return wire.ModelResponse(parts)
 
 
-def _kept(response: wire.ModelResponse, content: str, callings: list[ToolRequest]) -> dict[str, Any]:
-    """Everything of an answer that the message itself does not hold, and a digest of what the message must still be."""
-    kept: dict[str, Any] = _ANSWERS.dump_python(response, mode="json", include=_KEPT)
-    if "@" in (kept["provider_url"] or ""):
-        kept["provider_url"] = None  # it may hold a password
-    for part in kept["parts"]:
+def _to_details(response: wire.ModelResponse, content: str, callings: list[ToolRequest]) -> dict[str, Any]:
+    """Return the parts of an answer that the message does not hold, and a digest of what the message must still be."""
+    details: dict[str, Any] = _RESPONSE_TYPE.dump_python(response, mode="json", include=_STORED_FIELDS)
+    if "@" in (details["provider_url"] or ""):
+        details["provider_url"] = None  # the URL may hold a password
+    for part in details["parts"]:
         if part["part_kind"] == "text":
             part["content"] = len(part["content"])
         elif part["part_kind"] == "tool-call":
             for field in ("tool_name", "args", "tool_call_id"):
                 del part[field]
-    return {**kept, "digest": _digest(content, callings)}
+    return {**details, "digest": _digest(content, callings)}
 
 
-def _restored(message: Message, names: WireNames) -> wire.ModelResponse | None:
+def _from_details(message: Message, names: WireNames) -> wire.ModelResponse | None:
     try:
-        kept: dict[str, Any] = writable(message.details[DETAILS])
-        if kept.pop("digest") != _digest(message.content, message.tool_calls):
+        details: dict[str, Any] = writable(message.details[DETAILS_KEY])
+        if details.pop("digest") != _digest(message.content, message.tool_calls):
             return None
         rest, callings = message.content, iter(message.tool_calls)
-        for part in kept["parts"]:
+        for part in details["parts"]:
             if part["part_kind"] == "text":
                 length = part["content"]
                 part["content"], rest = rest[:length], rest[length:]
             elif part["part_kind"] == "tool-call":
                 calling = next(callings)
-                part["tool_name"] = names.of(calling.toolset, calling.tool_name)
+                part["tool_name"] = names.wire_name(calling.toolset, calling.tool_name)
                 part["args"], part["tool_call_id"] = writable(calling.args), calling.tool_call_id
-        return _ANSWERS.validate_python({"kind": "response", **kept})
+        return _RESPONSE_TYPE.validate_python({"kind": "response", **details})
     except (ValueError, TypeError, LookupError, AttributeError, StopIteration):
-        return None  # written by another version, or by somebody else
+        return None  # written by another version or another program
 
 
 def _digest(content: str, callings: Iterable[ToolRequest]) -> str:
-    said = [content, *([calling.toolset, calling.tool_name, calling.args] for calling in callings)]
-    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
+    parts = [content, *([calling.toolset, calling.tool_name, calling.args] for calling in callings)]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 def _text(parts: Iterable[wire.ModelResponsePart]) -> str:
     return "".join(part.content for part in parts if isinstance(part, wire.TextPart))
 
 
-def _callings(parts: Iterable[wire.ModelResponsePart], names: WireNames) -> list[ToolRequest]:
-    callings = []
+def _to_tool_requests(parts: Iterable[wire.ModelResponsePart], names: WireNames) -> list[ToolRequest]:
+    requests = []
     for part in parts:
         if isinstance(part, wire.ToolCallPart):
-            toolset, name = names.tool(part.tool_name)
-            callings.append(
+            toolset, name = names.tool_identity(part.tool_name)
+            requests.append(
                 ToolRequest(toolset=toolset, tool_name=name, args=_args(part), tool_call_id=part.tool_call_id)
             )
-    return callings
+    return requests
 
 
 def _args(part: wire.ToolCallPart) -> dict[str, Any] | str:
-    """The arguments as a JSON object, or the model's own text if they are none."""
+    """Return the arguments as a JSON object, or the model's own text if they are not one."""
     if not isinstance(part.args, str):
         return part.args or {}
     if not part.args.strip():

@@ -1,4 +1,4 @@
-"""Hooks in runs of the OpenAI Agents SDK: `HooklineRunner` stands where `Runner` stood."""
+"""Hooks in runs of the OpenAI Agents SDK: use `HooklineRunner` in place of `Runner`."""
 
 from hookline.adapters.openai_agents._api import DRIVES, HooklineRunner, RunStopped
 

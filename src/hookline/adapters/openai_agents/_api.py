@@ -1,7 +1,7 @@
-"""Hooks in runs of the OpenAI Agents SDK: `HooklineRunner` stands where `Runner` stood.
+"""Hooks in runs of the OpenAI Agents SDK: use `HooklineRunner` in place of `Runner`.
 
-Agents, tools, models, sessions and states stay those that are given, and serve many runs at once. The functions of the
-SDK in which hooks stand find their run in a context variable; see `_openai_seams`.
+Agents, tools, models, sessions and states are not changed and may be shared by concurrent runs. The patched functions
+of the SDK find their run in a context variable; see `_patches`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ try:
     from agents import Agent, RunResult, RunResultStreaming, RunState
     from agents.run import AgentRunner, RunOptions
 
-    from hookline.adapters.openai_agents._attached import DRIVES, Attached, RunStopped, here
-    from hookline.adapters.openai_agents._drive import Input, StreamFailed, drive, drive_stream, end_stream
-    from hookline.adapters.openai_agents._items import call_id_of
-    from hookline.adapters.openai_agents._models import model_name, resolving
-    from hookline.adapters.openai_agents._seams import install, original
-    from hookline.adapters.openai_agents._sessions import compacting
-    from hookline.adapters.openai_agents._tools import handing_over, invoking
+    from hookline.adapters.openai_agents._conversion import call_id_of
+    from hookline.adapters.openai_agents._models import model_name, wrap_get_model
+    from hookline.adapters.openai_agents._patches import install, original
+    from hookline.adapters.openai_agents._run_binding import DRIVES, OpenAIBinding, RunStopped, present_binding
+    from hookline.adapters.openai_agents._runs import Input, StreamFailedError, end_stream, run_agent, stream_agent
+    from hookline.adapters.openai_agents._sessions import wrap_call_session
+    from hookline.adapters.openai_agents._tools import wrap_execute_handoffs, wrap_invoke_tool
 except ImportError as error:
     raise MissingExtraError("openai-agents", "The adapter of the OpenAI Agents SDK") from error
 
@@ -38,26 +38,26 @@ __all__ = ["DRIVES", "HooklineRunner", "RunStopped"]
 
 
 class HooklineRunner(AgentRunner):
-    """Runs agents as `Runner` does, each run with the hooks that are given here.
+    """Runs agents as `Runner` does, with these hooks in each run.
 
-    `run`, `run_sync` and `run_streamed` take what those of `Runner` take, and give what they give; `hooks=` of the SDK
-    keep their meaning. One runner may run many agents, many times at once.
+    `run`, `run_sync` and `run_streamed` take and return what the methods of `Runner` do; the SDK's own `hooks=` still
+    work. One runner may run many agents concurrently.
 
     Args:
         hooks: Hooks of each run.
-        operation_id: Id of the run, a fresh one unless given. Give it to a run that may wait for a person, and again to
-            the one that goes on: both are then one operation.
+        operation_id: Id of the run; a new one unless given. Pass the same id to a run that pauses for a person and to
+            the run that resumes it, so that both are one operation.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
         dispatcher: An open dispatcher to share; each run has one of its own unless given.
-        store: Where an operation is kept while it waits for a person.
+        store: The store that keeps an operation while it waits for a person.
         drain_timeout: Seconds that queued observers may take at the end.
-        best_effort: Whether hooks that the SDK cannot drive are only told of in the log.
-        allow_missing_hooks: Whether an operation that waits for a person may go on without interceptors that it was
-            given before, with a warning in the log.
+        best_effort: Whether hooks that the SDK does not support are only logged, instead of refused.
+        allow_missing_hooks: Whether a paused operation may be resumed without interceptors that it had before; a
+            warning is logged.
 
     Raises:
-        HookUsageError: If the SDK that is installed is not as this adapter knows it.
+        HookUsageError: If the installed SDK differs from what this adapter supports.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class HooklineRunner(AgentRunner):
     ) -> None:
         install(WRAPPERS)
         self._hooks = hook_batch(hooks)
-        self._given: dict[str, Any] = {
+        self._options: dict[str, Any] = {
             "operation_id": operation_id,
             "user_id": user_id,
             "tenant_id": tenant_id,
@@ -87,12 +87,12 @@ class HooklineRunner(AgentRunner):
         }
 
     async def run(self, starting_agent: Agent[Any], input: Input, **options: Unpack[RunOptions[Any]]) -> RunResult:  # noqa: A002
-        """Run an agent, or go on with a state whose interruptions are decided; see `Runner.run`.
+        """Run an agent, or resume a run whose interruptions are decided; see `Runner.run`.
 
         Args:
-            starting_agent: The agent; it stays untouched.
-            input: What the user says, or the state, which the SDK brings up to date.
-            options: Those of `Runner.run`.
+            starting_agent: The agent; it is not changed.
+            input: The user's input, or a state, which the SDK updates.
+            options: Options of `Runner.run`.
 
         Returns:
             What `Runner.run` returns.
@@ -102,8 +102,8 @@ class HooklineRunner(AgentRunner):
             UnsupportedHookError: If a hook would never be called.
             Exception: What `Runner.run` raises.
         """
-        attached = functools.partial(_attached, self._foreign(starting_agent, options))
-        result: RunResult = await attached(self, starting_agent, input, options)
+        run_as_operation = functools.partial(_run_as_operation, self._new_run(starting_agent, options))
+        result: RunResult = await run_as_operation(self, starting_agent, input, options)
         return result
 
     async def resume(
@@ -113,24 +113,24 @@ class HooklineRunner(AgentRunner):
         decisions: Sequence[Approve | Reject],
         **options: Unpack[RunOptions[Any]],
     ) -> RunResult:
-        """Go on with a run that waits for a person. Other than the SDK, a `Reject` without `and_continue` ends it.
+        """Resume a run that waits for a person. Unlike in the SDK, a `Reject` without `and_continue` ends it.
 
         Args:
-            starting_agent: The agent that the run began with.
-            state: Where it stopped; it takes the decisions.
-            decisions: What was decided, by the id of the tool call.
-            options: Those of `Runner.run`.
+            starting_agent: The agent that the run started with.
+            state: The state of the paused run; the decisions are applied to it.
+            decisions: The decisions, each with the id of its tool call.
+            options: Options of `Runner.run`.
 
         Raises:
-            RunStopped: If a person ended it.
-            HookUsageError: If no call of that id waits.
+            RunStopped: If a person ended the run.
+            HookUsageError: If no call with that id waits for a person.
         """
         waiting = {call_id_of(item): item for item in state.get_interruptions()}
         for decision in decisions:
             item = waiting.get(decision.tool_call_id)
             if item is None:
                 raise HookUsageError(
-                    f"No call {decision.tool_call_id!r} waits for a person; those that do: {sorted(waiting)}."
+                    f"No call {decision.tool_call_id!r} waits for a person. Waiting calls: {sorted(waiting)}."
                 )
             if isinstance(decision, Approve):
                 state.approve(item)
@@ -139,7 +139,7 @@ class HooklineRunner(AgentRunner):
         ends = [each for each in decisions if isinstance(each, Reject) and not each.and_continue]
         if not ends:
             return await self.run(starting_agent, state, **options)
-        async with self._foreign(starting_agent, options) as run:
+        async with self._new_run(starting_agent, options) as run:
             run.begin_step()
             run.decided(decisions)
             run.finish("interrupted")
@@ -153,19 +153,20 @@ class HooklineRunner(AgentRunner):
     ) -> RunResultStreaming:
         """Run an agent and stream its events; see `Runner.run_streamed`.
 
-        The run goes on in a task of the SDK and ends with that: before `stream_events` is exhausted, if its result is
-        cancelled, or by itself where nobody looks. `stream_events` raises what a hook ended it with, a `RunStopped`.
+        The run continues in a task of the SDK and ends with that task: before `stream_events` is exhausted, when the
+        result is cancelled, or by itself if nobody reads the events. If a hook ends the run, `stream_events` raises
+        `RunStopped`.
 
         Args:
-            starting_agent: The agent; it stays untouched.
-            input: What the user says, or the state, which the SDK brings up to date.
-            options: Those of `Runner.run_streamed`.
+            starting_agent: The agent; it is not changed.
+            input: The user's input, or a state, which the SDK updates.
+            options: Options of `Runner.run_streamed`.
 
         Raises:
             UnsupportedHookError: If a hook would never be called.
         """
-        run = self._foreign(starting_agent, options)
-        return _streamed(functools.partial(_stream_of_its_own, run), self, starting_agent, input, options)
+        run = self._new_run(starting_agent, options)
+        return _start_stream(functools.partial(_stream_as_operation, run), self, starting_agent, input, options)
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -174,19 +175,19 @@ class HooklineRunner(AgentRunner):
         input: Input,  # noqa: A002
         **options: Unpack[RunOptions[Any]],
     ) -> AsyncIterator[RunResultStreaming]:
-        """Run an agent and stream its events; the run ends where the block is left, at the latest.
+        """Run an agent and stream its events; the run ends when the block does, at the latest.
 
         Args:
-            starting_agent: The agent; it stays untouched.
-            input: What the user says, or the state.
-            options: Those of `Runner.run_streamed`.
+            starting_agent: The agent; it is not changed.
+            input: The user's input, or a state.
+            options: Options of `Runner.run_streamed`.
 
         Yields:
             What `Runner.run_streamed` returns.
 
         Raises:
             RunStopped: If a hook ended the run.
-            Exception: What its `stream_events` raises.
+            Exception: What `stream_events` raises.
         """
         result = self.run_streamed(starting_agent, input, **options)
         task = result.run_loop_task
@@ -203,84 +204,84 @@ class HooklineRunner(AgentRunner):
                     with anyio.CancelScope(shield=True):
                         await asyncio.wait([task])
                     raise
-        result._check_errors()  # type: ignore[no-untyped-call]  # too many turns fail the stream, not its task
+        result._check_errors()  # type: ignore[no-untyped-call]  # exceeding `max_turns` fails the stream, not its task
         if result._stored_exception is not None:
             raise result._stored_exception
 
-    def _foreign(self, agent: Agent[Any], options: Mapping[str, Any]) -> AdapterRun:
-        return _foreign(self._hooks, agent, options, **self._given)
+    def _new_run(self, agent: Agent[Any], options: Mapping[str, Any]) -> AdapterRun:
+        return _new_run(self._hooks, agent, options, **self._options)
 
 
-def _foreign(hooks: Iterable[AnyHook], agent: Agent[Any], options: Mapping[str, Any], **given: Any) -> AdapterRun:
-    """A run of hookline for a run of the SDK; inside of another one it has its parent there."""
-    outer, model = here(), model_name(agent, options.get("run_config"))
+def _new_run(hooks: Iterable[AnyHook], agent: Agent[Any], options: Mapping[str, Any], **given: Any) -> AdapterRun:
+    """Create the run of hookline for a run of the SDK; inside a hooked run, that run is its parent."""
+    outer, model = present_binding(), model_name(agent, options.get("run_config"))
     parent = outer.run if outer is not None else None
     return AdapterRun(hooks, DRIVES, agent_id=agent.name, model=model, parent=parent, **given)
 
 
-async def _attached(
-    foreign: AdapterRun, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
+async def _run_as_operation(
+    new_run: AdapterRun, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
 ) -> Any:
-    """Run an agent in the SDK, as a run of hookline."""
-    async with foreign as run:
-        return await _driven(Attached(run), runner, agent, given, options)
+    """Run an agent in the SDK as an operation."""
+    async with new_run as run:
+        return await _run_in_sdk(OpenAIBinding(run), runner, agent, given, options)
     raise RunStopped("The run was interrupted.")
 
 
-async def _driven(
-    attached: Attached, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
+async def _run_in_sdk(
+    binding: OpenAIBinding, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
 ) -> Any:
-    async def start(put: Input) -> Any:
-        return await original("run")(runner, agent, put, **options)
+    async def start(final_input: Input) -> Any:
+        return await original("run")(runner, agent, final_input, **options)
 
-    return await drive(attached, agent, given, options, start)
-
-
-Lead = Callable[..., Awaitable[None]]
-"""Runs an agent in the task of a stream, given that stream and what runs it in the SDK."""
-
-_leads: ContextVar[list[Lead]] = ContextVar("hookline_openai_agents_stream")
-"""What leads the stream that begins; taken once, though every task that begins meanwhile has this context."""
+    return await run_agent(binding, agent, given, options, start)
 
 
-def _streamed(
-    lead: Lead, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
+RunStream = Callable[..., Awaitable[None]]
+"""Runs an agent in the task of a stream; takes the stream and the SDK's function that runs the agent."""
+
+_next_stream: ContextVar[list[RunStream]] = ContextVar("hookline_openai_agents_stream")
+"""Holds the function that runs the stream being started; it is removed once, as other tasks may copy this context."""
+
+
+def _start_stream(
+    run_stream: RunStream, runner: AgentRunner, agent: Agent[Any], given: Input, options: Mapping[str, Any]
 ) -> RunResultStreaming:
-    """Begin a stream of the SDK, whose task takes the context along as it is now."""
-    token = _leads.set([functools.partial(lead, agent, given, options)])
+    """Start a stream of the SDK, whose task copies the present context."""
+    token = _next_stream.set([functools.partial(run_stream, agent, given, options)])
     try:
         result: RunResultStreaming = original("run_streamed")(runner, agent, given, **options)
         return result
     finally:
-        _leads.reset(token)
+        _next_stream.reset(token)
 
 
-async def _stream_of_its_own(
-    foreign: AdapterRun,
+async def _stream_as_operation(
+    new_run: AdapterRun,
     agent: Agent[Any],
     given: Input,
     options: Mapping[str, Any],
     result: RunResultStreaming,
     start: Callable[..., Awaitable[Any]],
 ) -> None:
-    """Run an agent in the task of a stream, as a run of hookline."""
-    async with foreign as run:
-        await drive_stream(Attached(run), agent, given, options, result, start)
+    """Run an agent in the task of a stream, as an operation."""
+    async with new_run as run:
+        await stream_agent(OpenAIBinding(run), agent, given, options, result, start)
         return
     raise RunStopped("The run was interrupted.")
 
 
-def _starting(start_streaming: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _wrap_start_streaming(start_streaming: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Wrap the SDK's function that runs an agent in the task of a stream."""
 
     async def start(*given: Any, streamed_result: RunResultStreaming, **options: Any) -> Any:
         bare = functools.partial(start_streaming, *given, streamed_result=streamed_result, **options)
-        leads = _leads.get([])
-        if not leads:
+        streams = _next_stream.get([])
+        if not streams:
             return await bare()
         try:
-            await leads.pop()(streamed_result, bare)
-        except StreamFailed:
+            await streams.pop()(streamed_result, bare)
+        except StreamFailedError:
             return None
         finally:
             end_stream(streamed_result)
@@ -289,47 +290,49 @@ def _starting(start_streaming: Callable[..., Awaitable[Any]]) -> Callable[..., A
     return start
 
 
-def _running(run: Callable[..., Awaitable[RunResult]]) -> Callable[..., Awaitable[RunResult]]:
-    """Wrap the SDK's `run`: inside of a run with hooks these go along, as they do where an agent is a tool."""
+def _wrap_run(run: Callable[..., Awaitable[RunResult]]) -> Callable[..., Awaitable[RunResult]]:
+    """Wrap the SDK's `run`, so that a run inside a hooked run inherits its hooks, for example an agent as a tool."""
 
     async def nested(self: AgentRunner, starting_agent: Agent[Any], input: Input, **options: Any) -> RunResult:  # noqa: A002
-        outer = here()
+        outer = present_binding()
         if outer is None:
             return await run(self, starting_agent, input, **options)
-        found: RunResult
-        if outer.take_turn(starting_agent):
-            found = await _driven(outer, self, starting_agent, input, options)
+        result: RunResult
+        if outer.claim_run(starting_agent):
+            result = await _run_in_sdk(outer, self, starting_agent, input, options)
         else:
-            found = await _attached(_foreign((), starting_agent, options), self, starting_agent, input, options)
-        return found
+            result = await _run_as_operation(
+                _new_run((), starting_agent, options), self, starting_agent, input, options
+            )
+        return result
 
     return nested
 
 
-def _running_streamed(run_streamed: Callable[..., RunResultStreaming]) -> Callable[..., RunResultStreaming]:
-    """Wrap the SDK's `run_streamed`: inside of a run with hooks these go along, as they do where an agent is a tool."""
+def _wrap_run_streamed(run_streamed: Callable[..., RunResultStreaming]) -> Callable[..., RunResultStreaming]:
+    """Wrap the SDK's `run_streamed`, so that a run inside a hooked run inherits its hooks."""
 
     def nested(self: AgentRunner, starting_agent: Agent[Any], input: Input, **options: Any) -> RunResultStreaming:  # noqa: A002
-        outer = here()
+        outer = present_binding()
         if outer is None:
             return run_streamed(self, starting_agent, input, **options)
-        lead: Lead
-        if outer.take_turn(starting_agent):
-            lead = functools.partial(drive_stream, outer)
+        run_stream: RunStream
+        if outer.claim_run(starting_agent):
+            run_stream = functools.partial(stream_agent, outer)
         else:
-            lead = functools.partial(_stream_of_its_own, _foreign((), starting_agent, options))
-        return _streamed(lead, self, starting_agent, input, options)
+            run_stream = functools.partial(_stream_as_operation, _new_run((), starting_agent, options))
+        return _start_stream(run_stream, self, starting_agent, input, options)
 
     return nested
 
 
 WRAPPERS: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-    "run": _running,
-    "run_streamed": _running_streamed,
-    "start_streaming": _starting,
-    "get_model": resolving,
-    "invoke_tool": invoking,
-    "execute_handoffs": handing_over,
-    "call_session": compacting,
+    "run": _wrap_run,
+    "run_streamed": _wrap_run_streamed,
+    "start_streaming": _wrap_start_streaming,
+    "get_model": wrap_get_model,
+    "invoke_tool": wrap_invoke_tool,
+    "execute_handoffs": wrap_execute_handoffs,
+    "call_session": wrap_call_session,
 }
-"""What is put around each function of the SDK."""
+"""The wrapper of each patched function."""

@@ -1,4 +1,4 @@
-"""Models of the OpenAI Agents SDK, asked through the hooks of the run that asks."""
+"""Pass the model calls of the OpenAI Agents SDK through the hooks of the run."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from agents import Agent, Model, ModelBehaviorError, ModelResponse, RunConfig, U
 from agents.util._error_tracing import get_current_task_model_timeout_error, mark_model_timeout_task
 from openai.types.responses import ResponseCompletedEvent, ResponseOutputItemDoneEvent
 
-from hookline.adapters._stepping import holds
-from hookline.adapters.openai_agents._attached import Attached, here
-from hookline.adapters.openai_agents._items import (
-    answer_of,
-    completed,
-    input_of,
-    named,
-    names_of,
-    output_of,
-    specs_of,
-    spoken,
+from hookline.adapters._held_streams import must_hold_stream
+from hookline.adapters.openai_agents._conversion import (
+    completed_event,
+    from_items,
+    from_model_response,
+    to_items,
+    to_output_items,
+    to_tool_specs,
+    tool_identities,
+    tool_identity,
 )
-from hookline.adapters.openai_agents._seams import StandIn
+from hookline.adapters.openai_agents._patches import Substitute
+from hookline.adapters.openai_agents._run_binding import OpenAIBinding, present_binding
 from hookline.calls import ModelCall
 from hookline.calls import ModelResponse as Answer
 from hookline.runtime import AdapterRun
 
-__all__ = ["model_name", "resolving"]
+__all__ = ["model_name", "wrap_get_model"]
 
-ASKED = ("system_instructions", "input", "model_settings", "tools", "output_schema", "handoffs", "tracing")
-"""What every model is asked with; the SDK gives it by position or by name."""
+INPUT_NAMES = ("system_instructions", "input", "model_settings", "tools", "output_schema", "handoffs", "tracing")
+"""The arguments of every model call, which the SDK passes by position or by name."""
 
-FAILURES = ("response.failed", "response.incomplete", "response.error", "error")
-"""Events that end a stream without an answer."""
+FAILURE_EVENTS = ("response.failed", "response.incomplete", "response.error", "error")
+"""The types of events that end a stream without an answer."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a model is asked."""
+class ModelInput:
+    """The input of a model call."""
 
     instructions: str | None
     input: Any
@@ -49,65 +49,70 @@ class Asked:
 
 
 def model_name(agent: Agent[Any], config: RunConfig | dict[str, Any] | None) -> str:
-    """The name of the model that an agent asks; one of the run is before its own."""
+    """Return the name of an agent's model; a model of the run comes before the agent's own."""
     given = config.get("model") if isinstance(config, dict) else getattr(config, "model", None)
     model = agent.model if given is None else given
     name = model if isinstance(model, str) else getattr(model, "model", "")
     return name if isinstance(name, str) else ""
 
 
-def resolving(get_model: Callable[..., Model]) -> Callable[..., Model]:
-    """Wrap the SDK's function that finds the model of an agent."""
+def wrap_get_model(get_model: Callable[..., Model]) -> Callable[..., Model]:
+    """Wrap the SDK's function that returns the model of an agent."""
 
     def get(agent: Agent[Any], run_config: RunConfig) -> Model:
-        model, attached = get_model(agent, run_config), here()
-        if attached is None:
+        model, binding = get_model(agent, run_config), present_binding()
+        if binding is None:
             return model
-        attached.asks = agent
-        for known, found in attached.stand_ins:  # the SDK cleans up after each model once, which it knows by identity
+        binding.asking_agent = agent
+        for (
+            known,
+            found,
+        ) in binding.substitutes:  # the SDK identifies models by identity to clean up after each one once
             if known is model:
                 return found  # type: ignore[no-any-return]
-        found = _led_model(attached, model)
-        attached.stand_ins.append((model, found))
+        found = _substitute_model(binding, model)
+        binding.substitutes.append((model, found))
         return found  # type: ignore[no-any-return]
 
     return get
 
 
-def _led_model(attached: Attached, model: Model) -> Any:
-    """What stands in for a model during a run: it asks the model, through the hooks."""
+def _substitute_model(binding: OpenAIBinding, model: Model) -> Any:
+    """Return a substitute for a model that makes its calls through the hooks of the run."""
 
     async def get_response(*given: Any, **options: Any) -> ModelResponse:
-        begin(attached)
-        asked = _asked(attached, given, options)
-        if not attached.leads_models:
-            response: ModelResponse = await _ask(model.get_response, asked, given, options)
-            heard(attached, response, asked.tools, asked.handoffs)
+        begin_model_call(binding)
+        model_input = _model_input(binding, given, options)
+        if not binding.hooks_model_calls:
+            response: ModelResponse = await _call_model(model.get_response, model_input, given, options)
+            record_answer(binding, response, model_input.tools, model_input.handoffs)
             return response
-        response = await _led(attached.run, asked, lambda final: _ask(model.get_response, final, given, options))
-        attached.heed_stop()
-        attached.asking = False
+        response = await _ask_through_hooks(
+            binding.run, model_input, lambda final: _call_model(model.get_response, final, given, options)
+        )
+        binding.raise_if_stopped()
+        binding.model_pending = False
         return response
 
     def stream_response(*given: Any, **options: Any) -> AsyncIterator[Any]:
-        asked = _asked(attached, given, options)
-        stream = _led_stream if attached.leads_models else _heard_stream
-        return stream(attached, asked, lambda final: _ask(model.stream_response, final, given, options))
+        model_input = _model_input(binding, given, options)
+        stream = _hooked_stream if binding.hooks_model_calls else _observed_stream
+        return stream(binding, model_input, lambda final: _call_model(model.stream_response, final, given, options))
 
-    return StandIn(model, get_response=get_response, stream_response=stream_response)
+    return Substitute(model, get_response=get_response, stream_response=stream_response)
 
 
-def _asked(attached: Attached, given: tuple[Any, ...], options: dict[str, Any]) -> Asked:
-    """What the SDK asks, by position or by name, with the instructions that hooks have given."""
-    values = dict(zip(ASKED, given, strict=False)) | options
+def _model_input(binding: OpenAIBinding, given: tuple[Any, ...], options: dict[str, Any]) -> ModelInput:
+    """Return the input of a model call, with the instructions that hooks set."""
+    values = dict(zip(INPUT_NAMES, given, strict=False)) | options
     instructions = values["system_instructions"]
-    if attached.reworded is not None and attached.reworded[0] is attached.asks:
-        instructions = attached.reworded[1]
-    return Asked(instructions, values["input"], values["model_settings"], values["tools"], values["handoffs"])
+    if binding.instruction_override is not None and binding.instruction_override[0] is binding.asking_agent:
+        instructions = binding.instruction_override[1]
+    return ModelInput(instructions, values["input"], values["model_settings"], values["tools"], values["handoffs"])
 
 
-def _ask(method: Callable[..., Any], final: Asked, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Ask as the SDK does: what it gives by position goes by position, and the rest by name."""
+def _call_model(method: Callable[..., Any], final: ModelInput, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Call a model with each argument by position or by name, as the SDK passed it."""
     values = {
         **options,
         "system_instructions": final.instructions,
@@ -118,94 +123,99 @@ def _ask(method: Callable[..., Any], final: Asked, given: tuple[Any, ...], optio
     }
     if not given:
         return method(**values)
-    own = {**dict(zip(ASKED, given, strict=False)), **values}
-    by_position = [own.pop(name) for name in ASKED[: len(given)]]
-    return method(*by_position, *given[len(ASKED) :], **own)
+    own = {**dict(zip(INPUT_NAMES, given, strict=False)), **values}
+    by_position = [own.pop(name) for name in INPUT_NAMES[: len(given)]]
+    return method(*by_position, *given[len(INPUT_NAMES) :], **own)
 
 
-def begin(attached: Attached) -> None:
-    """A model is about to be asked. What fails and is tried again is the same step."""
-    attached.heed_stop()
-    if not attached.asking:
-        attached.run.begin_step()
-        attached.asking = True
-    if not attached.leads_models:
-        attached.run.begin_model_call()
+def begin_model_call(binding: OpenAIBinding) -> None:
+    """Begin a model call; a retry belongs to the same step."""
+    binding.raise_if_stopped()
+    if not binding.model_pending:
+        binding.run.begin_step()
+        binding.model_pending = True
+    if not binding.hooks_model_calls:
+        binding.run.begin_model_call()
 
 
-def heard(attached: Attached, response: ModelResponse, tools: Any, handoffs: Any) -> None:
-    """A model has answered, and only observers look."""
-    run = attached.run
-    run.asked_model(answer_of(response, tools, handoffs))
-    attached.asking = False
+def record_answer(binding: OpenAIBinding, response: ModelResponse, tools: Any, handoffs: Any) -> None:
+    """Record a model's answer for observers."""
+    run = binding.run
+    run.asked_model(from_model_response(response, tools, handoffs))
+    binding.model_pending = False
 
 
-async def _led(run: AdapterRun, asked: Asked, get: Callable[[Asked], Awaitable[ModelResponse]]) -> ModelResponse:
-    names = names_of(asked.tools, asked.handoffs)
-    known = spoken(asked.instructions, asked.input, names)
+async def _ask_through_hooks(
+    run: AdapterRun, model_input: ModelInput, get: Callable[[ModelInput], Awaitable[ModelResponse]]
+) -> ModelResponse:
+    names = tool_identities(model_input.tools, model_input.handoffs)
+    known = from_items(model_input.instructions, model_input.input, names)
     messages = [message for message, _ in known]
-    specs = specs_of(asked.tools, asked.handoffs)
-    settings = {key: each for key, each in vars(asked.settings).items() if isinstance(each, int | float | str)}
+    specs = to_tool_specs(model_input.tools, model_input.handoffs)
+    settings = {key: each for key, each in vars(model_input.settings).items() if isinstance(each, int | float | str)}
     own: list[tuple[ModelResponse, Answer]] = []
 
-    async def answered(call: ModelCall) -> Answer:
-        final = asked
+    async def ask(call: ModelCall) -> Answer:
+        final = model_input
         if call.messages != messages:
-            instructions, given = input_of(call.messages, known, asked.instructions)
+            instructions, given = to_items(call.messages, known, model_input.instructions)
             final = replace(final, instructions=instructions, input=given)
         if call.settings != settings:
-            final = replace(final, settings=replace(asked.settings, **call.settings))
+            final = replace(final, settings=replace(model_input.settings, **call.settings))
         if call.tools != specs:
             kept = {(spec.toolset, spec.name) for spec in call.tools}
-            tools, handoffs = ([each for each in all_ if named(each) in kept] for all_ in (asked.tools, asked.handoffs))
+            tools, handoffs = (
+                [each for each in all_ if tool_identity(each) in kept]
+                for all_ in (model_input.tools, model_input.handoffs)
+            )
             final = replace(final, tools=tools, handoffs=handoffs)
         response = await get(final)
-        own.append((response, answer_of(response, asked.tools, asked.handoffs)))
+        own.append((response, from_model_response(response, model_input.tools, model_input.handoffs)))
         return own[-1][1]
 
-    answer = await run.ask_model(messages, answered, tools=specs, settings=settings)
+    answer = await run.ask_model(messages, ask, tools=specs, settings=settings)
     if answer is None:
         return ModelResponse(output=[], usage=Usage(), response_id=None)
     if own and answer == own[-1][1]:
         return own[-1][0]
     usage = own[-1][0].usage if own else Usage()
-    return ModelResponse(output=output_of(answer, names), usage=usage, response_id=None)
+    return ModelResponse(output=to_output_items(answer, names), usage=usage, response_id=None)
 
 
-async def _heard_stream(
-    attached: Attached, asked: Asked, stream: Callable[[Asked], AsyncIterator[Any]]
+async def _observed_stream(
+    binding: OpenAIBinding, model_input: ModelInput, stream: Callable[[ModelInput], AsyncIterator[Any]]
 ) -> AsyncIterator[Any]:
-    """Ask a model, and give its events as they come; only observers look."""
-    begin(attached)
-    events, done = stream(asked), list[Any]()
+    """Stream a model's answer that only observers watch."""
+    begin_model_call(binding)
+    events, done = stream(model_input), list[Any]()
     try:
         async for event in events:
             if isinstance(event, ResponseOutputItemDoneEvent):
                 done.append(event.item)
             elif isinstance(event, ResponseCompletedEvent):
-                heard(attached, _response_of(event, done), asked.tools, asked.handoffs)
+                record_answer(binding, _to_model_response(event, done), model_input.tools, model_input.handoffs)
             yield event
     finally:
         await _close(events)
 
 
-async def _led_stream(
-    attached: Attached, asked: Asked, stream: Callable[[Asked], AsyncIterator[Any]]
+async def _hooked_stream(
+    binding: OpenAIBinding, model_input: ModelInput, stream: Callable[[ModelInput], AsyncIterator[Any]]
 ) -> AsyncIterator[Any]:
-    """Ask a model through the hooks, and give its events as they come; where a hook may change it, once it is judged.
+    """Stream a model's answer through the hooks; events are held back if a hook may change the answer.
 
-    A stream that fails stays one: the event that says so is given, or none, and the SDK raises what it does of that.
+    A stream that fails ends with its failure event, or with no event, and the SDK raises its own error for that.
     """
-    begin(attached)
-    shown: asyncio.Queue[Any] = asyncio.Queue()
-    held = holds(attached.run, ModelCall)
+    begin_model_call(binding)
+    events_to_yield: asyncio.Queue[Any] = asyncio.Queue()
+    hold = must_hold_stream(binding.run, ModelCall)
     ends: list[ResponseCompletedEvent] = []
-    kept: list[Any] = []
+    held: list[Any] = []
     given: list[ModelResponse] = []
     failures: list[tuple[ModelBehaviorError, Any]] = []
 
-    async def get(final: Asked) -> ModelResponse:
-        kept.clear()  # an `around` may ask twice
+    async def get(final: ModelInput) -> ModelResponse:
+        held.clear()  # an `around` may ask twice
         ends.clear()
         done, failed, events = list[Any](), None, stream(final)
         try:
@@ -214,14 +224,14 @@ async def _led_stream(
                     done.append(event.item)
                 if isinstance(event, ResponseCompletedEvent):
                     ends.append(event)
-                    given.append(_response_of(event, done))
-                elif getattr(event, "type", None) in FAILURES:
+                    given.append(_to_model_response(event, done))
+                elif getattr(event, "type", None) in FAILURE_EVENTS:
                     failed = event
                     break
-                elif held:
-                    kept.append(event)
+                elif hold:
+                    held.append(event)
                 else:
-                    shown.put_nowait(event)
+                    events_to_yield.put_nowait(event)
         finally:
             await _close(events)
         if failed is not None or not ends:
@@ -230,16 +240,16 @@ async def _led_stream(
             raise failures[-1][0]
         return given[-1]
 
-    async def answered() -> ModelResponse:
-        response = await _led(attached.run, asked, get)
-        attached.heed_stop()
-        attached.asking = False
+    async def ask() -> ModelResponse:
+        response = await _ask_through_hooks(binding.run, model_input, get)
+        binding.raise_if_stopped()
+        binding.model_pending = False
         return response
 
-    asking = asyncio.ensure_future(answered())
-    asking.add_done_callback(lambda _: shown.put_nowait(None))
+    asking = asyncio.ensure_future(ask())
+    asking.add_done_callback(lambda _: events_to_yield.put_nowait(None))
     try:
-        while (event := await shown.get()) is not None:
+        while (event := await events_to_yield.get()) is not None:
             yield event
         try:
             answer = asking.result()
@@ -247,37 +257,37 @@ async def _led_stream(
             if not failures or error is not failures[-1][0]:
                 raise
             if failures[-1][1] is not None:
-                yield _unjudged(failures[-1][1]) if held else failures[-1][1]
+                yield _without_output(failures[-1][1]) if hold else failures[-1][1]
             return
         if given and answer is given[-1]:
-            for event in (*kept, *ends[-1:]):
+            for event in (*held, *ends[-1:]):
                 yield event
         elif not ends:
-            yield completed(answer.output)
+            yield completed_event(answer.output)
         else:
             response = ends[-1].response.model_copy(update={"output": answer.output})
             yield ends[-1].model_copy(update={"response": response})
     finally:
         if not asking.done():
             timeout = get_current_task_model_timeout_error()
-            if timeout is not None:  # noted on the task that waits, for the SDK's span in the one that asks
+            if timeout is not None:  # the SDK sets it on the waiting task; its span is in the task that calls
                 mark_model_timeout_task(asking, timeout)
             asking.cancel()
             await asyncio.wait([asking])
         if not asking.cancelled():
-            asking.exception()  # looked at, where the consumer has left before it was raised
+            asking.exception()  # mark as retrieved if the consumer left before
 
 
-def _response_of(event: ResponseCompletedEvent, done: list[Any]) -> ModelResponse:
-    """What a stream came to; some providers say nothing at its end of the items that they have streamed."""
+def _to_model_response(event: ResponseCompletedEvent, done: list[Any]) -> ModelResponse:
+    """Return the response of a stream; some providers do not repeat the streamed items at its end."""
     response, usage = event.response, Usage(requests=1)
     if response.usage is not None:
         usage.input_tokens, usage.output_tokens = response.usage.input_tokens, response.usage.output_tokens
     return ModelResponse(output=response.output or done, usage=usage, response_id=response.id)
 
 
-def _unjudged(event: Any) -> Any:
-    """An event that ends a stream, without the half answer that no hook has judged."""
+def _without_output(event: Any) -> Any:
+    """Return a failure event without the partial answer, which hooks have not seen."""
     response = getattr(event, "response", None)
     if response is None:
         return event

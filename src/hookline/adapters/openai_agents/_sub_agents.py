@@ -1,4 +1,4 @@
-"""Sub-agents in runs of the OpenAI Agents SDK: those that are called as tools, and those that take over."""
+"""Sub-agents of the OpenAI Agents SDK: agents called as tools, and agents that take over by a handoff."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 import anyio
 from agents import Agent, MaxTurnsExceeded
 
-from hookline.adapters.openai_agents._attached import DRIVES, Attached, RunStopped
-from hookline.adapters.openai_agents._items import parsed, told
+from hookline.adapters.openai_agents._conversion import parse_arguments, tool_output_text
 from hookline.adapters.openai_agents._models import model_name
+from hookline.adapters.openai_agents._run_binding import DRIVES, OpenAIBinding, RunStopped
 from hookline.runtime import AdapterRun
 
-__all__ = ["call_agent", "end_early", "hand_over", "settle"]
+__all__ = ["call_agent", "end_handoffs", "hand_over", "record_early_end"]
 
 
-class Waits(Exception):
-    """A sub-agent waits for a person, so that it is not over."""
+class WaitsForPersonError(Exception):
+    """A sub-agent waits for a person, so its call has not ended."""
 
     def __str__(self) -> str:
-        return "The agent waits for a person; its work is not done."
+        return "The agent waits for a person and has not finished."
 
 
 async def call_agent(
-    outer: Attached, name: str, callee: Agent[Any], invoke: Callable[..., Awaitable[Any]], ctx: Any, text: str
+    outer: OpenAIBinding, name: str, callee: Agent[Any], invoke: Callable[..., Awaitable[Any]], ctx: Any, text: str
 ) -> Any:
-    """An agent is called as a tool."""
+    """Run an agent that is called as a tool, through the hooks of `SubAgentCall`."""
     parent, own = outer.run, list[Any]()
     model = model_name(callee, getattr(ctx, "run_config", None))
-    given = parsed(text)
+    given = parse_arguments(text)
     asked = given.get("input") if isinstance(given, dict) else None
     asked = asked if isinstance(asked, str) else text
 
@@ -40,47 +40,47 @@ async def call_agent(
         if instruction != asked:
             final = json.dumps({**given, "input": instruction}) if isinstance(given, dict) else instruction
         async with AdapterRun((), DRIVES, agent_id=name, model=model, operation_id=child, parent=parent) as run:
-            attached = Attached(run, awaited=callee)
+            binding = OpenAIBinding(run, awaited=callee)
             try:
-                with attached.standing():
+                with binding.activated():
                     own.append(await invoke(ctx, final))
             except BaseException as error:
-                end_early(run, error)
-                await attached.rest()
+                record_early_end(run, error)
+                await binding.wait_for_tasks()
                 raise
             finally:
-                attached.over = True
-        if attached.waits:
-            raise Waits
-        return told(own[0])
+                binding.ended = True
+        if binding.waiting:
+            raise WaitsForPersonError
+        return tool_output_text(own[0])
 
     try:
-        with outer.busy():
+        with outer.track_task():
             done = await parent.call_agent(name, asked, work)
-    except Waits:
+    except WaitsForPersonError:
         return own[0]
     return own[0] if own and not done.changed else done.output
 
 
-async def hand_over(attached: Attached, agent: Agent[Any], text: str) -> None:
-    """Another agent takes over; it is a sub-agent whose work ends when the whole run ends.
+async def hand_over(binding: OpenAIBinding, agent: Agent[Any], text: str) -> None:
+    """Let another agent take over; its run is a sub-agent's and ends when the whole run does.
 
     Raises:
-        RunStopped: If a hook stands in the way; the SDK has no words to tell a model so.
+        RunStopped: If a hook denies the handoff; the SDK cannot tell the model about that.
     """
-    parent, taken = attached.run, attached.loop.create_future()
-    over: asyncio.Future[str] = attached.loop.create_future()
-    model = model_name(agent, attached.config)
+    parent, opened = binding.run, binding.loop.create_future()
+    final_output: asyncio.Future[str] = binding.loop.create_future()
+    model = model_name(agent, binding.config)
 
     async def work(instruction: str, child: str) -> str:
         run = AdapterRun((), DRIVES, agent_id=agent.name, model=model, operation_id=child, parent=parent)
-        attached.run = await run.open()
-        taken.set_result(None)
+        binding.run = await run.open()
+        opened.set_result(None)
         try:
-            output = await over
+            output = await final_output
         except BaseException as error:
-            end_early(run, error)
-            await run.close(None if isinstance(error, Waits) else error)
+            record_early_end(run, error)
+            await run.close(None if isinstance(error, WaitsForPersonError) else error)
             raise
         run.finish("done", output)
         await run.close()
@@ -88,45 +88,45 @@ async def hand_over(attached: Attached, agent: Agent[Any], text: str) -> None:
 
     task = asyncio.ensure_future(parent.call_agent(agent.name, text or "", work))
     try:
-        await asyncio.wait([task, taken], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([task, opened], return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         task.cancel()
         with anyio.CancelScope(shield=True):
             await asyncio.wait([task])
-        attached.run = parent
+        binding.run = parent
         raise
-    if not taken.done():
+    if not opened.done():
         done = task.result()
         raise RunStopped(done.output, done.denied.hook_id if done.denied is not None else None)
-    attached.handed.append((parent, over, task))
+    binding.handoffs.append((parent, final_output, task))
 
 
-async def settle(attached: Attached, output: str, error: BaseException | None = None) -> None:
-    """End the runs of those that have taken over, the last of them first."""
-    if not attached.handed:
+async def end_handoffs(binding: OpenAIBinding, output: str, error: BaseException | None = None) -> None:
+    """End the runs of the agents that took over, the last one first."""
+    if not binding.handoffs:
         return
-    failure = Waits() if attached.waits else error
+    failure = WaitsForPersonError() if binding.waiting else error
     with anyio.CancelScope(shield=True):
-        while attached.handed:
-            parent, over, task = attached.handed.pop()
+        while binding.handoffs:
+            parent, final_output, task = binding.handoffs.pop()
             if failure is None:
-                over.set_result(output)
+                final_output.set_result(output)
             elif isinstance(failure, Exception):
-                over.set_exception(failure)
+                final_output.set_exception(failure)
             else:
                 task.cancel()
             await asyncio.wait([task])
             if not task.cancelled() and task.exception() is None:
                 output = task.result().output
-            attached.run = parent
-            if attached.waits:
-                parent.pause(attached.waits)
+            binding.run = parent
+            if binding.waiting:
+                parent.pause(binding.waiting)
             elif failure is None:
                 parent.finish("done", output)
 
 
-def end_early(run: AdapterRun, error: BaseException) -> None:
-    """Say why a run ends, where what is raised is no failure."""
+def record_early_end(run: AdapterRun, error: BaseException) -> None:
+    """Record why a run ended, for errors that do not mean failure."""
     if isinstance(error, MaxTurnsExceeded):
         run.finish("max_steps")
     elif isinstance(error, RunStopped):

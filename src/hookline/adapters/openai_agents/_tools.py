@@ -1,4 +1,4 @@
-"""Tools and handoffs of the OpenAI Agents SDK, called through the hooks of the run that calls them."""
+"""Pass the tool calls and handoffs of the OpenAI Agents SDK through the hooks of the run."""
 
 from __future__ import annotations
 
@@ -9,76 +9,76 @@ from typing import Any
 
 from agents import Agent
 
-from hookline.adapters.openai_agents._attached import Attached, here
-from hookline.adapters.openai_agents._items import named
-from hookline.adapters.openai_agents._seams import StandIn
+from hookline.adapters.openai_agents._conversion import tool_identity
+from hookline.adapters.openai_agents._patches import Substitute
+from hookline.adapters.openai_agents._run_binding import OpenAIBinding, present_binding
 from hookline.adapters.openai_agents._sub_agents import call_agent, hand_over
 
-__all__ = ["handing_over", "invoking"]
+__all__ = ["wrap_execute_handoffs", "wrap_invoke_tool"]
 
 Invoke = Callable[[Any, str], Awaitable[Any]]
 
 
-def invoking(invoke_tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def wrap_invoke_tool(invoke_tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Wrap the SDK's function that invokes a tool."""
 
     async def invoke(*, function_tool: Any, context: Any, **given: Any) -> Any:
-        attached = here()
-        if attached is not None:
-            function_tool = _led_tool(attached, function_tool, context)
+        binding = present_binding()
+        if binding is not None:
+            function_tool = _hook_tool(binding, function_tool, context)
         return await invoke_tool(function_tool=function_tool, context=context, **given)
 
     return invoke
 
 
-def handing_over(execute_handoffs: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def wrap_execute_handoffs(execute_handoffs: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Wrap the SDK's function that lets another agent take over."""
 
     async def execute(*, run_handoffs: list[Any], **given: Any) -> Any:
-        attached = here()
-        if attached is not None and run_handoffs:  # of several the SDK takes the first
+        binding = present_binding()
+        if binding is not None and run_handoffs:  # the SDK executes the first of several
             first, *others = run_handoffs
-            run_handoffs = [replace(first, handoff=_led_handoff(attached, first.handoff)), *others]
+            run_handoffs = [replace(first, handoff=_hook_handoff(binding, first.handoff)), *others]
         return await execute_handoffs(run_handoffs=run_handoffs, **given)
 
     return execute
 
 
-def _led_tool(attached: Attached, tool: Any, context: Any) -> Any:
-    """The tool for one call, whose invoker leads through the hooks."""
+def _hook_tool(binding: OpenAIBinding, tool: Any, context: Any) -> Any:
+    """Return a substitute for a tool, for one call, whose invoker runs the hooks."""
     invoker = tool.on_invoke_tool
-    # The SDK's invoker turns what a tool raises into text. Hooks stand inside of it, so that they see the exception.
+    # The SDK's invoker converts an exception of the tool to text. Hooks run inside of it, so they see the exception.
     inner = getattr(invoker, "_invoke_tool_impl", None)
     if inner is None:
-        led: Any = _led(attached, tool, context, invoker)
-        del led.__annotations__  # by these the SDK decides which context the tool is given
-        functools.update_wrapper(led, invoker)
+        hooked: Any = _hooked_invoker(binding, tool, context, invoker)
+        del hooked.__annotations__  # the SDK reads them to decide which context the tool receives
+        functools.update_wrapper(hooked, invoker)
     else:
-        led = object.__new__(type(invoker))
-        vars(led).update(vars(invoker), _invoke_tool_impl=_led(attached, tool, context, inner))
-    return StandIn(tool, on_invoke_tool=led)
+        hooked = object.__new__(type(invoker))
+        vars(hooked).update(vars(invoker), _invoke_tool_impl=_hooked_invoker(binding, tool, context, inner))
+    return Substitute(tool, on_invoke_tool=hooked)
 
 
-def _led(attached: Attached, tool: Any, context: Any, invoke: Invoke) -> Invoke:
-    toolset, name = named(tool)
+def _hooked_invoker(binding: OpenAIBinding, tool: Any, context: Any, invoke: Invoke) -> Invoke:
+    toolset, name = tool_identity(tool)
     callee = getattr(tool, "_agent_instance", None)
 
-    async def led(ctx: Any, text: str) -> Any:
+    async def invoke_through_hooks(ctx: Any, text: str) -> Any:
         if callee is not None:
-            return await call_agent(attached, name, callee, invoke, ctx, text)
-        return await attached.call(toolset, name, invoke, context, ctx, text)
+            return await call_agent(binding, name, callee, invoke, ctx, text)
+        return await binding.call_tool(toolset, name, invoke, context, ctx, text)
 
-    return led
+    return invoke_through_hooks
 
 
-def _led_handoff(attached: Attached, handoff: Any) -> Any:
-    """The handoff for one call, which hooks may stand in the way of."""
+def _hook_handoff(binding: OpenAIBinding, handoff: Any) -> Any:
+    """Return a substitute for a handoff, for one call, that hooks may deny."""
     invoke = handoff.on_invoke_handoff
 
-    async def led(ctx: Any, text: str) -> Any:
+    async def invoke_through_hooks(ctx: Any, text: str) -> Any:
         agent = await invoke(ctx, text)
         if isinstance(agent, Agent):
-            await hand_over(attached, agent, text)
+            await hand_over(binding, agent, text)
         return agent
 
-    return StandIn(handoff, on_invoke_handoff=led)
+    return Substitute(handoff, on_invoke_handoff=invoke_through_hooks)

@@ -26,9 +26,10 @@ try:
 except ImportError as error:
     raise MissingExtraError("pydantic-ai", "hookline.adapters.pydantic_ai") from error
 
-from hookline.adapters.pydantic_ai._calls import CALLEE, holding
-from hookline.adapters.pydantic_ai._people import RunRejected, deferred_results
-from hookline.adapters.pydantic_ai._run import Led
+from hookline.adapters.pydantic_ai._approvals import RunRejected, deferred_results
+from hookline.adapters.pydantic_ai._calls import CALLEE_KEY
+from hookline.adapters.pydantic_ai._models import hold_model
+from hookline.adapters.pydantic_ai._run import PydanticAIBinding
 
 __all__ = ["DRIVES", "Hookline", "RunRejected", "agent_tool", "deferred_results"]
 
@@ -37,7 +38,7 @@ DRIVES = Capabilities(
     calls=dict.fromkeys((AgentCall, ModelCall, ToolCall, SubAgentCall, CompactCall), KINDS),
     asks=True,
 )
-"""What Pydantic AI can drive."""
+"""The hooks that Pydantic AI supports."""
 
 _OPTIONS = (
     "operation_id",
@@ -52,34 +53,34 @@ _OPTIONS = (
 
 
 @dataclass(slots=True)
-class _Present:
-    """The run that is under way, and the capability that leads it."""
+class _PresentRun:
+    """The run in progress, and the capability that runs its hooks."""
 
-    leader: Hookline
-    led: Led
+    owner: Hookline
+    binding: PydanticAIBinding
     capabilities: object
 
 
-_present: ContextVar[_Present | None] = ContextVar("hookline_pydantic_ai_run", default=None)
+_current_run: ContextVar[_PresentRun | None] = ContextVar("hookline_pydantic_ai_run", default=None)
 
 
 @dataclass
 class Hookline(AbstractCapability[Any]):
-    """Hooks for a run of an agent; for every run of it if the agent itself is given them.
+    """Hooks for a run of an agent, or for every run of an agent that is created with this capability.
 
-    Hooks of the agent and of the run belong to the same operation; what the run says of the operation counts.
+    Hooks of the agent and of the run belong to the same operation; options of the run take precedence.
 
     Attributes:
         hooks: The hooks.
-        operation_id: Id of the operation; a fresh one unless given. One that waits for a person goes on.
+        operation_id: Id of the operation; a new one unless given. An operation that waits for a person is resumed.
         user_id: The user for whom it runs.
         tenant_id: The tenant for whom it runs.
-        dispatcher: An open dispatcher to share; one of its own unless given.
-        store: Where it is kept while it waits for a person.
+        dispatcher: An open dispatcher to share; a new one unless given.
+        store: The store that keeps an operation while it waits for a person.
         drain_timeout: Seconds that queued observers may take at the end.
-        best_effort: Whether hooks that the framework cannot drive are only told of in the log.
-        allow_missing_hooks: Whether an operation that waits for a person may go on without interceptors that it was
-            given before, with a warning in the log.
+        best_effort: Whether hooks that the framework does not support are only logged, instead of refused.
+        allow_missing_hooks: Whether a paused operation may be resumed without interceptors that it had before; a
+            warning is logged.
     """
 
     hooks: Iterable[AnyHook] = ()
@@ -96,45 +97,45 @@ class Hookline(AbstractCapability[Any]):
         self.hooks = hook_batch(self.hooks)
 
     def get_ordering(self) -> CapabilityOrdering:
-        """Outermost: a call that another capability answers or refuses is still told."""
+        """Return the outermost position, so that hooks also see calls that other capabilities answer or refuse."""
         return CapabilityOrdering(position="outermost")
 
-    # It is the same object in every run, since the framework would set up its agent anew for another one; what belongs
-    # to a run is in a context variable, which the framework passes on from here to all that the run does.
+    # The capability is the same object in every run; for another one the framework would rebuild its agent. What
+    # belongs to one run is in a context variable, which the framework passes on to everything that the run does.
     async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> Any:
-        """Lead a run; where several are given to it, the first one leads with the hooks of all."""
-        present = _present.get()
+        """Run the agent as an operation; of several capabilities the first one runs the hooks of all."""
+        present = _current_run.get()
         if present is not None and present.capabilities is ctx.capabilities:
             return await handler()
         hooks: list[AnyHook] = []
         options: dict[str, Any] = {}
         for each in {id(each): each for each in ctx.capabilities.values() if isinstance(each, Hookline)}.values():
             hooks.extend(each.hooks)
-            options.update(each._given())
-        led = Led(hooks, DRIVES, options)
-        token = _present.set(_Present(self, led, ctx.capabilities))
+            options.update(each._set_options())
+        binding = PydanticAIBinding(hooks, DRIVES, options)
+        token = _current_run.set(_PresentRun(self, binding, ctx.capabilities))
         try:
-            return await led.run(ctx, handler)
+            return await binding.run(ctx, handler)
         finally:
-            _present.reset(token)
+            _current_run.reset(token)
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
-        """A node of the framework's graph is about to run."""
-        led = self._led()
-        return node if led is None else await led.node(ctx, node)
+        """Prepare a node of the framework's graph that is about to run."""
+        binding = self._own_run()
+        return node if binding is None else await binding.before_node(ctx, node)
 
     async def wrap_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: WrapModelRequestHandler
     ) -> ModelResponse:
-        """Lead a model request."""
-        led = self._led()
-        if led is None:
+        """Make a model request through the hooks."""
+        binding = self._own_run()
+        if binding is None:
             return await handler(request_context)
-        return await led.model_request(ctx, request_context, handler)
+        return await binding.model_request(ctx, request_context, handler)
 
     def get_wrapper_model(self, model: Model) -> Model | None:
-        """Hold back the stream of a model that answers instead of another one, where hooks are to judge it."""
-        return holding(model)
+        """Hold back the stream of a model that answers in place of another, if hooks may change the answer."""
+        return hold_model(model)
 
     async def wrap_tool_execute(
         self,
@@ -145,40 +146,40 @@ class Hookline(AbstractCapability[Any]):
         args: dict[str, Any],
         handler: WrapToolExecuteHandler,
     ) -> Any:
-        """Lead a tool call."""
-        led = self._led()
-        return await (handler(args) if led is None else led.tool_call(ctx, call, tool_def, args, handler))
+        """Call a tool through the hooks."""
+        binding = self._own_run()
+        return await (handler(args) if binding is None else binding.tool_call(ctx, call, tool_def, args, handler))
 
     async def on_tool_validate_error(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, error: Exception
     ) -> dict[str, Any]:
-        """Tell of a call with wrong arguments."""
-        led = self._led()
-        if led is None:
+        """Report a call with invalid arguments to the hooks."""
+        binding = self._own_run()
+        if binding is None:
             raise error
-        return await led.wrong_arguments(ctx, call, tool_def, error)
+        return await binding.invalid_arguments(ctx, call, tool_def, error)
 
-    def _led(self) -> Led | None:
-        """The run that is under way, if it is this capability that leads it."""
-        present = _present.get()
-        return present.led if present is not None and present.leader is self else None
+    def _own_run(self) -> PydanticAIBinding | None:
+        """Return the present run, if this capability runs its hooks."""
+        present = _current_run.get()
+        return present.binding if present is not None and present.owner is self else None
 
-    def _given(self) -> dict[str, Any]:
-        """What was said of the operation."""
+    def _set_options(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults."""
         mine = vars(self)
-        return {name: mine[name] for name, usual in _USUAL if mine[name] is not usual and mine[name] != usual}
+        return {name: mine[name] for name, usual in _DEFAULTS if mine[name] is not usual and mine[name] != usual}
 
 
-_USUAL = [(name, getattr(Hookline, name)) for name in _OPTIONS]
+_DEFAULTS = [(name, getattr(Hookline, name)) for name in _OPTIONS]
 
 
 def agent_tool(agent: Agent[Any, Any], *, name: str | None = None, description: str | None = None) -> Tool[Any]:
-    """A tool that calls an agent: its run is an operation of its own, called by that of the run with the tool.
+    """Create a tool that calls an agent; the agent's run is an operation of its own under the caller's.
 
     Args:
-        agent: The agent. It gets the dependencies of the run with the tool, and counts into its usage.
-        name: The tool's name; the agent's unless given.
-        description: What it is good for, for the model.
+        agent: The agent. It gets the dependencies of the calling run, and its usage counts towards that run's.
+        name: The tool's name; the agent's name unless given.
+        description: The tool's description for the model.
     """
     callee = name or agent.name or "agent"
 
@@ -187,5 +188,5 @@ def agent_tool(agent: Agent[Any, Any], *, name: str | None = None, description: 
         return result.output
 
     return Tool(
-        call_agent, name=callee, description=description or f"Ask the agent {callee}.", metadata={CALLEE: callee}
+        call_agent, name=callee, description=description or f"Ask the agent {callee}.", metadata={CALLEE_KEY: callee}
     )

@@ -1,7 +1,7 @@
 """Hooks for runs of Strands agents: `await hooked(agent, hooks=[...]).invoke_async("go")`.
 
-Strands registers for the life of an agent and removes nothing. So an agent gets callbacks and middleware once; they
-look for the present run in a context variable, and do nothing where there is none.
+Strands registers callbacks and middleware for the life of an agent and never removes them. So an agent gets them once;
+they look up the present run in a context variable and do nothing outside of a hooked run.
 """
 
 from __future__ import annotations
@@ -25,51 +25,64 @@ except ImportError as error:
     raise MissingExtraError("strands", "The adapter of Strands") from error
 
 from hookline.adapters.strands._calls import attach
-from hookline.adapters.strands._compaction import lead_compactions
-from hookline.adapters.strands._seat import DRIVES, Seat, present, present_seat, waiting
-from hookline.adapters.strands._words import agent_name, answered, answers_in, call_of, model_name, response_to
+from hookline.adapters.strands._compaction import hook_compactions
+from hookline.adapters.strands._conversion import (
+    agent_name,
+    agent_result,
+    interrupt_response,
+    interrupted_call_id,
+    model_name,
+    read_responses,
+)
+from hookline.adapters.strands._run_binding import (
+    DRIVES,
+    StrandsBinding,
+    current_binding,
+    open_binding,
+    waiting_operations,
+)
 
 __all__ = ["DRIVES", "HookedAgent", "answers", "attach", "hooked"]
 
 
 def hooked(agent: Any, *, hooks: Iterable[AnyHook], **options: Any) -> HookedAgent:
-    """Run an agent, a graph or a swarm of Strands with hooks, which are those of that run alone.
+    """Wrap an agent, graph or swarm of Strands so that each of its runs uses these hooks.
 
     Args:
-        agent: The agent. It keeps callbacks, which do nothing outside of such runs.
+        agent: The agent. It keeps the adapter's callbacks, which do nothing outside of such runs.
         hooks: The hooks of each run that is started through the result.
-        options: What `AdapterRun` takes: `operation_id`, `user_id`, `tenant_id`, `store`, `best_effort`, …
+        options: Options of `AdapterRun`: `operation_id`, `user_id`, `tenant_id`, `store`, `best_effort`, …
 
     Returns:
-        It is run as the agent is: by a call, by `invoke_async` or by `stream_async`.
+        The wrapped agent. Run it like the agent: call it, or use `invoke_async` or `stream_async`.
     """
     return HookedAgent(agent, hooks, options)
 
 
 class HookedAgent:
-    """An agent of Strands with hooks; see `hooked`.
+    """A Strands agent whose runs use hooks; made by `hooked`.
 
     Args:
         agent: The agent.
         hooks: The hooks of its runs.
-        options: What `AdapterRun` takes.
+        options: Options of `AdapterRun`.
     """
 
     def __init__(self, agent: Any, hooks: Iterable[AnyHook], options: Mapping[str, Any]) -> None:
         self._agent, self._hooks, self._options = agent, list(hooks), dict(options)
 
     def __call__(self, prompt: Any = None, **given: Any) -> Any:
-        """Run it from code that is not async, in a thread with an event loop of its own, as Strands does.
+        """Run the agent from sync code, in a thread with an event loop of its own, as Strands does.
 
         Args:
             prompt: As the agent takes it.
-            given: What else the agent takes.
+            given: The agent's other arguments.
         """
         with ThreadPoolExecutor(1) as threads:
-            return threads.submit(copy_context().run, asyncio.run, self._alone(prompt, given)).result()
+            return threads.submit(copy_context().run, asyncio.run, self._run_in_new_loop(prompt, given)).result()
 
-    async def _alone(self, prompt: Any, given: Mapping[str, Any]) -> Any:
-        async with HookDispatcher() as dispatcher:  # that of a run around this one lives in another loop
+    async def _run_in_new_loop(self, prompt: Any, given: Mapping[str, Any]) -> Any:
+        async with HookDispatcher() as dispatcher:  # the dispatcher of an outer run belongs to another event loop
             options = {"dispatcher": dispatcher, **self._options}
             result = await HookedAgent(self._agent, self._hooks, options).invoke_async(prompt, **given)
             memory = getattr(self._agent, "memory_manager", None)
@@ -78,14 +91,14 @@ class HookedAgent:
             return result
 
     async def invoke_async(self, prompt: Any = None, **given: Any) -> Any:
-        """Run it.
+        """Run the agent.
 
         Args:
-            prompt: As the agent takes it; that of a run which goes on is made by `answers`.
-            given: What else the agent takes.
+            prompt: As the agent takes it; to resume a paused run, the result of `answers`.
+            given: The agent's other arguments.
 
         Returns:
-            What the agent gives. Where a hook had the last word: an `AgentResult` that says it.
+            The agent's result; an `AgentResult` with the hook's output if a hook set it.
 
         Raises:
             HookDenied: If a hook denied the run.
@@ -93,11 +106,11 @@ class HookedAgent:
         return await self._run(prompt, given, None)
 
     async def stream_async(self, prompt: Any = None, **given: Any) -> AsyncGenerator[Any, None]:
-        """Run it, and give its events as they come. Whoever breaks off interrupts the run.
+        """Run the agent and yield its events as they come; closing the generator interrupts the run.
 
         Args:
             prompt: As the agent takes it.
-            given: What else the agent takes.
+            given: The agent's other arguments.
 
         Raises:
             HookDenied: If a hook denied the run.
@@ -109,7 +122,7 @@ class HookedAgent:
                 await self._run(prompt, given, send.send)
 
         with receive:
-            # A task of its own, because a generator may be closed in another task than the one that began it.
+            # A task of its own, because a generator may be closed in another task than the one that started it.
             task = asyncio.create_task(run())
             try:
                 async for event in receive:
@@ -119,40 +132,40 @@ class HookedAgent:
                 task.cancel()
                 await asyncio.wait([task])
 
-    async def _run(self, prompt: Any, given: Mapping[str, Any], tell: Callable[[Any], Awaitable[None]] | None) -> Any:
-        agent, outer, answers = self._agent, present_seat(), answers_in(prompt)
+    async def _run(self, prompt: Any, given: Mapping[str, Any], emit: Callable[[Any], Awaitable[None]] | None) -> Any:
+        agent, outer, responses = self._agent, open_binding(), read_responses(prompt)
         options = {
             "agent_id": agent_name(agent),
             "model": model_name(agent),
             "parent": outer.run if outer is not None else None,
-            **({"operation_id": waiting.get(agent)} if answers.given else {}),
+            **({"operation_id": waiting_operations.get(agent)} if responses.given else {}),
             **self._options,
         }
         async with AdapterRun(self._hooks, DRIVES, **options) as run:
-            seat = Seat(run, agent, outer, answers)
-            attach(agent, models=seat.leads_models, resumes=bool(answers.given))
-            present.set(seat)
+            binding = StrandsBinding(run, agent, outer, responses)
+            attach(agent, models=binding.hooks_model_calls, resumes=bool(responses.given))
+            current_binding.set(binding)
             try:
-                with lead_compactions(agent):
-                    return await seat.play(prompt, given, tell)
+                with hook_compactions(agent):
+                    return await binding.run_agent(prompt, given, emit)
             finally:
-                present.set(outer)
-                for relay in list(seat.nodes.values()):
-                    await relay.end(asyncio.CancelledError())
-        return answered(agent, None, "", "cancelled")
+                current_binding.set(outer)
+                for bridge in list(binding.node_bridges.values()):
+                    await bridge.end(asyncio.CancelledError())
+        return agent_result(agent, None, "", "cancelled")
 
 
 def answers(result: Any, decided: Sequence[Approve | Reject]) -> list[Any]:
-    """What a person decided, as the prompt with which a run of Strands goes on.
+    """Convert a person's decisions into the prompt that resumes a paused run.
 
     Args:
-        result: What the run that waits gave.
+        result: The result of the paused run.
         decided: The decisions, in any order.
     """
     by_call = {each.tool_call_id: each for each in decided}
-    asked = [(each.id, by_call.get(call_of(each.id))) for each in result.interrupts or ()]
+    asked = [(each.id, by_call.get(interrupted_call_id(each.id))) for each in result.interrupts or ()]
     return [
-        {"interruptResponse": {"interruptId": interrupt, "response": response_to(each)}}
+        {"interruptResponse": {"interruptId": interrupt, "response": interrupt_response(each)}}
         for interrupt, each in asked
         if each is not None
     ]

@@ -1,4 +1,4 @@
-"""Compaction of a Strands agent's conversation, led through the hooks of the run that needs it."""
+"""Pass the compactions of a Strands agent's conversation through the hooks of its run."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from strands import Agent
 from strands.agent.conversation_manager import NullConversationManager
 
-from hookline.adapters.strands._seat import seat_of
-from hookline.adapters.strands._words import heard, text_of
+from hookline.adapters.strands._conversion import from_strands_message, text_of
+from hookline.adapters.strands._run_binding import binding_of
 from hookline.calls import Message
 from hookline.errors import HookUsageError
 
-__all__ = ["lead_compactions"]
+__all__ = ["hook_compactions"]
 
 
-_changing = Lock()
+_lock = Lock()
 
 
 @contextmanager
-def lead_compactions(agent: Any) -> Iterator[None]:
-    """Lead the compactions of an agent while it runs; then its conversation manager is as it was.
+def hook_compactions(agent: Any) -> Iterator[None]:
+    """Pass an agent's compactions through hooks while it runs; its conversation manager is restored afterwards.
 
     Args:
         agent: An agent, or a graph or a swarm with its nodes.
@@ -34,18 +34,18 @@ def lead_compactions(agent: Any) -> Iterator[None]:
         for each in _managers_of(agent)
         if hasattr(each, "reduce_context") and not isinstance(each, NullConversationManager)
     ]
-    with _changing:
+    with _lock:
         for manager in managers:
             present = vars(manager).get("reduce_context")
-            if not isinstance(present, Compacting):
-                present = vars(manager)["reduce_context"] = Compacting(manager)
+            if not isinstance(present, ReduceContextHook):
+                present = vars(manager)["reduce_context"] = ReduceContextHook(manager)
             present.runs += 1
     try:
         yield
     finally:
-        with _changing:
+        with _lock:
             for manager in managers:
-                _release(vars(manager))
+                _restore_method(vars(manager))
 
 
 def _managers_of(agent: Any) -> Iterator[Any]:
@@ -56,10 +56,10 @@ def _managers_of(agent: Any) -> Iterator[Any]:
         yield from _managers_of(node.executor)
 
 
-def _release(attributes: dict[str, Any]) -> None:
-    """Give a conversation manager its own method back, once no run needs ours."""
+def _restore_method(attributes: dict[str, Any]) -> None:
+    """Restore a conversation manager's own method once no run needs the replacement."""
     present = attributes.get("reduce_context")
-    if not isinstance(present, Compacting):
+    if not isinstance(present, ReduceContextHook):
         return
     present.runs -= 1
     if present.runs:
@@ -70,15 +70,15 @@ def _release(attributes: dict[str, Any]) -> None:
         attributes["reduce_context"] = present.own
 
 
-class Compacting:
-    """Stands in for the `reduce_context` of a conversation manager.
+class ReduceContextHook:
+    """Replaces the `reduce_context` method of a conversation manager.
 
     Args:
         manager: The conversation manager.
 
     Attributes:
-        own: What the manager itself has in that place, if it is no method of its class.
-        runs: How many runs need it.
+        own: The instance attribute that it replaces, if the manager has one.
+        runs: How many open runs use it.
     """
 
     def __init__(self, manager: Any) -> None:
@@ -87,15 +87,15 @@ class Compacting:
         self.runs = 0
 
     def __call__(self, agent: Any, e: Exception | None = None, **given: Any) -> None:
-        """Compact.
+        """Compact a conversation.
 
         Args:
-            agent: Whose conversation.
-            e: What the model raised because the conversation was too long for it.
-            given: What else the manager takes.
+            agent: The agent whose conversation is compacted.
+            e: The error that the model raised because the conversation was too long.
+            given: Other arguments of the manager.
         """
-        seat = seat_of(agent)
-        if seat is None:
+        binding = binding_of(agent)
+        if binding is None:
             self._reduce(agent, e=e, **given)
             return
         before, failed = deepcopy(agent.messages), list[Exception]()
@@ -104,34 +104,34 @@ class Compacting:
             try:
                 self._reduce(agent, e=e, **given)
                 if agent.messages == before:
-                    raise RuntimeError("The conversation manager left the conversation as it was.")
+                    raise RuntimeError("The conversation manager did not change the conversation.")
             except Exception as error:
                 failed.append(error)
                 raise
-            return text_of([block for each in _new(agent, before) for block in each["content"]])
+            return text_of([block for each in _new_messages(agent, before) for block in each["content"]])
 
-        own = [ours for each in agent.messages for ours in heard(agent, each)]
-        summary = _now(seat.run.compact(own, seat.tokens, summarize))
+        own = [ours for each in agent.messages for ours in from_strands_message(agent, each)]
+        summary = _run_without_waiting(binding.run.compact(own, binding.projected_tokens, summarize))
         if summary is None:
             if e is not None:
                 raise failed[0] if failed else e
         elif agent.messages == before:
-            _replace(agent, summary)
+            _insert_summary(agent, summary)
         else:
-            new = _new(agent, before)
+            new = _new_messages(agent, before)
             if new and text_of(new[0]["content"]) != summary:
                 new[0]["content"] = [{"text": summary}]
 
 
-def _new(agent: Any, before: list[Any]) -> list[Any]:
-    """The messages that are there since the compaction: its summary, if it has written one."""
+def _new_messages(agent: Any, before: list[Any]) -> list[Any]:
+    """Return the messages that a compaction added: the summary, if the manager wrote one."""
     return [
         each for each in agent.messages if each not in before and not any("toolResult" in b for b in each["content"])
     ]
 
 
-def _now(work: Coroutine[Any, Any, str | None]) -> str | None:
-    """Run it at once: Strands compacts in a plain function, in the thread of the event loop."""
+def _run_without_waiting(work: Coroutine[Any, Any, str | None]) -> str | None:
+    """Run a coroutine that must not wait: Strands compacts in a plain function, in the event loop's thread."""
     try:
         work.send(None)
     except StopIteration as stop:
@@ -139,13 +139,13 @@ def _now(work: Coroutine[Any, Any, str | None]) -> str | None:
         return summary
     work.close()
     raise HookUsageError(
-        "A hook of CompactCall has waited, and Strands compacts in a plain function, which cannot wait. "
-        "Let the hook decide without waiting."
+        "A hook of CompactCall awaited something, but Strands compacts in a plain function, which cannot wait. "
+        "Make the hook return without awaiting."
     )
 
 
-def _replace(agent: Any, summary: str) -> None:
-    """Put the summary that a hook gave before the last exchange; the newest words of the user stay."""
+def _insert_summary(agent: Any, summary: str) -> None:
+    """Insert a hook's summary before the last exchange; the user's latest message is kept."""
     messages, last = agent.messages, len(agent.messages) - 1
     if last > 0 and any("toolResult" in block for block in messages[last]["content"]):
         last -= 1

@@ -1,4 +1,4 @@
-"""Model calls of a Strands agent, and the middleware that leads calls through hooks."""
+"""Middleware that passes Strands' model calls through the hooks of the run."""
 
 from __future__ import annotations
 
@@ -9,112 +9,118 @@ from typing import Any
 from strands.hooks import AfterModelCallEvent
 from strands.middleware import ModelStopReason, TypedEvent
 
-from hookline.adapters._stepping import Emitted, GeneratorBridge, holds
-from hookline.adapters.strands import _words as words
-from hookline.adapters.strands._seat import Seat, seat_of
+from hookline.adapters._held_streams import must_hold_stream
+from hookline.adapters._stepping import GeneratorBridge, emit
+from hookline.adapters.strands import _conversion as convert
+from hookline.adapters.strands._run_binding import StrandsBinding, binding_of
 from hookline.calls import Message, ModelCall, ModelResponse
 
-__all__ = ["after_model", "model_stage", "relayed"]
+__all__ = ["after_model", "hook_middleware", "model_middleware"]
 
 Next = Callable[[Any], AsyncGenerator[Any, None]]
-Started = Callable[[Seat, Any, Next], Coroutine[Any, Any, TypedEvent]]
+HookedCall = Callable[[StrandsBinding, Any, Next], Coroutine[Any, Any, TypedEvent]]
 
 
-async def relayed(start: Started, context: Any, call_next: Next) -> AsyncGenerator[Any, None]:
-    """Middleware that leads a call through the hooks of the present run.
+async def hook_middleware(start: HookedCall, context: Any, call_next: Next) -> AsyncGenerator[Any, None]:
+    """Pass a call through the hooks of the present run.
 
     Args:
-        start: Leads it; what it emits and what it returns are the events of the call.
+        start: Runs the hooks; the values that it emits, and its result, are the events of the call.
         context: The call.
-        call_next: Makes it.
+        call_next: Makes the call.
     """
-    seat = seat_of(context.agent)
-    if seat is None:
+    binding = binding_of(context.agent)
+    if binding is None:
         async for event in call_next(context):
             yield event
         return
-    relay = GeneratorBridge(start(seat, context, call_next))
-    with closing(relay.work):
-        async for event in relay:
+    bridge = GeneratorBridge(start(binding, context, call_next))
+    with closing(bridge.work):
+        async for event in bridge:
             yield event
-    yield relay.result
+    yield bridge.result
 
 
-async def model_stage(context: Any, call_next: Next) -> AsyncGenerator[Any, None]:
-    """Middleware of model calls, for runs whose hooks stand around them.
+async def model_middleware(context: Any, call_next: Next) -> AsyncGenerator[Any, None]:
+    """Pass a model call through the hooks of the present run, if any wrap model calls.
 
     Args:
         context: The call.
-        call_next: Makes it.
+        call_next: Makes the call.
     """
-    seat = seat_of(context.agent)
-    led = seat is not None and seat.leads_models
-    async for event in relayed(_ask, context, call_next) if led else call_next(context):
+    binding = binding_of(context.agent)
+    hooked = binding is not None and binding.hooks_model_calls
+    async for event in hook_middleware(_ask_model, context, call_next) if hooked else call_next(context):
         yield event
 
 
 def after_model(event: AfterModelCallEvent) -> None:
-    """A model has answered or failed, and only observers look; a call that was cancelled has no metadata."""
-    seat = seat_of(event.agent)
-    if seat is None or seat.leads_models:
+    """Record a model's answer or failure for a run whose model calls only observers watch.
+
+    The answer to a cancelled call has no metadata.
+    """
+    binding = binding_of(event.agent)
+    if binding is None or binding.hooks_model_calls:
         return
     if event.exception is not None:
-        seat.error = event.exception
+        binding.error = event.exception
     answer = event.stop_response
     if answer is not None and "metadata" in answer.message:
-        seat.asking = False
+        binding.model_pending = False
         usage = answer.message["metadata"]["usage"]
-        seat.run.asked_model(words.response_of(event.agent, answer.message, answer.stop_reason, usage))
+        binding.run.asked_model(convert.to_model_response(event.agent, answer.message, answer.stop_reason, usage))
 
 
-async def _ask(seat: Seat, context: Any, call_next: Next) -> ModelStopReason:
-    """A model call with hooks around it."""
-    run, agent, own = seat.run, context.agent, list[ModelStopReason]()
-    known = [(each, words.heard(agent, each)) for each in context.messages]
+async def _ask_model(binding: StrandsBinding, context: Any, call_next: Next) -> ModelStopReason:
+    """Make a model call with hooks around it."""
+    run, agent, own = binding.run, context.agent, list[ModelStopReason]()
+    known = [(each, convert.from_strands_message(agent, each)) for each in context.messages]
     system = [Message(role="system", content=_system(context))] if context.system_prompt else []
     messages = [*system, *(ours for _, each in known for ours in each)]
-    tools = words.specs(agent, context.tool_specs)
+    tools = convert.to_tool_specs(agent, context.tool_specs)
 
     async def ask(call: ModelCall) -> ModelResponse:
-        given = context
+        changed = context
         if call.messages != messages or call.tools != tools:
-            given = _changed(context, call, system, known)
+            changed = _changed_context(context, call, system, known)
         try:
-            async for event in call_next(given):
+            async for event in call_next(changed):
                 if isinstance(event, ModelStopReason):
                     own.append(event)
-                elif late:
+                elif hold:
                     held.append(event)
                 else:
-                    await Emitted(event)
+                    await emit(event)
         except Exception as error:
-            seat.error = error
+            binding.error = error
             raise
         last = own[-1]
-        heard.append(words.response_of(agent, last.message, last.stop_reason, last.usage))
-        return heard[0]
+        responses.append(convert.to_model_response(agent, last.message, last.stop_reason, last.usage))
+        return responses[0]
 
-    heard, held, late = list[ModelResponse](), list[TypedEvent](), holds(run, ModelCall)
+    responses, held, hold = list[ModelResponse](), list[TypedEvent](), must_hold_stream(run, ModelCall)
     response = await run.ask_model(messages, ask, tools=tools)
-    seat.asking = False
-    kept = bool(own) and response == heard[0]
+    binding.model_pending = False
+    unchanged = bool(own) and response == responses[0]
     final = response or ModelResponse(content=run.denied.reason if run.denied is not None else "")
-    for event in held if kept else [TypedEvent({"data": final.content})]:
-        await Emitted(event)
-    return own[-1] if kept else words.stop_reason(final, own[-1] if own and response is not None else None)
+    for event in held if unchanged else [TypedEvent({"data": final.content})]:
+        await emit(event)
+    return (
+        own[-1] if unchanged else convert.to_model_stop_reason(final, own[-1] if own and response is not None else None)
+    )
 
 
 def _system(context: Any) -> str:
     prompt = context.system_prompt
-    return prompt if isinstance(prompt, str) else words.text_of(prompt)
+    return prompt if isinstance(prompt, str) else convert.text_of(prompt)
 
 
-def _changed(context: Any, call: ModelCall, system: Sequence[Message], known: Sequence[Any]) -> Any:
+def _changed_context(context: Any, call: ModelCall, system: Sequence[Message], known: Sequence[Any]) -> Any:
     own = [each for each in call.messages if each.role == "system"]
     rest = [each for each in call.messages if each.role != "system"]
     offered = {spec.name for spec in call.tools}
     changes: dict[str, Any] = {
-        "messages": words.messages_again(rest, known),
+        "messages": convert.to_strands_messages(rest, known),
         "tool_specs": [spec for spec in context.tool_specs if spec["name"] in offered],
     }
     if own != system:

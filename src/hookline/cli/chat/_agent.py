@@ -1,4 +1,4 @@
-"""Who a chat is with: an agent by its import path or file, or one that is put together on the command line."""
+"""Make the agent of a chat: load it from an import path or a file, or build it from options."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import Any
 from hookline._phase import PhaseHook
 from hookline.cli.errors import ChatArgumentError
 from hookline.errors import HooklineError, MissingExtraError, message_of
-from hookline.evals.suites import ImportProblem, imported
+from hookline.evals.suites import ImportProblem, import_object
 from hookline.hooks import AnyHook, Hook, Hooks, Interceptor, hook_batch
 from hookline.runtime import Agent, ToolSource
 
-__all__ = ["Wanted", "agent_of", "hooks_of"]
+__all__ = ["AgentArguments", "load_hooks", "make_agent"]
 
 DEFAULT_NAME = "agent"
-"""What an agent is called in its module unless a name is given; and an agent that has no module."""
+"""The name to look up in a module unless one is given, and the id of an agent that is built from options."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What the command line says of an agent.
+class AgentArguments:
+    """The arguments of a command that describe an agent.
 
     Attributes:
-        target: Its import path or file; `None` to put one together.
-        model: The name of its model, in place of that which it has.
-        servers: Its further MCP servers, each as `name=command` or `name=url`.
-        instructions: Its system message, in place of that which it has.
+        target: Its import path or file; `None` to build one.
+        model: The name of its model, in place of its own.
+        servers: Further MCP servers, each as `name=command` or `name=url`.
+        instructions: Its system message, in place of its own.
     """
 
     target: str | None = None
@@ -41,8 +41,8 @@ class Wanted:
     instructions: str | None = None
 
 
-def agent_of(wanted: Wanted) -> Agent:
-    """The agent that the command line describes.
+def make_agent(wanted: AgentArguments) -> Agent:
+    """Return the agent that the arguments describe.
 
     Raises:
         ChatArgumentError: If a part of it cannot be used.
@@ -50,10 +50,10 @@ def agent_of(wanted: Wanted) -> Agent:
     """
     if wanted.target is None and wanted.model is None:
         raise ChatArgumentError("hookline chat", "it needs an agent (agent.py:name), or a model (--model openai:gpt-5)")
-    agent = None if wanted.target is None else _loaded(wanted.target)
+    agent = None if wanted.target is None else _load_agent(wanted.target)
     changes: dict[str, Any] = {}
     if wanted.servers:
-        changes["tools"] = [*(agent.tools if agent else ()), *(_server(each) for each in wanted.servers)]
+        changes["tools"] = [*(agent.tools if agent else ()), *(_make_server(each) for each in wanted.servers)]
     if wanted.instructions is not None:
         changes["instructions"] = wanted.instructions
     if wanted.model is not None:
@@ -66,8 +66,8 @@ def agent_of(wanted: Wanted) -> Agent:
         raise ChatArgumentError(f"--model {wanted.model}" if wanted.model else "the agent", str(error)) from error
 
 
-def hooks_of(paths: Sequence[str]) -> list[AnyHook]:
-    """The hooks that import paths name: bundles, lists of bundles, or functions that make them.
+def load_hooks(paths: Sequence[str]) -> list[AnyHook]:
+    """Return the hooks that import paths name: bundles, lists of bundles, or functions that make them.
 
     Raises:
         ChatArgumentError: If one names something else.
@@ -75,9 +75,9 @@ def hooks_of(paths: Sequence[str]) -> list[AnyHook]:
     found: list[AnyHook] = []
     for path in paths:
         argument = f"--hooks {path}"
-        value = _named(argument, path, "hooks")
+        value = _import_value(argument, path, "hooks")
         if not isinstance(value, Hooks | Hook | Interceptor | PhaseHook) and callable(value):
-            value = _made(argument, value)
+            value = _call_factory(argument, value)
         try:
             found += hook_batch(value if isinstance(value, list | tuple) else [value])
         except HooklineError as error:
@@ -85,18 +85,18 @@ def hooks_of(paths: Sequence[str]) -> list[AnyHook]:
     return found
 
 
-def _loaded(target: str) -> Agent:
+def _load_agent(target: str) -> Agent:
     argument = f"agent {target}"
-    value = _named(argument, target, DEFAULT_NAME)
+    value = _import_value(argument, target, DEFAULT_NAME)
     if not isinstance(value, Agent) and callable(value):
-        value = _made(argument, value)
+        value = _call_factory(argument, value)
     if not isinstance(value, Agent):
         raise ChatArgumentError(argument, f"it is no Agent, nor a function that makes one, but {value!r:.100}")
     return value
 
 
-def _named(argument: str, target: str, default: str) -> Any:
-    """What is found at `package.module:name` or `folder/file.py:name`; the name may be left out."""
+def _import_value(argument: str, target: str, default: str) -> Any:
+    """Import the value at `package.module:name` or `folder/file.py:name`; the name may be left out."""
     place, _, name = target.rpartition(":")
     if not place or not re.fullmatch(r"[\w.]+", name) or name.endswith(".py"):
         place, name = target, default
@@ -107,12 +107,12 @@ def _named(argument: str, target: str, default: str) -> Any:
             raise ChatArgumentError(argument, f"there is no file {place}")
         folder, module = file.absolute().parent, file.stem
     try:
-        return imported(f"{module}:{name}", folder)
+        return import_object(f"{module}:{name}", folder)
     except ImportProblem as problem:
         raise ChatArgumentError(argument, str(problem)) from problem.__cause__
 
 
-def _made(argument: str, make: Any) -> Any:
+def _call_factory(argument: str, make: Any) -> Any:
     if inspect.iscoroutinefunction(make):
         raise ChatArgumentError(argument, "it is an async function; make the agent in a plain one")
     try:
@@ -123,8 +123,8 @@ def _made(argument: str, make: Any) -> Any:
         raise ChatArgumentError(argument, f"calling it fails: {type(error).__name__}: {message_of(error)}") from error
 
 
-def _server(text: str) -> ToolSource:
-    """An MCP server. Errors tell its name only: a command or a URL may hold a token."""
+def _make_server(text: str) -> ToolSource:
+    """Return the MCP server that an option names. Errors say its name only: a command or a URL may hold a token."""
     name, _, where = (part.strip() for part in text.partition("="))
     if not name or not where or re.search(r"[\s/:]", name):
         raise ChatArgumentError("--mcp", "it is written name='command with arguments' or name=http://host:port/path")

@@ -1,4 +1,4 @@
-"""`hookline chat AGENT`: talk to an agent, see what its hooks see, and decide what it asks."""
+"""`hookline chat AGENT`: talk to an agent, see its tool calls, and decide about calls that need approval."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import typer
 from anyio.from_thread import start_blocking_portal
 from rich.console import Console
 
-from hookline.cli._commands import Endpoint, told_in_one_line
 from hookline.cli._exit_codes import DONE, FAILED, exit_code_of, interrupted_code, was_terminated
-from hookline.cli._outputs import deliver
-from hookline.cli.chat._agent import Wanted, agent_of, hooks_of
-from hookline.cli.chat._foreground import Foreground, Impatient
-from hookline.cli.chat._kept import Kept
+from hookline.cli._options import Endpoint
+from hookline.cli._outputs import send_spans
+from hookline.cli._terminal import make_harmless, report_errors
+from hookline.cli.chat._agent import AgentArguments, load_hooks, make_agent
+from hookline.cli.chat._files import ChatFiles
+from hookline.cli.chat._foreground import Foreground, InterruptedTwice
 from hookline.cli.chat._keyboard import Keyboard
-from hookline.cli.chat._lines import harmless
 from hookline.cli.chat._screen import Screen
 from hookline.cli.chat._talk import COMMANDS, Talk
-from hookline.cli.chat._watch import told_warnings, watching
+from hookline.cli.chat._watch import make_watcher, show_warnings
 from hookline.cli.errors import AgentExitError, ChatStartError
 from hookline.cli.trace import Tracing
 from hookline.errors import HooklineError, message_of
@@ -66,7 +66,7 @@ def chat(
     ] = None,
     otlp_endpoint: Endpoint = None,
 ) -> None:
-    """Talk to an agent in the terminal, with its hooks: its text as it comes, its tool calls, what it asks of you.
+    """Talk to an agent in the terminal, see its tool calls, and approve or reject those that need approval.
 
     AGENT is an import path, package.module:name, or a file, agent.py:name. Modules of the current folder can be
     imported. Without AGENT, --model makes one. Ctrl-C interrupts an answer; Ctrl-D leaves.
@@ -75,62 +75,62 @@ def chat(
     a wrong name, with 4 if spans did not arrive where they were sent, with 130 if --prompt was interrupted.
     """
     threads = set(threading.enumerate())
-    with told_in_one_line():
-        kept = Kept(trace, cassette)
+    with report_errors():
+        kept = ChatFiles(trace, cassette)
         tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
-        found = agent_of(Wanted(target=agent, model=model, servers=mcp or (), instructions=instructions))
-        bundles = [*hooks_of(hooks or ()), *kept.hooks(), *([tracing.hooks] if tracing else [])]
+        found = make_agent(AgentArguments(target=agent, model=model, servers=mcp or (), instructions=instructions))
+        bundles = [*load_hooks(hooks or ()), *kept.hooks(), *([tracing.hooks] if tracing else [])]
         console = Console(highlight=False, stderr=prompt is not None)
         release: Release = "incremental" if incremental else "checked"
-        status = _held(found, bundles, Screen(console), kept, prompt, approves=approves, release=release)
+        status = _hold_chat(found, bundles, Screen(console), kept, prompt, approves=approves, release=release)
         arrived = True
         if tracing is not None:
             tracing.hooks.close()
-            arrived = deliver(console, tracing)
+            arrived = send_spans(console, tracing)
         status = status or exit_code_of(ok=True, arrived=arrived)
     if any(each not in threads and not each.daemon for each in threading.enumerate()):
         _exit_now(status)  # a tool runs in a thread, which nobody can stop: Python would wait for it
     raise typer.Exit(status)
 
 
-def _held(
+def _hold_chat(
     agent: Agent,
     hooks: Sequence[AnyHook],
     screen: Screen,
-    kept: Kept,
+    kept: ChatFiles,
     prompt: str | None,
     *,
     approves: bool,
     release: Release,
 ) -> int:
-    """Hold a chat, from opening the agent's tool sources to closing them; return its exit code."""
+    """Hold a chat, from opening the agent's tool sources to closing them, and return the exit code."""
     foreground = Foreground()
-    session = AgentSession(agent, hooks=[*hooks, watching(screen, foreground.later)])
+    session = AgentSession(agent, hooks=[*hooks, make_watcher(screen, foreground.later)])
     keyboard = Keyboard(list(COMMANDS), colours=not screen.console.no_color) if prompt is None else None
     with ExitStack() as stack:
-        stack.enter_context(told_warnings(screen, foreground.later))
+        stack.enter_context(show_warnings(screen, foreground.later))
         portal = stack.enter_context(start_blocking_portal())
         if agent.sources:
             screen.note(f"Opening {', '.join(source.toolset for source in agent.sources)} …")
-        _enter(stack, agent, portal.wrap_async_context_manager(session))
+        _open_session(stack, agent, portal.wrap_async_context_manager(session))
         stack.enter_context(foreground)
         talk = Talk(portal, session, screen, keyboard, kept, foreground, approves=approves, release=release)
         try:
             status = _converse(talk, prompt)
             talk.check()
-        except Impatient:  # what would not end when it was interrupted does not end when it is left either
-            _say_files(screen, kept)
+        except InterruptedTwice:  # what would not end when it was interrupted does not end when it is left either
+            _print_files(screen, kept)
             _exit_now(interrupted_code())
         except AgentExitError as error:
             screen.trouble(error)
-            _say_files(screen, kept)
+            _print_files(screen, kept)
             _exit_now(FAILED)
     foreground.catch_up()
-    _say_files(screen, kept)
+    _print_files(screen, kept)
     return status
 
 
-def _enter(stack: ExitStack, agent: Agent, session: AbstractContextManager[AgentSession]) -> None:
+def _open_session(stack: ExitStack, agent: Agent, session: AbstractContextManager[AgentSession]) -> None:
     """Open the session, and with it the agent's tool sources."""
     try:
         stack.enter_context(session)
@@ -149,13 +149,13 @@ def _converse(talk: Talk, prompt: str | None) -> int:
     if result is None:
         return FAILED
     if result.output:
-        sys.stdout.write(f"{harmless(result.output) if sys.stdout.isatty() else result.output}\n")
+        sys.stdout.write(f"{make_harmless(result.output) if sys.stdout.isatty() else result.output}\n")
     if talk.interrupted:
         return interrupted_code()
     return DONE if result.reason == "done" and not talk.unattended else FAILED
 
 
-def _say_files(screen: Screen, kept: Kept) -> None:
+def _print_files(screen: Screen, kept: ChatFiles) -> None:
     for line in kept.files():
         screen.note(line)
 

@@ -1,4 +1,4 @@
-"""The main thread of a chat: it shows what other threads have for it, and Ctrl-C reaches it where it is expected."""
+"""Run work of other threads in the main thread of a chat, and handle Ctrl-C there."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, Self
 
 from hookline.cli._exit_codes import was_terminated
 
-__all__ = ["Foreground", "Impatient"]
+__all__ = ["Foreground", "InterruptedTwice"]
 
 TICK = 0.1
-"""Seconds between two looks at Ctrl-C: one that comes just before a thread waits for a lock does not end the wait."""
+"""Seconds between two checks for Ctrl-C: one that comes just before a thread waits for a lock does not end the wait."""
 
 
-class Impatient(Exception):
-    """Ctrl-C was pressed again, because what was interrupted would not end."""
+class InterruptedTwice(Exception):
+    """Ctrl-C was pressed a second time, as the interrupted work did not end."""
 
 
 class Foreground:
-    """Does in the main thread what other threads ask for, in their order.
+    """Runs in the main thread what other threads ask for, in their order.
 
     While it is open, Ctrl-C is an exception only where a line is read. An exception between any two instructions would
     leave a console or a lock half done.
@@ -36,25 +36,25 @@ class Foreground:
         self._reads = False
 
     def later(self, work: Callable[[], None]) -> None:
-        """Have the main thread do something, after all that it was given before; from any thread, without waiting."""
+        """Run a function in the main thread, after those before it. May be called from any thread; does not wait."""
         self._queue.put(work)
 
     def catch_up(self) -> None:
-        """Do what there is to do now."""
+        """Run everything that is queued now."""
         with suppress(Empty):
             while True:
                 self._queue.get_nowait()()
 
     def until(self, future: Future[Any], interrupt: Callable[[], bool], remind: Callable[[], None]) -> None:
-        """Do what there is to do until something has ended in another thread.
+        """Run what is queued until a future is done.
 
         Args:
-            future: What is waited for.
-            interrupt: Called at the first Ctrl-C, until it says that it has interrupted something. It must not wait.
-            remind: Called once if that takes its time.
+            future: The work in another thread.
+            interrupt: Called after the first Ctrl-C until it returns that it interrupted something. It must not wait.
+            remind: Called once if the work has not ended a moment later.
 
         Raises:
-            Impatient: At the second Ctrl-C.
+            InterruptedTwice: At the second Ctrl-C.
         """
         self._pressed = 0
         interrupted = reminded = False
@@ -67,7 +67,7 @@ class Foreground:
                     reminded = True
                     remind()
             if self._pressed > 1:
-                raise Impatient
+                raise InterruptedTwice
             if self._pressed and not interrupted:
                 interrupted = interrupt()
 
@@ -78,7 +78,7 @@ class Foreground:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Read a line in it: here Ctrl-C raises `KeyboardInterrupt`."""
+        """Let Ctrl-C raise `KeyboardInterrupt` while a line is read in this context."""
         self._reads = True
         try:
             if was_terminated():  # it came while nothing was read, when it only interrupts an answer
@@ -104,4 +104,4 @@ class Foreground:
 
 
 def _nothing() -> None:
-    """Wakes a thread that waits for something to do."""
+    """Do nothing: wakes a thread that waits for work."""

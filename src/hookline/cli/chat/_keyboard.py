@@ -1,4 +1,4 @@
-"""Lines that a person types: with editing and history where the standard library has them."""
+"""Read lines that a person types, with editing and history where the standard library has them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import io
 import sys
 from collections.abc import Sequence
+
+from hookline.cli._exit_codes import was_terminated
 
 try:
     import readline
@@ -19,7 +21,7 @@ PROMPT = "\001\x1b[1;36m\002> \001\x1b[0m\002"
 
 
 class Keyboard:
-    """Where lines come from: a terminal, or what is piped in.
+    """Reads lines from a terminal or a pipe.
 
     Args:
         words: What the tab key completes at the beginning of a line.
@@ -38,22 +40,22 @@ class Keyboard:
             sys.stdin.reconfigure(errors="replace")
         if self._edits:
             readline.set_auto_history(False)  # a "y" is nothing to come back to
-            readline.set_completer(self._completed)
+            readline.set_completer(self._complete)
             readline.set_completer_delims("")
             readline.parse_and_bind("tab: complete")
 
     def line(self) -> str:
-        """The next thing that a person says.
+        """Return the next line that a person says.
 
         Raises:
             EOFError: If there is no more.
-            KeyboardInterrupt: If the person leaves: Ctrl-C where nothing was typed.
+            KeyboardInterrupt: If the person leaves (Ctrl-C where nothing was typed), or SIGTERM ends the program.
         """
         while True:
             try:
                 said = self._read(self._prompt)
             except KeyboardInterrupt:
-                if self._edits and readline.get_line_buffer():
+                if self._edits and readline.get_line_buffer() and not was_terminated():
                     continue  # as in a shell, it only drops what was typed
                 raise
             if self._edits and said.strip():
@@ -61,7 +63,7 @@ class Keyboard:
             return said
 
     def answer(self, question: str) -> str:
-        """What a person answers now: what was typed before the question is no answer to it.
+        """Return a person's answer to a question; what was typed before the question is dropped.
 
         Raises:
             EOFError: If there is nobody.
@@ -89,6 +91,6 @@ class Keyboard:
             raise EOFError
         return line.rstrip("\r\n")
 
-    def _completed(self, text: str, state: int) -> str | None:
+    def _complete(self, text: str, state: int) -> str | None:
         found = [word for word in self._words if text and word.startswith(text)]
         return found[state] if state < len(found) else None

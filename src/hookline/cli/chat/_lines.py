@@ -1,24 +1,33 @@
-"""What the lines of a chat say: tool calls, how they ended, what an answer came to.
+"""Format the lines of a chat: tool calls, how they ended, totals of an answer.
 
-Models and tools write much of it. Nothing of theirs reaches a terminal in which it could be a command to it.
+Models and tools write much of the text. None of it reaches the terminal as a control sequence.
 """
 
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.text import Text
 
-from hookline.cli.trace import DENIED, ENDINGS, FAILED, OK, STOPPED, Mark, length
+from hookline.cli._terminal import make_harmless
+from hookline.cli.trace import DENIED, ENDINGS, FAILED, OK, STOPPED, Mark, format_duration
 from hookline.errors import HooklineError, message_of
 from hookline.events import AfterToolCall, OnToolCallError, is_interrupted
 from hookline.otel import MOCK_PROVENANCE
 from hookline.runtime import OperationResult, Usage
 
-__all__ = ["arguments", "begun", "ended", "figures", "fold", "harmless", "tool_name", "trouble", "went"]
+__all__ = [
+    "format_arguments",
+    "format_ending",
+    "format_error",
+    "format_tool_end",
+    "format_tool_name",
+    "format_tool_start",
+    "format_totals",
+    "shorten",
+]
 
 MAX_VALUE = 60
 """Characters of an argument where calls are only mentioned."""
@@ -29,51 +38,25 @@ MAX_SHOWN = 4000
 MAX_RESULT = 200
 """Characters of a result."""
 
-JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
-"""Format characters that writing and emojis need, and that cannot deceive about the order of a text."""
 
-
-class _Shown(dict[int, int]):
-    """How each character is shown, found out once: control codes as pictures of them, other invisible ones as �."""
-
-    def __missing__(self, code: int) -> int:
-        shown, kind = code, unicodedata.category(chr(code))
-        if code < 0x20 and chr(code) not in "\n\t":
-            shown = 0x2400 + code
-        elif code == 0x7F:
-            shown = 0x2421
-        elif (kind in ("Cf", "Cs", "Zl", "Zp") and chr(code) not in JOINERS) or (kind == "Cc" and code > 0x7F):
-            shown = 0xFFFD
-        self[code] = shown
-        return shown
-
-
-_shown = _Shown()
-
-
-def harmless(text: str) -> str:
-    """A text that a terminal shows and does not obey; its lines and tabs stay."""
-    return text.replace("\r\n", "\n").translate(_shown)
-
-
-def fold(text: object, limit: int = MAX_RESULT) -> str:
-    """The beginning of a text, harmless and in one line."""
+def shorten(text: object, limit: int = MAX_RESULT) -> str:
+    """Return the beginning of a text, in one line that a terminal only shows."""
     whole = str(text)
-    line = " ".join(harmless(whole[: 4 * limit]).split())
+    line = " ".join(make_harmless(whole[: 4 * limit]).split())
     return f"{line[: limit - 1]}…" if len(line) > limit or len(whole) > 4 * limit else line
 
 
-def tool_name(toolset: str, tool_name: str) -> str:
-    """What a tool is called; of a plain function only its name."""
-    return fold(tool_name if toolset == "local" else f"{toolset}/{tool_name}", 80)
+def format_tool_name(toolset: str, tool_name: str) -> str:
+    """Return a tool as `toolset/name`; a plain function as its name alone."""
+    return shorten(tool_name if toolset == "local" else f"{toolset}/{tool_name}", 80)
 
 
-def arguments(args: Mapping[str, Any], limit: int = MAX_SHOWN) -> Iterator[tuple[str, str]]:
-    """Arguments one by one: name, and value as JSON. Of what is cut off, the length is told."""
+def format_arguments(args: Mapping[str, Any], limit: int = MAX_SHOWN) -> Iterator[tuple[str, str]]:
+    """Return each argument's name, and its value as JSON; a value that is cut says how much is missing."""
     for name, value in args.items():
         text = _json(value)
         rest = len(text) - limit
-        yield fold(name, 80), harmless(text if rest <= 0 else f"{text[:limit]}… ({rest:,} characters more)")
+        yield shorten(name, 80), make_harmless(text if rest <= 0 else f"{text[:limit]}… ({rest:,} characters more)")
 
 
 def _json(value: object) -> str:
@@ -83,32 +66,32 @@ def _json(value: object) -> str:
         return "(nested too deeply to be shown)"
 
 
-def begun(name: str, args: Mapping[str, Any]) -> Text:
-    """A tool that is being called."""
+def format_tool_start(name: str, args: Mapping[str, Any]) -> Text:
+    """Return the line of a tool call that begins."""
     shown = []
     for key, value in args.items():
         cut = f"{value[:MAX_VALUE]}…" if isinstance(value, str) and len(value) > MAX_VALUE else value
-        shown.append(f"{fold(key, 40)}={fold(_json(cut), MAX_VALUE + 2)}")
+        shown.append(f"{shorten(key, 40)}={shorten(_json(cut), MAX_VALUE + 2)}")
     return Text.assemble(("→ ", "cyan"), (name, "cyan"), (f"({', '.join(shown)})", "dim"))
 
 
-def ended(event: AfterToolCall | OnToolCallError) -> tuple[Text, bool]:
-    """How a tool call has ended; and whether its line matters so much that all of it is to be seen."""
-    name, took = tool_name(event.toolset, event.tool_name), length(int(event.execution_time_ms * 1e6))
+def format_tool_end(event: AfterToolCall | OnToolCallError) -> tuple[Text, bool]:
+    """Return the line of a tool call that ended, and whether it must be shown in full."""
+    name, took = format_tool_name(event.toolset, event.tool_name), format_duration(int(event.execution_time_ms * 1e6))
     failed = isinstance(event, OnToolCallError)
     told = f"{event.error_type}: {event.error}" if isinstance(event, OnToolCallError) else event.content
     if isinstance(event, OnToolCallError) and is_interrupted(event):
         return _line(STOPPED, name, "interrupted", STOPPED.style, took, ""), False
     if not failed and not event.mocked and event.answered_by is not None:
-        reason = fold(told, MAX_SHOWN)
-        return _line(DENIED, name, f"denied by {fold(event.answered_by, 80)}: {reason}", DENIED.style, "", ""), True
+        reason = shorten(told, MAX_SHOWN)
+        return _line(DENIED, name, f"denied by {shorten(event.answered_by, 80)}: {reason}", DENIED.style, "", ""), True
     failed = failed or not getattr(event, "success", True)
     mark = FAILED if failed else OK
     mocked = ""
     if event.mocked:
-        given = [f"{key} {fold(event.metadata[key], 80)}" for key in MOCK_PROVENANCE if event.metadata.get(key)]
-        mocked = ", ".join([f"mocked by {fold(event.answered_by or '?', 80)}", *given])
-    return _line(mark, name, mocked, "yellow", took, fold(told), "red" if failed else "dim"), False
+        given = [f"{key} {shorten(event.metadata[key], 80)}" for key in MOCK_PROVENANCE if event.metadata.get(key)]
+        mocked = ", ".join([f"mocked by {shorten(event.answered_by or '?', 80)}", *given])
+    return _line(mark, name, mocked, "yellow", took, shorten(told), "red" if failed else "dim"), False
 
 
 def _line(mark: Mark, name: str, note: str, style: str, took: str, told: str, told_style: str = "dim") -> Text:
@@ -119,26 +102,26 @@ def _line(mark: Mark, name: str, note: str, style: str, took: str, told: str, to
     return text
 
 
-def went(result: OperationResult) -> Text | None:
-    """Why an answer is none, or not whole; `None` if it is."""
+def format_ending(result: OperationResult) -> Text | None:
+    """Return why an answer is missing or incomplete; `None` if it is complete."""
     if result.denied is not None:
-        by, reason = fold(result.denied.hook_id, 80), fold(result.denied.reason, MAX_SHOWN)
+        by, reason = shorten(result.denied.hook_id, 80), shorten(result.denied.reason, MAX_SHOWN)
         return Text(f"{DENIED.glyph} denied by {by}: {reason}", DENIED.style)
     if result.reason == "error":
-        return trouble(result.error)
+        return format_error(result.error)
     if result.reason in ENDINGS:
         return Text(f"{STOPPED.glyph} {ENDINGS[result.reason]}", STOPPED.style)
     return None
 
 
-def trouble(error: BaseException | None) -> Text:
-    """An error, in one line. Those of hookline say what to do about them."""
+def format_error(error: BaseException | None) -> Text:
+    """Return an error in one line; an error of hookline without its class, as its text says what to do."""
     said = message_of(error) if isinstance(error, HooklineError) else f"{type(error).__name__}: {error}"
-    return Text(f"{FAILED.glyph} {fold(said, MAX_SHOWN)}", "red")
+    return Text(f"{FAILED.glyph} {shorten(said, MAX_SHOWN)}", "red")
 
 
-def figures(usage: Usage, tool_calls: int, nanoseconds: int | None = None) -> str:
-    """What an answer took: tools, tokens, money, time."""
+def format_totals(usage: Usage, tool_calls: int, nanoseconds: int | None = None) -> str:
+    """Return what an answer took: tool calls, tokens, cost, time."""
     told = []
     if tool_calls:
         told.append(f"{tool_calls} tool call{'' if tool_calls == 1 else 's'}")
@@ -147,5 +130,5 @@ def figures(usage: Usage, tool_calls: int, nanoseconds: int | None = None) -> st
     if usage.cost_usd:
         told.append(f"${usage.cost_usd:.2f}" if usage.cost_usd >= 1 else f"${max(usage.cost_usd, 0.0001):.4f}")
     if nanoseconds is not None:
-        told.append(length(nanoseconds))
+        told.append(format_duration(nanoseconds))
     return " · ".join(told)

@@ -1,10 +1,11 @@
-"""What a chat shows: text as it comes, lines about what happens, questions. Only the main thread writes."""
+"""Show a chat in the terminal: text as it comes, lines about events, questions. Only the main thread writes."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.text import Text
 
+from hookline.cli._terminal import make_harmless
 from hookline.cli.chat import _lines as lines
 from hookline.cli.trace import DENIED, FAILED, OK, WAITING, fit
 from hookline.events import (
@@ -29,10 +30,10 @@ MIN_ROOM = 20
 
 
 class Screen:
-    """A terminal, a pipe or a file that a chat is shown on.
+    """Writes a chat to a terminal, a pipe or a file.
 
     Args:
-        console: What it is written to.
+        console: The console to write to.
     """
 
     def __init__(self, console: Console) -> None:
@@ -40,109 +41,114 @@ class Screen:
         self._fresh = True
         self._depths: dict[str, int] = {}
 
-    # What an agent says and does.
+    # Text and events of the agent.
 
     def text(self, piece: str) -> None:
         """Show text of the model, at once."""
-        shown = lines.harmless(piece)
+        shown = make_harmless(piece)
         self.console.file.write(shown)
         self.console.file.flush()
         self._fresh = shown.endswith("\n") if shown else self._fresh
 
     def step(self, event: BeforeStep) -> None:
-        """A step has begun; the first one needs no mention."""
+        """Show that a step begins, unless it is the first one."""
         if event.step_index:
             self.line(Text(f"· step {event.step_index + 1}", "dim"), self._depth(event))
 
     def tool_begins(self, event: BeforeToolCall) -> None:
-        """A tool is being called."""
-        self.line(lines.begun(lines.tool_name(event.toolset, event.tool_name), event.args), self._depth(event))
+        """Show that a tool call begins."""
+        self.line(
+            lines.format_tool_start(lines.format_tool_name(event.toolset, event.tool_name), event.args),
+            self._depth(event),
+        )
 
     def tool_ended(self, event: AfterToolCall | OnToolCallError) -> None:
-        """A tool call has ended."""
-        text, whole = lines.ended(event)
+        """Show that a tool call ended."""
+        text, whole = lines.format_tool_end(event)
         self.line(text, self._depth(event), whole=whole)
 
     def agent_begins(self, event: BeforeCallAgent) -> None:
-        """A sub-agent is being called."""
-        name = f"agent/{lines.fold(event.callee_id, 80)}"
-        said = (f"  {lines.fold(event.instruction)}", "dim")
+        """Show that a call of a sub-agent begins."""
+        name = f"agent/{lines.shorten(event.callee_id, 80)}"
+        said = (f"  {lines.shorten(event.instruction)}", "dim")
         self.line(Text.assemble(("→ ", "cyan"), (name, "bold cyan"), said), self._depth(event))
 
     def agent_ended(self, event: AfterCallAgent) -> None:
-        """A sub-agent has ended."""
+        """Show that a call of a sub-agent ended."""
         mark = OK if event.success else FAILED
-        self.line(Text.assemble((f"{mark.glyph} ", mark.style), (f"agent/{lines.fold(event.callee_id, 80)}", "cyan")))
+        self.line(
+            Text.assemble((f"{mark.glyph} ", mark.style), (f"agent/{lines.shorten(event.callee_id, 80)}", "cyan"))
+        )
 
     def agent_failed(self, event: OnCallAgentError) -> None:
-        """A sub-agent could not be called, or ended with an error."""
-        said = f"{FAILED.glyph} agent/{lines.fold(event.callee_id, 80)}  {lines.fold(event.error)}"
+        """Show that a sub-agent could not be called, or ended with an error."""
+        said = f"{FAILED.glyph} agent/{lines.shorten(event.callee_id, 80)}  {lines.shorten(event.error)}"
         self.line(Text(said, "red"), self._depth(event))
 
     def compacted(self, event: AfterCompact | OnCompactError) -> None:
-        """The conversation was made shorter, or that failed."""
+        """Show that the conversation was compacted, or that compaction failed."""
         if isinstance(event, AfterCompact):
             said = Text(f"· {event.messages_before} messages became {event.messages_after}", "dim")
         else:
-            said = Text(f"{FAILED.glyph} compaction failed: {lines.fold(event.error)}", "red")
+            said = Text(f"{FAILED.glyph} compaction failed: {lines.shorten(event.error)}", "red")
         self.line(said, self._depth(event))
 
     def over(self, result: OperationResult, nanoseconds: int) -> None:
-        """An answer has ended: why, if not as it should, and what it took."""
+        """Show that an answer ended, why if it is not complete, and what it took."""
         self._depths.clear()
-        why = lines.went(result)
+        why = lines.format_ending(result)
         if why is not None:
             self.line(why, whole=True)
-        self.line(Text(lines.figures(result.usage, result.tool_calls, nanoseconds), "dim"))
+        self.line(Text(lines.format_totals(result.usage, result.tool_calls, nanoseconds), "dim"))
 
-    # Questions, and all else.
+    # Questions and remarks of the chat itself.
 
     def question(self, pending: PendingTool, choices: str) -> None:
         """Show a person the whole call to decide about, what a hook asks about it, and what can be answered."""
-        name = lines.tool_name(pending.toolset, pending.tool_name)
+        name = lines.format_tool_name(pending.toolset, pending.tool_name)
         self.line(Text.assemble((f"{WAITING.glyph} ", WAITING.style), (name, "bold"), " needs your approval"))
-        given = list(lines.arguments(pending.args))
+        given = list(lines.format_arguments(pending.args))
         column = max((len(key) for key, _ in given), default=0)
         for key, value in given:
             self.line(Text.assemble((f"{key:{column}}  ", "dim"), value), 1, whole=True)
         if pending.prompt:
-            self.line(Text(lines.fold(pending.prompt, lines.MAX_SHOWN), WAITING.style), 1, whole=True)
+            self.line(Text(lines.shorten(pending.prompt, lines.MAX_SHOWN), WAITING.style), 1, whole=True)
         self.line(Text(choices, "dim"), 1, whole=True)
 
     def decided(self, pending: PendingTool, said: str, *, approved: bool) -> None:
-        """What was decided without a person, and why."""
-        mark, name = OK if approved else DENIED, lines.tool_name(pending.toolset, pending.tool_name)
+        """Show a decision that was made without a person, and why."""
+        mark, name = OK if approved else DENIED, lines.format_tool_name(pending.toolset, pending.tool_name)
         self.line(Text.assemble((f"{mark.glyph} ", mark.style), (name, "cyan"), (f"  {said}", mark.style)))
 
     def totals(self, usage: Usage, tool_calls: int, answers: int) -> None:
-        """What all answers so far took."""
+        """Show what all answers so far took."""
         counted = f"{answers} answer{'' if answers == 1 else 's'}"
-        self.line(Text(" · ".join(filter(None, [counted, lines.figures(usage, tool_calls)]))))
+        self.line(Text(" · ".join(filter(None, [counted, lines.format_totals(usage, tool_calls)]))))
 
     def note(self, said: str) -> None:
-        """A quiet remark of the chat itself, which the terminal may break anywhere: paths stay as they are."""
+        """Show a dim remark, which the terminal may break anywhere: paths can be copied."""
         self.fresh()
-        self.console.print(fit(Text(lines.harmless(said), "dim"), self.console.options), soft_wrap=True)
+        self.console.print(fit(Text(make_harmless(said), "dim"), self.console.options), soft_wrap=True)
 
     def row(self, said: str) -> None:
-        """A quiet line of a list, which is cut where the terminal ends."""
-        self.line(Text(lines.harmless(said), "dim"))
+        """Show a dim line of a list, cut where the terminal ends."""
+        self.line(Text(make_harmless(said), "dim"))
 
     def warning(self, said: str) -> None:
-        """What a log would have said."""
-        self.line(Text(f"! {lines.fold(said, lines.MAX_SHOWN)}", "yellow"), whole=True)
+        """Show a log record of a warning or an error."""
+        self.line(Text(f"! {lines.shorten(said, lines.MAX_SHOWN)}", "yellow"), whole=True)
 
     def trouble(self, error: BaseException) -> None:
-        """An error that ends no chat."""
-        self.line(lines.trouble(error), whole=True)
+        """Show an error that does not end the chat."""
+        self.line(lines.format_error(error), whole=True)
 
     def blank(self) -> None:
-        """An empty line."""
+        """Show an empty line."""
         self.fresh()
         self.console.line()
 
     def disturbed(self) -> None:
-        """Something else has written, such as the terminal its ^C."""
+        """Note that something else has written, such as the terminal its ^C."""
         self._fresh = False
 
     def fresh(self) -> None:
@@ -167,7 +173,7 @@ class Screen:
             self.console.print(indented, soft_wrap=True)
 
     def _depth(self, event: EventFields) -> int:
-        """How many agents stand between the one that this is about and the one that the person talks to."""
+        """Return how many calls of sub-agents lie between an event's operation and the conversation."""
         depth = self._depths.get(event.operation_id)
         if depth is None:
             parent = event.parent_operation_id

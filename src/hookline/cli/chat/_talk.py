@@ -1,7 +1,7 @@
-"""A conversation between a person and an agent, which has a thread of its own.
+"""Lead a conversation between a person and an agent that runs in a thread of its own.
 
-The main thread shows everything and reads what is typed: Ctrl-C arrives there, and a terminal that is slow, or a person
-who thinks, holds up no connection of the agent's.
+The main thread shows everything and reads what is typed: Ctrl-C arrives there, and neither a slow terminal nor a person
+who thinks holds up the agent's connections.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from anyio.from_thread import BlockingPortal
 
 from hookline.cli._exit_codes import was_terminated
 from hookline.cli.chat import _lines as lines
-from hookline.cli.chat._foreground import Foreground, Impatient
-from hookline.cli.chat._kept import Kept
+from hookline.cli.chat._files import ChatFiles
+from hookline.cli.chat._foreground import Foreground, InterruptedTwice
 from hookline.cli.chat._keyboard import Keyboard
 from hookline.cli.chat._screen import Screen
 from hookline.cli.errors import AgentExitError
@@ -45,17 +45,17 @@ NOBODY = "Nobody is there who could approve it."
 
 
 class Talk:
-    """A conversation.
+    """A conversation between a person and an agent.
 
     Args:
         portal: The thread in which the agent runs.
         session: The agent's session, which is open.
-        screen: Where to show things.
-        keyboard: Who speaks.
-        kept: What is kept of it.
+        screen: Shows the chat.
+        keyboard: Reads what the person says.
+        kept: Writes the files of the chat.
         foreground: The main thread.
-        approves: Whether every call is approved that has to be.
-        release: When text is given away.
+        approves: Whether every call that needs approval is approved.
+        release: When text of the model is shown.
 
     Attributes:
         interrupted: Whether the last answer was ended by Ctrl-C.
@@ -68,7 +68,7 @@ class Talk:
         session: AgentSession,
         screen: Screen,
         keyboard: Keyboard | None,
-        kept: Kept,
+        kept: ChatFiles,
         foreground: Foreground,
         *,
         approves: bool,
@@ -117,11 +117,11 @@ class Talk:
             streams: Whether text is shown while it is written.
 
         Returns:
-            What it came to; `None` if the session failed.
+            The result of the run; `None` if the session failed.
 
         Raises:
             AgentExitError: If the agent has ended its thread.
-            Impatient: If the person will not wait for the end of an answer that was interrupted.
+            InterruptedTwice: If the person will not wait for the end of an answer that was interrupted.
         """
         session = self._session
         self._worked = 0
@@ -133,7 +133,7 @@ class Talk:
             while result.reason == "waiting_for_human":
                 decisions = self._decide(result.pending)
                 result = self._wait(partial(session.resume, decisions, on_token=take, release=self._release))
-        except (AgentExitError, Impatient):
+        except (AgentExitError, InterruptedTwice):
             raise
         except Exception as error:
             self._screen.trouble(error)
@@ -155,9 +155,9 @@ class Talk:
         self._foreground.later(partial(self._screen.text, piece))
 
     def _wait(self, work: Callable[[], Awaitable[OperationResult]]) -> OperationResult:
-        """Have the agent's thread do something, and show what happens until it has done it."""
+        """Run something in the agent's thread, and show events until it returns."""
         started = perf_counter_ns()
-        future = self._begun(_contained, work)
+        future = self._start_task(_catch_exit, work)
         self._foreground.until(future, self._interrupt, partial(self._screen.note, "Ctrl-C again leaves at once."))
         self._worked += perf_counter_ns() - started
         self.interrupted |= self._foreground.pressed
@@ -168,14 +168,14 @@ class Talk:
         return result
 
     def check(self) -> None:
-        """Find out whether the agent's thread is still there to be left in good order.
+        """Check that the agent's thread is still alive, so that the session can be closed in order.
 
         Raises:
             AgentExitError: If it is not.
         """
-        self._begun(bool)
+        self._start_task(bool)
 
-    def _begun(self, work: Callable[..., Any], *args: object) -> Future[Any]:
+    def _start_task(self, work: Callable[..., Any], *args: object) -> Future[Any]:
         try:
             return self._portal.start_task_soon(work, *args)
         except RuntimeError as error:
@@ -186,7 +186,7 @@ class Talk:
         return self._session.interrupt()  # which waits for nothing, and may be called from this thread
 
     def _decide(self, pending: Sequence[PendingTool]) -> list[Approve | Reject]:
-        """Ask about each call. Whoever stops the answer is asked no more."""
+        """Ask about each call, up to the first that the person rejects to stop the run."""
         decisions: list[Approve | Reject] = []
         for call in pending:
             decision = self._ask(call)
@@ -234,8 +234,8 @@ class Talk:
             self._show_tools()
         elif command == "/history":
             for message in self._session.history:
-                asked = ", ".join(lines.tool_name(each.toolset, each.tool_name) for each in message.tool_calls)
-                screen.row(f"{message.role:9}  {lines.fold(message.content) or f'→ {asked}'}")
+                asked = ", ".join(lines.format_tool_name(each.toolset, each.tool_name) for each in message.tool_calls)
+                screen.row(f"{message.role:9}  {lines.shorten(message.content) or f'→ {asked}'}")
         elif command == "/trace":
             try:
                 self._kept.show(screen.console)
@@ -254,15 +254,15 @@ class Talk:
 
     def _show_tools(self) -> None:
         for spec in self._session.specs:
-            first = lines.fold(spec.description.partition("\n")[0], 80)
+            first = lines.shorten(spec.description.partition("\n")[0], 80)
             asked = "  asks first" if getattr(spec, "needs_approval", False) else ""
-            self._screen.row(f"{lines.tool_name(spec.toolset, spec.name)}{asked}  {first}")
+            self._screen.row(f"{lines.format_tool_name(spec.toolset, spec.name)}{asked}  {first}")
         if not self._session.specs:
             self._screen.note("It has none.")
 
 
-async def _contained(work: Callable[[], Awaitable[OperationResult]]) -> OperationResult:
-    """Do something, and tell the main thread what ends the event loop, if that does."""
+async def _catch_exit(work: Callable[[], Awaitable[OperationResult]]) -> OperationResult:
+    """Run something, and turn an exception that would end the event loop into an `AgentExitError`."""
     try:
         return await work()
     except (SystemExit, KeyboardInterrupt) as error:

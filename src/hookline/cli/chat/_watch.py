@@ -1,4 +1,4 @@
-"""What happens in a run, on its way to the screen: observers of its events, and what would go to a log."""
+"""Show the events and the log records of a run on the screen of a chat."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from hookline.events import (
 )
 from hookline.hooks import Hooks
 
-__all__ = ["Later", "told_warnings", "watching"]
+__all__ = ["Later", "make_watcher", "show_warnings"]
 
 Later = Callable[[Callable[[], None]], None]
-"""Has the main thread do something, after all that it was given before. Callable from every thread; never waits."""
+"""Runs a function in the main thread, after those before it. May be called from any thread; never waits."""
 
 
-def watching(screen: Screen, later: Later) -> Hooks:
-    """A bundle that shows the tool calls, steps and sub-agents of the runs that it is given to."""
+def make_watcher(screen: Screen, later: Later) -> Hooks:
+    """Return a bundle that shows the steps, tool calls and sub-agents of a run."""
     shown: dict[Any, Callable[[Any], None]] = {
         BeforeStep: screen.step,
         BeforeToolCall: screen.tool_begins,
@@ -73,7 +73,7 @@ class _Warnings(logging.Handler):
 
 
 @contextmanager
-def told_warnings(screen: Screen, later: Later) -> Iterator[None]:
+def show_warnings(screen: Screen, later: Later) -> Iterator[None]:
     """Show warnings and errors of every logger, unless the agent's own code has set up logging."""
     root = logging.getLogger()
     if root.handlers:

@@ -1,4 +1,4 @@
-"""Attacks on AgentDojo's suites for the command line: run in several processes, shown as a table."""
+"""Run attacks on AgentDojo's suites in several processes, and print the results as a table."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import anyio
 import anyio.to_process
 import typer
 from anyio import CapacityLimiter
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from hookline.builtin import PromptInjectionScan, require_provenance
+from hookline.cli._terminal import new_table
 from hookline.evals.errors import UnknownSuiteError
 from hookline.evals.suites.agentdojo import (
     FREE,
@@ -37,7 +36,7 @@ __all__ = ["attack", "attack_policies", "run_attacks", "show_attacks"]
 
 
 def attack_policies() -> list[AttackPolicy]:
-    """No guard, the guards that hookline has, and two together: the rows of the table in the docs."""
+    """Return the guard policies to compare: no guard, each guard of hookline, and two together."""
     return [
         AttackPolicy(name="no guard", hooks=lambda tools: []),
         AttackPolicy(name="scan", hooks=lambda tools: [PromptInjectionScan()]),
@@ -76,10 +75,10 @@ shown an answer that it asked for; a script goes on all the same. clean: the use
 attack. harmed: not solved because of the policy. asked: how often a person had to decide."""
 
 Job: TypeAlias = tuple[str, list[tuple[str, str]], bool]
-"""A suite, pairs of it, and whether its tasks are tried without an attack too."""
+"""A suite, pairs of tasks of it, and whether its tasks are also tried without an attack."""
 
 Work: TypeAlias = Callable[[str, list[tuple[str, str]], bool], Awaitable[AttackRun]]
-"""Does a job."""
+"""Runs a job."""
 
 
 def attack(
@@ -93,7 +92,7 @@ def attack(
     processes: int | None = None,
     as_json: bool = False,
 ) -> bool:
-    """Attack suites under policies, and print what came of it: a table, or JSON on stdout.
+    """Attack suites under policies, and print the results: a table, or JSON on stdout.
 
     Args:
         console: Where the table goes.
@@ -138,17 +137,19 @@ def run_attacks(
             raise UnknownAttackChoiceError("policy", policy, known)
     if wording not in WORDINGS:
         raise UnknownAttackChoiceError("wording", wording, list(WORDINGS))
-    jobs = [job for suite in _suites(targets) for job in _jobs(suite, tasks)]
-    work = partial(_work, policies=list(policies) or known, wording=wording, follows=follows)
+    jobs = [job for suite in _find_suites(targets) for job in _make_jobs(suite, tasks)]
+    work = partial(_run_job, policies=list(policies) or known, wording=wording, follows=follows)
     columns = (TextColumn("attacking"), BarColumn(bar_width=32), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("attacking", total=len(jobs))
-        runs = anyio.run(partial(_spread, jobs, work, processes or os.cpu_count() or 1, partial(progress.advance, bar)))
+        runs = anyio.run(
+            partial(_run_jobs, jobs, work, processes or os.cpu_count() or 1, partial(progress.advance, bar))
+        )
     return AttackRun(wording=wording, follows=follows, attempts=[attempt for run in runs for attempt in run.attempts])
 
 
-def _suites(targets: Sequence[str]) -> list[str]:
+def _find_suites(targets: Sequence[str]) -> list[str]:
     known = {f"{FAMILY}:{suite}": [suite] for suite in SUITES} | {name: list(SUITES) for name in EVERYTHING}
     for target in targets:
         if target not in known:
@@ -157,16 +158,16 @@ def _suites(targets: Sequence[str]) -> list[str]:
     return [suite for suite in SUITES if suite in wanted]
 
 
-def _jobs(suite: str, tasks: Sequence[str]) -> list[Job]:
-    """One job per injection task: its environments are made once, and equal endings are judged once."""
+def _make_jobs(suite: str, tasks: Sequence[str]) -> list[Job]:
+    """Return one job per injection task, so that its environments are made once and equal endings judged once."""
     by_injection: dict[str, list[tuple[str, str]]] = {}
     for pair in attack_pairs(load_suite(suite), tasks):
         by_injection.setdefault(pair[1], []).append(pair)
     return [(suite, pairs, number == 0) for number, pairs in enumerate(by_injection.values())]
 
 
-async def _spread(jobs: Sequence[Job], work: Work, processes: int, advance: Callable[[], None]) -> list[AttackRun]:
-    """Do all jobs; what they found comes in their order."""
+async def _run_jobs(jobs: Sequence[Job], work: Work, processes: int, advance: Callable[[], None]) -> list[AttackRun]:
+    """Run all jobs, and return their results in the order of the jobs."""
     found: dict[int, AttackRun] = {}
     limiter = CapacityLimiter(processes)
 
@@ -175,7 +176,7 @@ async def _spread(jobs: Sequence[Job], work: Work, processes: int, advance: Call
             found[position] = await work(*job)
         else:
             found[position] = await anyio.to_process.run_sync(
-                _in_a_process, work, job, cancellable=True, limiter=limiter
+                _run_in_process, work, job, cancellable=True, limiter=limiter
             )
         advance()
 
@@ -185,11 +186,11 @@ async def _spread(jobs: Sequence[Job], work: Work, processes: int, advance: Call
     return [found[position] for position in range(len(jobs))]
 
 
-def _in_a_process(work: Work, job: Job) -> AttackRun:
+def _run_in_process(work: Work, job: Job) -> AttackRun:
     return anyio.run(partial(work, *job))
 
 
-async def _work(
+async def _run_job(
     suite: str, pairs: list[tuple[str, str]], clean: bool, *, policies: list[str], wording: str, follows: Follows
 ) -> AttackRun:
     by_name = {policy.name: policy for policy in attack_policies()}
@@ -200,8 +201,8 @@ async def _work(
 
 
 def show_attacks(console: Console, run: AttackRun) -> None:
-    """Print one row per suite and policy, and what the columns say."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+    """Print one row per suite and policy, and a legend of the columns."""
+    table = new_table()
     for name in COLUMNS:
         table.add_column(name, justify="left" if name == COLUMNS[0] else "right", no_wrap=True)
     suite = ""

@@ -1,4 +1,4 @@
-"""Compare two saved runs: the limits on how much worse one may be, and the table that a person sees."""
+"""Compare two saved runs: options that limit how much worse the second may be, and the table of differences."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from hookline.cli._terminal import new_table
 from hookline.evals import canonical
 from hookline.evals.reports import Change, DiffThresholds, RunDiff, TaskDiff, parse_increase, parse_score
 
@@ -76,10 +76,10 @@ def thresholds_of(
     Raises:
         typer.BadParameter: If one of them is no number, or is given twice.
     """
-    task_score, mean_score = _limits("--min-score", min_score, parse_score)
-    task_drop, mean_drop = _limits("--max-score-drop", max_score_drop, parse_score)
-    task_cost, mean_cost = _limits("--max-cost-increase", max_cost_increase, parse_increase)
-    task_calls, mean_calls = _limits("--max-calls-increase", max_calls_increase, parse_increase)
+    task_score, mean_score = _parse_limits("--min-score", min_score, parse_score)
+    task_drop, mean_drop = _parse_limits("--max-score-drop", max_score_drop, parse_score)
+    task_cost, mean_cost = _parse_limits("--max-cost-increase", max_cost_increase, parse_increase)
+    task_calls, mean_calls = _parse_limits("--max-calls-increase", max_calls_increase, parse_increase)
     return DiffThresholds(
         min_score=None if task_score is None else parse_score(task_score),
         min_mean_score=None if mean_score is None else parse_score(mean_score),
@@ -93,10 +93,10 @@ def thresholds_of(
     )
 
 
-def _limits(
+def _parse_limits(
     option: str, given: Sequence[str] | None, parse: Callable[[object], object]
 ) -> tuple[str | None, str | None]:
-    """What an option says about each task, and about the mean."""
+    """Return the limit that an option gives for each task, and the one for the mean of all tasks."""
     found: dict[bool, str] = {}
     for text in given or ():
         mean = text.startswith(MEAN)
@@ -129,7 +129,7 @@ SHOWN = 5
 
 
 def diff_json(diff: RunDiff) -> str:
-    """Everything, for a machine."""
+    """Return the whole comparison as JSON."""
     document = {
         "ok": diff.ok,
         "compared": len(diff.compared),
@@ -152,7 +152,7 @@ def show_diff(console: Console, diff: RunDiff) -> None:
     """Print the tasks that are not the same, how their calls differ, and the sums."""
     different = [task for task in diff.tasks if task.change != "same"]
     if different:
-        console.print(_tasks(different))
+        console.print(_task_table(different))
     for task in [task for task in different if task.alignment][:SHOWN]:
         console.print(f"\n[bold]{escape(task.task)}[/]: expected is A, actual is B", soft_wrap=True)
         console.print(escape(task.alignment), soft_wrap=True)
@@ -162,7 +162,7 @@ def show_diff(console: Console, diff: RunDiff) -> None:
         for problem in task.problems:
             console.print(f"[red]✗ {escape(f'{task.task} {problem}')}[/]", soft_wrap=True)
     console.print()
-    console.print(_sums(diff))
+    console.print(_total_table(diff))
     console.print()
     for problem in diff.problems:
         console.print(f"[red]✗ {escape(problem)}.[/]", soft_wrap=True)
@@ -175,8 +175,8 @@ def show_diff(console: Console, diff: RunDiff) -> None:
     )
 
 
-def _tasks(tasks: list[TaskDiff]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+def _task_table(tasks: list[TaskDiff]) -> Table:
+    table = new_table(padding=(0, 1))
     for name in ("task", "change", "score", "calls", "cost", "alike"):
         wide = name == "task"
         table.add_column(name, justify="left" if wide else "right", no_wrap=True, overflow="ellipsis")
@@ -192,8 +192,8 @@ def _tasks(tasks: list[TaskDiff]) -> Table:
     return table
 
 
-def _sums(diff: RunDiff) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+def _total_table(diff: RunDiff) -> Table:
+    table = new_table(padding=(0, 1))
     for name in ("totals", "A", "B"):
         table.add_column(name, justify="left" if name == "totals" else "right", no_wrap=True)
     table.add_row("passed", *(str(each) for each in diff.passed))

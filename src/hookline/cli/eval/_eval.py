@@ -1,4 +1,4 @@
-"""`hookline eval SUITE`, `hookline eval diff A B` and `hookline eval attack SUITE`."""
+"""`hookline eval SUITE`, `hookline eval diff A B` and `hookline eval attack SUITE`: run, compare and attack suites."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hookline.cli._commands import Concurrency, Endpoint, RecordFile, Tasks, told_in_one_line
 from hookline.cli._exit_codes import DONE, FAILED, NOT_JUDGED, exit_code_of
-from hookline.cli._outputs import Files, checked, deliver, keep
+from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
+from hookline.cli._outputs import OutputFiles, resolve_output, send_spans, write_recording
+from hookline.cli._terminal import report_errors
 from hookline.cli.eval._attacks import attack as attack_suites
 from hookline.cli.eval._diff import (
     AllowMissing,
@@ -24,9 +25,9 @@ from hookline.cli.eval._diff import (
     show_diff,
     thresholds_of,
 )
-from hookline.cli.eval._evaluation import Evaluation, InterruptedEvaluation, evaluate, found_cases
-from hookline.cli.eval._tables import show
-from hookline.cli.trace import Recording, Tracing
+from hookline.cli.eval._evaluation import Evaluation, InterruptedEvaluation, evaluate, find_cases
+from hookline.cli.eval._tables import show_evaluation
+from hookline.cli.trace import EventRecording, Tracing
 from hookline.evals.faults import load_faults
 from hookline.evals.reports import diff_runs, load_run
 from hookline.evals.running import Mode
@@ -46,7 +47,7 @@ class SuiteOrCommand(typer.core.TyperGroup):
         return super().parse_args(ctx, args if named else [SUITE, *args])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Let usage and errors call that command what a person has typed: `hookline eval`."""
+        """Return the command without its hidden name, so that usage and errors say `hookline eval`."""
         name, command, rest = super().resolve_command(ctx, args)
         return (None if name == SUITE else name), command, rest
 
@@ -56,7 +57,7 @@ class SuiteContext(typer.Context):
 
     @property
     def command_path(self) -> str:
-        """What a person has typed."""
+        """Return the command as a person types it."""
         return super().command_path.rstrip()
 
 
@@ -67,7 +68,7 @@ class SuiteCommand(typer.core.TyperCommand):
 
 
 class EvalMode(StrEnum):
-    """Where the answers of tool calls come from, as `--mode` takes it."""
+    """The values of `--mode`: whether tools really run, and whether answers are recorded or replayed."""
 
     SPY = "spy"
     RECORD = "record"
@@ -77,11 +78,12 @@ class EvalMode(StrEnum):
 
 eval_app = typer.Typer(name="eval", cls=SuiteOrCommand, help="Run the tasks of a suite, or compare two runs.")
 
-ModeChoice = Annotated[
-    EvalMode | None, typer.Option(help="Real tools, watched or recorded; or none: replayed or strictly mocked.")
-]
+ModeChoice = Annotated[EvalMode | None, typer.Option(help="Run real tools (spy, record), or none (replay, strict).")]
 Cassettes = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where record writes, replay and strict read: a file a task.")
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="The folder of cassettes, one file per task: record writes it, replay and strict read it."
+    ),
 ]
 Mocked = Annotated[
     bool, typer.Option("--mocked", help="Run again, every tool call answered by what was recorded, and compare.")
@@ -98,8 +100,8 @@ def evaluate_suite(
     mode: ModeChoice = None,
     cassettes: Cassettes = None,
     mocked: Mocked = False,
-    faults: Annotated[Path | None, typer.Option(metavar="FILE", help="Faults that strike on purpose, in YAML.")] = None,
-    seed: Annotated[int, typer.Option(help="From which faults are drawn; the same seed, the same faults.")] = 0,
+    faults: Annotated[Path | None, typer.Option(metavar="FILE", help="A YAML file of faults to inject.")] = None,
+    seed: Annotated[int, typer.Option(help="The seed of faults: the same seed gives the same faults.")] = 0,
     concurrency: Concurrency = 8,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report there.")] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML there.")] = None,
@@ -110,7 +112,7 @@ def evaluate_suite(
     otlp_endpoint: Endpoint = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
-    """Run the tasks of a suite, check each as the suite says, and show what answered and what its hooks cost.
+    """Run the tasks of a suite, check their results, and show what answered their tool calls and what hooks cost.
 
     SUITE is one of AgentDojo's, or a file of your own: suite.yaml, suite.py. `hookline eval diff A B` compares two
     runs that --save wrote, `hookline eval attack SUITE` tries injections.
@@ -120,47 +122,47 @@ def evaluate_suite(
     Ctrl-C (130) or SIGTERM (143) the files have what was done until then.
     """
     _check_options(mode, mocked=mocked, cassettes=cassettes)
-    with told_in_one_line():
-        files = Files.checked(report=report, junit=junit, save=save, inspect=inspect, messages=messages)
-        record = checked(record)
+    with report_errors():
+        files = OutputFiles.resolve(report=report, junit=junit, save=save, inspect=inspect, messages=messages)
+        record = resolve_output(record)
         struck = load_faults(faults) if faults is not None else []
         tracing = Tracing(otlp_endpoint) if otlp_endpoint is not None else None
-        kept = Recording() if record is not None else None
+        kept = EventRecording() if record is not None else None
         console = Console(highlight=False, stderr=as_json)
         try:
             evaluation = evaluate(
                 Console(stderr=True),
                 [target],
-                found_cases([target], task or []),
+                find_cases([target], task or []),
                 mocked=mocked,
                 concurrency=concurrency,
                 hooks=[tracing.hooks] if tracing is not None else [],
                 recording=[kept.hooks] if kept is not None else [],
-                mode=_mode(mode),
+                mode=_runner_mode(mode),
                 cassettes=cassettes,
                 faults=struck,
                 seed=seed,
             )
         except InterruptedEvaluation as interrupted:
-            _keep_interrupted(interrupted.evaluation, files)
-            keep(Console(stderr=True, highlight=False), kept, record)
+            _write_interrupted(interrupted.evaluation, files)
+            write_recording(Console(stderr=True, highlight=False), kept, record)
             raise
-        _tell(console, evaluation, files, as_json=as_json)
-        keep(console, kept, record)
-        arrived = deliver(console, tracing)
+        _write_and_show(console, evaluation, files, as_json=as_json)
+        write_recording(console, kept, record)
+        arrived = send_spans(console, tracing)
         if evaluation.ok and not evaluation.judged:
             typer.echo("hookline: nothing was judged: no task has checks or expected calls", err=True)
     raise typer.Exit(exit_code_of(ok=evaluation.ok, judged=evaluation.judged, arrived=arrived))
 
 
-def _tell(console: Console, evaluation: Evaluation, files: Files, *, as_json: bool) -> None:
-    """Write the files, and show what came of it."""
+def _write_and_show(console: Console, evaluation: Evaluation, files: OutputFiles, *, as_json: bool) -> None:
+    """Write the files that were asked for, and print the result."""
     files.write(evaluation)
     if as_json:
         typer.echo(evaluation.as_json(files.report))
     else:
-        show(console, evaluation, files.report)
-    files.tell(console)
+        show_evaluation(console, evaluation, files.report)
+    files.print_paths(console)
 
 
 @eval_app.command("diff")
@@ -189,7 +191,7 @@ def diff(
         max_calls_increase=max_calls_increase,
         allow_missing=allow_missing,
     )
-    with told_in_one_line():
+    with report_errors():
         found = diff_runs(load_run(a), load_run(b), thresholds=thresholds)
         if as_json:
             typer.echo(diff_json(found))
@@ -208,14 +210,14 @@ def attack(
     ] = None,
     task: Tasks = None,
     wording: Annotated[str, typer.Option(help="How injected texts speak to the model.")] = "ignore",
-    processes: Annotated[int | None, typer.Option(min=1, help="How many work at the same time.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="How many processes work at the same time.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
 ) -> None:
     """Let a gullible model follow injected instructions, under guard policies, and count what each policy stopped.
 
     Exits with 1 if an attempt did not run to its end, with 2 for a wrong name.
     """
-    with told_in_one_line():
+    with report_errors():
         finished = attack_suites(
             Console(highlight=False),
             [target.removesuffix(":all") for target in targets],
@@ -235,16 +237,16 @@ def _check_options(mode: EvalMode | None, *, mocked: bool, cassettes: Path | Non
         raise typer.BadParameter("--cassettes is for --mode record, replay and strict.")
 
 
-def _mode(mode: EvalMode | None) -> Mode:
-    """What a runner calls it; without `--mode` the run has real tools and records in memory."""
+def _runner_mode(mode: EvalMode | None) -> Mode:
+    """Return the runner's name of a mode; without `--mode` tools really run, and are recorded in memory."""
     return "real" if mode is None else mode.value
 
 
-def _keep_interrupted(evaluation: Evaluation, files: Files) -> None:
-    """Write what was asked for, of what was done."""
+def _write_interrupted(evaluation: Evaluation, files: OutputFiles) -> None:
+    """Write the files of an evaluation that was interrupted, with the tasks that were done."""
     if files.any:
         console = Console(stderr=True, highlight=False)
         files.write(evaluation)
         done = sum(len(run.results) for run in evaluation.runs)
         console.print(escape(f"{done} tasks were done; the files have them."), soft_wrap=True)
-        files.tell(console, report=True)
+        files.print_paths(console, report=True)

@@ -1,4 +1,4 @@
-"""Running suites for the command line, with a progress bar."""
+"""Run suites for the command line, with a progress bar."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from hookline.evals.running import (
 from hookline.evals.suites import find_suites
 from hookline.hooks import AnyHook
 
-__all__ = ["Evaluation", "InterruptedEvaluation", "evaluate", "found_cases", "found_suite"]
+__all__ = ["Evaluation", "InterruptedEvaluation", "evaluate", "find_cases", "find_suite"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What a command ran.
+    """The runs of one command.
 
     Attributes:
         targets: The suites, as they were asked for.
@@ -59,7 +59,7 @@ class Evaluation:
         return any(run.judged for run in self.runs) or (self.comparison is not None and self.comparison.tasks > 0)
 
     def as_json(self, report: Path | None) -> str:
-        """Everything, for a machine."""
+        """Return the whole evaluation as JSON."""
         document = {
             "hookline": importlib.metadata.version("hookline"),
             "targets": self.targets,
@@ -98,8 +98,8 @@ class InterruptedEvaluation(KeyboardInterrupt):
         self.evaluation = evaluation
 
 
-def found_suite(target: str) -> RunsTasks:
-    """The suite that a target such as `agentdojo:banking` names; the first, if it names several.
+def find_suite(target: str) -> RunsTasks:
+    """Return the suite that a target such as `agentdojo:banking` names; the first, if it names several.
 
     Raises:
         UnknownSuiteError: That says which there are.
@@ -109,8 +109,8 @@ def found_suite(target: str) -> RunsTasks:
     return find_suites(target)[0]
 
 
-def found_cases(targets: Iterable[str], tasks: Sequence[str]) -> list[Case]:
-    """The tasks that are asked for; a spinner shows that AgentDojo is being loaded, where stderr is a terminal.
+def find_cases(targets: Iterable[str], tasks: Sequence[str]) -> list[Case]:
+    """Return the tasks that are asked for; a spinner shows that AgentDojo is being loaded, where stderr is a terminal.
 
     Raises:
         UnknownSuiteError: That says which there are.
@@ -162,7 +162,7 @@ def evaluate(
         concurrency: How many operations run at the same time.
         hooks: Further hooks of every operation.
         recording: Further hooks of those of the first run.
-        mode: Where the answers of the first run come from.
+        mode: Whether tools really run in the first run, and whether it records or replays.
         cassettes: The folder of the cassette files.
         faults: Faults on purpose.
         seed: From which faults are drawn.
@@ -181,7 +181,7 @@ def evaluate(
             hooks=[*hooks, *recording],
             on_result=partial(_advance, progress, bar),
         )
-        runs.append(_run(first, targets, runs))
+        runs.append(_run_suite(first, targets, runs))
         if not mocked:
             return Evaluation(targets=targets, runs=runs, comparison=None)
         again = runner(
@@ -190,7 +190,7 @@ def evaluate(
             hooks=hooks,
             on_result=partial(_advance, progress, progress.add_task(NAMES["replayed"], total=len(cases), last="")),
         )
-        runs.append(_run(again, targets, runs))
+        runs.append(_run_suite(again, targets, runs))
     return Evaluation(targets=targets, runs=runs, comparison=compare(runs[0], runs[1]))
 
 
@@ -206,7 +206,7 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _run(runner: SuiteRunner, targets: list[str], before: list[SuiteRun]) -> SuiteRun:
+def _run_suite(runner: SuiteRunner, targets: list[str], before: list[SuiteRun]) -> SuiteRun:
     try:
         return anyio.run(runner.run)
     except KeyboardInterrupt:

@@ -1,48 +1,48 @@
-"""What a person sees of an evaluation in a terminal."""
+"""Print an evaluation in a terminal: a table of its tasks, its totals, its failures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from hookline.cli._terminal import new_table, print_path
 from hookline.cli.eval._evaluation import Evaluation
 from hookline.evals.reports import NAMES, duration
 from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult, Totals
 from hookline.evals.trajectories import Coverage
 
-__all__ = ["show"]
+__all__ = ["show_evaluation"]
 
 LETTERS: dict[Mode, str] = {"real": "(a)", "replayed": "(b)"}
 
 FAILURES_SHOWN = 10
-"""How many failures are told."""
+"""Failures of a run that are printed."""
 
 NEVER_SHOWN = 3
-"""How many tools that no task called are named."""
+"""Tools that no task called, and tasks that nothing judged, that are named."""
 
 UNCHECKED = "-"
 """Stands for a utility that was not checked, because no real tool ran."""
 
 
-def show(console: Console, evaluation: Evaluation, report: Path | None) -> None:
+def show_evaluation(console: Console, evaluation: Evaluation, report: Path | None) -> None:
     """Print the tasks, the totals, whether both runs are the same, and where the report is."""
     console.print()
-    console.print(_tasks(evaluation))
+    console.print(_task_table(evaluation))
     console.print()
-    console.print(_totals(evaluation.runs))
+    console.print(_total_table(evaluation.runs))
     console.print()
     struck = [run for run in evaluation.runs if run.faults]
     for run in struck[:1]:  # a replay meets the same faults
-        console.print(_faults(run))
+        console.print(_fault_table(run))
         console.print()
     for coverage in evaluation.runs[0].coverage:
-        console.print(_coverage(coverage))
+        console.print(_coverage_line(coverage))
     for run in evaluation.runs:
         failures = [result for result in run.results if not result.ok]
         for result in failures[:FAILURES_SHOWN]:
@@ -51,16 +51,16 @@ def show(console: Console, evaluation: Evaluation, report: Path | None) -> None:
         if len(failures) > FAILURES_SHOWN:
             console.print(f"[red]✗ and {len(failures) - FAILURES_SHOWN} tasks more; --report shows all[/]")
     if evaluation.comparison is not None:
-        console.print(_verdict(evaluation.comparison, evaluation.runs[-1]))
+        console.print(_comparison_text(evaluation.comparison, evaluation.runs[-1]))
     elif evaluation.judged and evaluation.runs[0].not_judged:
-        console.print(_not_judged(evaluation.runs[0]), soft_wrap=True)
+        console.print(_unjudged_line(evaluation.runs[0]), soft_wrap=True)
     if report is not None:
-        console.print(f"Report: {escape(str(report))}", soft_wrap=True)
+        print_path(console, "Report", report)
 
 
-def _tasks(evaluation: Evaluation) -> Table:
+def _task_table(evaluation: Evaluation) -> Table:
     runs, comparison = evaluation.runs, evaluation.comparison
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+    table = new_table()
     for name in ("task", "utility", "steps", "tool\ncalls"):
         table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
     # With two runs side by side every character counts: the table fits into 80 columns.
@@ -94,9 +94,9 @@ def _tasks(evaluation: Evaluation) -> Table:
     return table
 
 
-def _faults(run: SuiteRun) -> Table:
-    """Which faults struck, and where."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+def _fault_table(run: SuiteRun) -> Table:
+    """Return a table of the faults that struck, by tool."""
+    table = new_table()
     table.add_column("fault", min_width=12, no_wrap=True)
     table.add_column("tool", no_wrap=True, overflow="ellipsis")
     for name in ("struck", "tasks", "failed"):
@@ -108,8 +108,8 @@ def _faults(run: SuiteRun) -> Table:
     return table
 
 
-def _coverage(coverage: Coverage) -> Text:
-    """How many of a suite's tools were called, and which were not."""
+def _coverage_line(coverage: Coverage) -> Text:
+    """Return how many of a suite's tools were called, and which were not."""
     called = len(coverage.discovered) - len(coverage.never_called)
     told = Text.assemble((coverage.suite, "bold"), f": {called} of {len(coverage.discovered)} tools called")
     if coverage.mocked and coverage.real:
@@ -123,14 +123,14 @@ def _coverage(coverage: Coverage) -> Text:
     return told
 
 
-def _totals(runs: Sequence[SuiteRun]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+def _total_table(runs: Sequence[SuiteRun]) -> Table:
+    table = new_table()
     table.add_column("totals", min_width=16, no_wrap=True)
     for run in runs:
         table.add_column(NAMES[run.mode], justify="right", min_width=15, no_wrap=True)
     totals = [run.totals for run in runs]
     table.add_row("tasks", *(str(each.tasks) for each in totals))
-    table.add_row("utility", *(_useful(each) for each in totals))
+    table.add_row("utility", *(_utility_total(each) for each in totals))
     table.add_row("steps", *(str(each.steps) for each in totals))
     table.add_row("tool calls", *(str(each.tool_calls) for each in totals))
     table.add_row("real tools run", *(str(each.tools_run + each.forbidden) for each in totals))
@@ -142,13 +142,13 @@ def _totals(runs: Sequence[SuiteRun]) -> Table:
     return table
 
 
-def _useful(totals: Totals) -> Text:
+def _utility_total(totals: Totals) -> Text:
     if not totals.checked:
         return Text(UNCHECKED, style="dim")
     return Text(f"{totals.useful}/{totals.checked}", style="green" if totals.useful == totals.checked else "red")
 
 
-def _verdict(comparison: Comparison, replayed: SuiteRun) -> str:
+def _comparison_text(comparison: Comparison, replayed: SuiteRun) -> str:
     if comparison.same:
         return (
             f"[green]✓ (a) and (b) produced the same results[/]: {comparison.tool_results} tool results, all answers "
@@ -156,21 +156,23 @@ def _verdict(comparison: Comparison, replayed: SuiteRun) -> str:
             f"{replayed.totals.forbidden or 'no'} real tools ran in (b)."
         )
     lines = [f"[red]✗ (a) and (b) produced different results[/]: {len(comparison.differences)} differences."]
-    lines += [f"  {escape(f'{each.task}, {each.what}: {_unequal(each)}')}" for each in comparison.differences[:5]]
+    lines += [
+        f"  {escape(f'{each.task}, {each.what}: {_difference_text(each)}')}" for each in comparison.differences[:5]
+    ]
     if len(comparison.differences) > 5:
         lines.append(f"  and {len(comparison.differences) - 5} more")
     return "\n".join(lines)
 
 
-def _not_judged(run: SuiteRun) -> str:
-    """Which tasks nothing has judged."""
+def _unjudged_line(run: SuiteRun) -> str:
+    """Return a line that names tasks without checks and expected calls."""
     names = run.not_judged
     more = f" and {len(names) - NEVER_SHOWN} more" if len(names) > NEVER_SHOWN else ""
     told = f"{len(names)} of {len(run.results)} tasks were not judged, as they have neither checks nor expected calls"
     return f"[yellow]{told}: {escape(', '.join(names[:NEVER_SHOWN]))}{more}[/]"
 
 
-def _unequal(difference: Difference) -> str:
+def _difference_text(difference: Difference) -> str:
     return f"{difference.real!r:.60} ≠ {difference.replayed!r:.60}"
 
 

@@ -1,4 +1,4 @@
-"""The commands that look after a store: hooks, operations, approvals, deliveries, endpoints, keys, logs and `serve`."""
+"""The commands that work on a store: hooks, operations, approvals, deliveries, endpoints, keys, logs and `serve`."""
 
 from hookline.cli.operate._deliveries import deliveries_app as deliveries_app
 from hookline.cli.operate._endpoints import endpoints_app as endpoints_app

@@ -1,31 +1,40 @@
-"""`hookline deliveries`: what was sent to webhooks, what was not, and sending it again."""
+"""`hookline deliveries`: list what was sent to webhooks and what was not, and send it again."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
 import typer
 
 from hookline.cli._exit_codes import FAILED
+from hookline.cli._terminal import (
+    Column,
+    format_age,
+    format_status,
+    make_copyable,
+    make_one_line,
+    parse_option,
+    parse_time,
+    print_list,
+    print_result,
+)
 from hookline.cli.errors import NothingDoneError
-from hookline.cli.operate._operate import (
+from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
     Limit,
-    ListsUnlessTold,
+    ListGroup,
     Since,
     StoreUrl,
     Tenant,
     Until,
     actor,
-    collected,
-    known,
+    check_word,
     operate,
-    time_of,
+    read_pages,
 )
-from hookline.cli.operate._tables import Column, as_lines, copied, listed, one_line, status
-from hookline.cli.operate._times import age
 
 if TYPE_CHECKING:
     from hookline.store import DeliveryFilter, SqlStore, StoredDelivery
@@ -35,7 +44,7 @@ __all__ = ["deliveries_app"]
 Settled = Literal["delivered", "dead"]
 Status = Literal["waiting", "pending", "delivered", "dead"]
 
-deliveries_app = typer.Typer(name="deliveries", cls=ListsUnlessTold, help="See what webhooks were sent; send it again.")
+deliveries_app = typer.Typer(name="deliveries", cls=ListGroup, help="Show deliveries to webhooks, and send them again.")
 
 Endpoint = Annotated[str | None, typer.Option(metavar="URL", help="Only to this address.")]
 Operation = Annotated[str | None, typer.Option(metavar="ID", help="Only of this operation.")]
@@ -58,19 +67,17 @@ def list_deliveries(
     as_json: AsJson = False,
 ) -> None:
     """List deliveries, the newest first."""
-    given = _given(tenant, known("--status", only, get_args(Status)), endpoint, operation, hook, since, until)
+    given = _filter_fields(
+        tenant, check_word("--status", only, get_args(Status)), endpoint, operation, hook, since, until
+    )
 
     async def look(store: SqlStore) -> Any:
         from hookline.store import DeliveryFilter, DeliveryLog
 
-        log, which = DeliveryLog(store), DeliveryFilter(**given)
-        return await collected(lambda cursor, length: log.page(which, cursor=cursor, limit=length), limit)
+        return await read_pages(partial(DeliveryLog(store).page, DeliveryFilter(**given)), limit)
 
     found, more = operate(store, look)
-    if as_json:
-        as_lines(found)
-    else:
-        listed(found, _columns(), more=more, nothing="There are no such deliveries.")
+    print_list(found, _columns(), as_json=as_json, nothing="There are no such deliveries.", more=more)
 
 
 @deliveries_app.command("retry")
@@ -94,17 +101,17 @@ def retry(
         for id in dict.fromkeys(ids):  # noqa: A001
             found = await log.delivery(id)
             if found is None or tenant not in (None, found.tenant_id):
-                left.append(f"there is no delivery {copied(id)!r}")
+                left.append(f"there is no delivery {make_copyable(id)!r}")
             elif await log.retry([id], tenant_id=tenant):
                 count += 1
                 await write_audit_alone(store, found.tenant_id, actor(), "delivery.retry", id)
             else:
-                left.append(f"{copied(id)!r} is {_why_not(found)}")
+                left.append(f"{make_copyable(id)!r} is {_refusal(found)}")
         return count, left
 
     count, left = operate(store, work)
     if count or as_json:
-        _told(count, "tried now", as_json=as_json)
+        _print_count(count, "tried now", as_json=as_json)
     if left:
         typer.echo(f"hookline: {NothingDoneError(left)}", err=True)
         raise typer.Exit(FAILED)
@@ -128,7 +135,9 @@ def replay(
 
     Say which by at least one option: a receiver gets each of them once more.
     """
-    given = _given(tenant, known("--status", only, get_args(Settled)), endpoint, operation, hook, since, until)
+    given = _filter_fields(
+        tenant, check_word("--status", only, get_args(Settled)), endpoint, operation, hook, since, until
+    )
     if not given:
         raise typer.BadParameter("Say which: --status, --endpoint, --operation, --hook, --since, --until or --tenant.")
 
@@ -138,13 +147,15 @@ def replay(
 
         which = DeliveryFilter(**given)
         count = await DeliveryLog(store).replay(which)
-        await write_audit_alone(store, tenant or "", actor(), "delivery.replay", str(count), detail=_detail(which))
+        await write_audit_alone(
+            store, tenant or "", actor(), "delivery.replay", str(count), detail=_audit_detail(which)
+        )
         return count
 
-    _told(operate(store, work), "made again", as_json=as_json)
+    _print_count(operate(store, work), "made again", as_json=as_json)
 
 
-def _given(
+def _filter_fields(
     tenant: str | None,
     only: str | None,
     endpoint: str | None,
@@ -153,49 +164,46 @@ def _given(
     since: str | None,
     until: str | None,
 ) -> dict[str, Any]:
-    """What a filter is made of: that which is given."""
+    """Return the fields of a `DeliveryFilter` for the options that are given."""
     found = {
         "tenant_id": tenant,
         "status": only,
         "endpoint": endpoint,
         "operation_id": operation,
         "hook_id": hook,
-        "since": time_of("--since", since),
-        "until": time_of("--until", until),
+        "since": parse_option("--since", since, parse_time),
+        "until": parse_option("--until", until, parse_time),
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _detail(which: DeliveryFilter) -> dict[str, Any]:
+def _audit_detail(which: DeliveryFilter) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(which)
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _why_not(found: StoredDelivery) -> str:
+def _refusal(found: StoredDelivery) -> str:
     if found.status == "delivered":
         return "delivered already; `hookline deliveries replay` makes it again"
     if found.status == "waiting":
-        return f"behind another one to {one_line(found.endpoint)}"
+        return f"behind another one to {make_one_line(found.endpoint)}"
     return "being tried at this moment"
 
 
-def _told(count: int, done: str, *, as_json: bool) -> None:
-    if as_json:
-        as_lines([{"count": count}])
-    else:
-        these = "delivery is" if count == 1 else "deliveries are"
-        typer.echo(f"{count:,} {these} {done}, by a process that has an Outbox.")
+def _print_count(count: int, done: str, *, as_json: bool) -> None:
+    these = "delivery is" if count == 1 else "deliveries are"
+    print_result({"count": count}, f"{count:,} {these} {done}, by a process that has an Outbox.", as_json=as_json)
 
 
 def _columns() -> list[Column[StoredDelivery]]:
     return [
-        Column(name="delivery", cell=lambda each: copied(each.id)),
-        Column(name="status", cell=lambda each: status(each.status)),
-        Column(name="tries", cell=lambda each: str(each.attempts), rank=1, right=True),
-        Column(name="age", cell=lambda each: age(each.created_at), rank=1, right=True),
-        Column(name="event", cell=lambda each: each.type, rank=3),
-        Column(name="endpoint", cell=lambda each: one_line(each.endpoint), rank=2, cut=True),
-        Column(name="last error", cell=lambda each: one_line(each.last_error or ""), rank=4, cut=True),
-        Column(name="tenant", cell=lambda each: copied(each.tenant_id), rank=5),
-        Column(name="hook", cell=lambda each: copied(each.hook_id), rank=6),
+        Column("delivery", lambda each: each.id),
+        Column("status", lambda each: format_status(each.status)),
+        Column("tries", lambda each: str(each.attempts), rank=1, right=True),
+        Column("age", lambda each: format_age(each.created_at), rank=1, right=True),
+        Column("event", lambda each: each.type, rank=3),
+        Column("endpoint", lambda each: each.endpoint, rank=2, cut=True),
+        Column("last error", lambda each: each.last_error or "", rank=4, cut=True),
+        Column("tenant", lambda each: each.tenant_id, rank=5),
+        Column("hook", lambda each: each.hook_id, rank=6),
     ]

@@ -1,4 +1,4 @@
-"""`hookline endpoints`: the secrets that sign what webhooks are sent."""
+"""`hookline endpoints`: list, rotate and revoke the secrets that sign deliveries to webhooks."""
 
 from __future__ import annotations
 
@@ -8,21 +8,29 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from hookline.cli._terminal import (
+    Column,
+    format_age,
+    format_full_time,
+    make_copyable,
+    parse_option,
+    parse_span,
+    print_list,
+    print_result,
+)
 from hookline.cli.errors import UnknownSecretError
-from hookline.cli.operate._operate import DEFAULT_STORE, AsJson, ListsUnlessTold, StoreUrl, Tenant, actor, operate
-from hookline.cli.operate._tables import Column, as_lines, copied, fields, listed, one_line
-from hookline.cli.operate._times import age, seconds, when
+from hookline.cli.operate._store import DEFAULT_STORE, AsJson, ListGroup, StoreUrl, Tenant, actor, operate
 
 if TYPE_CHECKING:
     from hookline.delivery import EndpointSecret, EndpointSecrets, NewEndpointSecret
     from hookline.store import SqlStore
 
-__all__ = ["MasterKeyFile", "endpoints_app", "rotate_master_key", "with_secrets"]
+__all__ = ["MasterKeyFile", "endpoints_app", "open_secrets", "rotate_master_key"]
 
 T = TypeVar("T")
 
 endpoints_app = typer.Typer(
-    name="endpoints", cls=ListsUnlessTold, help="Look after the secrets that sign what webhooks are sent."
+    name="endpoints", cls=ListGroup, help="Manage the secrets that sign deliveries to webhooks."
 )
 
 MasterKeyFile = Annotated[
@@ -42,7 +50,7 @@ def list_secrets(
     url: Annotated[str | None, typer.Option(metavar="URL", help="Only of this address.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the secrets that sign by now; never what they are."""
+    """List the signing secrets in use. The secrets themselves are never shown."""
 
     async def look(store: SqlStore) -> list[EndpointSecret]:
         from hookline.delivery import EndpointSecrets, KeyRing
@@ -50,10 +58,9 @@ def list_secrets(
         return await EndpointSecrets(store, None, environment=KeyRing()).page(tenant, url=url)
 
     found = operate(store, look)
-    if as_json:
-        as_lines(found)
-    else:
-        listed(found, _columns(), more=False, nothing="There are no secrets: they are made when something is sent.")
+    print_list(
+        found, _columns(), as_json=as_json, nothing="There are no secrets: they are made when something is sent."
+    )
 
 
 @endpoints_app.command("rotate")
@@ -61,34 +68,28 @@ def rotate(
     url: Annotated[str, typer.Argument(metavar="URL", help="The address of the endpoint.")],
     tenant: Annotated[str, typer.Option(metavar="ID", help="Whose it is; the system's unless given.")] = "",
     overlap: Annotated[
-        str, typer.Option(metavar="SPAN", help="For how long the secrets of before go on signing: 0s, 12h, 7d.")
+        str, typer.Option(metavar="SPAN", help="How long the earlier secrets go on signing: 0s, 12h, 7d.")
     ] = "24h",
     store: StoreUrl = DEFAULT_STORE,
     master_key_file: MasterKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new secret for an endpoint, and show it this once. Its receiver has the overlap to go over to it."""
-    try:
-        lasts = seconds(overlap)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="'--overlap'") from None
+    """Make a new secret for an endpoint, and show it this once. Its receiver has the overlap to switch to it."""
+    lasts = parse_option("--overlap", overlap, parse_span) or 0.0
 
     async def work(secrets: EndpointSecrets) -> NewEndpointSecret:
         return await secrets.rotate(tenant, url, overlap_seconds=lasts, actor=actor())
 
-    made = operate(store, with_secrets(store, master_key_file, work))
-    if as_json:
-        as_lines([made])
-        return
-    fields(
-        [
-            ("id", made.id),
-            ("url", copied(made.url)),
-            ("tenant", copied(made.tenant_id)),
-            ("secret", made.secret or ""),
-        ]
-    )
-    typer.echo("Give it to the receiver now: it is not shown again.", err=True)
+    made = operate(store, open_secrets(store, master_key_file, work))
+    shown = [
+        ("id", made.id),
+        ("url", make_copyable(made.url)),
+        ("tenant", make_copyable(made.tenant_id)),
+        ("secret", made.secret or ""),
+    ]
+    print_result(made, shown, as_json=as_json)
+    if not as_json:
+        typer.echo("Give it to the receiver now: it is not shown again.", err=True)
 
 
 @endpoints_app.command("revoke")
@@ -98,7 +99,7 @@ def revoke(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a secret, in every process within a second."""
+    """Revoke a secret: every process stops signing with it within a second."""
 
     async def work(store: SqlStore) -> None:
         from hookline.delivery import EndpointSecrets, KeyRing
@@ -107,18 +108,15 @@ def revoke(
             raise UnknownSecretError(id)
 
     operate(store, work)
-    if as_json:
-        as_lines([{"id": id, "revoked": True}])
-    else:
-        typer.echo(f"Revoked {copied(id)}.")
+    print_result({"id": id, "revoked": True}, f"Revoked {make_copyable(id)}.", as_json=as_json)
 
 
-def with_secrets(
+def open_secrets(
     url: str, master_key_file: Path | None, work: Callable[[EndpointSecrets], Awaitable[T]]
 ) -> Callable[[SqlStore], Awaitable[T]]:
-    """Something to do with the secrets of a store, opened as a server opens them."""
+    """Return work for `operate` that opens the signing secrets of a store, as a server does, and passes them on."""
 
-    async def opened(store: SqlStore) -> T:
+    async def work_with_secrets(store: SqlStore) -> T:
         from hookline.delivery import EndpointSecrets, KeyRing, MasterKeys
         from hookline.server import default_key_file
 
@@ -132,13 +130,13 @@ def with_secrets(
         await secrets.open()
         return await work(secrets)
 
-    return opened
+    return work_with_secrets
 
 
 def rotate_master_key(
     store: StoreUrl = DEFAULT_STORE, master_key_file: MasterKeyFile = None, as_json: AsJson = False
 ) -> None:
-    """Encrypt the signing secrets of endpoints anew, under a new master key.
+    """Encrypt the signing secrets of endpoints again, under a new master key.
 
     A key in a file is replaced there; servers that use the file go on without a restart. Keys in HOOKLINE_MASTER_KEY
     stand there newest first: put the new one before the old one, restart each process, run this, and take the old one
@@ -158,19 +156,20 @@ def rotate_master_key(
         write_key_file(master.file, new)
         return count
 
-    count = operate(store, with_secrets(store, master_key_file, work))
-    if as_json:
-        as_lines([{"count": count}])
-    else:
-        typer.echo(f"{count:,} {'secret is' if count == 1 else 'secrets are'} encrypted under the newest master key.")
+    count = operate(store, open_secrets(store, master_key_file, work))
+    print_result(
+        {"count": count},
+        f"{count:,} {'secret is' if count == 1 else 'secrets are'} encrypted under the newest master key.",
+        as_json=as_json,
+    )
 
 
 def _columns() -> list[Column[EndpointSecret]]:
     return [
-        Column(name="id", cell=lambda each: each.id),
-        Column(name="url", cell=lambda each: one_line(each.url), rank=1, cut=True),
-        Column(name="tenant", cell=lambda each: copied(each.tenant_id), rank=2),
-        Column(name="source", cell=lambda each: each.source, rank=4),
-        Column(name="ends", cell=lambda each: "" if each.expires_at is None else when(each.expires_at), rank=3),
-        Column(name="age", cell=lambda each: age(each.created_at), rank=5, right=True),
+        Column("id", lambda each: each.id),
+        Column("url", lambda each: each.url, rank=1, cut=True),
+        Column("tenant", lambda each: each.tenant_id, rank=2),
+        Column("source", lambda each: each.source, rank=4),
+        Column("ends", lambda each: "" if each.expires_at is None else format_full_time(each.expires_at), rank=3),
+        Column("age", lambda each: format_age(each.created_at), rank=5, right=True),
     ]

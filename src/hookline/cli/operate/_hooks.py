@@ -1,9 +1,10 @@
-"""`hookline hooks`: the hooks that are stored as data."""
+"""`hookline hooks`: list, store, try, switch and delete hook definitions."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -12,25 +13,34 @@ import typer
 from rich.text import Text
 
 from hookline.cli._exit_codes import FAILED
+from hookline.cli._terminal import (
+    Column,
+    format_status,
+    make_copyable,
+    make_one_line,
+    print_json_lines,
+    print_list,
+    print_result,
+    time_field,
+)
 from hookline.cli.errors import InputFileError
-from hookline.cli.operate._operate import (
+from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
     Files,
     Limit,
-    ListsUnlessTold,
+    ListGroup,
     Modules,
     Scripts,
     StoreUrl,
     Tenant,
     actor,
     check_point,
-    collected,
-    ending,
     find_modules,
     operate,
+    read_pages,
+    report_errors_only,
 )
-from hookline.cli.operate._tables import Column, as_lines, copied, fields, listed, one_line, status, timed
 
 if TYPE_CHECKING:
     from hookline.registry import DryRun, FileEntry, HookDefinition, Registry
@@ -40,7 +50,7 @@ __all__ = ["hooks_app"]
 
 T = TypeVar("T")
 
-hooks_app = typer.Typer(name="hooks", cls=ListsUnlessTold, help="Look after hooks that are stored as data.")
+hooks_app = typer.Typer(name="hooks", cls=ListGroup, help="Manage hooks that are stored as data.")
 
 HookId = Annotated[str, typer.Argument(metavar="ID", help="The definition, as `hookline hooks list` shows it.")]
 
@@ -49,7 +59,7 @@ HookId = Annotated[str, typer.Argument(metavar="ID", help="The definition, as `h
 def list_hooks(
     store: StoreUrl = DEFAULT_STORE,
     tenant: Annotated[
-        str | None, typer.Option(metavar="ID", help="What this tenant's runs are given: its own and the system's.")
+        str | None, typer.Option(metavar="ID", help="Only hooks in this tenant's runs: its own and the system's.")
     ] = None,
     point: Annotated[str | None, typer.Option(metavar="POINT", help="Only at this point: ToolCall.guard.")] = None,
     enabled: Annotated[
@@ -65,16 +75,10 @@ def list_hooks(
     check_point(point)
 
     async def look(registry: Registry) -> tuple[Sequence[HookDefinition], bool]:
-        return await collected(
-            lambda cursor, length: registry.list(tenant, cursor=cursor, limit=length, point=point, enabled=enabled),
-            limit,
-        )
+        return await read_pages(partial(registry.list, tenant, point=point, enabled=enabled), limit)
 
-    found, more = operate(store, _with(look, files, modules, scripts))
-    if as_json:
-        as_lines(found)
-    else:
-        listed(found, _columns(), more=more, nothing="There are no hook definitions.")
+    found, more = operate(store, _with_registry(look, files, modules, scripts))
+    print_list(found, _columns(), as_json=as_json, nothing="There are no hook definitions.", more=more)
 
 
 @hooks_app.command("show")
@@ -87,9 +91,9 @@ def show_hook(
     scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show all of a hook definition."""
-    found = operate(store, _with(lambda registry: registry.get(id, tenant), files, modules, scripts))
-    _tell(found, as_json=as_json)
+    """Show a hook definition in full."""
+    found = operate(store, _with_registry(lambda registry: registry.get(id, tenant), files, modules, scripts))
+    _print_definition(found, as_json=as_json)
 
 
 @hooks_app.command("add")
@@ -97,7 +101,7 @@ def add_hooks(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML, YAML or JSON; - is JSON on stdin.")],
     store: StoreUrl = DEFAULT_STORE,
     tenant: Annotated[str, typer.Option(metavar="ID", help="Whose they become; the system's unless given.")] = "",
-    prune: Annotated[bool, typer.Option("--prune", help="Delete what else that tenant has stored.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Delete the tenant's other stored definitions.")] = False,
     modules: Modules = None,
     scripts: Scripts = None,
     as_json: AsJson = False,
@@ -106,8 +110,8 @@ def add_hooks(
 
     One with the id, or with the name and the point, of a stored definition takes its place.
     """
-    with ending():
-        read = _read(file)
+    with report_errors_only():
+        read = _read_definitions(file)
 
     async def add(registry: Registry) -> list[HookDefinition]:
         from hookline.registry import DefinitionError, DefinitionFileError
@@ -123,14 +127,14 @@ def add_hooks(
             where = f"$.hooks[{nth}]{path}"
             raise DefinitionFileError(error.code, where, error.problem, str(file), line) from None
 
-    found = operate(store, _with(add, None, modules, scripts), creates=True)
+    found = operate(store, _with_registry(add, None, modules, scripts), creates=True)
     if as_json:
-        as_lines(found)
+        print_json_lines(found)
         return
     if not found:
         typer.echo(f"There are no hook definitions in {file}.", err=True)
     for each in found:
-        typer.echo(f"Stored {copied(each.id)}: {one_line(each.name)} at {each.point}, {_state(each)}.")
+        typer.echo(f"Stored {make_copyable(each.id)}: {make_one_line(each.name)} at {each.point}, {_state(each)}.")
 
 
 @hooks_app.command("test")
@@ -147,11 +151,11 @@ def try_hook(
     scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try a hook out on a sample, apart from everything: nothing is logged, counted or stored.
+    """Try a hook on a sample call. Nothing is logged, counted or stored.
 
-    Exits with 1 if the hook fails; one that denies has done what it is for.
+    Exits with 1 if the hook fails. A hook that denies has not failed.
     """
-    sample = _sample(call)
+    sample = _parse_sample(call)
 
     async def attempt(registry: Registry) -> DryRun:
         from hookline.registry import DefinitionError
@@ -163,11 +167,8 @@ def try_hook(
                 raise
             raise typer.BadParameter(f"{error.problem}, at {error.path}", param_hint="'--call'") from None
 
-    found = operate(store, _with(attempt, files, modules, scripts))
-    if as_json:
-        as_lines([found])
-    else:
-        _tell_dry_run(found)
+    found = operate(store, _with_registry(attempt, files, modules, scripts))
+    _print_dry_run(found, as_json=as_json)
     if found.outcome == "failed":
         raise typer.Exit(FAILED)
 
@@ -196,11 +197,12 @@ def toggle_hook(
             actor=actor(),
         )
 
-    found = operate(store, _with(switch, files, modules, scripts))
-    if as_json:
-        as_lines([found])
-    else:
-        typer.echo(f"{copied(found.id)} is {'on' if found.enabled else 'off'}: {one_line(found.name)}")
+    found = operate(store, _with_registry(switch, files, modules, scripts))
+    print_result(
+        found,
+        f"{make_copyable(found.id)} is {'on' if found.enabled else 'off'}: {make_one_line(found.name)}",
+        as_json=as_json,
+    )
 
 
 @hooks_app.command("remove")
@@ -217,22 +219,19 @@ def remove_hook(
         await registry.delete(id, tenant_id=found.tenant_id if tenant is None else tenant, actor=actor())
         return found
 
-    found = operate(store, _with(remove, None, None, None))
-    if as_json:
-        as_lines([found])
-    else:
-        typer.echo(f"Removed {copied(found.id)}: {one_line(found.name)}")
+    found = operate(store, _with_registry(remove, None, None, None))
+    print_result(found, f"Removed {make_copyable(found.id)}: {make_one_line(found.name)}", as_json=as_json)
 
 
-def _with(
+def _with_registry(
     work: Callable[[Registry], Awaitable[T]],
     files: list[Path] | None,
     modules: list[str] | None,
     scripts: Path | None,
 ) -> Callable[[SqlStore], Awaitable[T]]:
-    """Something to do with the registry of a store."""
+    """Return work for `operate` that opens the registry of a store and passes it on."""
 
-    async def opened(store: SqlStore) -> T:
+    async def work_with_registry(store: SqlStore) -> T:
         from hookline.delivery import EndpointSecrets, KeyRing
         from hookline.registry import Registry
 
@@ -243,11 +242,11 @@ def _with(
         ) as registry:
             return await work(registry)
 
-    return opened
+    return work_with_registry
 
 
-def _read(file: Path) -> list[tuple[Any, FileEntry | None]]:
-    """The definitions of a file, each with where it stands, if that is known.
+def _read_definitions(file: Path) -> list[tuple[Any, FileEntry | None]]:
+    """Return the definitions of a file, each with its place there, if that is known.
 
     Raises:
         HooklineError: If they cannot be read.
@@ -255,7 +254,7 @@ def _read(file: Path) -> list[tuple[Any, FileEntry | None]]:
     from hookline.registry import load_file
 
     if file.suffix in (".toml", ".yaml", ".yml"):
-        return [(_as_given(each), entry) for each, entry in load_file(file)]
+        return [(_without_given_id(each), entry) for each, entry in load_file(file)]
     name = "stdin" if str(file) == "-" else str(file)
     try:
         found = msgspec.json.decode(sys.stdin.read() if str(file) == "-" else file.read_bytes())
@@ -270,15 +269,15 @@ def _read(file: Path) -> list[tuple[Any, FileEntry | None]]:
     return [(each, None) for each in found]
 
 
-def _as_given(definition: HookDefinition) -> HookDefinition:
-    """A definition without the id that its file was given for it, so that its name finds the stored one."""
+def _without_given_id(definition: HookDefinition) -> HookDefinition:
+    """Return a definition without an id that was only made from its name, so that its name finds the stored one."""
     from hookline.registry import derive_id
 
     made = derive_id(definition.tenant_id, definition.point, definition.name)
     return msgspec.structs.replace(definition, id="") if definition.id == made else definition
 
 
-def _sample(text: str) -> dict[str, Any]:
+def _parse_sample(text: str) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(sys.stdin.read() if text == "-" else text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -289,59 +288,54 @@ def _sample(text: str) -> dict[str, Any]:
 
 
 def _state(definition: HookDefinition) -> str:
-    """Whether it takes part in runs; `"not here"`: not in those of this process, which lacks what it names."""
+    """Return whether a hook takes part in runs; `"not here"` if this process lacks what it names."""
     return "off" if not definition.enabled else "not here" if definition.problem else "on"
 
 
-def _what(definition: HookDefinition) -> str:
+def _target(definition: HookDefinition) -> str:
     webhook = definition.webhook
     return definition.handler or definition.script or ("" if webhook is None else webhook.url)
 
 
 def _columns() -> list[Column[HookDefinition]]:
     return [
-        Column(name="id", cell=lambda each: copied(each.id)),
-        Column(name="state", cell=lambda each: status(_state(each))),
-        Column(name="point", cell=lambda each: each.point, rank=1),
-        Column(name="name", cell=lambda each: one_line(each.name), rank=2, cut=True),
-        Column(name="tenant", cell=lambda each: copied(each.tenant_id), rank=3),
-        Column(name="runs", cell=lambda each: one_line(_what(each)), rank=4, cut=True),
-        Column(name="prio", cell=lambda each: str(each.priority), rank=5, right=True),
-        Column(name="source", cell=lambda each: one_line(each.source.removeprefix("api")), rank=6, cut=True),
-        Column(name="problem", cell=lambda each: Text(one_line(each.problem), style="red"), rank=7, cut=True),
+        Column("id", lambda each: each.id),
+        Column("state", lambda each: format_status(_state(each))),
+        Column("point", lambda each: each.point, rank=1),
+        Column("name", lambda each: each.name, rank=2, cut=True),
+        Column("tenant", lambda each: each.tenant_id, rank=3),
+        Column("runs", _target, rank=4, cut=True),
+        Column("prio", lambda each: str(each.priority), rank=5, right=True),
+        Column("source", lambda each: each.source.removeprefix("api"), rank=6, cut=True),
+        Column("problem", lambda each: Text(make_one_line(each.problem), style="red"), rank=7, cut=True),
     ]
 
 
-def _tell(found: HookDefinition, *, as_json: bool) -> None:
-    if as_json:
-        as_lines([found])
-        return
+def _print_definition(found: HookDefinition, *, as_json: bool) -> None:
     plain: dict[str, Any] = msgspec.to_builtins(found)
     apart = {"id", "enabled", "problem", "createdAt", "updatedAt", "webhook"}
-    fields(
-        [
-            ("id", found.id),
-            ("state", status(_state(found))),
-            ("problem", found.problem),
-            *((name, value) for name, value in plain.items() if name not in apart),
-            *((f"webhook.{name}", value) for name, value in (plain["webhook"] or {}).items()),
-            timed("created", found.created_at or None),
-            timed("updated", found.updated_at or None),
-        ]
-    )
+    shown = [
+        ("id", found.id),
+        ("state", format_status(_state(found))),
+        ("problem", found.problem),
+        *((name, value) for name, value in plain.items() if name not in apart),
+        *((f"webhook.{name}", value) for name, value in (plain["webhook"] or {}).items()),
+        time_field("created", found.created_at or None),
+        time_field("updated", found.updated_at or None),
+    ]
+    print_result(found, shown, as_json=as_json)
 
 
-def _tell_dry_run(found: DryRun) -> None:
-    fields(
-        [
-            ("hook", found.hook_id),
-            ("point", found.point),
-            ("outcome", status(found.outcome)),
-            ("reason", found.reason),
-            ("error", found.error),
-            ("call", found.call),
-            ("result", found.result),
-            ("payload", found.payload),
-            ("took", f"{found.duration_ms:.2f} ms"),
-        ]
-    )
+def _print_dry_run(found: DryRun, *, as_json: bool) -> None:
+    shown = [
+        ("hook", found.hook_id),
+        ("point", found.point),
+        ("outcome", format_status(found.outcome)),
+        ("reason", found.reason),
+        ("error", found.error),
+        ("call", found.call),
+        ("result", found.result),
+        ("payload", found.payload),
+        ("took", f"{found.duration_ms:.2f} ms"),
+    ]
+    print_result(found, shown, as_json=as_json)

@@ -1,26 +1,36 @@
-"""`hookline keys`: who may ask the HTTP API, and for what."""
+"""`hookline keys`: create, list and revoke the keys of the HTTP API."""
 
 from __future__ import annotations
 
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hookline.cli._terminal import (
+    Column,
+    format_age,
+    format_status,
+    make_copyable,
+    parse_option,
+    parse_span,
+    print_list,
+    print_result,
+    time_field,
+)
 from hookline.cli.errors import UnknownKeyError
-from hookline.cli.operate._operate import (
+from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
     Limit,
-    ListsUnlessTold,
+    ListGroup,
     StoreUrl,
     Tenant,
     actor,
-    collected,
     operate,
+    read_pages,
 )
-from hookline.cli.operate._tables import Column, as_lines, copied, fields, listed, one_line, status, timed
-from hookline.cli.operate._times import age, seconds
 
 if TYPE_CHECKING:
     from hookline.server import ApiKey, NewApiKey
@@ -30,7 +40,7 @@ __all__ = ["keys_app"]
 
 LONGEST_NAME = 200
 
-keys_app = typer.Typer(name="keys", cls=ListsUnlessTold, help="Look after the keys of the HTTP API.")
+keys_app = typer.Typer(name="keys", cls=ListGroup, help="Manage the keys of the HTTP API.")
 
 
 @keys_app.command("create")
@@ -51,8 +61,8 @@ def create_key(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key, and show it this once: it is stored nowhere."""
-    lasts = _span(expires)
+    """Make an API key, and show it this once: only its hash is stored."""
+    lasts = _parse_expiry(expires)
     if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
         raise typer.BadParameter(f"It has 1 to {LONGEST_NAME} printable characters.", param_hint="'NAME'")
 
@@ -72,39 +82,32 @@ def create_key(
         )
 
     made = operate(store, create, creates=True)
-    if as_json:
-        as_lines([made])
-        return
-    fields(
-        [
-            ("id", made.id),
-            ("name", made.name),
-            ("tenant", copied(made.tenant_id)),
-            ("scopes", " ".join(made.scopes)),
-            timed("expires", made.expires_at),
-            ("key", made.key),
-        ]
-    )
-    typer.echo("Keep it now: it is not shown again.", err=True)
+    shown = [
+        ("id", made.id),
+        ("name", made.name),
+        ("tenant", make_copyable(made.tenant_id)),
+        ("scopes", " ".join(made.scopes)),
+        time_field("expires", made.expires_at),
+        ("key", made.key),
+    ]
+    print_result(made, shown, as_json=as_json)
+    if not as_json:
+        typer.echo("Keep it now: it is not shown again.", err=True)
 
 
 @keys_app.command("list")
 def list_keys(
     store: StoreUrl = DEFAULT_STORE, tenant: Tenant = None, limit: Limit = 50, as_json: AsJson = False
 ) -> None:
-    """List keys, those that have ended too; never what they are."""
+    """List API keys, including expired and revoked ones. The keys themselves are never shown."""
 
     async def look(store: SqlStore) -> Any:
         from hookline.server import KeyStore
 
-        keys = KeyStore(store)
-        return await collected(lambda cursor, length: keys.page(tenant, cursor=cursor, limit=length), limit)
+        return await read_pages(partial(KeyStore(store).page, tenant), limit)
 
     found, more = operate(store, look)
-    if as_json:
-        as_lines(found)
-    else:
-        listed(found, _columns(), more=more, nothing="There are no keys.")
+    print_list(found, _columns(), as_json=as_json, nothing="There are no keys.", more=more)
 
 
 @keys_app.command("revoke")
@@ -114,7 +117,7 @@ def revoke_key(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a key, in every process within a second."""
+    """Revoke a key: every process refuses it within a second."""
 
     async def revoke(store: SqlStore) -> None:
         from hookline.server import KeyStore
@@ -123,17 +126,11 @@ def revoke_key(
             raise UnknownKeyError(id)
 
     operate(store, revoke)
-    if as_json:
-        as_lines([{"id": id, "revoked": True}])
-    else:
-        typer.echo(f"Revoked {copied(id)}.")
+    print_result({"id": id, "revoked": True}, f"Revoked {make_copyable(id)}.", as_json=as_json)
 
 
-def _span(text: str | None) -> float | None:
-    try:
-        found = None if text is None else seconds(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="'--expires'") from None
+def _parse_expiry(text: str | None) -> float | None:
+    found = parse_option("--expires", text, parse_span)
     if found is not None and not 0 < found <= 1e9:
         raise typer.BadParameter("It is longer than nothing, and shorter than 30 years.", param_hint="'--expires'")
     return found
@@ -145,17 +142,17 @@ def _state(key: ApiKey) -> str:
     return "expired" if key.expires_at is not None and key.expires_at <= time() else "active"
 
 
-def _used(key: ApiKey) -> str:
-    return "never" if key.last_used_at is None else age(key.last_used_at)
+def _last_use(key: ApiKey) -> str:
+    return "never" if key.last_used_at is None else format_age(key.last_used_at)
 
 
 def _columns() -> list[Column[ApiKey]]:
     return [
-        Column(name="id", cell=lambda each: each.id),
-        Column(name="state", cell=lambda each: status(_state(each))),
-        Column(name="name", cell=lambda each: one_line(each.name), rank=1, cut=True),
-        Column(name="tenant", cell=lambda each: copied(each.tenant_id), rank=2),
-        Column(name="used", cell=_used, rank=3, right=True),
-        Column(name="age", cell=lambda each: age(each.created_at), rank=4, right=True),
-        Column(name="scopes", cell=lambda each: " ".join(each.scopes), rank=5, cut=True),
+        Column("id", lambda each: each.id),
+        Column("state", lambda each: format_status(_state(each))),
+        Column("name", lambda each: each.name, rank=1, cut=True),
+        Column("tenant", lambda each: each.tenant_id, rank=2),
+        Column("used", _last_use, rank=3, right=True),
+        Column("age", lambda each: format_age(each.created_at), rank=4, right=True),
+        Column("scopes", lambda each: " ".join(each.scopes), rank=5, cut=True),
     ]

@@ -1,36 +1,46 @@
-"""`hookline logs`: what hooks did, as it was kept, and as it comes."""
+"""`hookline logs`: list, follow and summarize the executions of hooks."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from hookline.cli.operate._operate import (
+from hookline.cli._terminal import (
+    STATUS_STYLES,
+    Column,
+    format_clock_time,
+    format_status,
+    make_copyable,
+    make_one_line,
+    parse_option,
+    parse_time,
+    print_json_lines,
+    print_list,
+)
+from hookline.cli.operate._store import (
     DEFAULT_STORE,
-    LONGEST_PAGE,
     AsJson,
     Limit,
-    ListsUnlessTold,
+    ListGroup,
     Since,
     StoreUrl,
     Tenant,
     Until,
     check_point,
-    collected,
     operate,
-    time_of,
+    read_pages,
 )
-from hookline.cli.operate._tables import STATUS_STYLES, Column, as_lines, copied, listed, one_line, status
-from hookline.cli.operate._times import stamp
 
 if TYPE_CHECKING:
     from hookline.registry import ExecutionLog, ExecutionRow, Grouping, Statistic
-    from hookline.store import SqlStore
+    from hookline.store import Page, SqlStore
 
 __all__ = ["logs_app"]
 
@@ -39,7 +49,7 @@ LATE_SECONDS = 10.0
 LOOK_SECONDS = 0.5
 """Between two looks for new rows."""
 
-logs_app = typer.Typer(name="logs", cls=ListsUnlessTold, help="See what hooks did.")
+logs_app = typer.Typer(name="logs", cls=ListGroup, help="List, follow and summarize what hooks did.")
 
 HookId = Annotated[str | None, typer.Option("--hook", metavar="ID", help="Only where this hook ran.")]
 Point = Annotated[str | None, typer.Option(metavar="POINT", help="Only at this point: ToolCall, afterStep.")]
@@ -50,8 +60,8 @@ Status = Annotated[
 Operation = Annotated[str | None, typer.Option(metavar="ID", help="Only of this operation.")]
 
 
-class Which(NamedTuple):
-    """Which rows are meant."""
+class LogFilter(NamedTuple):
+    """The rows of the log that the options choose."""
 
     tenant: str | None
     hook: str | None
@@ -59,17 +69,19 @@ class Which(NamedTuple):
     status: str | None
     operation: str | None
 
-    async def page(self, log: ExecutionLog, cursor: str | None, length: int, **times: float | None) -> Any:
-        """A part of the log."""
-        return await log.logs(
+    def page_of(
+        self, log: ExecutionLog, since: float | None = None, until: float | None = None
+    ) -> Callable[..., Awaitable[Page[ExecutionRow]]]:
+        """Return a function that reads a part of the log, called with `cursor` and `limit`."""
+        return partial(
+            log.logs,
             self.tenant,
             hook_id=self.hook,
             point=self.point,
             status=self.status,
             operation_id=self.operation,
-            cursor=cursor,
-            limit=length,
-            **times,
+            since=since,
+            until=until,
         )
 
 
@@ -86,22 +98,18 @@ def list_logs(
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List calls that were led through hooks, what ended last first."""
+    """List calls that hooks saw, the latest first."""
     check_point(point, logged=True)
-    which = Which(tenant, hook, point, only, operation)
-    begin, end = time_of("--since", since), time_of("--until", until)
+    which = LogFilter(tenant, hook, point, only, operation)
+    begin, end = parse_option("--since", since, parse_time), parse_option("--until", until, parse_time)
 
     async def look(store: SqlStore) -> Any:
         from hookline.registry import ExecutionLog
 
-        log = ExecutionLog(store)
-        return await collected(lambda cursor, length: which.page(log, cursor, length, since=begin, until=end), limit)
+        return await read_pages(which.page_of(ExecutionLog(store), since=begin, until=end), limit)
 
     found, more = operate(store, look)
-    if as_json:
-        as_lines(found)
-    else:
-        listed(found, _columns(), more=more, nothing="There are no such rows in the log.")
+    print_list(found, _columns(), as_json=as_json, nothing="There are no such rows in the log.", more=more)
 
 
 @logs_app.command("tail")
@@ -115,13 +123,13 @@ def tail_logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, metavar="N", help="How many older ones at first.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Show what hooks do as it comes, until Ctrl-C."""
+    """Show what hooks do as it happens, until Ctrl-C."""
     check_point(point, logged=True)
-    which = Which(tenant, hook, point, only, operation)
+    which = LogFilter(tenant, hook, point, only, operation)
 
-    def tell(rows: Sequence[ExecutionRow]) -> None:
+    def print_rows(rows: Sequence[ExecutionRow]) -> None:
         if as_json:
-            as_lines(rows)
+            print_json_lines(rows)
             return
         console = Console(highlight=False)
         for row in rows:
@@ -131,10 +139,10 @@ def tail_logs(
         from hookline.registry import ExecutionLog
 
         log, tail = ExecutionLog(store), Tail(which)
-        tell(await tail.first(log, lines))
+        print_rows(await tail.first(log, lines))
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            tell(await tail.more(log))
+            print_rows(await tail.more(log))
 
     operate(store, follow)
 
@@ -146,17 +154,15 @@ def count_logs(
     hook: Annotated[str | None, typer.Option("--hook", metavar="ID", help="Only of this hook.")] = None,
     point: Point = None,
     since: Since = None,
-    by: Annotated[
-        str, typer.Option("--by", metavar="WHAT", help="What is added up together: hook, point, tenant or minute.")
-    ] = "hook",
+    by: Annotated[str, typer.Option("--by", metavar="WHAT", help="Group by: hook, point, tenant or minute.")] = "hook",
     as_json: AsJson = False,
 ) -> None:
-    """Add up what hooks did: how often, how often in vain, and how long half, 95 % and 99 % of them took at most.
+    """Summarize hook executions: count, errors, p50, p95 and p99 latency.
 
-    The busiest come first; minutes are those of the last hour, unless --since says otherwise.
+    The busiest come first. Minutes are those of the last hour, unless --since says otherwise.
     """
     check_point(point, logged=True)
-    begin = time_of("--since", since)
+    begin = parse_option("--since", since, parse_time)
 
     async def look(store: SqlStore) -> list[Statistic]:
         from hookline.registry import ExecutionLog
@@ -165,54 +171,45 @@ def count_logs(
         return await ExecutionLog(store).statistics(tenant, hook_id=hook, point=point, since=begin, by=wanted)
 
     found = operate(store, look)
-    if as_json:
-        as_lines(found)
-    else:
-        listed(found, _sums(by), more=False, nothing="No hook ran in that time.")
+    print_list(found, _statistic_columns(by), as_json=as_json, nothing="No hook ran in that time.")
 
 
 class Tail:
-    """The rows of a log that have not been shown, again and again.
+    """Follows a log: each look returns the rows that have not been shown yet.
 
     A row may come after one that ended later. So each look goes back a little, and what was shown is remembered for as
     long.
 
     Args:
-        which: Which rows are meant.
+        which: The rows to show.
     """
 
-    def __init__(self, which: Which) -> None:
+    def __init__(self, which: LogFilter) -> None:
         self._which = which
         self._shown: dict[str, float] = {}
         self._since = 0.0
 
     async def first(self, log: ExecutionLog, count: int) -> list[ExecutionRow]:
-        """The last rows that there are, and all of them are known from now on."""
-        page = await self._which.page(log, None, 1)
+        """Return the latest rows, oldest first; all earlier ones count as shown."""
+        page = await self._which.page_of(log)(cursor=None, limit=1)
         if not page.items:
             return []
         self._since = page.items[0].created_at
-        found = await collected(lambda cursor, length: self._which.page(log, cursor, length), max(count, 1))
-        self._note(await self._looked(log))
+        found = await read_pages(self._which.page_of(log), max(count, 1))
+        self._mark_shown(await self._recent_rows(log))
         return list(found[0])[:count][::-1]
 
     async def more(self, log: ExecutionLog) -> list[ExecutionRow]:
-        """The rows that have come since, what ended first before the others."""
-        found = [row for row in await self._looked(log) if row.id not in self._shown]
-        self._note(found)
+        """Return the rows that have come since, oldest first."""
+        found = [row for row in await self._recent_rows(log) if row.id not in self._shown]
+        self._mark_shown(found)
         return found[::-1]
 
-    async def _looked(self, log: ExecutionLog) -> list[ExecutionRow]:
-        found: list[ExecutionRow] = []
-        cursor: str | None = None
-        while True:
-            page = await self._which.page(log, cursor, LONGEST_PAGE, since=max(0.0, self._since - LATE_SECONDS))
-            found += page.items
-            cursor = page.cursor
-            if cursor is None:
-                return found
+    async def _recent_rows(self, log: ExecutionLog) -> Sequence[ExecutionRow]:
+        since = max(0.0, self._since - LATE_SECONDS)
+        return (await read_pages(self._which.page_of(log, since=since), sys.maxsize))[0]
 
-    def _note(self, rows: Sequence[ExecutionRow]) -> None:
+    def _mark_shown(self, rows: Sequence[ExecutionRow]) -> None:
         if not rows:
             return
         self._since = max(self._since, *(row.created_at for row in rows))
@@ -222,56 +219,56 @@ class Tail:
 
 
 def _line(row: ExecutionRow) -> Text:
-    """A row in one line."""
+    """Return a row as one line."""
     its = [run for run in row.executions if run.status == row.status] or row.executions
-    word = status(row.status)
+    word = format_status(row.status)
     word.pad_right(8 - len(word))
-    told = Text.assemble((stamp(row.created_at), "dim"), f"  {row.point:11}  ", word)
-    told.append(f"{row.duration_ms:8.2f} ms  {', '.join(one_line(run.hook_id) for run in its)}")
+    line = Text.assemble((format_clock_time(row.created_at), "dim"), f"  {row.point:11}  ", word)
+    line.append(f"{row.duration_ms:8.2f} ms  {', '.join(make_one_line(run.hook_id) for run in its)}")
     if row.reason:
-        told.append(f": {one_line(row.reason)}")
-    told.append(f"  {copied(row.operation_id)}", style="dim")
+        line.append(f": {make_one_line(row.reason)}")
+    line.append(f"  {make_copyable(row.operation_id)}", style="dim")
     if row.tenant_id:
-        told.append(f"  {copied(row.tenant_id)}", style="dim")
-    return told
+        line.append(f"  {make_copyable(row.tenant_id)}", style="dim")
+    return line
 
 
 def _columns() -> list[Column[ExecutionRow]]:
     return [
-        Column(name="time", cell=lambda each: stamp(each.created_at)),
-        Column(name="status", cell=lambda each: status(each.status)),
-        Column(name="point", cell=lambda each: each.point, rank=1),
-        Column(name="ms", cell=lambda each: f"{each.duration_ms:.2f}", rank=2, right=True),
-        Column(name="hooks", cell=lambda each: one_line(_hooks(each)), rank=3, cut=True),
-        Column(name="operation", cell=lambda each: copied(each.operation_id), rank=4),
-        Column(name="reason", cell=lambda each: one_line(_reason(each)), rank=5, cut=True),
-        Column(name="tenant", cell=lambda each: copied(each.tenant_id), rank=6),
+        Column("time", lambda each: format_clock_time(each.created_at)),
+        Column("status", lambda each: format_status(each.status)),
+        Column("point", lambda each: each.point, rank=1),
+        Column("ms", lambda each: f"{each.duration_ms:.2f}", rank=2, right=True),
+        Column("hooks", _hooks, rank=3, cut=True),
+        Column("operation", lambda each: each.operation_id, rank=4),
+        Column("reason", _reason, rank=5, cut=True),
+        Column("tenant", lambda each: each.tenant_id, rank=6),
     ]
 
 
-def _sums(by: str) -> list[Column[Statistic]]:
+def _statistic_columns(by: str) -> list[Column[Statistic]]:
     return [
-        Column(name=by, cell=_of),
-        Column(name="count", cell=lambda each: f"{each.count:,}", right=True),
-        Column(name="errors", cell=lambda each: _some(each.errors, "error"), rank=1, right=True),
-        Column(name="p50 ms", cell=lambda each: f"{each.p50_ms:.2f}", rank=2, right=True),
-        Column(name="p95 ms", cell=lambda each: f"{each.p95_ms:.2f}", rank=2, right=True),
-        Column(name="p99 ms", cell=lambda each: f"{each.p99_ms:.2f}", rank=2, right=True),
-        Column(name="denied", cell=lambda each: _some(each.denied, "denied"), rank=3, right=True),
-        Column(name="timeouts", cell=lambda each: _some(each.timeouts, "timeout"), rank=4, right=True),
-        Column(name="dropped", cell=lambda each: _some(each.dropped, "dropped"), rank=5, right=True),
+        Column(by, _group),
+        Column("count", lambda each: f"{each.count:,}", right=True),
+        Column("errors", lambda each: _colour_count(each.errors, "error"), rank=1, right=True),
+        Column("p50 ms", lambda each: f"{each.p50_ms:.2f}", rank=2, right=True),
+        Column("p95 ms", lambda each: f"{each.p95_ms:.2f}", rank=2, right=True),
+        Column("p99 ms", lambda each: f"{each.p99_ms:.2f}", rank=2, right=True),
+        Column("denied", lambda each: _colour_count(each.denied, "denied"), rank=3, right=True),
+        Column("timeouts", lambda each: _colour_count(each.timeouts, "timeout"), rank=4, right=True),
+        Column("dropped", lambda each: _colour_count(each.dropped, "dropped"), rank=5, right=True),
     ]
 
 
-def _of(each: Statistic) -> str:
-    """What a sum is of; a dash for what ran for no tenant."""
+def _group(each: Statistic) -> str:
+    """Return the name of a group of executions; a dash for those of no tenant."""
     if each.minute is not None:
-        return stamp(each.minute).removesuffix(":00.000")
-    return copied(each.hook_id or each.point or each.tenant_id) or "—"
+        return format_clock_time(each.minute).removesuffix(":00.000")
+    return make_copyable(each.hook_id or each.point or each.tenant_id) or "—"
 
 
-def _some(count: int, word: str) -> Text:
-    """How often something happened, in its colour where it did."""
+def _colour_count(count: int, word: str) -> Text:
+    """Return a count, in the colour of its status unless it is 0."""
     return Text(f"{count:,}", style=STATUS_STYLES[word] if count else "")
 
 

@@ -1,27 +1,39 @@
-"""`hookline operations`, `approve` and `reject`: what runs, what has happened in it, and what waits for a person."""
+"""`hookline operations`, `approve` and `reject`: list and show operations, and decide about calls that wait."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import msgspec
 import typer
 
+from hookline.cli._terminal import (
+    Column,
+    format_age,
+    format_clock_time,
+    format_status,
+    make_copyable,
+    make_one_line,
+    print_fields,
+    print_json_lines,
+    print_list,
+    print_result,
+    time_field,
+)
 from hookline.cli.errors import NotWaitingError
-from hookline.cli.operate._operate import (
+from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
     Limit,
-    ListsUnlessTold,
+    ListGroup,
     StoreUrl,
     Tenant,
     actor,
-    collected,
-    known,
+    check_word,
     operate,
+    read_pages,
 )
-from hookline.cli.operate._tables import Column, as_lines, copied, fields, listed, one_line, status, timed
-from hookline.cli.operate._times import age, stamp
 from hookline.errors import DecisionError, OperationNotFoundError
 from hookline.events import CompletionReason
 from hookline.runtime import DECIDED
@@ -35,7 +47,7 @@ __all__ = ["approve", "operations_app", "reject"]
 
 STATUSES = ("running", *get_args(CompletionReason))
 
-operations_app = typer.Typer(name="operations", cls=ListsUnlessTold, help="See what runs, and what has happened in it.")
+operations_app = typer.Typer(name="operations", cls=ListGroup, help="Show operations and their events.")
 
 OperationId = Annotated[str, typer.Argument(metavar="OPERATION", help="The id of the operation.")]
 CallId = Annotated[
@@ -54,18 +66,13 @@ def list_operations(
     as_json: AsJson = False,
 ) -> None:
     """List operations, the newest first."""
-    known("--status", only, STATUSES)
+    check_word("--status", only, STATUSES)
 
     async def look(store: SqlStore) -> Any:
-        return await collected(
-            lambda cursor, length: store.operations(tenant, only, cursor=cursor, limit=length), limit
-        )
+        return await read_pages(partial(store.operations, tenant, only), limit)
 
     found, more = operate(store, look)
-    if as_json:
-        as_lines(found)
-    else:
-        listed(found, _columns(), more=more, nothing="There are no such operations.")
+    print_list(found, _columns(), as_json=as_json, nothing="There are no such operations.", more=more)
 
 
 @operations_app.command("show")
@@ -75,44 +82,32 @@ def show_operation(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is known of an operation, the calls of it that wait for a person, and who decided about others."""
+    """Show an operation, its calls that wait for a person, and who decided about others."""
 
     async def look(store: SqlStore) -> tuple[StoredOperation, list[Any], list[MadeDecision]]:
-        found = await _operation(store, id, tenant)
-        waiting = await _waiting(store, id) if found.status == "waiting_for_human" else []
+        found = await _find_operation(store, id, tenant)
+        waiting = await _waiting_calls(store, id) if found.status == "waiting_for_human" else []
         return found, waiting, await _decisions(store, id)
 
     found, waiting, made = operate(store, look)
-    if as_json:
-        as_lines([{**msgspec.to_builtins(found), "pending": waiting, "decisions": made}])
-        return
     plain: dict[str, Any] = msgspec.to_builtins(found)
     apart = {"operationId", "status", "missingHooks", "createdAt", "updatedAt"}
-    fields(
-        [
-            ("operationId", copied(found.operation_id)),
-            ("status", status(found.status)),
-            ("waiting for hooks", one_line(", ".join(found.missing_hooks))),
-            *((name, value) for name, value in plain.items() if name not in apart),
-            timed("created", found.created_at),
-            timed("updated", found.updated_at),
-        ]
-    )
-    for each in made:
+    shown = [
+        ("operationId", make_copyable(found.operation_id)),
+        ("status", format_status(found.status)),
+        ("waiting for hooks", make_one_line(", ".join(found.missing_hooks))),
+        *((name, value) for name, value in plain.items() if name not in apart),
+        time_field("created", found.created_at),
+        time_field("updated", found.updated_at),
+    ]
+    print_result({**plain, "pending": waiting, "decisions": made}, shown, as_json=as_json)
+    if as_json:
+        return
+    for fields in (*map(_decision_fields, made), *map(_waiting_fields, waiting)):
         typer.echo()
-        _show_decision(each)
-    for call in waiting:
-        typer.echo()
-        fields(
-            [
-                ("toolCallId", copied(call.tool_call_id)),
-                ("tool", f"{call.toolset}/{call.tool_name}"),
-                ("args", call.args or "{}"),
-                ("prompt", call.prompt),
-            ]
-        )
+        print_fields(fields)
     if waiting:
-        its = f"{copied(id)} {copied(waiting[0].tool_call_id)}"
+        its = f"{make_copyable(id)} {make_copyable(waiting[0].tool_call_id)}"
         typer.echo(f"\nApprove:             hookline approve {its}")
         typer.echo(f"Reject and continue: hookline reject {its} --continue")
         typer.echo(f"Reject and stop:     hookline reject {its} --stop")
@@ -133,11 +128,11 @@ def show_events(
 ) -> None:
     """Show the events of an operation, in order.
 
-    With --json, each line is an event as it was, so that the whole can be given to `hookline trace FILE`.
+    With --json, each line is an event as it was sent: a file of them can be given to `hookline trace FILE`.
     """
 
     async def look(store: SqlStore) -> tuple[list[JournalEntry], bool, dict[int | None, str]]:
-        found = await _events(store, id, after, limit + 1)
+        found = await _read_events(store, id, after, limit + 1)
         if tenant is not None or not found:
             await _check_events(store, id, tenant, found)
         deciders = {each.event_number: each.decided_by for each in await store.decisions_of(id)}
@@ -147,13 +142,9 @@ def show_events(
     if as_json:
         for entry in found:
             typer.echo(entry.wire)
-    else:
-        listed(
-            [(entry, msgspec.json.decode(entry.wire), deciders.get(entry.number, "")) for entry in found],
-            _event_columns(),
-            more=more,
-            nothing="There are no events of it.",
-        )
+        return
+    rows = [(entry, msgspec.json.decode(entry.wire), deciders.get(entry.number, "")) for entry in found]
+    print_list(rows, _event_columns(), as_json=False, nothing="There are no events of it.", more=more)
 
 
 def approve(
@@ -163,8 +154,8 @@ def approve(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Approve a tool call that waits for a person: it runs once a worker goes on with the operation."""
-    _decide(store, operation, tool_call, "approve", "", tenant=tenant, as_json=as_json)
+    """Approve a tool call that waits for a person. It runs once a worker resumes the operation."""
+    _decide_call(store, operation, tool_call, "approve", "", tenant=tenant, as_json=as_json)
 
 
 def reject(
@@ -184,20 +175,20 @@ def reject(
 ) -> None:
     """Reject a tool call that waits for a person, and stop the run; with --continue, reject it and continue."""
     decision = "rejectAndContinue" if goes_on else "reject"
-    _decide(store, operation, tool_call, decision, reason, tenant=tenant, as_json=as_json)
+    _decide_call(store, operation, tool_call, decision, reason, tenant=tenant, as_json=as_json)
 
 
-def _decide(
+def _decide_call(
     url: str, operation: str, tool_call: str | None, decision: str, reason: str, *, tenant: str | None, as_json: bool
 ) -> None:
     async def work(store: SqlStore) -> tuple[Decided, Any, str]:
         from hookline.server import DecisionBody, ServerParts, store_decision
         from hookline.store import make_seen_token
 
-        found = await _operation(store, operation, tenant)
+        found = await _find_operation(store, operation, tenant)
         if found.status != "waiting_for_human":
             raise NotWaitingError(operation, found.status)
-        waiting = await _waiting(store, operation)
+        waiting = await _waiting_calls(store, operation)
         wanted = [call for call in waiting if tool_call in (None, call.tool_call_id)]
         if tool_call is None and len(wanted) != 1:
             problem = "several calls wait; name one" if wanted else "all calls are decided"
@@ -215,49 +206,57 @@ def _decide(
 
     decided, call, owner = operate(url, work)
     if as_json:
-        as_lines([decided])
+        print_json_lines([decided])
         return
-    tool = one_line(f"{call.toolset}/{call.tool_name}") if call is not None else ""
-    its = f"{copied(decided.tool_call_id)} ({tool}) of {copied(operation)}"
-    typer.echo(f"{DECIDED[decision].capitalize()} {its}{f', tenant {copied(owner)}' if owner else ''}.")
+    tool = make_one_line(f"{call.toolset}/{call.tool_name}") if call is not None else ""
+    its = f"{make_copyable(decided.tool_call_id)} ({tool}) of {make_copyable(operation)}"
+    typer.echo(f"{DECIDED[decision].capitalize()} {its}{f', tenant {make_copyable(owner)}' if owner else ''}.")
     if call is not None:
-        typer.echo(f"Its arguments: {one_line(msgspec.json.encode(call.args).decode())}")
+        typer.echo(f"Its arguments: {make_one_line(msgspec.json.encode(call.args).decode())}")
     if decision == "reject":
         typer.echo("The operation stops, once a worker that has its agent takes it.")
     elif decided.pending:
-        typer.echo(f"It waits for {', '.join(copied(each) for each in decided.pending)} still.")
+        typer.echo(f"It waits for {', '.join(make_copyable(each) for each in decided.pending)} still.")
     else:
         typer.echo("The operation goes on, once a worker that has its agent takes it.")
 
 
-def _show_decision(made: MadeDecision) -> None:
-    """Show what was decided about a call, and by whom."""
+def _decision_fields(made: MadeDecision) -> list[tuple[str, object]]:
+    """Return what was decided about a call, and by whom."""
     from hookline.server import describe_decider
 
-    fields(
-        [
-            ("toolCallId", copied(made.tool_call_id)),
-            ("tool", f"{made.toolset}/{made.tool_name}" if made.tool_name else ""),
-            ("args", made.args or "{}"),
-            ("decision", DECIDED[made.decision]),
-            ("reason", made.reason),
-            ("decidedBy", describe_decider(made)),
-            timed("decided", made.decided_at),
-        ]
-    )
+    return [
+        ("toolCallId", make_copyable(made.tool_call_id)),
+        ("tool", f"{made.toolset}/{made.tool_name}" if made.tool_name else ""),
+        ("args", made.args or "{}"),
+        ("decision", DECIDED[made.decision]),
+        ("reason", made.reason),
+        ("decidedBy", describe_decider(made)),
+        time_field("decided", made.decided_at),
+    ]
+
+
+def _waiting_fields(call: Any) -> list[tuple[str, object]]:
+    """Return what a person has to know of a call that waits for a decision."""
+    return [
+        ("toolCallId", make_copyable(call.tool_call_id)),
+        ("tool", f"{call.toolset}/{call.tool_name}"),
+        ("args", call.args or "{}"),
+        ("prompt", call.prompt),
+    ]
 
 
 async def _decisions(store: SqlStore, id: str) -> list[MadeDecision]:  # noqa: A002
     """List the decisions about an operation, with the names of those who made them."""
     from hookline.server import Caller, ServerParts, find_decisions
 
-    # Who has the database sees all of it.
+    # The command reads the database itself, so no scope of a key limits what it shows.
     everybody = Caller(key_id="", tenant_id="", scopes=frozenset({"hooks:admin"}))
     return await find_decisions(ServerParts(store), everybody, id)
 
 
-async def _operation(store: SqlStore, id: str, tenant: str | None) -> StoredOperation:  # noqa: A002
-    """An operation, if there is one that a tenant sees.
+async def _find_operation(store: SqlStore, id: str, tenant: str | None) -> StoredOperation:  # noqa: A002
+    """Return an operation, if it is there and the tenant's.
 
     Raises:
         OperationNotFoundError: If not.
@@ -268,8 +267,8 @@ async def _operation(store: SqlStore, id: str, tenant: str | None) -> StoredOper
     return found
 
 
-async def _waiting(store: SqlStore, id: str) -> list[Any]:  # noqa: A002
-    """The calls of an operation that wait, and about which nobody has decided."""
+async def _waiting_calls(store: SqlStore, id: str) -> list[Any]:  # noqa: A002
+    """List the calls of an operation that still wait for a decision."""
     from sqlalchemy import select
 
     from hookline.store import decisions
@@ -283,7 +282,7 @@ async def _waiting(store: SqlStore, id: str) -> list[Any]:  # noqa: A002
     return [call for call in state.pending if call.tool_call_id not in decided]
 
 
-async def _events(store: SqlStore, id: str, after: int, count: int) -> list[JournalEntry]:  # noqa: A002
+async def _read_events(store: SqlStore, id: str, after: int, count: int) -> list[JournalEntry]:  # noqa: A002
     found: list[JournalEntry] = []
     while len(found) < count:
         part = await store.events_of(id, after=after, limit=min(count - len(found), 10_000))
@@ -295,44 +294,44 @@ async def _events(store: SqlStore, id: str, after: int, count: int) -> list[Jour
 
 
 async def _check_events(store: SqlStore, id: str, tenant: str | None, found: list[JournalEntry]) -> None:  # noqa: A002
-    """Refuse events of another tenant; also of runs of which the store has nothing but the events.
+    """Refuse events of another tenant, also where the store has nothing of a run but its events.
 
     Raises:
         OperationNotFoundError: If there are none for this tenant.
     """
     if not found or await store.operation(id) is not None:
-        await _operation(store, id, tenant)
+        await _find_operation(store, id, tenant)
     elif msgspec.json.decode(found[0].wire).get("tenantId", "") != tenant:
         raise OperationNotFoundError(id)
 
 
 def _columns() -> list[Column[StoredOperation]]:
     return [
-        Column(name="operation", cell=lambda each: copied(each.operation_id)),
-        Column(name="status", cell=lambda each: status(each.status)),
-        Column(name="waiting for hooks", cell=lambda each: one_line(", ".join(each.missing_hooks)), rank=1, cut=True),
-        Column(name="age", cell=lambda each: age(each.created_at), rank=1, right=True),
-        Column(name="agent", cell=lambda each: one_line(each.agent_id), rank=2, cut=True),
-        Column(name="tenant", cell=lambda each: copied(each.tenant_id), rank=3),
-        Column(name="steps", cell=lambda each: str(each.steps), rank=5, right=True),
-        Column(name="calls", cell=lambda each: str(each.tool_calls), rank=6, right=True),
-        Column(name="USD", cell=lambda each: f"{each.cost_usd:.4f}", rank=7, right=True),
-        Column(name="failed delivery", cell=lambda each: one_line(each.failed_delivery or ""), rank=4, cut=True),
+        Column("operation", lambda each: each.operation_id),
+        Column("status", lambda each: format_status(each.status)),
+        Column("waiting for hooks", lambda each: ", ".join(each.missing_hooks), rank=1, cut=True),
+        Column("age", lambda each: format_age(each.created_at), rank=1, right=True),
+        Column("agent", lambda each: each.agent_id, rank=2, cut=True),
+        Column("tenant", lambda each: each.tenant_id, rank=3),
+        Column("steps", lambda each: str(each.steps), rank=5, right=True),
+        Column("calls", lambda each: str(each.tool_calls), rank=6, right=True),
+        Column("USD", lambda each: f"{each.cost_usd:.4f}", rank=7, right=True),
+        Column("failed delivery", lambda each: each.failed_delivery or "", rank=4, cut=True),
     ]
 
 
 def _event_columns() -> list[Column[tuple[JournalEntry, dict[str, Any], str]]]:
     return [
-        Column(name="no.", cell=lambda each: str(each[0].number), right=True),
-        Column(name="time", cell=lambda each: stamp(each[0].time_unix_nano / 1e9), rank=1),
-        Column(name="event", cell=lambda each: str(each[0].type.value)),
-        Column(name="step", cell=lambda each: str(each[1].get("stepIndex", "")), rank=3, right=True),
-        Column(name="what", cell=lambda each: one_line(_what(each[1], each[2])), rank=2, cut=True),
+        Column("no.", lambda each: str(each[0].number), right=True),
+        Column("time", lambda each: format_clock_time(each[0].time_unix_nano / 1e9), rank=1),
+        Column("event", lambda each: str(each[0].type.value)),
+        Column("step", lambda each: str(each[1].get("stepIndex", "")), rank=3, right=True),
+        Column("what", lambda each: _describe_event(each[1], each[2]), rank=2, cut=True),
     ]
 
 
-def _what(event: dict[str, Any], decider: str) -> str:
-    """What an event is about, in a few words; of a decision, who made it."""
+def _describe_event(event: dict[str, Any], decider: str) -> str:
+    """Describe an event in a few words: its tool, its error, or the decision and who made it."""
     if "action" in event:
         made = f"{event.get('toolCallId') or ''} {DECIDED[event['action']]}"
         return f"{made} by {decider}" if decider else made

@@ -1,4 +1,4 @@
-"""`hookline serve`: the HTTP API and its web page, on a store."""
+"""`hookline serve`: serve the HTTP API and its web page on a store."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from hookline.cli._terminal import print_json_lines
 from hookline.cli.operate._endpoints import MasterKeyFile
-from hookline.cli.operate._operate import (
+from hookline.cli.operate._store import (
     DEFAULT_STORE,
     AsJson,
     Files,
@@ -16,10 +17,9 @@ from hookline.cli.operate._operate import (
     Scripts,
     StoreUrl,
     check_store,
-    ending,
     find_modules,
+    report_errors_only,
 )
-from hookline.cli.operate._tables import as_lines
 
 if TYPE_CHECKING:
     from hookline.server import RateLimit, Server
@@ -30,35 +30,42 @@ Agents = Annotated[
     list[str] | None,
     typer.Option(
         metavar="AGENT",
-        help="package.module:name or file.py:name, whose operations go on here when a person has decided; may be "
-        "repeated.",
+        help="An agent, as package.module:name or file.py:name, whose operations are resumed here when a person has "
+        "decided; may be repeated.",
     ),
 ]
 AllowMissingHooks = Annotated[
     bool,
     typer.Option(
         "--allow-missing-hooks",
-        help="Let operations go on here without interceptors that they were started with; else they wait for a worker "
-        "that has them.",
+        help="Resume operations here even without interceptors that they were started with; else they wait for a "
+        "worker that has them.",
     ),
 ]
 BodyTimeout = Annotated[
-    float, typer.Option(min=0.001, metavar="SECONDS", help="How long the body of a request may stand still.")
+    float,
+    typer.Option(
+        min=0.001,
+        metavar="SECONDS",
+        help="How long the body of a request, or the reading of an answer, may stand still.",
+    ),
 ]
 HeaderTimeout = Annotated[
-    float, typer.Option(min=0.001, metavar="SECONDS", help="How long the headers of a request may take to come.")
+    float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait for a request's headers.")
 ]
-Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen at.")]
-MaxBody = Annotated[int, typer.Option(min=1, metavar="BYTES", help="How long the body of a request may be.")]
+Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")]
+MaxBody = Annotated[int, typer.Option(min=1, metavar="BYTES", help="The largest body of a request.")]
 MaxConnections = Annotated[int, typer.Option(min=1, metavar="N", help="How many connections may be open.")]
 MaxHeaders = Annotated[
     int,
-    typer.Option(min=1024, metavar="BYTES", help="How long the address and the headers of a request may be together."),
+    typer.Option(min=1024, metavar="BYTES", help="The largest address and headers of a request, together."),
 ]
 Observers = Annotated[bool, typer.Option("--observers/--no-observers", help="Log what observers of this process do.")]
 Origins = Annotated[
     list[str] | None,
-    typer.Option(metavar="ORIGIN", help="Whose pages may ask: https://ops.example.com; may be repeated."),
+    typer.Option(
+        metavar="ORIGIN", help="An origin whose pages may call the API: https://ops.example.com; may be repeated."
+    ),
 ]
 Page = Annotated[bool, typer.Option("--page/--no-page", help="Serve the web page too.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")]
@@ -120,19 +127,19 @@ def serve(
     master_key_file: MasterKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the HTTP API and its web page, until Ctrl-C. A store that is not there is made.
+    """Serve the HTTP API and its web page until Ctrl-C. If the store does not exist, it is made.
 
-    The key of the first administrator is shown once, when there is none yet.
+    The first time, an administrator's key is made and shown once.
 
     HOOKLINE_SESSION_KEY, 32 random characters or more, keeps people signed in. HOOKLINE_MASTER_KEY, 32 random bytes in
     base64, encrypts the signing secrets of endpoints.
     """
-    with ending():
+    with report_errors_only():
         from hookline.server import RateLimit
 
         check_store(store, creates=True)
         find_modules(modules)
-        _run(
+        _run_server(
             {
                 "url": store,
                 "host": host,
@@ -171,13 +178,13 @@ def _tenant_rate(given: int | None) -> RateLimit | Literal["auto"] | None:
     return RateLimit(requests=given) if given else None
 
 
-def _run(settings: dict[str, Any], *, agents: Sequence[str], as_json: bool) -> None:
-    """Run a server until it is stopped, and print where it listens."""
-    from hookline.cli.chat import Wanted, agent_of
+def _run_server(settings: dict[str, Any], *, agents: Sequence[str], as_json: bool) -> None:
+    """Run a server until it is stopped, and print the address that it listens on."""
+    from hookline.cli.chat import AgentArguments, make_agent
     from hookline.server import Server
     from hookline.server import serve as run
 
-    found = [agent_of(Wanted(target=each)) for each in agents]
+    found = [make_agent(AgentArguments(target=each)) for each in agents]
     made: list[Server] = []
 
     def make() -> Server:
@@ -189,6 +196,6 @@ def _run(settings: dict[str, Any], *, agents: Sequence[str], as_json: bool) -> N
             typer.echo(text)
         elif text.startswith("hookline listens"):
             key = made[0].first_key
-            as_lines([{"address": made[0].address, "firstKey": None if key is None else key.key}])
+            print_json_lines([{"address": made[0].address, "firstKey": None if key is None else key.key}])
 
     run(make, say=say)

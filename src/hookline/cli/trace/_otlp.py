@@ -1,7 +1,9 @@
-"""Spans of a command: kept in memory while it runs, then sent by OTLP/HTTP or written as OTLP/JSON.
+"""Keep the spans of a command in memory while it runs, then send them by OTLP/HTTP or write them as OTLP/JSON.
 
 Nothing is sent while operations run: that would be measured with them, and a queue that is full loses spans that nobody
-counts.
+counts. OpenTelemetry's exporter sends, and its encoder and protobuf's JSON write OTLP/JSON; only the ids are rewritten
+here, since the library that does that too, `opentelemetry-exporter-otlp-json-common` 0.66b1, is a beta that would bind
+everybody who installs the extra `otel` to an SDK from 1.45.1.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from hookline.otel import TracingHooks
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = ["PROJECT", "Delivery", "Tracing", "otlp_json", "send", "traces_url"]
+__all__ = ["PROJECT", "SendReport", "Tracing", "otlp_json", "send", "traces_url"]
 
 PROJECT = "hookline"
 """Name of the service, and of the project that Phoenix puts the traces into."""
@@ -93,14 +95,14 @@ class Tracing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delivery:
-    """What became of spans that were sent.
+class SendReport:
+    """How many spans arrived, and how many were lost.
 
     Attributes:
-        url: Where to.
-        sent: How many were taken.
-        lost: How many were not.
-        reason: Why not.
+        url: The URL that they were sent to.
+        sent: Spans that were accepted.
+        lost: Spans that were not.
+        reason: Why spans were lost.
     """
 
     url: str
@@ -110,7 +112,7 @@ class Delivery:
 
 
 def traces_url(endpoint: str) -> str:
-    """Where an endpoint takes traces: at `/v1/traces`, unless it names a path itself.
+    """Return the URL for traces of an endpoint: `/v1/traces`, unless the endpoint has a path itself.
 
     Raises:
         EndpointError: If it is no URL that OTLP/HTTP can be sent to.
@@ -125,20 +127,20 @@ def traces_url(endpoint: str) -> str:
     return endpoint if parts.path.strip("/") else urlunsplit(parts._replace(path="/v1/traces"))
 
 
-def send(spans: Sequence[ReadableSpan], url: str) -> Delivery:
-    """Send spans by OTLP/HTTP. Failure is counted, never raised."""
+def send(spans: Sequence[ReadableSpan], url: str) -> SendReport:
+    """Send spans by OTLP/HTTP. Spans that are lost are counted; nothing is raised."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import SpanExportResult
 
-    reason = unreachable(url)
+    reason = find_connection_error(url)
     if reason is not None:
-        return Delivery(url=url, sent=0, lost=len(spans), reason=reason)
+        return SendReport(url=url, sent=0, lost=len(spans), reason=reason)
     sent = failures = 0
-    with LastWords() as told:
+    with ExporterLog() as log:
         try:
             exporter = OTLPSpanExporter(endpoint=url)
         except Exception as error:  # what the environment says of compression, timeouts or certificates
-            return Delivery(url=url, sent=0, lost=len(spans), reason=str(error))
+            return SendReport(url=url, sent=0, lost=len(spans), reason=str(error))
         for start in range(0, len(spans), BATCH):
             batch = spans[start : start + BATCH]
             if exporter.export(batch) is SpanExportResult.SUCCESS:
@@ -148,11 +150,11 @@ def send(spans: Sequence[ReadableSpan], url: str) -> Delivery:
             if failures == GIVE_UP_AFTER:
                 break
         exporter.shutdown()  # type: ignore[no-untyped-call]
-    return Delivery(url=url, sent=sent, lost=len(spans) - sent, reason=told.text)
+    return SendReport(url=url, sent=sent, lost=len(spans) - sent, reason=log.text)
 
 
-def unreachable(url: str) -> str | None:
-    """Why nobody listens there, found out at once, not after seconds of retries; `None` if somebody does."""
+def find_connection_error(url: str) -> str | None:
+    """Return why a URL cannot be connected to, at once rather than after seconds of retries; `None` if it can."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme in getproxies() and not proxy_bypass(host):
@@ -164,11 +166,11 @@ def unreachable(url: str) -> str | None:
     return None
 
 
-class LastWords(logging.Handler):
-    """What the exporter would write to stderr while it sends, to be told in one line instead.
+class ExporterLog(logging.Handler):
+    """Keeps the latest message of the exporter, which would otherwise go to stderr.
 
     Attributes:
-        text: The latest of it.
+        text: The message, in one line.
     """
 
     def __init__(self) -> None:
@@ -194,11 +196,9 @@ class LastWords(logging.Handler):
 
 
 def otlp_json(spans: Sequence[ReadableSpan]) -> str:
-    """Spans as one OTLP/JSON document, an `ExportTraceServiceRequest`.
+    """Return spans as one OTLP/JSON document, an `ExportTraceServiceRequest`.
 
-    OpenTelemetry's own encoder and protobuf's JSON make it. What OTLP wants otherwise than protobuf are the ids, in hex
-    instead of base64. `opentelemetry-exporter-otlp-json-common` 0.66b1 gives the same document, but is a beta that
-    would bind everybody who installs the extra `otel` to an SDK from 1.45.1.
+    Only the ids differ from protobuf's JSON: OTLP writes them in hex, protobuf in base64.
 
     Source:
         OpenTelemetry Protocol 1.9, "JSON Protobuf Encoding".

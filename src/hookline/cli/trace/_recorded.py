@@ -1,4 +1,4 @@
-"""Recorded runs: keeping the events of runs, and showing them to telemetry once more."""
+"""Record the events of runs, and replay recorded events to telemetry."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hookline.events import EVENTS, BeforeToolCall, Event
 from hookline.hooks import Hooks
 from hookline.otel import TracingHooks
 
-__all__ = ["Recording", "events_in", "replay_events"]
+__all__ = ["EventRecording", "load_events", "replay_events"]
 
 
-class Recording:
-    """Observers that keep the events of every run they are given to, in the order in which they happen.
+class EventRecording:
+    """A bundle of observers that keeps all events of its runs, in order.
 
     Attributes:
-        hooks: Give it to runs.
-        events: What they saw.
+        hooks: The bundle, to give to runs.
+        events: The events so far.
     """
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ class Recording:
             self.hooks.on(kind, id=f"recording.{kind.hook_type}")(self.events.append)
 
 
-def events_in(target: str) -> list[Event]:
-    """The events of a recorded run.
+def load_events(target: str) -> list[Event]:
+    """Return the events of a recorded run.
 
     Raises:
         TraceTargetError: If there is no such file, or nothing in it.
@@ -49,13 +49,13 @@ def events_in(target: str) -> list[Event]:
 
 
 def replay_events(tracing: TracingHooks, events: Sequence[Event]) -> None:
-    """Let a bundle see recorded events, as the run that they are of would have shown them."""
+    """Dispatch recorded events to a bundle, as their run did."""
     anyio.run(partial(_replay, tracing, events))
 
 
 async def _replay(tracing: TracingHooks, events: Sequence[Event]) -> None:
     async with HookDispatcher() as dispatcher:
-        for group in related(events):
+        for group in group_operations(events):
             operations = list(dict.fromkeys(event.operation_id for event in group))
             for operation_id in operations:
                 dispatcher.register(operation_id, [tracing])
@@ -69,8 +69,8 @@ async def _replay(tracing: TracingHooks, events: Sequence[Event]) -> None:
                 await dispatcher.unregister(operation_id)
 
 
-def related(events: Sequence[Event]) -> list[list[Event]]:
-    """Events of operations that called one another, together; each list in the order of the recording."""
+def group_operations(events: Sequence[Event]) -> list[list[Event]]:
+    """Group events of operations that called one another; each group keeps the order of the recording."""
     parents = {event.operation_id: event.parent_operation_id for event in events}
     tops: dict[str, str] = {}
     groups: dict[str, list[Event]] = {}

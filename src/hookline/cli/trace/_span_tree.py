@@ -1,24 +1,20 @@
-"""Spans as a tree in the terminal: what happened under what, when, for how long, and how it ended."""
+"""Print spans as a tree in the terminal: a waterfall with one line for each span, its time and its bar."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.trace import StatusCode
-
-from hookline.otel import attributes as names
-from hookline.runtime import DECIDED
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING
-
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 from rich.tree import Tree
+
+from hookline.evals import Bar, BarKind, BarStatus, Waterfall
+from hookline.otel import attributes as names
+from hookline.runtime import DECIDED
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -32,13 +28,11 @@ __all__ = [
     "WAITING",
     "Mark",
     "Note",
-    "kind_of",
-    "length",
-    "mark_of",
-    "notes",
-    "plain",
-    "said",
+    "content_lines",
+    "format_duration",
+    "make_plain",
     "show_spans",
+    "span_notes",
 ]
 
 MAX_TEXT = 2000
@@ -76,6 +70,20 @@ FAILED = Mark("✗", "bold red", "failed")
 DENIED = Mark("⊘", "magenta", "denied")
 WAITING = Mark("‖", "bold cyan", "waiting for a person")
 STOPPED = Mark("■", "yellow", "stopped early")
+MARKS: dict[BarStatus, Mark] = {"failed": FAILED, "denied": DENIED, "waiting": WAITING, "stopped": STOPPED}
+"""The marks of bars; those of any other status are `OK`."""
+
+KINDS: dict[str, BarKind] = {
+    names.INVOKE_AGENT: "run",
+    names.AGENT_STEP: "step",
+    names.CHAT: "model",
+    names.EXECUTE_TOOL: "tool",
+    names.CALL_AGENT: "agent",
+    names.HUMAN_INTERVENTION: "person",
+    names.COMPACT_CONTEXT: "compact",
+    names.HOOK: "hook",
+}
+"""What spans stand for, by the first word of their names."""
 
 ENDINGS = {
     "error": "ended with an error",
@@ -107,112 +115,130 @@ CONTENT = {
 """What content is called in front of it."""
 
 
-def kind_of(span: ReadableSpan) -> str:
-    """What kind of work a span is: the first word of its name."""
-    return span.name.partition(" ")[0]
+def bar_of(span: ReadableSpan) -> Bar:
+    """Make the bar of a span, without those inside of it."""
+    start = span.start_time or 0
+    kind = KINDS.get(span.name.partition(" ")[0], "step")
+    return Bar(kind, _name(span), start, max(start, span.end_time or 0), status=_status(span), source=span)
 
 
-def mark_of(span: ReadableSpan) -> Mark:
-    """How a span ended."""
+def mark_of(bar: Bar) -> Mark:
+    """Return the mark that shows how a bar's work ended."""
+    return MARKS.get(bar.status, OK)
+
+
+def _status(span: ReadableSpan) -> BarStatus:
     found = span.attributes or {}
     if span.status.status_code is StatusCode.ERROR:
-        return FAILED
+        return "failed"
     if names.DENIED_BY in found or found.get(names.HOOK_STATUS) == "denied":
-        return DENIED
+        return "denied"
     if str(found.get(names.HUMAN_DECISION, "")).startswith("reject"):
-        return DENIED
+        return "denied"
     outcome = found.get(names.OUTCOME)
     if outcome == "waiting_for_human":
-        return WAITING
+        return "waiting"
     stopped = names.SPAN_TRUNCATED in found or found.get(names.TOOL_OUTCOME) == "interrupted"
-    return STOPPED if stopped or outcome in ENDINGS else OK
+    return "stopped" if stopped or outcome in ENDINGS else "ok"
 
 
-def notes(span: ReadableSpan) -> list[Note]:
-    """What was special about a span, the most important first."""
-    found = dict(span.attributes or {})
-    told = [*_trouble(span, found), *_special(found)]
-    told += [Note(text) for text in _figures(kind_of(span), found)]
-    return told
+def _name(span: ReadableSpan) -> str:
+    """Return a span's name; a step's with its index."""
+    index = (span.attributes or {}).get(names.STEP_INDEX)
+    name = make_plain(span.name)
+    return f"{name} {index}" if name == names.AGENT_STEP and index is not None else name
 
 
-def _trouble(span: ReadableSpan, found: dict[str, Any]) -> list[Note]:
-    told = []
+def span_notes(bar: Bar) -> list[Note]:
+    """List what was special about a span, the most important first."""
+    found = dict(bar.source.attributes or {})
+    notes = [*_failure_notes(bar, found), *_special_notes(found)]
+    notes += [Note(text) for text in _count_texts(bar.kind, found)]
+    return notes
+
+
+def _failure_notes(bar: Bar, found: dict[str, Any]) -> list[Note]:
+    span: ReadableSpan = bar.source
+    notes = []
     if span.status.status_code is StatusCode.ERROR:
-        error = plain(found.get(names.ERROR_TYPE, names.OTHER))
-        told.append(Note(f"{error}: {plain(span.status.description)}" if span.status.description else error, "red"))
+        error = make_plain(found.get(names.ERROR_TYPE, names.OTHER))
+        notes.append(
+            Note(f"{error}: {make_plain(span.status.description)}" if span.status.description else error, "red")
+        )
     if names.DENIED_BY in found:
         cause = found.get(names.DENIAL_CAUSE, "decision")
-        failed = "" if cause == "decision" else f", which failed with {plain(cause)}"
-        told.append(Note(f"denied by {plain(found[names.DENIED_BY])}{failed}", DENIED.style))
-    told += [
-        Note(f"{plain((event.attributes or {}).get(names.DENIED_BY, '?'))} withheld a result", DENIED.style)
+        failed = "" if cause == "decision" else f", which failed with {make_plain(cause)}"
+        notes.append(Note(f"denied by {make_plain(found[names.DENIED_BY])}{failed}", DENIED.style))
+    notes += [
+        Note(f"{make_plain((event.attributes or {}).get(names.DENIED_BY, '?'))} withheld a result", DENIED.style)
         for event in span.events
         if event.name == names.DENIED_EVENT
     ]
     if names.SPAN_TRUNCATED in found:
-        why = plain(found[names.SPAN_TRUNCATED])
-        told.append(Note(UNFINISHED.get(why, f"cut short ({why})"), STOPPED.style))
+        why = make_plain(found[names.SPAN_TRUNCATED])
+        notes.append(Note(UNFINISHED.get(why, f"cut short ({why})"), STOPPED.style))
     elif found.get(names.TOOL_OUTCOME) == "interrupted":
-        told.append(Note("interrupted", STOPPED.style))
-    elif (ending := ENDINGS.get(str(found.get(names.OUTCOME)))) and names.DENIED_BY not in found and not told:
-        told.append(Note(ending, mark_of(span).style))
-    return told
+        notes.append(Note("interrupted", STOPPED.style))
+    elif (ending := ENDINGS.get(str(found.get(names.OUTCOME)))) and names.DENIED_BY not in found and not notes:
+        notes.append(Note(ending, mark_of(bar).style))
+    return notes
 
 
-def _special(found: dict[str, Any]) -> list[Note]:
-    told = []
+def _special_notes(found: dict[str, Any]) -> list[Note]:
+    notes = []
     if found.get(names.RESUMED):
-        told.append(Note("resumed", WAITING.style))
+        notes.append(Note("resumed", WAITING.style))
     if found.get(names.MOCKED):
-        told.append(Note(f"mocked by {plain(found.get(names.ANSWERED_BY, '?'))}", "yellow"))
+        notes.append(Note(f"mocked by {make_plain(found.get(names.ANSWERED_BY, '?'))}", "yellow"))
         for key, name in names.MOCK_PROVENANCE.items():
             if name in found:
-                told.append(Note(f"{key} {plain(found[name])}", "yellow"))
+                notes.append(Note(f"{key} {make_plain(found[name])}", "yellow"))
     if names.HUMAN_DECISION in found:
         decision = str(found[names.HUMAN_DECISION])
         waited = found.get(names.HUMAN_WAIT)
-        after = f" after {length(int(waited * 1e9))}" if isinstance(waited, int | float) else ""
+        after = f" after {format_duration(int(waited * 1e9))}" if isinstance(waited, int | float) else ""
         rejected = decision.startswith("reject")
-        told.append(Note(f"{DECIDED.get(decision, plain(decision))}{after}", DENIED.style if rejected else "green"))
+        notes.append(
+            Note(f"{DECIDED.get(decision, make_plain(decision))}{after}", DENIED.style if rejected else "green")
+        )
     if found.get(names.CONVERSATION_COMPACTED):
-        told.append(Note("after a compaction"))
+        notes.append(Note("after a compaction"))
     status = found.get(names.HOOK_STATUS)
     if status not in (None, "ok"):
-        told.append(Note(plain(status), {"mocked": "yellow", "denied": DENIED.style}.get(str(status), "red")))
+        notes.append(Note(make_plain(status), {"mocked": "yellow", "denied": DENIED.style}.get(str(status), "red")))
     reasons = found.get(names.RESPONSE_FINISH_REASONS, ())
-    unusual = [plain(each) for each in reasons if each not in ("stop", "tool_calls")]
+    unusual = [make_plain(each) for each in reasons if each not in ("stop", "tool_calls")]
     if unusual and found.get(names.OPERATION_NAME) == names.CHAT:
-        told.append(Note(f"ended by {', '.join(unusual)}", "yellow"))
-    return told
+        notes.append(Note(f"ended by {', '.join(unusual)}", "yellow"))
+    return notes
 
 
-def _figures(kind: str, found: dict[str, Any]) -> list[str]:
-    told = []
-    if kind == names.INVOKE_AGENT:
+def _count_texts(kind: BarKind, found: dict[str, Any]) -> list[str]:
+    notes = []
+    if kind == "run":
         # A segment after a pause counts on from where the earlier one was.
         so_far = " so far" if found.get(names.RESUMED) else ""
         counts = _count(found.get(names.STEPS), "step"), _count(found.get(names.TOOL_CALLS), "tool call")
-        told += [f"{count}{so_far}" for count in counts if count]
-    if kind == names.HUMAN_INTERVENTION:
-        told.append(_count(found.get(names.PENDING_COUNT), "call"))
+        notes += [f"{count}{so_far}" for count in counts if count]
+    if kind == "person":
+        notes.append(_count(found.get(names.PENDING_COUNT), "call"))
     if names.MESSAGES_BEFORE in found:
         after = found.get(names.MESSAGES_AFTER, "?")
-        told.append(f"{found[names.MESSAGES_BEFORE]}→{after} messages")
+        notes.append(f"{found[names.MESSAGES_BEFORE]}→{after} messages")
     for read, written in TOKENS:
         if found.get(read) or found.get(written):
-            told.append(f"{found.get(read, 0):,}→{found.get(written, 0):,} tokens")
-    return [text for text in told if text]
+            notes.append(f"{found.get(read, 0):,}→{found.get(written, 0):,} tokens")
+    return [text for text in notes if text]
 
 
 def _count(number: Any, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}" if number else ""
 
 
-def said(span: ReadableSpan) -> list[tuple[str, str]]:
+def content_lines(span: ReadableSpan) -> list[tuple[str, str]]:
     """The content of a span, where it was recorded: what it is, and its beginning in one line."""
     found = span.attributes or {}
-    return [(word, plain(_text_of(name, found[name]))) for name, word in CONTENT.items() if found.get(name)]
+    return [(word, make_plain(_text_of(name, found[name]))) for name, word in CONTENT.items() if found.get(name)]
 
 
 def _text_of(name: str, value: Any) -> str:
@@ -233,14 +259,14 @@ def _part(part: Any) -> str:
     return str(part.get("content") or part.get("response") or "")
 
 
-def plain(value: object) -> str:
+def make_plain(value: object) -> str:
     """A text in one line that a terminal shows and does not obey: no control codes, no reversed writing."""
     return "".join(
         each if each.isprintable() else " " if each.isspace() else "\N{REPLACEMENT CHARACTER}" for each in str(value)
     )
 
 
-def length(nanoseconds: int) -> str:
+def format_duration(nanoseconds: int) -> str:
     """A time as a person reads it, to three digits and in at most seven characters."""
     if nanoseconds <= 0:
         return "0 µs"
@@ -266,59 +292,22 @@ NAMED = 3
 MAX_BAR = 48
 MIN_BAR = 10
 
-STYLES = {
-    names.INVOKE_AGENT: "bold",
-    names.CHAT: "blue",
-    names.EXECUTE_TOOL: "cyan",
-    names.CALL_AGENT: "bold",
-    names.COMPACT_CONTEXT: "yellow",
-    names.HUMAN_INTERVENTION: "magenta",
-    names.HOOK: "dim",
+STYLES: dict[BarKind, str] = {
+    "run": "bold",
+    "model": "blue",
+    "tool": "cyan",
+    "agent": "bold",
+    "compact": "yellow",
+    "person": "magenta",
+    "hook": "dim",
 }
 """How each kind of span looks; steps are only the frame for what is in them."""
 
-BARS = {names.INVOKE_AGENT: "bright_black", names.AGENT_STEP: "bright_black", names.CALL_AGENT: "bright_black"}
+BARS: dict[BarKind, str] = {"run": "bright_black", "step": "bright_black", "agent": "bright_black"}
 """Colours of the bars of frames, which the work inside of them stands out from."""
 
 ASCII = str.maketrans("✓✗⊘‖■━╸╺→·…µ—↩", "+x!=#===>-.u-<")
 """For terminals that know no other characters."""
-
-
-class Branch:
-    """A span in its tree.
-
-    Attributes:
-        span: The span.
-        mark: How it ended.
-        parent: The one above.
-        children: The spans under it, in the order of their beginnings.
-        later: Spans that ran when it was over and link to it: hooks of its end.
-    """
-
-    def __init__(self, span: ReadableSpan) -> None:
-        self.span = span
-        self.mark = mark_of(span)
-        self.parent: Branch | None = None
-        self.children: list[Branch] = []
-        self.later: list[Branch] = []
-        self.start = span.start_time or 0
-        self.end = max(self.start, span.end_time or 0)
-
-    @property
-    def own_time(self) -> int:
-        """How long it took beside what is under it."""
-        busy, reached = 0, self.start
-        for child in self.children:
-            busy += max(0, min(child.end, self.end) - max(child.start, reached))
-            reached = max(reached, min(child.end, self.end))
-        return self.end - self.start - busy
-
-    def __iter__(self) -> Iterator[Branch]:
-        waiting = [self]
-        while waiting:
-            branch = waiting.pop()
-            yield branch
-            waiting += reversed([*branch.children, *branch.later])
 
 
 class Narrow(Tree):
@@ -349,14 +338,14 @@ class Line:
         room = options.max_width - (1 + TIME_WIDTH) - (1 + bar if bar else 0)
         beside = room >= MIN_LABEL
         label = max(1, (room if beside else options.max_width) - 2)
-        for number, line in enumerate(packed(console, self._pieces, label)):
+        for number, line in enumerate(pack_lines(console, self._pieces, label)):
             shown = Text.assemble((f"{self._mark.glyph} ", self._mark.style)) if number == 0 else Text("  ")
             shown.append_text(line)
             if number == 0 and beside:
                 shown.truncate(room, pad=True)
                 shown.append(" " * (1 + TIME_WIDTH - self._took.cell_len)).append_text(self._took)
                 if bar:
-                    shown.append(" ").append(*drawn(bar, *self._bar))
+                    shown.append(" ").append(*draw_bar(bar, *self._bar))
             yield fit(shown, options)
         for line in self._under:
             shown = Text("  ").append_text(line)
@@ -364,7 +353,7 @@ class Line:
             yield fit(shown, options)
 
 
-def packed(console: Console, pieces: Iterable[Text], width: int) -> list[Text]:
+def pack_lines(console: Console, pieces: Iterable[Text], width: int) -> list[Text]:
     """Pieces of text on as few lines as they need; one that is longer than a line is broken."""
     lines = [Text()]
     for piece in pieces:
@@ -389,98 +378,94 @@ def show_spans(console: Console, spans: Sequence[ReadableSpan], titles: Mapping[
         spans: The spans.
         titles: What each operation is called; its id unless it is there.
     """
-    roots = forest(spans)
-    numbers = {key_of(root.span.get_span_context()): number for number, root in enumerate(roots, start=1)}
-    slowest = max((branch for root in roots for branch in root), key=lambda branch: branch.own_time)
-    for number, root in enumerate(roots, start=1):
-        for line in packed(console, heading(root, number if len(roots) > 1 else None, titles), console.width):
+    traces = draw_traces(spans)
+    numbers = {key_of(trace.bars[0].source.get_span_context()): number for number, trace in enumerate(traces, start=1)}
+    slowest = max(
+        ((trace.own_time_of(bar), bar) for trace in traces for _, bar in trace.rows()), key=lambda pair: pair[0]
+    )
+    for number, trace in enumerate(traces, start=1):
+        for line in pack_lines(
+            console, trace_heading(trace, number if len(traces) > 1 else None, titles), console.width
+        ):
             console.print(fit(line, console.options))
-        console.print(tree(root, numbers, slowest, depth=(console.width - MIN_LABEL) // 2))
+        console.print(render_tree(trace, numbers, slowest[1], depth=(console.width - MIN_LABEL) // 2))
         console.print()
-    for line in packed(console, summary(roots, slowest), console.width):
+    for line in pack_lines(console, summarize(traces, *slowest), console.width):
         console.print(fit(line, console.options))
 
 
-def forest(spans: Iterable[ReadableSpan]) -> list[Branch]:
-    """Spans as trees, in the order of their beginnings."""
-    branches = {key_of(span.get_span_context()): Branch(span) for span in spans}
-    roots = []
-    for branch in sorted(branches.values(), key=lambda branch: (branch.start, -branch.end)):
-        parent = branches.get(key_of(branch.span.parent)) if branch.span.parent is not None else None
-        if parent is not None:
-            branch.parent = parent
-            parent.children.append(branch)
-            continue
-        links = [branches.get(key_of(link.context)) for link in branch.span.links]
-        if kind_of(branch.span) == names.HOOK and links and links[0] is not None:
-            links[0].later.append(branch)
-        else:
-            roots.append(branch)
-    return roots
+def draw_traces(spans: Iterable[ReadableSpan]) -> list[Waterfall]:
+    """Make a waterfall of each trace, in the order of their beginnings.
+
+    A hook that ran when its run was over has no parent, only a link; its bar is inside of the one that it links to.
+    """
+    bars = {key_of(span.get_span_context()): bar_of(span) for span in spans}
+    roots: list[Bar] = []
+    for bar in sorted(bars.values(), key=lambda bar: (bar.start, -(bar.end or 0))):
+        above = [bar.source.parent, *(link.context for link in bar.source.links[:1] if bar.kind == "hook")]
+        outer = next((bars[key_of(context)] for context in above if key_of(context) in bars), None)
+        (roots if outer is None else outer.inner).append(bar)
+    return [Waterfall([root]) for root in roots]
 
 
-def tree(root: Branch, numbers: Mapping[tuple[int, int], int], slowest: Branch, *, depth: int) -> Tree:
-    """One trace.
+def is_later(bar: Bar) -> bool:
+    """Whether a bar is one of a hook that ran when the bar that it is inside of was over."""
+    return bar.kind == "hook" and bar.source.parent is None
+
+
+def render_tree(trace: Waterfall, numbers: Mapping[tuple[int, int], int], slowest: Bar, *, depth: int) -> Tree:
+    """Lay out one trace.
 
     Args:
-        root: Its uppermost span.
+        trace: Its bars.
         numbers: The traces on the screen, by the key of their roots.
-        slowest: What is shown as having taken the longest.
+        slowest: The bar that is shown as having taken the longest.
         depth: How many levels have room.
     """
-    start, end = root.start, max(branch.end for branch in root)
-    total = max(1, end - start)
-    known = {key_of(link.context) for link in root.span.links}
+    root = trace.bars[0]
+    known = {key_of(link.context) for link in root.source.links}
 
-    def line(branch: Branch, *, later: bool = False) -> Line:
-        span = branch.span
-        style = STYLES.get(kind_of(span), "")
-        pieces = [Text(named(span), style=style), *(Text(note.text, style=note.style) for note in notes(span))]
+    def line(bar: Bar) -> Line:
+        span: ReadableSpan = bar.source
+        style, mark, later = STYLES.get(bar.kind, ""), mark_of(bar), bar is not root and is_later(bar)
+        pieces = [Text(bar.name, style=style), *(Text(note.text, style=note.style) for note in span_notes(bar))]
         if later:
             pieces.append(Text("after the end", style="dim"))
-        under = [Text.assemble((f"{word}: ", "dim"), (text, "dim italic")) for word, text in said(span)]
+        under = [Text.assemble((f"{word}: ", "dim"), (text, "dim italic")) for word, text in content_lines(span)]
         if not later:  # what all in here goes on from is said once, at the top
-            links = [link for link in span.links if branch is root or key_of(link.context) not in known]
-            under += [linked(link, numbers) for link in links]
-        took = branch.end - branch.start
-        emphasis = "bold yellow" if branch is slowest else "dim" if took * 100 < total else ""
-        colour = "red" if branch.mark is FAILED else BARS.get(kind_of(span), style or "white")
-        bar = ((branch.start - start) / total, (branch.end - start) / total, colour)
-        return Line(branch.mark, pieces, Text(length(took), style=emphasis), bar, under)
+            links = [link for link in span.links if bar is root or key_of(link.context) not in known]
+            under += [link_label(link, numbers) for link in links]
+        took = trace.duration_of(bar)
+        emphasis = "bold yellow" if bar is slowest else "dim" if took * 100 < trace.duration_ns else ""
+        colour = "red" if mark is FAILED else BARS.get(bar.kind, style or "white")
+        return Line(mark, pieces, Text(format_duration(took), style=emphasis), (*trace.place_of(bar), colour), under)
 
     top: Tree = Narrow(line(root), guide_style="dim")
     waiting = [(top, root, 1)]
     while waiting:
-        node, branch, level = waiting.pop()
-        if level > depth and (branch.children or branch.later):
-            node.add(Text(f"… {sum(1 for _ in branch) - 1:,} more", style="dim"))
+        node, bar, level = waiting.pop()
+        if level > depth and bar.inner:
+            node.add(Text(f"… {sum(1 for _ in bar) - 1:,} more", style="dim"))
             continue
-        waiting += [(node.add(line(child)), child, level + 1) for child in branch.children]
-        waiting += [(node.add(line(child, later=True)), child, level + 1) for child in branch.later]
+        waiting += [(node.add(line(inner)), inner, level + 1) for inner in bar.inner]
     return top
 
 
-def named(span: ReadableSpan) -> str:
-    """A span's name; a step's has its index behind it."""
-    index = (span.attributes or {}).get(names.STEP_INDEX)
-    name = plain(span.name)
-    return f"{name} {index}" if name == names.AGENT_STEP and index is not None else name
-
-
-def linked(link: Link, numbers: Mapping[tuple[int, int], int]) -> Text:
-    """Where a link leads: to another tree on the screen, or to a span that is elsewhere."""
+def link_label(link: Link, numbers: Mapping[tuple[int, int], int]) -> Text:
+    """Describe a link: to another tree on the screen, or to a span that is elsewhere."""
     number = numbers.get(key_of(link.context))
-    relation = plain((link.attributes or {}).get(names.LINK, "linked span")).replace("_", " ")
+    relation = make_plain((link.attributes or {}).get(names.LINK, "linked span")).replace("_", " ")
     where = f"[{number}]" if number else f"trace {link.context.trace_id:032x}, span {link.context.span_id:016x}"
     return Text(f"↩ {relation}: {where}", style="cyan")
 
 
-def heading(root: Branch, number: int | None, titles: Mapping[str, str]) -> list[Text]:
-    """What stands above a trace."""
-    operation = str((root.span.attributes or {}).get(names.OPERATION_ID, ""))
-    title = plain(titles.get(operation) or operation or root.span.name)
-    began = datetime.fromtimestamp(root.start / 1e9).astimezone()
-    context = root.span.get_span_context()
+def trace_heading(trace: Waterfall, number: int | None, titles: Mapping[str, str]) -> list[Text]:
+    """Return the line above a trace, in pieces: its title, when it began, and its id."""
+    span: ReadableSpan = trace.bars[0].source
+    operation = str((span.attributes or {}).get(names.OPERATION_ID, ""))
+    title = make_plain(titles.get(operation) or operation or span.name)
+    began = datetime.fromtimestamp(trace.bars[0].start / 1e9).astimezone()
+    context = span.get_span_context()
     return [
         Text.assemble((f"[{number}] " if number else "", "bold cyan"), (title, "bold")),
         Text(f"{began:%Y-%m-%d %H:%M:%S}", style="dim"),
@@ -488,47 +473,52 @@ def heading(root: Branch, number: int | None, titles: Mapping[str, str]) -> list
     ]
 
 
-def summary(roots: Sequence[Branch], slowest: Branch) -> list[Text]:
-    """What the spans come to: how many, in what time, what took the longest, and what went not as usual."""
-    branches = [branch for root in roots for branch in root]
-    time = max(branch.end for branch in branches) - min(branch.start for branch in branches)
-    traces = f" in {len(roots)} traces" if len(roots) > 1 else ""
-    own = slowest.own_time
-    told = [
-        Text(f"{len(branches):,} span{'' if len(branches) == 1 else 's'}{traces}, {length(time)}", style="bold"),
-        Text(f"longest: {named(slowest.span)}, {length(own)} by itself", style="yellow"),
+def summarize(traces: Sequence[Waterfall], own_time: int, slowest: Bar) -> list[Text]:
+    """Summarize spans, in pieces: how many, in what time, what took the longest, what went wrong.
+
+    Args:
+        traces: Their waterfalls.
+        own_time: How long the slowest one took beside what is inside of it, in nanoseconds.
+        slowest: The bar of that one.
+    """
+    bars = [bar for trace in traces for _, bar in trace.rows()]
+    time = max(trace.end for trace in traces) - min(trace.start for trace in traces)
+    count = f" in {len(traces)} traces" if len(traces) > 1 else ""
+    notes = [
+        Text(f"{len(bars):,} span{'' if len(bars) == 1 else 's'}{count}, {format_duration(time)}", style="bold"),
+        Text(f"longest: {slowest.name}, {format_duration(own_time)} by itself", style="yellow"),
     ]
     for mark in (FAILED, DENIED, STOPPED, WAITING):
-        found = innermost(branches, mark)
+        found = innermost(traces, mark)
         if found:
-            shown = ", ".join(dict.fromkeys(named(branch.span) for branch in found[:NAMED]))
+            shown = ", ".join(dict.fromkeys(bar.name for bar in found[:NAMED]))
             more = " …" if len(found) > NAMED else ""
-            told.append(Text(f"{mark.glyph} {len(found)} {mark.word}: {shown}{more}", style=mark.style))
-    mocked = sum(bool((branch.span.attributes or {}).get(names.MOCKED)) for branch in branches)
+            notes.append(Text(f"{mark.glyph} {len(found)} {mark.word}: {shown}{more}", style=mark.style))
+    mocked = sum(bool((bar.source.attributes or {}).get(names.MOCKED)) for bar in bars)
     if mocked:
-        told.append(Text(f"{mocked} mocked", style="yellow"))
-    return told
+        notes.append(Text(f"{mocked} mocked", style="yellow"))
+    return notes
 
 
-def innermost(branches: Sequence[Branch], mark: Mark) -> list[Branch]:
-    """The spans that ended in one way, but for those above one of them: what fails inside fails outside as well."""
-    found = [branch for branch in branches if branch.mark is mark and not tells_again(branch)]
-    above: set[Branch] = set()
-    for branch in found:
-        parent = branch.parent
-        while parent is not None and parent not in above:
-            above.add(parent)
-            parent = parent.parent
-    return [branch for branch in found if branch not in above]
+def innermost(traces: Sequence[Waterfall], mark: Mark) -> list[Bar]:
+    """Find the bars with a mark that have none with it inside: what fails inside fails outside as well.
 
-
-def tells_again(branch: Branch) -> bool:
-    """Whether a span is the hook that denied what has a span of its own, which says so."""
-    return branch.mark is DENIED and kind_of(branch.span) == names.HOOK
+    A hook that denied a call is left out, since the bar of the call has the mark too.
+    """
+    rows = [(depth, bar) for trace in traces for depth, bar in trace.rows()]
+    found = []
+    inside = 0  # from here on upwards, the first row that is less deep than this has a found one inside
+    for depth, bar in reversed(rows):
+        has = mark_of(bar) is mark and not (mark is DENIED and bar.kind == "hook")
+        if has and depth >= inside:
+            found.append(bar)
+        if depth < inside or (has and not is_later(bar)):
+            inside = depth
+    return found[::-1]
 
 
 def key_of(context: SpanContext | None) -> tuple[int, int]:
-    """What a span is found by."""
+    """Return the key of a span: the ids of its trace and of itself."""
     return (context.trace_id, context.span_id) if context is not None else (0, 0)
 
 
@@ -538,7 +528,7 @@ def bar_width(width: int) -> int:
     return bar if bar >= MIN_BAR else 0
 
 
-def drawn(width: int, start: float, end: float, style: str) -> tuple[str, str]:
+def draw_bar(width: int, start: float, end: float, style: str) -> tuple[str, str]:
     """A bar between two shares of a width, to half a column, and never nothing."""
     first = min(2 * width - 1, round(2 * width * start))
     last = max(first + 1, round(2 * width * end))

@@ -1,4 +1,4 @@
-"""The contract that every adapter of a framework keeps: the same scenes, the same events, written once."""
+"""The contract that every framework adapter keeps: the same scenes must give the same events."""
 
 from hookline.evals.adapter_contract._contract import (
     CONTRACT,

@@ -1,4 +1,4 @@
-"""The contract that every adapter of a framework keeps: the same scenes, the same events, written once.
+"""The clauses of the contract, and how an adapter is checked against them.
 
 An adapter's tests give a `Stage`, which plays a scene in its framework with that framework's own fake model, and check
 every `Clause` of the `CONTRACT` with it.
@@ -17,7 +17,7 @@ from hookline.evals.adapter_contract import _people as people
 from hookline.evals.adapter_contract import _runs as runs
 from hookline.evals.adapter_contract._scenes import COMPACTING, DELEGATING, PLAIN
 from hookline.evals.adapter_contract._stage import Ran, Scene, Stage
-from hookline.evals.adapter_contract._witness import ContractError, Witness, drives_call, refused
+from hookline.evals.adapter_contract._witness import ContractError, Witness, check_refusal, drives_call
 from hookline.events import EVENTS, HookType
 from hookline.hooks import Hooks
 
@@ -25,12 +25,12 @@ __all__ = ["CONTRACT", "Clause", "ContractError", "Ran", "Scene", "Stage", "Witn
 
 
 class Clause(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that every adapter must do, or must say that its framework cannot.
+    """One rule of the contract, which an adapter keeps or declares impossible in its framework.
 
     Attributes:
-        name: What it is about.
+        name: The name of the clause.
         play: Plays it on a stage, and raises a `ContractError` where the adapter breaks it.
-        scene: What is played.
+        scene: The scene that it plays.
         event: The event that it is about; where the framework cannot drive that, a hook on it must be refused.
         call: The class of calls that its interceptor stands in the way of, likewise.
         kind: The kind of interceptor.
@@ -53,7 +53,7 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
         return self.call is None or drives_call(stage.capabilities, self.call, self.kind)
 
     async def check(self, stage: Stage) -> frozenset[HookType]:
-        """Hold an adapter to the clause. What its framework cannot do must be refused.
+        """Check an adapter against the clause. A hook that its framework cannot drive must be refused.
 
         Args:
             stage: Plays scenes in its framework.
@@ -73,10 +73,10 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
         hooks = Hooks("refused")
         if self.event is not None and self.event not in stage.capabilities.events:
             hooks.on(EVENTS[self.event])(lambda event: None)
-            await refused(stage, self.scene, [hooks], str(self.event))
+            await check_refusal(stage, self.scene, [hooks], str(self.event))
         elif self.call is not None:
             getattr(hooks, self.kind)(self.call)(lambda *given: None)
-            await refused(stage, self.scene, [hooks], f"{self.kind}({self.call.__name__})")
+            await check_refusal(stage, self.scene, [hooks], f"{self.kind}({self.call.__name__})")
         return frozenset()
 
 
@@ -101,10 +101,10 @@ def _clauses() -> Mapping[str, Clause]:
         Clause(name="failing compaction", play=events.failing_compaction, scene=COMPACTING, event=compact),
         Clause(name="denial that stops", play=interceptors.denied_and_stopped, call=ToolCall, kind="guard"),
         Clause(name="fifty runs at once", play=runs.at_once, event=tool),
-        Clause(name="cancellation", play=runs.cancelled, event=tool),
+        Clause(name="cancellation", play=runs.cancellation, event=tool),
         Clause(name="observers that raise", play=runs.raising_observers, event=tool),
         Clause(name="hung observer", play=runs.hung_observer, event=tool),
-        Clause(name="tracing", play=runs.traced, event=tool),
+        Clause(name="tracing", play=runs.tracing, event=tool),
         Clause(name="refusals", play=runs.refusals),
     ]
     for (call, kind, deed), (scene, play) in interceptors.interceptions().items():
@@ -113,11 +113,11 @@ def _clauses() -> Mapping[str, Clause]:
 
 
 CONTRACT = tuple(_clauses().values())
-"""Every clause, in the order in which they are best mended."""
+"""Every clause, in the order in which a new adapter should be made to keep them."""
 
 
 async def check_contract(stage: Stage) -> frozenset[HookType]:
-    """Hold an adapter to every clause.
+    """Check an adapter against every clause.
 
     Args:
         stage: Plays scenes in its framework.

@@ -1,4 +1,4 @@
-"""The clauses of the contract about events: what a run of a framework tells, scene by scene."""
+"""The clauses about events: which events each scene gives."""
 
 from __future__ import annotations
 
@@ -16,15 +16,23 @@ from hookline.evals.adapter_contract._scenes import (
     PARALLEL,
     PLAIN,
     SPEECHLESS,
-    compacted,
-    complete,
-    delegated,
+    compaction_events,
+    delegation_events,
+    end_event,
     plain_events,
-    step,
-    tool_pair,
+    step_events,
+    tool_events,
 )
 from hookline.evals.adapter_contract._stage import Stage
-from hookline.evals.adapter_contract._witness import Witness, drives_call, expect, holds, same, told, toolset_of
+from hookline.evals.adapter_contract._witness import (
+    Witness,
+    check_equal,
+    check_tool_results,
+    check_true,
+    drives_call,
+    expect,
+    toolset_of,
+)
 from hookline.events import (
     AfterCallAgent,
     AfterStep,
@@ -52,48 +60,48 @@ __all__ = [
 
 
 async def plain(stage: Stage) -> Witness:
-    """A run with a tool call tells both steps, the pair of the call, and its end."""
+    """A run with a tool call emits both steps, the two events of the call, and its end."""
     witness = Witness(stage)
     ran = await stage.play(PLAIN, [witness.hooks])
 
-    witness.heard(plain_events(tool_pair(toolset_of(stage), content="3")))
-    told(ran, "3")
+    witness.heard(plain_events(tool_events(toolset_of(stage), content="3")))
+    check_tool_results(ran, "3")
     if HookType.BEFORE_STEP in stage.capabilities.events:
-        same("What the run gave.", ran.output, "done")
+        check_equal("What the run gave.", ran.output, "done")
     return witness
 
 
 async def who_runs(stage: Stage) -> Witness:
-    """Every event names the operation, the user and the tenant that the run was given."""
+    """Every event has the operation, the user and the tenant of its run."""
     witness = Witness(stage)
     await stage.play(PLAIN, [witness.hooks], operation_id="contract-who", user_id="ann", tenant_id="acme")
 
     for event in witness.events:
         who = (event.operation_id, event.user_id, event.tenant_id, event.parent_operation_id)
-        same(f"Whose {event.hook_type} it is.", who, ("contract-who", "ann", "acme", None))
+        check_equal(f"Whose {event.hook_type} it is.", who, ("contract-who", "ann", "acme", None))
     return witness
 
 
 async def tool_error(stage: Stage) -> Witness:
-    """A tool that raises tells so; the run goes on or fails, as its framework has it."""
+    """A tool that raises emits an error event; the run goes on or fails, as its framework decides."""
     witness, failure = Witness(stage), None
     try:
         await stage.play(FAILING, [witness.hooks])
     except Exception as error:
         failure = error
 
-    pair = tool_pair(toolset_of(stage), name="fail", args={}, error="broken", error_type="ValueError")
+    pair = tool_events(toolset_of(stage), name="fail", args={}, error="broken", error_type="ValueError")
     if failure is None:
         witness.heard(plain_events(pair, content=""))
     else:
-        first = step(0, *pair, should_continue=False, total_tool_calls=1)
-        ends = [complete("error", steps=1, llm_calls=1, tool_calls=1), expect(OnError)]
+        first = step_events(0, *pair, should_continue=False, total_tool_calls=1)
+        ends = [end_event("error", steps=1, llm_calls=1, tool_calls=1), expect(OnError)]
         witness.heard([*first, *ends])
     return witness
 
 
 async def model_error(stage: Stage) -> Witness:
-    """A model that raises ends the run, which tells so, and counts the call; whether hooks lead it or only look."""
+    """A model that raises ends the run with an error event and counts as a call, with interceptors or without."""
     looked_at = await _model_error(stage, [])
     if not drives_call(stage.capabilities, ModelCall, "guard"):
         return looked_at
@@ -108,92 +116,95 @@ async def _model_error(stage: Stage, hooks: list[Hooks]) -> Witness:
         await stage.play(SPEECHLESS, [*hooks, witness.hooks])
 
     failed = [expect(BeforeStep, step_index=1), expect(AfterStep, step_index=1, should_continue=False)]
-    ends = [complete("error", steps=2, llm_calls=2, tool_calls=1), expect(OnError)]
-    witness.heard([*step(0, *tool_pair(toolset_of(stage), content="3")), *failed, *ends])
+    ends = [end_event("error", steps=2, llm_calls=2, tool_calls=1), expect(OnError)]
+    witness.heard([*step_events(0, *tool_events(toolset_of(stage), content="3")), *failed, *ends])
     return witness
 
 
 async def mock(stage: Stage) -> Witness:
-    """An observer that mocks answers in the tool's place, and the model is told that."""
+    """An observer that mocks answers in the tool's place, and the model reads its answer."""
     witness, hooks = Witness(stage), Hooks("mocks")
     hooks.on(BeforeToolCall, id="canned")(_mock_with("42"))
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
 
-    witness.heard(plain_events(tool_pair(toolset_of(stage), content="42", mocked=True, answered_by="canned")))
-    told(ran, "42")
+    witness.heard(plain_events(tool_events(toolset_of(stage), content="42", mocked=True, answered_by="canned")))
+    check_tool_results(ran, "42")
     return witness
 
 
 async def mocked_error(stage: Stage) -> Witness:
-    """A mock that raises counts as a tool that raised, and the model is told."""
+    """A mock that raises counts as a tool that raised, and the model reads the error."""
     witness, hooks = Witness(stage), Hooks("mocks")
     hooks.on(BeforeToolCall)(_mock_with(OSError("no disk")))
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
 
-    pair = tool_pair(toolset_of(stage), error="no disk", error_type="OSError", mocked=True)
+    pair = tool_events(toolset_of(stage), error="no disk", error_type="OSError", mocked=True)
     witness.heard(plain_events(pair))
-    told(ran, "no disk")
+    check_tool_results(ran, "no disk")
     return witness
 
 
 async def parallel(stage: Stage) -> Witness:
-    """Calls of one step keep their pairs apart; the model is told in its own order."""
+    """Parallel calls of one step have separate pairs of events; the model reads the results in its own order."""
     witness, name = Witness(stage), toolset_of(stage)
     ran = await stage.play(PARALLEL, [witness.hooks])
 
     pairs = [
-        *tool_pair(name, content="3"),
-        *tool_pair(name, tool_call_id="t2", call_index=2, args={"a": 3, "b": 4}, content="7"),
-        *tool_pair(name, tool_call_id="t3", call_index=3, args={"a": 5, "b": 6}, content="11"),
+        *tool_events(name, content="3"),
+        *tool_events(name, tool_call_id="t2", call_index=2, args={"a": 3, "b": 4}, content="7"),
+        *tool_events(name, tool_call_id="t3", call_index=3, args={"a": 5, "b": 6}, content="11"),
     ]
     witness.heard(plain_events(pairs, calls=3, content=""), ordered=False)
-    told(ran, "3", "7", "11")
+    check_tool_results(ran, "3", "7", "11")
     for after in witness.of(AfterStep)[:1]:
-        same("The results of a step.", [each.content for each in after.tools_result], ["3", "7", "11"])
-        same("The calls of a step.", [each.tool_call_id for each in after.tools_calling], ["t1", "t2", "t3"])
+        check_equal("The results of a step.", [each.content for each in after.tools_result], ["3", "7", "11"])
+        check_equal("The calls of a step.", [each.tool_call_id for each in after.tools_calling], ["t1", "t2", "t3"])
     return witness
 
 
 async def sub_agent(stage: Stage) -> Witness:
-    """A call of a sub-agent is told on the operation that calls it; the sub-agent's own hooks stay its own."""
+    """The events of a sub-agent's call belong to the calling operation, whose hooks do not see into the sub-agent."""
     witness = Witness(stage)
     ran = await stage.play(DELEGATING, [witness.hooks])
 
-    witness.heard(plain_events(delegated(), calls=0, content=""))
-    told(ran, "answer")
+    witness.heard(plain_events(delegation_events(), calls=0, content=""))
+    check_tool_results(ran, "answer")
     return witness
 
 
 async def inheriting_sub_agent(stage: Stage) -> Witness:
-    """A bundle with `inherit=True` goes along into the sub-agent's operation, which names its parent."""
+    """A bundle with `inherit=True` also sees the sub-agent's operation, which names its parent."""
     witness = Witness(stage, inherit=True)
     await stage.play(DELEGATING, [witness.hooks], operation_id="contract-parent", user_id="ann", tenant_id="acme")
 
-    witness.heard(plain_events(delegated(), calls=0, content=""), of="contract-parent")
+    witness.heard(plain_events(delegation_events(), calls=0, content=""), of="contract-parent")
     child = witness.of(AfterCallAgent)[0].sub_operation_id
-    said = [*step(0, last=True, content="answer"), complete(steps=1, llm_calls=1, last_assistant_content="answer")]
+    said = [
+        *step_events(0, last=True, content="answer"),
+        end_event(steps=1, llm_calls=1, last_assistant_content="answer"),
+    ]
     witness.heard(said, of=child)
-    same("The operations.", {event.operation_id for event in witness.events}, {"contract-parent", child})
+    check_equal("The operations.", {event.operation_id for event in witness.events}, {"contract-parent", child})
     for event in witness.events:
         parent = "contract-parent" if event.operation_id == child else None
         who = (event.parent_operation_id, event.user_id, event.tenant_id)
-        same(f"Whose {event.hook_type} it is.", who, (parent, "ann", "acme"))
+        check_equal(f"Whose {event.hook_type} it is.", who, (parent, "ann", "acme"))
     return witness
 
 
 async def compaction(stage: Stage) -> Witness:
-    """A compaction is told with its summary, in the step whose model call it makes room for."""
+    """A compaction emits its summary, in the step whose model call it makes room for."""
     witness = Witness(stage)
     await stage.play(COMPACTING, [witness.hooks])
 
     witness.heard(_compacting(stage, summary="summary"))
     for before in witness.of(BeforeCompact):
-        holds("The messages before a compaction are counted.", before.message_count > 0)
+        check_true("The messages before a compaction are counted.", before.message_count > 0)
     return witness
 
 
 async def failing_compaction(stage: Stage) -> Witness:
-    """A compaction that fails is told; the run goes on or fails, as its framework has it."""
+    """A compaction that fails emits an error event; the run goes on or fails, as its framework decides."""
     witness, failure = Witness(stage), None
     try:
         await stage.play(msgspec.structs.replace(COMPACTING, summary_fails=True), [witness.hooks])
@@ -205,7 +216,7 @@ async def failing_compaction(stage: Stage) -> Witness:
         expected = [
             *expected[:-2],
             expect(AfterStep, step_index=1, should_continue=False),
-            complete("error", steps=2, tool_calls=1),
+            end_event("error", steps=2, tool_calls=1),
             expect(OnError),
         ]
     witness.heard(expected)
@@ -214,9 +225,9 @@ async def failing_compaction(stage: Stage) -> Witness:
 
 def _compacting(stage: Stage, *, summary: str | None) -> list[Any]:
     return [
-        *step(0, *tool_pair(toolset_of(stage), content="3"), content="let me see"),
-        *step(1, *compacted(summary=summary), last=True, content="done"),
-        complete(steps=2, llm_calls=2, tool_calls=1, last_assistant_content="done"),
+        *step_events(0, *tool_events(toolset_of(stage), content="3"), content="let me see"),
+        *step_events(1, *compaction_events(summary=summary), last=True, content="done"),
+        end_event(steps=2, llm_calls=2, tool_calls=1, last_assistant_content="done"),
     ]
 
 

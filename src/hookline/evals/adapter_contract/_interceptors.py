@@ -1,4 +1,4 @@
-"""The clauses of the contract about interceptors: each kind of them, in the way of each class of calls."""
+"""The clauses about interceptors: what each kind does to each class of calls."""
 
 from __future__ import annotations
 
@@ -26,15 +26,23 @@ from hookline.evals.adapter_contract._scenes import (
     DELEGATING,
     DONE,
     PLAIN,
-    compacted,
-    complete,
-    delegated,
+    compaction_events,
+    delegation_events,
+    end_event,
     plain_events,
-    step,
-    tool_pair,
+    step_events,
+    tool_events,
 )
 from hookline.evals.adapter_contract._stage import Ran, Scene, Stage
-from hookline.evals.adapter_contract._witness import ContractError, Witness, expect, holds, same, told, toolset_of
+from hookline.evals.adapter_contract._witness import (
+    ContractError,
+    Witness,
+    check_equal,
+    check_tool_results,
+    check_true,
+    expect,
+    toolset_of,
+)
 from hookline.events import AfterStep, BeforeStep, OnError
 from hookline.hooks import Hooks
 
@@ -86,7 +94,7 @@ RESPONSES: dict[type[Any], Any] = {
 
 
 def interceptions() -> dict[tuple[type[Any], str, str], tuple[Scene, Callable[[Stage], Awaitable[Witness]]]]:
-    """For each class of calls, kind of interceptor and thing that it does: the scene, and the check."""
+    """Return the scene and the check for each class of calls, kind of interceptor and thing that it does."""
     found = {}
     for call, (_, _, scene) in CHANGES.items():
         for kind, deed in (
@@ -105,9 +113,9 @@ def _clause(call: type[Any], kind: str, deed: str, scene: Scene) -> Callable[[St
     async def play(stage: Stage) -> Witness:
         witness, hooks, log = Witness(stage), Hooks("interceptor"), list[str]()
         getattr(hooks, kind)(call, id="hook")(_handler(call, kind, deed, log))
-        ran = await _played(stage, scene, [hooks, witness.hooks], may_fail=kind == "guard" and call in ENDING)
+        ran = await _play_scene(stage, scene, [hooks, witness.hooks], may_fail=kind == "guard" and call in ENDING)
         if kind == "around":
-            same("The way of the hook.", log[:2], ["in", "out"])
+            check_equal("The way of the hook.", log[:2], ["in", "out"])
         CHECKS[call](stage, witness, ran or Ran(), kind, "fails" if ran is None else deed)
         return witness
 
@@ -137,8 +145,11 @@ def _handler(call: type[Any], kind: str, deed: str, log: list[str]) -> Callable[
     return deeds[kind, deed]
 
 
-async def _played(stage: Stage, scene: Scene, hooks: list[Hooks], *, may_fail: bool) -> Ran | None:
-    """A denied run raises in some frameworks and returns in others: both are theirs to choose."""
+async def _play_scene(stage: Stage, scene: Scene, hooks: list[Hooks], *, may_fail: bool) -> Ran | None:
+    """Play a scene; return `None` if the run raises and is allowed to.
+
+    A denied run raises in some frameworks and returns in others.
+    """
     try:
         return await stage.play(scene, hooks)
     except Exception:
@@ -160,62 +171,64 @@ def _tool(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> Non
         content, after = "canned", {"content": "canned", "mocked": True, "answered_by": "hook"}
     elif kind == "guard":
         content, after = _refusal(deed), {"success": False, "answered_by": "hook"}
-    witness.heard(plain_events(tool_pair(toolset_of(stage), args=args, **after)))
-    told(ran, content)
+    witness.heard(plain_events(tool_events(toolset_of(stage), args=args, **after)))
+    check_tool_results(ran, content)
 
 
 def _model(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> None:
     if kind == "guard":
-        same("The model was asked.", list(ran.asked), [])
+        check_equal("The model was asked.", list(ran.asked), [])
         ended = expect(AfterStep, step_index=0, step_type="call_llm", should_continue=False)
-        witness.heard([expect(BeforeStep), ended, complete("interrupted", steps=1, llm_calls=0)])
+        witness.heard([expect(BeforeStep), ended, end_event("interrupted", steps=1, llm_calls=0)])
     elif deed == "responds":
-        same("What the run gave.", ran.output, "canned")
-        same("The model was asked.", list(ran.asked), [])
-        witness.heard([*step(0, last=True, content="canned"), complete(steps=1, last_assistant_content="canned")])
+        check_equal("What the run gave.", ran.output, "canned")
+        check_equal("The model was asked.", list(ran.asked), [])
+        witness.heard(
+            [*step_events(0, last=True, content="canned"), end_event(steps=1, last_assistant_content="canned")]
+        )
     else:
         output = "done" if kind == "before" else "changed"
-        _asked(ran, changed=kind != "after")
-        same("What the run gave.", ran.output, output)
+        _check_prompt(ran, changed=kind != "after")
+        check_equal("What the run gave.", ran.output, output)
         witness.heard(
             [
-                *step(0, *tool_pair(toolset_of(stage), content="3")),
-                *step(1, last=True, content=output),
-                complete(steps=2, last_assistant_content=output),
+                *step_events(0, *tool_events(toolset_of(stage), content="3")),
+                *step_events(1, last=True, content=output),
+                end_event(steps=2, last_assistant_content=output),
             ]
         )
 
 
 def _agent(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> None:
     if kind == "guard" or deed == "responds":
-        same("The model was asked.", list(ran.asked), [])
+        check_equal("The model was asked.", list(ran.asked), [])
         output, reason = ("", "interrupted") if kind == "guard" else ("canned", "done")
-        same("What the run gave.", ran.output, output)
-        witness.heard([complete(reason, steps=0, llm_calls=0)])
+        check_equal("What the run gave.", ran.output, output)
+        witness.heard([end_event(reason, steps=0, llm_calls=0)])
         return
     output = "done" if kind == "before" else "changed"
-    _asked(ran, changed=kind != "after")
-    same("What the run gave.", ran.output, output)
-    witness.heard(plain_events(tool_pair(toolset_of(stage), content="3"), output=output))
+    _check_prompt(ran, changed=kind != "after")
+    check_equal("What the run gave.", ran.output, output)
+    witness.heard(plain_events(tool_events(toolset_of(stage), content="3"), output=output))
 
 
 def _sub_agent(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> None:
     if kind == "guard":
-        events, content = delegated(error=_refusal_told(witness, deed)), _refusal(deed)
+        events, content = delegation_events(error=_refusal_told(witness, deed)), _refusal(deed)
     elif deed == "responds":
-        events, content = delegated(), "canned"
+        events, content = delegation_events(), "canned"
     else:
         changed = kind != "after"
         if changed and not any("other words" in text for text in ran.asked):
             raise ContractError("What the sub-agent was asked.", "other words", repr(ran.asked))
-        events = delegated(instruction="other words" if changed else "do it")
+        events = delegation_events(instruction="other words" if changed else "do it")
         content = "answer" if kind == "before" else "changed"
     witness.heard(plain_events(events, calls=0, content=""))
-    told(ran, content)
+    check_tool_results(ran, content)
 
 
 def _refusal_told(witness: Witness, deed: str) -> str:
-    """A hook that raises is told in the words of the core, which name it."""
+    """Return the error of a sub-agent's call as the core words it, if it contains the refusal."""
     found = [event.error for event in witness.events if event.hook_type == "onCallAgentError"]
     return found[0] if found and _refusal(deed) in found[0] else _refusal(deed)
 
@@ -224,17 +237,17 @@ def _compact(stage: Stage, witness: Witness, ran: Ran, kind: str, deed: str) -> 
     summary = {"guard": None, "before": "summary", "after": "changed", "around": "changed"}[kind]
     if deed == "responds":
         summary = "canned"
-    first = step(0, *tool_pair(toolset_of(stage), content="3"))
-    second = step(1, *compacted(summary=summary), last=True)
+    first = step_events(0, *tool_events(toolset_of(stage), content="3"))
+    second = step_events(1, *compaction_events(summary=summary), last=True)
     witness.heard(
-        [*first, *second, complete("error", steps=2), expect(OnError)]
+        [*first, *second, end_event("error", steps=2), expect(OnError)]
         if deed == "fails"
-        else [*first, *second, complete(steps=2)]
+        else [*first, *second, end_event(steps=2)]
     )
 
 
-def _asked(ran: Ran, *, changed: bool) -> None:
-    """See to it that the model was asked what a hook made of it."""
+def _check_prompt(ran: Ran, *, changed: bool) -> None:
+    """Raise an error unless the model read the prompt as a hook changed it, or left it."""
     word = "other words" if changed else PLAIN.prompt
     if not ran.asked or word not in ran.asked[0]:
         raise ContractError("What the model was asked first.", word, repr(ran.asked))
@@ -253,10 +266,10 @@ async def denied_and_stopped(stage: Stage) -> Witness:
     """`Deny(stop=True)` on a tool call ends the run."""
     witness, hooks = Witness(stage), Hooks("guard")
     hooks.guard(ToolCall, id="hook")(lambda call: Deny("enough", stop=True))
-    ran = await _played(stage, PLAIN, [hooks, witness.hooks], may_fail=True)
+    ran = await _play_scene(stage, PLAIN, [hooks, witness.hooks], may_fail=True)
 
-    pair = tool_pair(toolset_of(stage), content="enough", success=False, answered_by="hook")
-    stopped = step(0, *pair, should_continue=False, total_tool_calls=1)
-    witness.heard([*stopped, complete("interrupted", steps=1, llm_calls=1, tool_calls=1)])
-    holds("A denial that stops ends the run.", ran is None or ran.output != DONE.content)
+    pair = tool_events(toolset_of(stage), content="enough", success=False, answered_by="hook")
+    stopped = step_events(0, *pair, should_continue=False, total_tool_calls=1)
+    witness.heard([*stopped, end_event("interrupted", steps=1, llm_calls=1, tool_calls=1)])
+    check_true("A denial that stops ends the run.", ran is None or ran.output != DONE.content)
     return witness

@@ -1,4 +1,4 @@
-"""The clauses of the contract about runs: many at once, cancelled, broken hooks, telemetry, hooks that are refused."""
+"""The clauses about runs: concurrency, cancellation, broken hooks, telemetry, and hooks that are refused."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import anyio
 
 from hookline.calls import CALLS
 from hookline.errors import MissingExtraError
-from hookline.evals.adapter_contract._scenes import PLAIN, calls, complete, plain_events, tool_call, tool_pair
+from hookline.evals.adapter_contract._scenes import PLAIN, ask_for, end_event, plain_events, tool_call, tool_events
 from hookline.evals.adapter_contract._stage import Scene, Stage
 from hookline.evals.adapter_contract._witness import (
     ContractError,
     Witness,
+    check_equal,
+    check_refusal,
+    check_tool_results,
+    check_true,
     drives_call,
     expect,
-    holds,
-    refused,
-    same,
-    told,
     toolset_of,
 )
 from hookline.events import EVENTS, AfterStep, BeforeStep, BeforeToolCall, OnToolCallError
 from hookline.hooks import Hooks
 from hookline.runtime import KINDS, interrupt
 
-__all__ = ["at_once", "cancelled", "hung_observer", "raising_observers", "refusals", "traced"]
+__all__ = ["at_once", "cancellation", "hung_observer", "raising_observers", "refusals", "tracing"]
 
 RUNS = 50
 
@@ -37,7 +37,7 @@ def _answer(text: str, event: BeforeToolCall) -> None:
 
 
 async def at_once(stage: Stage) -> Witness:
-    """Fifty runs of one agent object at the same time do not hear of one another."""
+    """Fifty runs of one agent object at the same time do not see each other's events."""
     witnesses, bundles = [], []
     for number in range(RUNS):
         witness, hooks = Witness(stage), Hooks(f"run-{number}")
@@ -46,19 +46,19 @@ async def at_once(stage: Stage) -> Witness:
         bundles.append([hooks, witness.hooks])
     rans = await stage.play_many(PLAIN, bundles)
 
-    same("How many runs there were.", len(rans), RUNS)
+    check_equal("How many runs there were.", len(rans), RUNS)
     for number, (ran, witness) in enumerate(zip(rans, witnesses, strict=True)):
         answer = f"answer {number}"
-        witness.heard(plain_events(tool_pair(toolset_of(stage), content=answer, mocked=True)))
-        told(ran, answer)
-        same("A run is one operation.", len({event.operation_id for event in witness.events}), 1)
+        witness.heard(plain_events(tool_events(toolset_of(stage), content=answer, mocked=True)))
+        check_tool_results(ran, answer)
+        check_equal("A run is one operation.", len({event.operation_id for event in witness.events}), 1)
     ids = {event.operation_id for witness in witnesses for event in witness.events}
-    same("How many operations there were.", len(ids), RUNS)
+    check_equal("How many operations there were.", len(ids), RUNS)
     return witnesses[0]
 
 
-async def cancelled(stage: Stage) -> Witness:
-    """A cancelled run tells its end once, forgets its hooks, and the cancellation goes on."""
+async def cancellation(stage: Stage) -> Witness:
+    """A cancelled run emits its end once and forgets its hooks, and the cancellation goes on."""
     witness, begun, after = Witness(stage), anyio.Event(), list[str]()
 
     async def hang() -> str:
@@ -71,28 +71,28 @@ async def cancelled(stage: Stage) -> Witness:
         await stage.play(scene, [witness.hooks], operation_id="contract-cancelled")
         after.append("the run returned")
 
-    scene = Scene(turns=[calls(tool_call("hang"))], tools={"hang": hang})
+    scene = Scene(turns=[ask_for(tool_call("hang"))], tools={"hang": hang})
     async with anyio.create_task_group() as group:
         group.start_soon(play)
         await begun.wait()
         group.cancel_scope.cancel()
-    same("What followed the cancellation.", after, [])
-    holds("A cancelled operation is forgotten.", not interrupt("contract-cancelled"))
-    pair = tool_pair(toolset_of(stage), name="hang", args={}, error="The call was interrupted.")
+    check_equal("What followed the cancellation.", after, [])
+    check_true("A cancelled operation is forgotten.", not interrupt("contract-cancelled"))
+    pair = tool_events(toolset_of(stage), name="hang", args={}, error="The call was interrupted.")
     witness.heard(
         [
             expect(BeforeStep, step_index=0),
             pair[0],
             expect(OnToolCallError, tool_call_id="t1"),
             expect(AfterStep, step_index=0, step_type="call_tool", should_continue=False),
-            complete("interrupted", steps=1, llm_calls=1, tool_calls=1),
+            end_event("interrupted", steps=1, llm_calls=1, tool_calls=1),
         ]
     )
     return witness
 
 
 async def raising_observers(stage: Stage) -> Witness:
-    """Observers that raise, sync and async, harm neither the run nor one another."""
+    """Observers that raise, sync or async, affect neither the run nor each other."""
     witness, hooks = Witness(stage), Hooks("broken")
 
     def broken(event: Any) -> None:
@@ -107,29 +107,29 @@ async def raising_observers(stage: Stage) -> Witness:
             hooks.on(event)(broken_later)
     ran = await stage.play(PLAIN, [hooks, witness.hooks])
 
-    witness.heard(plain_events(tool_pair(toolset_of(stage), content="3")))
-    told(ran, "3")
+    witness.heard(plain_events(tool_events(toolset_of(stage), content="3")))
+    check_tool_results(ran, "3")
     return witness
 
 
 async def hung_observer(stage: Stage) -> Witness:
-    """An observer that hangs holds back nobody but its own bundle."""
+    """An observer that hangs delays only its own bundle."""
     witness, hooks = Witness(stage), Hooks("hung")
 
     async def hang(event: Any) -> None:
         await anyio.sleep_forever()
 
     for kind, event in EVENTS.items():
-        if kind in stage.capabilities.events and event is not BeforeToolCall:  # whoever may mock is waited for
+        if kind in stage.capabilities.events and event is not BeforeToolCall:  # a run waits for observers that may mock
             hooks.on(event)(hang)
     ran = await stage.play(PLAIN, [hooks, witness.hooks], drain_timeout=0.0)
 
-    witness.heard(plain_events(tool_pair(toolset_of(stage), content="3")))
-    told(ran, "3")
+    witness.heard(plain_events(tool_events(toolset_of(stage), content="3")))
+    check_tool_results(ran, "3")
     return witness
 
 
-async def traced(stage: Stage) -> Witness:
+async def tracing(stage: Stage) -> Witness:
     """The spans of a run hang together: one root, a model call and a tool call under it, each of them ended."""
     exporter, hooks = _tracing()
     witness = Witness(stage)
@@ -137,14 +137,14 @@ async def traced(stage: Stage) -> Witness:
 
     spans = exporter.get_finished_spans()
     operations = [span.attributes.get("gen_ai.operation.name") for span in spans]
-    same("Spans of tool calls.", operations.count("execute_tool"), 1)
-    same("Spans of runs.", operations.count("invoke_agent"), 1)
+    check_equal("Spans of tool calls.", operations.count("execute_tool"), 1)
+    check_equal("Spans of runs.", operations.count("invoke_agent"), 1)
     if any(call.__name__ == "ModelCall" for call in stage.capabilities.calls):
-        same("Spans of model calls.", operations.count("chat"), 2)
+        check_equal("Spans of model calls.", operations.count("chat"), 2)
     known = {span.context.span_id: span for span in spans}
     roots = [span.name for span in spans if span.parent is None or span.parent.span_id not in known]
-    same("Spans without a parent.", len(roots), 1)
-    same("Traces.", len({span.context.trace_id for span in spans}), 1)
+    check_equal("Spans without a parent.", len(roots), 1)
+    check_equal("Traces.", len({span.context.trace_id for span in spans}), 1)
     for span in spans:
         parent = known.get(span.parent.span_id) if span.parent is not None else None
         if parent is not None and not parent.start_time <= span.start_time <= span.end_time <= parent.end_time:
@@ -167,7 +167,7 @@ def _tracing() -> tuple[Any, Any]:
 
 
 async def refusals(stage: Stage) -> Witness:
-    """A hook that the framework would never call is refused, and says so; with `best_effort` the run goes on."""
+    """A hook that the framework would never call is refused with an error; with `best_effort` the run goes on."""
     never: list[tuple[str, Hooks]] = []
     for kind, event in EVENTS.items():
         if kind not in stage.capabilities.events:
@@ -179,10 +179,10 @@ async def refusals(stage: Stage) -> Witness:
                 never.append((f"{kind_of}({call.__name__})", hooks := Hooks("refused")))
                 getattr(hooks, kind_of)(call)(lambda *given: None)
     for what, hooks in never:
-        await refused(stage, PLAIN, [hooks], what)
+        await check_refusal(stage, PLAIN, [hooks], what)
     witness = Witness(stage)
     ran = await stage.play(PLAIN, [*(hooks for _, hooks in never), witness.hooks], best_effort=True)
 
-    witness.heard(plain_events(tool_pair(toolset_of(stage), content="3")))
-    told(ran, "3")
+    witness.heard(plain_events(tool_events(toolset_of(stage), content="3")))
+    check_tool_results(ran, "3")
     return witness

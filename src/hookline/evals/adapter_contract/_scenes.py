@@ -1,4 +1,4 @@
-"""The scenes that every adapter plays, and the events that each must tell: written once, for all frameworks."""
+"""The scenes that every adapter plays, and the events that each must give."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import anyio.lowlevel
 
 from hookline.calls import ModelResponse, ToolRequest
 from hookline.evals.adapter_contract._stage import Scene
-from hookline.evals.adapter_contract._witness import Expected, expect
+from hookline.evals.adapter_contract._witness import ExpectedEvent, expect
 from hookline.events import (
     AfterCallAgent,
     AfterCompact,
@@ -37,17 +37,17 @@ __all__ = [
     "PLAIN",
     "SPEECHLESS",
     "add",
-    "calls",
-    "compacted",
-    "complete",
-    "decided",
-    "delegated",
+    "ask_for",
+    "compaction_events",
+    "decision_event",
+    "delegation_events",
+    "end_event",
+    "pause_events",
     "plain_events",
-    "step",
-    "stopped",
+    "step_events",
+    "stop_event",
     "tool_call",
-    "tool_pair",
-    "waiting",
+    "tool_events",
 ]
 
 
@@ -63,12 +63,12 @@ async def fail() -> str:
 
 
 def tool_call(name: str, tool_call_id: str = "t1", **args: Any) -> ToolRequest:
-    """A tool call of a model."""
+    """Return a tool call of a model."""
     return ToolRequest(tool_name=name, args=args, tool_call_id=tool_call_id)
 
 
-def calls(*callings: ToolRequest, content: str = "") -> ModelResponse:
-    """An answer that asks for tool calls."""
+def ask_for(*callings: ToolRequest, content: str = "") -> ModelResponse:
+    """Return a model's answer that asks for tool calls."""
     return ModelResponse(content=content, tool_calls=list(callings), finish_reason="tool_calls")
 
 
@@ -76,17 +76,17 @@ ADD = tool_call("add", a=1, b=2)
 ASK_CHILD = ToolRequest(toolset="agent", tool_name="child", args={"instruction": "do it"}, tool_call_id="t1")
 DONE = ModelResponse(content="done")
 
-PLAIN = Scene(turns=[calls(ADD, content="let me see"), DONE], tools={"add": add})
-FAILING = Scene(turns=[calls(tool_call("fail")), DONE], tools={"fail": fail})
+PLAIN = Scene(turns=[ask_for(ADD, content="let me see"), DONE], tools={"add": add})
+FAILING = Scene(turns=[ask_for(tool_call("fail")), DONE], tools={"fail": fail})
 SPEECHLESS = Scene(turns=PLAIN.turns[:1], tools={"add": add})
 PARALLEL = Scene(
-    turns=[calls(ADD, tool_call("add", "t2", a=3, b=4), tool_call("add", "t3", a=5, b=6)), DONE], tools={"add": add}
+    turns=[ask_for(ADD, tool_call("add", "t2", a=3, b=4), tool_call("add", "t3", a=5, b=6)), DONE], tools={"add": add}
 )
-DELEGATING = Scene(turns=[calls(ASK_CHILD), DONE], agents={"child": Scene(turns=[ModelResponse(content="answer")])})
-COMPACTING = Scene(turns=[calls(ADD, content="let me see"), DONE], tools={"add": add}, compact=True)
+DELEGATING = Scene(turns=[ask_for(ASK_CHILD), DONE], agents={"child": Scene(turns=[ModelResponse(content="answer")])})
+COMPACTING = Scene(turns=[ask_for(ADD, content="let me see"), DONE], tools={"add": add}, compact=True)
 
 
-def tool_pair(
+def tool_events(
     toolset: str,
     *,
     name: str = "add",
@@ -95,8 +95,8 @@ def tool_pair(
     call_index: int = 1,
     step_index: int = 0,
     **after: Any,
-) -> list[Expected]:
-    """The two events of a tool call; with `error=` the second says that it raised."""
+) -> list[ExpectedEvent]:
+    """Return the two events of a tool call; with `error=` the second one is its error."""
     of = {
         "toolset": toolset,
         "tool_name": name,
@@ -111,39 +111,39 @@ def tool_pair(
     return [expect(BeforeToolCall, **of), expect(AfterToolCall, **of, **{"success": True, **after})]
 
 
-def step(index: int, *inside: Expected, last: bool = False, **after: Any) -> list[Expected]:
-    """A step and what happens in it."""
+def step_events(index: int, *inside: ExpectedEvent, last: bool = False, **after: Any) -> list[ExpectedEvent]:
+    """Return the events of a step, with those that happen in it."""
     kind = "call_llm" if last else "call_tool"
     fields = {"step_index": index, "step_type": kind, "should_continue": not last, "total_steps": index + 1, **after}
     return [expect(BeforeStep, step_index=index), *inside, expect(AfterStep, **fields)]
 
 
-def complete(reason: str = "done", **fields: Any) -> Expected:
-    """The end of a run."""
+def end_event(reason: str = "done", **fields: Any) -> ExpectedEvent:
+    """Return the event of the end of a run."""
     return expect(OnComplete, reason=reason, **fields)
 
 
 def plain_events(
-    pair: Sequence[Expected], *, calls: int = 1, output: str = "done", content: str = "let me see"
-) -> list[Expected]:
-    """The events of a run of two steps, the first with these tool calls."""
+    pair: Sequence[ExpectedEvent], *, calls: int = 1, output: str = "done", content: str = "let me see"
+) -> list[ExpectedEvent]:
+    """Return the events of a run of two steps, the first with these tool calls."""
     return [
-        *step(0, *pair, content=content, total_tool_calls=calls),
-        *step(1, last=True, content="done", total_tool_calls=calls),
-        complete(steps=2, llm_calls=2, tool_calls=calls, last_assistant_content=output),
+        *step_events(0, *pair, content=content, total_tool_calls=calls),
+        *step_events(1, last=True, content="done", total_tool_calls=calls),
+        end_event(steps=2, llm_calls=2, tool_calls=calls, last_assistant_content=output),
     ]
 
 
-def compacted(*, summary: str | None = "summary") -> list[Expected]:
-    """The events of a compaction; without a summary it failed."""
+def compaction_events(*, summary: str | None = "summary") -> list[ExpectedEvent]:
+    """Return the events of a compaction, which failed if there is no summary."""
     after = (
         expect(OnCompactError, step_index=1) if summary is None else expect(AfterCompact, step_index=1, summary=summary)
     )
     return [expect(BeforeCompact, step_index=1), after]
 
 
-def delegated(*, instruction: str = "do it", error: str | None = None) -> list[Expected]:
-    """The events of a call of the sub-agent, on the operation that calls it."""
+def delegation_events(*, instruction: str = "do it", error: str | None = None) -> list[ExpectedEvent]:
+    """Return the events of a sub-agent's call, in the operation that calls it."""
     after = (
         expect(AfterCallAgent, callee_id="child", success=True)
         if error is None
@@ -152,21 +152,21 @@ def delegated(*, instruction: str = "do it", error: str | None = None) -> list[E
     return [expect(BeforeCallAgent, callee_id="child", instruction=instruction), after]
 
 
-def waiting(index: int = 0) -> list[Expected]:
-    """The end of a segment that waits for a person."""
+def pause_events(index: int = 0) -> list[ExpectedEvent]:
+    """Return the events at the end of a segment that waits for a person."""
     return [
         expect(BeforeStep, step_index=index),
         expect(BeforeHumanIntervention, step_index=index),
         expect(AfterStep, step_index=index, step_type="request_human_approve", should_continue=False),
-        complete("waiting_for_human"),
+        end_event("waiting_for_human"),
     ]
 
 
-def decided(action: str, *, reason: str | None = None) -> Expected:
-    """A person's decision about the call `t1`."""
+def decision_event(action: str, *, reason: str | None = None) -> ExpectedEvent:
+    """Return the event of a person's decision about the call `t1`."""
     return expect(AfterHumanIntervention, action=action, tool_call_id="t1", rejection_reason=reason)
 
 
-def stopped(reason: str) -> Expected:
-    """A rejection that ends the run."""
+def stop_event(reason: str) -> ExpectedEvent:
+    """Return the event of a rejection that ends the run."""
     return expect(OnStopByHumanIntervention, tool_call_id="t1", rejection_reason=reason)

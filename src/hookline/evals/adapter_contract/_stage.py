@@ -1,4 +1,4 @@
-"""What an adapter's tests give to the contract: a stage that plays scenes in its framework."""
+"""The stage that an adapter's tests provide: it plays scenes in the adapter's framework."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["Ran", "Scene", "Stage"]
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be played.
+    """A script for one run: the model's turns, the tools, the sub-agents.
 
     Attributes:
-        turns: What the model answers, turn by turn; asked once more, it raises. Calls of sub-agents have the toolset
+        turns: The model's answers, turn by turn; asked once more, it raises. Calls of sub-agents have the toolset
             `"agent"`.
-        tools: What its tools do, by name: async functions with typed parameters and a docstring.
-        approval: The tools that need a person's approval because the framework was told so.
+        tools: Its tools, by name: async functions with typed parameters and a docstring.
+        approval: The tools for which the framework is set to require a person's approval.
         agents: Scenes of sub-agents, by name.
         compact: Whether the conversation is to be compacted before the last turn; the summary is `"summary"`.
         summary_fails: Whether writing it raises `ValueError("no summary")`.
-        prompt: What the user says.
+        prompt: The user's prompt.
     """
 
     turns: Sequence[ModelResponse]
@@ -38,12 +38,12 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """The result of playing a scene.
 
     Attributes:
-        output: What the framework's run gave at the end.
-        told: What the model was told of each tool call, in the model's order.
-        asked: What the fake models were asked, call by call, those of sub-agents too: the texts of all messages.
+        output: The final output of the framework's run.
+        told: The result of each tool call as the model read it, in the model's order.
+        asked: The texts of all messages of each model call, those of sub-agents included.
         pending: Ids of the calls that wait for a person.
         resume: Goes on with a person's decisions, under hooks of the same kind.
     """
@@ -59,8 +59,8 @@ class Stage(Protocol):
     """Plays scenes in a framework.
 
     Attributes:
-        capabilities: What its adapter can drive.
-        toolset: Where the adapter says that the tools of a scene come from.
+        capabilities: The events and calls that its adapter can drive.
+        toolset: The toolset that the adapter gives to the tools of a scene.
     """
 
     capabilities: Capabilities
@@ -70,9 +70,9 @@ class Stage(Protocol):
         """Run a fresh agent of the framework, with the hooks attached as its users would.
 
         Args:
-            scene: What is played.
+            scene: The scene.
             hooks: The hooks of the run.
-            attach: What else the adapter takes: `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `drain_timeout`,
+            attach: Further arguments, such as `operation_id`, `user_id`, `tenant_id`, `dispatcher`, `drain_timeout`,
                 `best_effort`, …
 
         Raises:
@@ -81,5 +81,5 @@ class Stage(Protocol):
         ...
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
-        """Run ONE agent object of the framework as many times at once, each run with hooks of its own."""
+        """Run ONE agent object of the framework several times at once, each run with its own hooks."""
         ...

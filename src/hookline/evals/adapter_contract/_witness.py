@@ -1,4 +1,4 @@
-"""What a clause of the contract compares: the events that a stage's run told, and those that it should have."""
+"""Record the events of a stage's run and compare them with the expected ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hookline.calls import Call
-from hookline.errors import HooklineError, UnsupportedHookError
+from hookline.errors import HooklineError, UnsupportedHookError, define_error
 from hookline.evals.adapter_contract._stage import Ran, Scene, Stage
 from hookline.events import EVENTS, Event, HookType
 from hookline.hooks import AnyHook, Hooks
@@ -17,57 +17,55 @@ from hookline.runtime import Capabilities
 
 __all__ = [
     "ContractError",
-    "Expected",
+    "ExpectedEvent",
     "Witness",
+    "check_equal",
+    "check_refusal",
+    "check_tool_results",
+    "check_true",
     "drives_call",
     "expect",
-    "holds",
-    "refused",
-    "same",
-    "told",
     "toolset_of",
 ]
 
 STEP_FIELDS = frozenset({"step_index", "steps", "total_steps", "llm_calls", "last_assistant_content"})
-"""Fields that nobody can know who is not told of steps."""
+"""Fields that an adapter cannot know if its framework has no events of steps."""
 
 
+@define_error("{what}\n  expected: {expected}\n  got:      {got}")
 class ContractError(HooklineError, AssertionError):
-    """An adapter broke a clause of the contract.
+    """An adapter does not keep a clause of the contract.
 
     Attributes:
-        what: What was compared.
-        expected: What the contract says.
-        got: What the adapter did.
+        what: The thing that was compared.
+        expected: The value that the contract demands.
+        got: The value that the adapter gave.
     """
 
-    def __init__(self, what: str, expected: str, got: str) -> None:
-        super().__init__(what, expected, got)
-        self.what, self.expected, self.got = what, expected, got
-
-    def __str__(self) -> str:
-        return f"{self.what}\n  expected: {self.expected}\n  got:      {self.got}"
+    what: str
+    expected: str
+    got: str
 
 
-class Expected(msgspec.Struct, frozen=True):
-    """An event that a run must tell.
+class ExpectedEvent(msgspec.Struct, frozen=True):
+    """An event that a run must give.
 
     Attributes:
-        kind: Its class.
-        fields: What its fields must be; those that are not named may be anything.
+        kind: The class of the event.
+        fields: The values of the fields that matter. Other fields may have any value.
     """
 
     kind: type[Event]
     fields: dict[str, Any]
 
 
-def expect(kind: type[Any], **fields: Any) -> Expected:
-    """An event that a run must tell, with the fields that matter."""
-    return Expected(kind, fields)
+def expect(kind: type[Any], **fields: Any) -> ExpectedEvent:
+    """Return an expected event with the fields that matter."""
+    return ExpectedEvent(kind, fields)
 
 
-def same(what: str, got: object, expected: object) -> None:
-    """See to it that something is what it should be.
+def check_equal(what: str, got: object, expected: object) -> None:
+    """Raise an error unless two values are equal.
 
     Raises:
         ContractError: If it is not.
@@ -76,8 +74,8 @@ def same(what: str, got: object, expected: object) -> None:
         raise ContractError(what, repr(expected), repr(got))
 
 
-def holds(what: str, fact: bool) -> None:
-    """See to it that something is so.
+def check_true(what: str, fact: bool) -> None:
+    """Raise an error unless something is true.
 
     Raises:
         ContractError: If it is not.
@@ -87,11 +85,11 @@ def holds(what: str, fact: bool) -> None:
 
 
 class Witness:
-    """Hears every event that a stage's framework can drive.
+    """Records every event that a stage's framework can drive.
 
     Args:
-        stage: Whose events.
-        inherit: Whether it goes along into sub-agents.
+        stage: The stage whose events are recorded.
+        inherit: Whether it records the events of sub-agents too.
     """
 
     def __init__(self, stage: Stage, *, inherit: bool = False) -> None:
@@ -104,20 +102,20 @@ class Witness:
                 self.hooks.on(event)(self.events.append)
 
     def seen(self) -> frozenset[HookType]:
-        """The kinds of events that it has ever heard."""
+        """Return the kinds of all events recorded so far, forgotten ones included."""
         return self._before.union(event.hook_type for event in self.events)
 
     def forget(self) -> None:
-        """Begin anew, with the next segment of the run."""
+        """Forget the recorded events, before the next segment of the run."""
         self._before = self.seen()
         self.events.clear()
 
     def of(self, kind: type[Any]) -> list[Any]:
-        """The events of one kind."""
+        """Return the recorded events of one class."""
         return [event for event in self.events if isinstance(event, kind)]
 
-    def heard(self, expected: Sequence[Expected], *, ordered: bool = True, of: str | None = None) -> None:
-        """See to it that it heard these events and no others, in this order.
+    def heard(self, expected: Sequence[ExpectedEvent], *, ordered: bool = True, of: str | None = None) -> None:
+        """Raise an error unless exactly these events were recorded, in this order.
 
         Args:
             expected: The events, also those that the framework cannot drive, which are left out.
@@ -125,58 +123,58 @@ class Witness:
             of: The operation whose events they are; of every operation unless given.
 
         Raises:
-            ContractError: If it did not.
+            ContractError: If other events were recorded.
         """
         events = [event for event in self.events if of is None or event.operation_id == of]
         wanted = [each for each in expected if hook_type(each.kind) in self.capabilities.events]
         got, names = [str(event.hook_type) for event in events], [str(hook_type(each.kind)) for each in wanted]
         if ordered:
-            same("The events of the run.", got, names)
-        same("The events of the run, counted.", Counter(got), Counter(names))
+            check_equal("The events of the run.", got, names)
+        check_equal("The events of the run, counted.", Counter(got), Counter(names))
         left = list(events)
         for each in wanted:
             fields = self.known(each)
             shown = [event for event in left if isinstance(event, each.kind)]
-            fit = next((event for event in shown if values(event, fields) == fields), None)
+            fit = next((event for event in shown if fields_of(event, fields) == fields), None)
             if fit is None:
-                same(f"The fields of {hook_type(each.kind)}.", values(shown[0], fields), fields)
+                check_equal(f"The fields of {hook_type(each.kind)}.", fields_of(shown[0], fields), fields)
             left.remove(fit)
 
-    def known(self, expected: Expected) -> dict[str, Any]:
-        """The fields of an event that the framework lets an adapter know."""
+    def known(self, expected: ExpectedEvent) -> dict[str, Any]:
+        """Return the fields of an expected event that the framework lets an adapter know."""
         if HookType.BEFORE_STEP in self.capabilities.events:
             return expected.fields
         return {name: value for name, value in expected.fields.items() if name not in STEP_FIELDS}
 
 
 def hook_type(kind: type[Any]) -> HookType:
-    """The name of a class of events."""
+    """Return the hook type of a class of events."""
     return next(name for name, event in EVENTS.items() if event is kind)
 
 
-def values(event: object, fields: Iterable[str]) -> dict[str, Any]:
-    """Some fields of an event."""
+def fields_of(event: object, fields: Iterable[str]) -> dict[str, Any]:
+    """Return some fields of an event."""
     return {name: getattr(event, name) for name in fields}
 
 
 def drives_call(capabilities: Capabilities, call: type[Call], kind: str) -> bool:
-    """Whether a framework lets an interceptor of this kind stand in the way of such calls."""
+    """Whether a framework can drive an interceptor of this kind on this class of calls."""
     return kind in capabilities.calls.get(call, frozenset())
 
 
 def toolset_of(stage: Stage) -> str:
-    """Where the adapter says that the tools of a scene come from."""
+    """Return the toolset of a stage's tools."""
     return getattr(stage, "toolset", "local")
 
 
-async def refused(stage: Stage, scene: Scene, hooks: Iterable[AnyHook], what: str) -> None:
-    """See to it that a hook is refused that the framework would never call.
+async def check_refusal(stage: Stage, scene: Scene, hooks: Iterable[AnyHook], what: str) -> None:
+    """Raise an error unless the stage refuses a hook that its framework would never call.
 
     Args:
         stage: The stage.
-        scene: What would have been played.
+        scene: The scene to play.
         hooks: The hook.
-        what: What the refusal must name.
+        what: A text that the refusal must contain.
 
     Raises:
         ContractError: If it is not refused.
@@ -191,9 +189,9 @@ async def refused(stage: Stage, scene: Scene, hooks: Iterable[AnyHook], what: st
         raise ContractError("A hook that the framework would never call.", f"{what} is refused", "it was accepted")
 
 
-def told(ran: Ran, *expected: str) -> None:
-    """See to it that the model was told this of its calls; frameworks may add words of their own."""
-    same("How many results the model was told.", len(ran.told), len(expected))
+def check_tool_results(ran: Ran, *expected: str) -> None:
+    """Raise an error unless the model read these tool results. Frameworks may add words of their own."""
+    check_equal("How many results the model was told.", len(ran.told), len(expected))
     for text, wanted in zip(ran.told, expected, strict=True):
         if wanted not in text:
-            same("What the model was told of a tool call.", text, wanted)
+            check_equal("What the model was told of a tool call.", text, wanted)

@@ -1,4 +1,4 @@
-"""A recording of tool calls that can answer the same calls again, without the tools."""
+"""Cassettes: recordings of tool calls that answer the same calls again, without the tools."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ import msgspec
 
 from hookline.calls import ToolResult
 from hookline.errors import HookUsageError, message_of
-from hookline.evals._endings import Endings
-from hookline.evals.cassettes._file import Saved, check_needs, encoded, read_cassette, read_replaceable, write_cassette
+from hookline.evals._endings import OperationEndings
+from hookline.evals.cassettes._file import (
+    CassetteFile,
+    check_needs,
+    encode_cassette,
+    read_cassette,
+    read_replaceable,
+    write_cassette,
+)
 from hookline.evals.cassettes._recordings import (
     Matching,
-    Recording,
-    Recordings,
-    Scope,
-    Scopes,
-    in_file_order,
-    plain,
+    RecordedCall,
+    RecordedCalls,
+    ReplayScope,
+    ReplayScopes,
+    explain_miss,
     recording_of,
-    why_missing,
+    sort_for_file,
+    to_json_value,
 )
 from hookline.evals.errors import (
     CassetteConflictError,
@@ -56,12 +63,12 @@ __all__ = [
     "CassetteWriteError",
     "Matching",
     "RecordMode",
-    "Recording",
+    "RecordedCall",
     "Redaction",
 ]
 
 RecordMode = Literal["none", "once", "new_episodes", "all", "rewrite"]
-"""What a cassette may record, see `Cassette`."""
+"""When a cassette replays and when it records; see `Cassette`."""
 
 DEFAULT_REDACTION: Final = Redaction()
 
@@ -76,26 +83,26 @@ class Cassette:
     With `with Cassette(path=...) as cassette:` it is saved on leaving, also after a failure.
 
     Args:
-        name: Appears in the metadata of every call that the cassette answers; that of the file unless given.
+        name: The name in the metadata of every call that the cassette answers. By default that of the file.
         path: The file; `None` for a cassette that lives in memory. It is read at once.
-        mode: What `hooks()` may do. `"none"`: replay, never record. `"once"`: like `"none"` if the file exists, else
-            like `"new_episodes"`. `"new_episodes"`: replay what is known, record the rest. `"all"`: never replay; what
-            is recorded replaces, call by call, what was. `"rewrite"`: like `"new_episodes"`, but begin with nothing.
+        mode: The record mode of `hooks()`. `"none"`: replay, never record. `"once"`: like `"none"` if the file exists,
+            else like `"new_episodes"`. `"new_episodes"`: replay known calls, record the others. `"all"`: never replay;
+            new recordings replace, call by call, the old ones. `"rewrite"`: like `"new_episodes"`, but start empty.
         matching: `"keyed"`: by tool and arguments. `"sequential"`: per tool in order, whatever the arguments. That of
             the file unless given, else `"keyed"`.
         ignore: Fields of the arguments that make no difference, from the outside in: `("request.id", "items.*.id")`.
-        redact: What is taken out of recordings: a `Redaction`, `None` for nothing, or a function that takes further
-            secrets out of a text.
+        redact: The redaction of recordings: a `Redaction`, `None` for none, or a function that takes further secrets
+            out of a text.
 
     Attributes:
         name: The cassette's name.
         path: The file.
-        mode: What `hooks()` may do.
-        misses: What was said of every call that no recording answered where none may be made.
+        mode: The record mode of `hooks()`.
+        misses: The message for every call that no recording answered and that could not be recorded.
 
     Raises:
-        CassetteError: If the file is no cassette that can be used.
-        HookUsageError: If an argument cannot be meant.
+        CassetteError: If the file cannot be used as a cassette.
+        HookUsageError: If an argument is invalid.
         MissingExtraError: If `path` is given and PyYAML or filelock is not installed.
     """
 
@@ -117,18 +124,18 @@ class Cassette:
         self._saved = self._read()
         self._exists = self._saved.digest is not None
         self.name = name or self._saved.name or (self.path.stem if self.path else "cassette")
-        self._recordings = Recordings(matching or self._saved.matching or "keyed", ignore)
+        self._recordings = RecordedCalls(matching or self._saved.matching or "keyed", ignore)
         if mode != "rewrite":
             for recording in self._saved.recordings:
                 key = self._recordings.key(recording.agent, recording.tool, self._redaction.value(recording.args))
                 self._recordings.add(key, recording)
-        self._scopes = Scopes()
-        self._endings = Endings(self.forget)
+        self._scopes = ReplayScopes()
+        self._endings = OperationEndings(self.forget)
         self._used = self._dirty = False
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], name: str | None = None, **options: Any) -> Self:
-        """A cassette from a file that has to exist.
+        """Load a cassette from a file that must exist.
 
         Args:
             path: The file.
@@ -136,7 +143,7 @@ class Cassette:
             **options: As for `Cassette`.
 
         Raises:
-            CassetteError: If there is no such file, or if it is no cassette that can be used.
+            CassetteError: If there is no such file, or if it cannot be used as a cassette.
         """
         if not os.path.exists(path):
             raise CassetteFileError(str(path), "there is no such file; record it first")
@@ -144,7 +151,7 @@ class Cassette:
 
     @classmethod
     def of_events(cls, name: str, events: Iterable[Event], **options: Any) -> Self:
-        """A cassette of what tools answered in a run that was observed.
+        """Make a cassette of what the tools answered in a recorded run.
 
         Args:
             name: The cassette's name.
@@ -155,7 +162,7 @@ class Cassette:
         for event in events:
             if isinstance(event, AfterToolCall | OnToolCallError):
                 cassette._keep(event, replace=True)
-        cassette._scopes = Scopes()
+        cassette._scopes = ReplayScopes()
         return cassette
 
     def __len__(self) -> int:
@@ -175,11 +182,11 @@ class Cassette:
         except CassetteError as unsaved:
             if error is None:
                 raise
-            error.add_note(str(unsaved))  # what went wrong first is what its reader has to see
+            error.add_note(str(unsaved))  # the first error stays the one that is raised
 
     @property
     def matching(self) -> Matching:
-        """How recordings are found."""
+        """How recordings are found: by tool and arguments, or per tool in order."""
         return self._recordings.matching
 
     @property
@@ -188,41 +195,41 @@ class Cassette:
         return self.mode != "none" and not (self.mode == "once" and self._exists)
 
     @property
-    def recordings(self) -> list[Recording]:
-        """The recordings, in the order of a file."""
-        return in_file_order(self._recordings)
+    def recordings(self) -> list[RecordedCall]:
+        """The recordings, in the order of the file."""
+        return sort_for_file(self._recordings)
 
     @property
     def attached(self) -> bool:
-        """Whether an operation that has this cassette has called a tool, or ended."""
+        """Whether an operation with this cassette has called a tool or ended."""
         return self._used or self._endings.heard
 
     @property
     def changed(self) -> bool:
-        """Whether there is something to save: other recordings than those of the file."""
+        """Whether there is something to save: recordings other than those of the file."""
         touched = self._dirty or (self._used and self.mode == "rewrite")
-        return touched and self.recordings != in_file_order(self._saved.recordings)
+        return touched and self.recordings != sort_for_file(self._saved.recordings)
 
     def unused(self) -> list[str]:
-        """The recordings that have answered no call and were not made in this run, each as one line."""
+        """List the recordings that answered no call and were not made in this run, one line each."""
         played = self._recordings.played
         return [str(recording) for recording in self.recordings if id(recording) not in played]
 
-    # What to attach to a run.
+    # Hooks to attach to a run.
 
     def hooks(self) -> Hooks:
-        """Hooks that answer and record as the mode says: what a test attaches. They go along into sub-agents."""
+        """Return hooks that answer and record as the mode says, in sub-agents too. Attach these in tests."""
         return self._bundle(Hooks(self.name, inherit=True), self.answer, self.keep)
 
     def recorder(self) -> Hooks:
-        """Hooks that record every call that a tool answered or raised in, whatever the mode.
+        """Return hooks that record every call that a tool answered or raised in, whatever the mode.
 
         Calls that a hook answered or refused are left out. A run replaces, call by call, what earlier ones recorded.
         """
         return self._bundle(Hooks(f"{self.name}.recorder"), None, partial(self._keep, replace=True))
 
     def player(self) -> Hooks:
-        """Hooks that answer every call from the recording, whatever the mode.
+        """Return hooks that answer every call from the recordings, whatever the mode.
 
         A call that was not recorded is answered too, with a failed result that says so: while these hooks are
         attached no real tool runs. `metadata["recording"]` names the recording that answered, `None` for a miss.
@@ -261,10 +268,10 @@ class Cassette:
         bundle.on(OnComplete, id=f"{bundle.id}.forget")(self._endings.completed)
         return bundle
 
-    # The same, for whoever has the events.
+    # The same for callers that have the events themselves.
 
     def answer(self, event: BeforeToolCall) -> ToolResult | None:
-        """What a call is answered, as the mode says.
+        """Answer a call as the mode says.
 
         Args:
             event: The call about to happen. Say `forget` when its operation has ended.
@@ -278,46 +285,46 @@ class Cassette:
         return self._answer(event, may_run=self.records)
 
     def keep(self, event: AfterToolCall | OnToolCallError) -> None:
-        """Record what a real tool answered, if the mode allows it.
+        """Record the answer of a real tool, if the mode allows it.
 
         Args:
-            event: What the call came to. One that a hook has answered or refused, or that was interrupted, is left out.
+            event: The call's result. Calls that a hook answered or refused, or that were interrupted, are left out.
         """
         if self.records:
             self._keep(event, replace=self.mode == "all")
 
     def forget(self, operation_id: str) -> None:
-        """Drop what is known of an operation: which recordings it and its sub-agents have used."""
+        """Drop the state of an operation that has ended: which recordings it and its sub-agents have used."""
         self._scopes.forget(operation_id)
         self._used = True
 
     def save(self) -> Path | None:
-        """Write the file, if there is something to save. It is replaced in one go, or not at all.
+        """Write the file if there is something to save. It is replaced as a whole or not at all.
 
         Returns:
             The file; `None` if nothing was written.
 
         Raises:
-            CassetteConflictError: If somebody else has written it since it was read.
-            CassetteWriteError: If it cannot be written.
+            CassetteConflictError: If another process has written it since it was read.
+            CassetteWriteError: If the file cannot be written.
         """
         if self.path is None or not self.changed:
             return None
         recordings = self.recordings
-        data = encoded(self.name, self.matching, recordings)
+        data = encode_cassette(self.name, self.matching, recordings)
         digest = write_cassette(self.path, data, before=self._saved.digest, name=self.name)
-        self._saved = Saved(name=self.name, matching=self.matching, recordings=recordings, digest=digest)
+        self._saved = CassetteFile(name=self.name, matching=self.matching, recordings=recordings, digest=digest)
         return self.path
 
-    # How it comes about.
+    # Internals.
 
-    def _read(self) -> Saved:
+    def _read(self) -> CassetteFile:
         if self.path is None:
-            return Saved()
+            return CassetteFile()
         check_needs()
         return read_replaceable(self.path) if self.mode == "rewrite" else read_cassette(self.path)
 
-    def _scope(self, event: BeforeToolCall | AfterToolCall | OnToolCallError) -> Scope:
+    def _scope(self, event: BeforeToolCall | AfterToolCall | OnToolCallError) -> ReplayScope:
         self._used = True
         return self._scopes.of(event.operation_id, event.parent_operation_id, event.agent_id)
 
@@ -325,15 +332,16 @@ class Cassette:
         tool = f"{event.toolset}/{event.tool_name}"
         scope = self._scope(event)
         try:
-            args = self._redaction.value(plain(event.args))
+            args = self._redaction.value(to_json_value(event.args))
             key = self._recordings.key(scope.agent, tool, args)
-        except Exception as error:  # nobody could have written these down, and the real tool may not run for that
+        except Exception as error:
+            # Arguments that cannot be encoded have no recording, and the real tool must not run instead.
             why = f"its arguments cannot be read ({type(error).__name__}: {message_of(error)})"
             return None if may_run else self._missed(f"{tool}: {why}. The real tool was not run.")
         found = self._recordings.take(key, (scope.operation(event.operation_id), event.call_index), scope)
         if found is None:
             known = self._recordings.count(key)
-            return None if may_run else self._missed(why_missing(self._recordings, tool, args, scope.agent, known))
+            return None if may_run else self._missed(explain_miss(self._recordings, tool, args, scope.agent, known))
         recording, place = found
         provenance = {"cassette": self.name, "recording": f"{tool} #{place}"}
         return msgspec.structs.replace(recording.answer, metadata={**recording.metadata, **provenance})
@@ -354,7 +362,7 @@ class Cassette:
         scope = self._scope(event)
         recording = recording_of(event, scope, self._redaction)
         key = self._recordings.key(recording.agent, recording.tool, recording.args)
-        if self._recordings.made(key, recording, scope, replace=replace):
+        if self._recordings.record(key, recording, scope, replace=replace):
             self._dirty = True
 
 

@@ -1,4 +1,4 @@
-"""Cassettes as files: their format, reading with lines in every error, and writing that loses nothing."""
+"""Read and write cassette files: the format, errors that name the line, and writes that lose nothing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,19 @@ from typing import Any, NoReturn, get_args
 import msgspec
 
 from hookline.errors import MissingExtraError
-from hookline.evals.cassettes._recordings import Matching, Recording
-from hookline.evals.cassettes._yaml import BadYamlError, Located, LocatedList, check_installed, read_yaml, written
+from hookline.evals.cassettes._recordings import Matching, RecordedCall
+from hookline.evals.cassettes._yaml import BadYamlError, Located, LocatedList, check_installed, read_yaml, write_yaml
 from hookline.evals.errors import CassetteConflictError, CassetteFileError, CassetteVersionError, CassetteWriteError
 
-__all__ = ["VERSION", "Saved", "check_needs", "encoded", "read_cassette", "read_replaceable", "write_cassette"]
+__all__ = [
+    "VERSION",
+    "CassetteFile",
+    "check_needs",
+    "encode_cassette",
+    "read_cassette",
+    "read_replaceable",
+    "write_cassette",
+]
 
 VERSION = 1
 """The format's version, as `hookline_cassette` says it."""
@@ -44,8 +52,8 @@ REQUIRED = ("tool", "args", "result", "step", "call_index")
 FILE_FIELDS = ("hookline_cassette", "name", "matching", "calls")
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cassette's file held when it was read.
+class CassetteFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a cassette's file when it was read.
 
     Attributes:
         name: The cassette's name.
@@ -56,12 +64,12 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str | None = None
     matching: Matching | None = None
-    recordings: list[Recording] = []
+    recordings: list[RecordedCall] = []
     digest: str | None = None
 
 
 def check_needs() -> None:
-    """Make sure that cassettes can be read and written.
+    """Raise an error unless the packages that cassette files need are installed.
 
     Raises:
         MissingExtraError: If PyYAML or filelock is not installed.
@@ -70,14 +78,14 @@ def check_needs() -> None:
     _filelock()
 
 
-def encoded(name: str, matching: Matching, recordings: Iterable[Recording]) -> bytes:
-    """The bytes of a cassette's file; the same recordings in the same order give the same bytes."""
+def encode_cassette(name: str, matching: Matching, recordings: Iterable[RecordedCall]) -> bytes:
+    """Encode a cassette as the bytes of its file. Equal recordings in the same order give equal bytes."""
     calls = [_fields(recording) for recording in recordings]
     document = {"hookline_cassette": VERSION, "name": name, "matching": matching, "calls": calls}
-    return written(document).encode()
+    return write_yaml(document).encode()
 
 
-def _fields(recording: Recording) -> dict[str, Any]:
+def _fields(recording: RecordedCall) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if recording.agent:
         fields["agent"] = recording.agent
@@ -96,33 +104,35 @@ def _fields(recording: Recording) -> dict[str, Any]:
 # Reading.
 
 
-def read_cassette(path: Path) -> Saved:
-    """Read a cassette's file; one that does not exist gives an empty cassette without a digest.
+def read_cassette(path: Path) -> CassetteFile:
+    """Read a cassette's file. If there is no file, the result is empty and has no digest.
 
     Raises:
-        CassetteFileError: If it is no cassette, or not a whole one; it says which line, and what to fix.
-        CassetteVersionError: If it has another version.
+        CassetteFileError: If it is not a cassette or incomplete. The error names the line and the fix.
+        CassetteVersionError: If it has another format version.
         MissingExtraError: If PyYAML is not installed.
     """
     data = _bytes(path)
-    return Saved() if data is None else _saved(str(path), _document(str(path), data), _digest(data))
+    return (
+        CassetteFile() if data is None else _parse_cassette(str(path), _parse_document(str(path), data), _digest(data))
+    )
 
 
-def read_replaceable(path: Path) -> Saved:
-    """Read a file that is to be replaced whole: it has to be a cassette, of whatever version, or not to exist.
+def read_replaceable(path: Path) -> CassetteFile:
+    """Read a file that is to be replaced as a whole: a cassette of any version, or no file at all.
 
     Raises:
-        CassetteFileError: If it is something else.
+        CassetteFileError: If the file is something else.
         MissingExtraError: If PyYAML is not installed.
     """
     data = _bytes(path)
     if data is None:
-        return Saved()
-    document = _document(str(path), data)
+        return CassetteFile()
+    document = _parse_document(str(path), data)
     try:
-        return _saved(str(path), document, _digest(data))
+        return _parse_cassette(str(path), document, _digest(data))
     except CassetteFileError:
-        return Saved(digest=_digest(data))
+        return CassetteFile(digest=_digest(data))
 
 
 def _bytes(path: Path) -> bytes | None:
@@ -138,8 +148,8 @@ def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _document(path: str, data: bytes) -> Located:
-    """What a file holds, which is at least meant to be a cassette."""
+def _parse_document(path: str, data: bytes) -> Located:
+    """Parse a file as YAML, and raise an error unless it begins like a cassette and is complete."""
     restore = "restore it from version control, or delete it and record again"
     try:
         text = data.decode("utf-8-sig")
@@ -156,58 +166,58 @@ def _document(path: str, data: bytes) -> Located:
         problem = "it does not begin with `hookline_cassette`, so it is some other file; name another path"
         raise CassetteFileError(path, problem, document.line if isinstance(document, Located) else 1)
     if not text.endswith("\n"):
-        # Every line that was written ends: what has no end was cut off, even if it happens to be YAML.
+        # Every complete file ends with a newline; without one it was cut off, even if it is valid YAML.
         raise CassetteFileError(path, f"it is cut off in its last line; {restore}", text.count("\n") + 1)
     return document
 
 
-def _saved(path: str, document: Located, digest: str) -> Saved:
+def _parse_cassette(path: str, document: Located, digest: str) -> CassetteFile:
     def wrong(problem: str, line: int) -> NoReturn:
         raise CassetteFileError(path, problem, line)
 
     version, line = document["hookline_cassette"], document.lines["hookline_cassette"]
     if version.__class__ is not int:
-        wrong(f"`hookline_cassette` is the format's version, a whole number; got {_shown(version)}", line)
+        wrong(f"`hookline_cassette` is the format's version, a whole number; got {_describe(version)}", line)
     if version != VERSION:
         raise CassetteVersionError(path, line, version, VERSION)
     for field in document:
         if field not in FILE_FIELDS:
             known = ", ".join(f"`{each}`" for each in FILE_FIELDS)
-            wrong(f"`{field:.100}` is no field of a cassette, which has {known}", document.lines[field])
+            wrong(f"`{field:.100}` is not a field of a cassette, which has {known}", document.lines[field])
     calls = document.get("calls")
     if "calls" not in document:
         wrong("it has no `calls`; write `calls: []` for none", document.line)
     if not isinstance(calls, LocatedList):
-        wrong(f"`calls` is a list; got {_shown(calls)}", document.lines["calls"])
+        wrong(f"`calls` is a list; got {_describe(calls)}", document.lines["calls"])
     name, matching = document.get("name"), document.get("matching")
     if not isinstance(name, str | None):
-        wrong(f"`name` is text; got {_shown(name)}. Put it in quotes", document.lines["name"])
+        wrong(f"`name` is text; got {_describe(name)}. Put it in quotes", document.lines["name"])
     if matching is not None and matching not in get_args(Matching):
-        wrong(f"`matching` is keyed or sequential; got {_shown(matching)}", document.lines["matching"])
-    recordings = [_recording(call, line, wrong) for call, line in zip(calls, calls.lines, strict=True)]
-    return Saved(name=name, matching=matching, recordings=recordings, digest=digest)
+        wrong(f"`matching` is keyed or sequential; got {_describe(matching)}", document.lines["matching"])
+    recordings = [_parse_recording(call, line, wrong) for call, line in zip(calls, calls.lines, strict=True)]
+    return CassetteFile(name=name, matching=matching, recordings=recordings, digest=digest)
 
 
-def _recording(call: Any, line: int, wrong: Callable[[str, int], NoReturn]) -> Recording:
+def _parse_recording(call: Any, line: int, wrong: Callable[[str, int], NoReturn]) -> RecordedCall:
     if not isinstance(call, Located):
-        wrong(f"a call is a mapping with {', '.join(REQUIRED)}; got {_shown(call)}", line)
+        wrong(f"a call is a mapping with {', '.join(REQUIRED)}; got {_describe(call)}", line)
     for field, value in call.items():
         kind = KINDS.get(field)
         if kind is None:
-            wrong(f"`{field:.100}` is no field of a call, which has {', '.join(KINDS)}", call.lines[field])
+            wrong(f"`{field:.100}` is not a field of a call, which has {', '.join(KINDS)}", call.lines[field])
         if isinstance(value, kind[0]) and (kind[0] is not int or (value.__class__ is int and value >= LEAST[field])):
             continue
         hint = ". Put it in quotes" if kind[0] is str and isinstance(value, int | float) else ""
-        wrong(f"`{field}` is {kind[1]}; got {_shown(value)}{hint}", call.lines[field])
+        wrong(f"`{field}` is {kind[1]}; got {_describe(value)}{hint}", call.lines[field])
     missing = [field for field in REQUIRED if field not in call]
     if missing:
         wrong(f"this call has no {' and no '.join(f'`{field}`' for field in missing)}", line)
     if call.get("raised") is not None and "success" in call:
         wrong("a call has `raised` or `success`, not both", call.lines["success"])
-    return Recording(**{**call, "success": call.get("success", True) and "raised" not in call})
+    return RecordedCall(**{**call, "success": call.get("success", True) and "raised" not in call})
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -219,11 +229,11 @@ def _shown(value: object) -> str:
 
 
 def write_cassette(path: Path, data: bytes, *, before: str | None, name: str) -> str:
-    """Replace a cassette's file in one go, if it is still what it was.
+    """Replace a cassette's file, if nobody has changed it since it was read.
 
     Args:
         path: The file; its folder is made.
-        data: What it is to hold.
+        data: The new content.
         before: The digest of what it held when it was read; `None` if there was no file.
         name: The cassette, for the error.
 
@@ -231,7 +241,7 @@ def write_cassette(path: Path, data: bytes, *, before: str | None, name: str) ->
         The digest of what it holds now.
 
     Raises:
-        CassetteConflictError: If somebody else has written it; nothing is overwritten.
+        CassetteConflictError: If another process has written it. Nothing is overwritten.
         CassetteWriteError: If it cannot be written.
     """
     filelock = _filelock()
@@ -254,7 +264,7 @@ def write_cassette(path: Path, data: bytes, *, before: str | None, name: str) ->
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Whoever reads the file, and whenever the process dies, it is the old one or the new one."""
+    """Replace a file atomically: readers see the old file or the new one, even if the process is killed."""
     # A file's name may have 255 bytes, so the temporary one's cannot hold all of it. One name is enough: the lock is
     # ours, and what stands there is the rest of a process that was killed here.
     name = hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""What a cassette holds: recordings, found again by tool and arguments, each once in every operation."""
+"""The recordings of a cassette, and how they are found again: by tool and arguments, once per operation."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hookline.redaction import Redacting
 
 __all__ = [
     "Matching",
-    "Recording",
-    "Recordings",
-    "Scope",
-    "Scopes",
-    "difference",
-    "in_file_order",
-    "nearest",
-    "plain",
+    "RecordedCall",
+    "RecordedCalls",
+    "ReplayScope",
+    "ReplayScopes",
+    "diff_arguments",
+    "explain_miss",
+    "find_nearest",
     "recording_of",
-    "why_missing",
+    "sort_for_file",
+    "to_json_value",
 ]
 
 Matching = Literal["keyed", "sequential"]
@@ -38,20 +38,20 @@ Key = tuple[str, str, str]
 """The sub-agent, the tool, and the arguments as canonical JSON (nothing where they do not matter)."""
 
 
-class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What one real call was answered.
+class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded tool call with its answer.
 
     Attributes:
         tool: The tool, as `toolset/tool_name`.
         args: The arguments, without secrets.
-        result: What the tool answered, or what its exception said.
+        result: The tool's answer, or the message of its exception.
         success: Whether the tool did what it was asked for.
         raised: The exception's class name, if the tool raised.
-        metadata: What else the answer carried.
+        metadata: The metadata of the answer.
         step: The step of its operation, from 0.
-        call_index: Its place among its operation's calls of the tool, from 1.
-        agent: The sub-agent that called; empty for the agent that was run.
-        operation: Which of that sub-agent's runs it was, from 1.
+        call_index: The number of the call, from 1, per tool and operation.
+        agent: The sub-agent that called; empty for the main agent.
+        operation: The number of that sub-agent's run, from 1.
     """
 
     tool: str
@@ -71,22 +71,22 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answer(self) -> ToolResult:
-        """What to answer in the tool's place."""
+        """Return the recorded answer as a result."""
         succeeded = self.success and self.raised is None
         return ToolResult(content=self.result, success=succeeded, error_type=self.raised, metadata=self.metadata)
 
 
-def recording_of(event: AfterToolCall | OnToolCallError, scope: Scope, redaction: Redacting) -> Recording:
-    """What a call came to, without secrets."""
+def recording_of(event: AfterToolCall | OnToolCallError, scope: ReplayScope, redaction: Redacting) -> RecordedCall:
+    """Make a recording of a call that has ended, without secrets."""
     error = event if isinstance(event, OnToolCallError) else None
     said = {key: value for key, value in event.metadata.items() if key not in PROVENANCE}
-    return Recording(
+    return RecordedCall(
         tool=f"{event.toolset}/{event.tool_name}",
-        args=redaction.value(plain(event.args)),
+        args=redaction.value(to_json_value(event.args)),
         result=redaction.text(event.error if isinstance(event, OnToolCallError) else event.content),
         success=False if isinstance(event, OnToolCallError) else event.success,
         raised=error.error_type if error else None,
-        metadata=redaction.value(plain(said)) if said else {},
+        metadata=redaction.value(to_json_value(said)) if said else {},
         step=event.step_index,
         call_index=event.call_index,
         agent=scope.agent,
@@ -94,15 +94,15 @@ def recording_of(event: AfterToolCall | OnToolCallError, scope: Scope, redaction
     )
 
 
-def plain(value: Any) -> Any:
-    """A copy that holds what JSON has and nothing else; anything else is shown as Python writes it."""
+def to_json_value(value: Any) -> Any:
+    """Copy a value as plain JSON data. Anything else becomes the text of its `repr`."""
     kind = value.__class__
     if kind is str or kind is int or kind is float or kind is bool or value is None:
         return value
     if isinstance(value, dict):
-        return {key if key.__class__ is str else _text(key): plain(item) for key, item in value.items()}
+        return {key if key.__class__ is str else _text(key): to_json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_json_value(item) for item in value]
     return json.loads(canonical(value))
 
 
@@ -110,12 +110,12 @@ def _text(key: object) -> str:
     return str(key) if isinstance(key, str) else str(next(iter(json.loads(json.dumps({key: None}, default=repr)))))
 
 
-class Scope:
-    """What one run has used of the recordings: an operation, or all runs of one sub-agent under one operation.
+class ReplayScope:
+    """The recordings that one run has used: an operation, or all runs of one sub-agent under an operation.
 
     Attributes:
         agent: The sub-agent; empty for an operation of its own.
-        number: Its place among all scopes of the cassette, from 1.
+        number: The number of the scope in its cassette, from 1.
         used: The recordings that have answered in it or were made in it, by their identity.
     """
 
@@ -124,41 +124,41 @@ class Scope:
     def __init__(self, agent: str, number: int) -> None:
         self.agent = agent
         self.number = number
-        # The recordings are held too, so that no other one gets the identity of one that is gone.
-        self.used: dict[int, Recording] = {}
+        # Holding the recordings keeps their identities from being reused.
+        self.used: dict[int, RecordedCall] = {}
         self._operations: dict[str, int] = {}
 
     def operation(self, operation_id: str) -> int:
-        """Which of the scope's operations this is, from 1."""
+        """Return the number of an operation in this scope, from 1."""
         return self._operations.setdefault(operation_id, len(self._operations) + 1) if self.agent else 1
 
 
-class Scopes:
-    """The scopes that live at the moment, by the operation with whose end they end."""
+class ReplayScopes:
+    """The scopes in use, by the operation with which they end."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._by_owner: dict[str, dict[str, Scope]] = {}
+        self._by_owner: dict[str, dict[str, ReplayScope]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_owner.values()))
 
-    def of(self, operation_id: str, parent_operation_id: str | None, agent_id: str) -> Scope:
-        """The scope of an operation."""
+    def of(self, operation_id: str, parent_operation_id: str | None, agent_id: str) -> ReplayScope:
+        """Return the scope of an operation."""
         owner, agent = (parent_operation_id, agent_id) if parent_operation_id else (operation_id, "")
         scopes = self._by_owner.setdefault(owner, {})
         scope = scopes.get(agent)
         if scope is None:
             self._count += 1
-            scope = scopes[agent] = Scope(agent, self._count)
+            scope = scopes[agent] = ReplayScope(agent, self._count)
         return scope
 
     def forget(self, operation_id: str) -> None:
-        """Drop what ends with an operation: its own scope and those of its sub-agents."""
+        """Drop the scopes of an operation that has ended: its own and those of its sub-agents."""
         self._by_owner.pop(operation_id, None)
 
 
-class Track:
+class CallTrack:
     """The recordings of one call, in the order in which they are played.
 
     Attributes:
@@ -169,11 +169,11 @@ class Track:
     __slots__ = ("recordings", "run")
 
     def __init__(self, run: int) -> None:
-        self.recordings: list[Recording] = []
+        self.recordings: list[RecordedCall] = []
         self.run = run
 
 
-class Recordings:
+class RecordedCalls:
     """Recordings that answer calls, each once in every scope.
 
     Args:
@@ -182,45 +182,45 @@ class Recordings:
 
     Attributes:
         matching: How recordings are found.
-        played: Those that have answered a call or were made in this run, by their identity.
+        played: The recordings that answered a call or were made in this run, by identity.
     """
 
     def __init__(self, matching: Matching, ignore: Sequence[str] = ()) -> None:
         self.matching: Matching = matching
-        self.played: dict[int, Recording] = {}
+        self.played: dict[int, RecordedCall] = {}
         self._ignore = [field.split(".") for field in ignore]
-        self._tracks: dict[Key, Track] = {}
+        self._tracks: dict[Key, CallTrack] = {}
 
     def __len__(self) -> int:
         return sum(len(track.recordings) for track in self._tracks.values())
 
-    def __iter__(self) -> Iterator[Recording]:
+    def __iter__(self) -> Iterator[RecordedCall]:
         for track in self._tracks.values():
             yield from track.recordings
 
     def key(self, agent: str, tool: str, args: dict[str, Any]) -> Key:
-        """How a call is found again."""
+        """Return the key by which the recordings of a call are found."""
         if self.matching == "sequential":
             return agent, tool, ""
         for field in self._ignore:
             args = _without(args, field)
         return agent, tool, canonical(args)
 
-    def add(self, key: Key, recording: Recording) -> None:
-        """Put a recording beside those of the same call."""
+    def add(self, key: Key, recording: RecordedCall) -> None:
+        """Add a recording to those of the same call."""
         track = self._tracks.get(key)
         if track is None:
-            track = self._tracks[key] = Track(0)
+            track = self._tracks[key] = CallTrack(0)
         # Parallel calls may end in any order; they are played in the order in which the model asked for them.
         bisect.insort(track.recordings, recording, key=_play_order)
 
-    def made(self, key: Key, recording: Recording, scope: Scope, *, replace: bool) -> bool:
-        """Keep what a scope has recorded.
+    def record(self, key: Key, recording: RecordedCall, scope: ReplayScope, *, replace: bool) -> bool:
+        """Keep a recording that a scope has made.
 
         Args:
             key: The call.
-            recording: What it came to.
-            scope: Where it was made, and is used up.
+            recording: The recording.
+            scope: The scope that made it, which has thereby used it.
             replace: Whether it takes the place of what earlier scopes recorded of the same call.
 
         Returns:
@@ -229,25 +229,25 @@ class Recordings:
         if replace:
             track = self._tracks.get(key)
             if track is not None and scope.number < track.run:
-                return False  # the one that began last is kept whole
+                return False  # of two scopes that record at once, the one that began last is kept
             if track is None or scope.number > track.run:
                 for gone in track.recordings if track else ():
                     self.played.pop(id(gone), None)
-                self._tracks[key] = Track(scope.number)
+                self._tracks[key] = CallTrack(scope.number)
         elif self.take(key, (recording.operation, recording.call_index), scope) is not None:
-            return False  # another one has recorded the call while the tool of this one ran
+            return False  # another scope recorded the call while this scope's tool ran
         self.add(key, recording)
         scope.used[id(recording)] = self.played[id(recording)] = recording
         return True
 
-    def take(self, key: Key, wanted: tuple[int, int], scope: Scope) -> tuple[Recording, int] | None:
-        """The recording that answers a call, used up for this scope.
+    def take(self, key: Key, wanted: tuple[int, int], scope: ReplayScope) -> tuple[RecordedCall, int] | None:
+        """Take the recording that answers a call. The scope cannot use it again.
 
         Args:
             key: The call.
             wanted: The run of its sub-agent and the index of the call: equal calls of one step start in any order on
                 trio, so the recording of the same index comes first.
-            scope: Where it is asked for.
+            scope: The scope that asks.
 
         Returns:
             The recording and its place among those of the call, from 1; `None` if there is none left.
@@ -270,27 +270,27 @@ class Recordings:
         return found, place + 1
 
     def count(self, key: Key) -> int:
-        """How many recordings there are of a call."""
+        """Return how many recordings there are of a call."""
         track = self._tracks.get(key)
         return 0 if track is None else len(track.recordings)
 
 
-def in_file_order(recordings: Iterable[Recording]) -> list[Recording]:
-    """Recordings as a file has them: the same ones always in the same order."""
+def sort_for_file(recordings: Iterable[RecordedCall]) -> list[RecordedCall]:
+    """Sort recordings in the order of a file, which is the same for the same recordings."""
     return sorted(recordings, key=_file_order)
 
 
-def _play_order(recording: Recording) -> tuple[int, int]:
+def _play_order(recording: RecordedCall) -> tuple[int, int]:
     return recording.operation, recording.call_index
 
 
-def _file_order(recording: Recording) -> tuple[str, int, int, str, int, str]:
+def _file_order(recording: RecordedCall) -> tuple[str, int, int, str, int, str]:
     args = canonical(recording.args)
     return recording.agent, recording.operation, recording.step, recording.tool, recording.call_index, args
 
 
 def _without(value: Any, field: list[str]) -> Any:
-    """A copy without a field, which is named from the outside in; `*` stands for every name and every place."""
+    """Copy a value without a field, named from the outside in; `*` stands for every name and position."""
     name, *inner = field
     if isinstance(value, dict):
         names = list(value) if name == "*" else [name] if name in value else []
@@ -317,14 +317,14 @@ READ_LINES = 1_000
 """Bounds of a difference: it goes to a model, and a test prints it."""
 
 
-def why_missing(recordings: Iterable[Recording], tool: str, args: dict[str, Any], agent: str, known: int) -> str:
-    """Why no recording answers a call.
+def explain_miss(recordings: Iterable[RecordedCall], tool: str, args: dict[str, Any], agent: str, known: int) -> str:
+    """Explain why no recording answers a call.
 
     Args:
         recordings: All recordings of the cassette.
         tool: The tool.
         args: The arguments.
-        agent: The sub-agent that calls; empty for the agent that was run.
+        agent: The sub-agent that calls; empty for the main agent.
         known: How many recordings of this very call there were.
 
     Returns:
@@ -334,17 +334,17 @@ def why_missing(recordings: Iterable[Recording], tool: str, args: dict[str, Any]
     if known:
         return f"{call}: it was recorded {known} times, and this is call {known + 1}. The real tool was not run."
     held = list(recordings)
-    near = nearest(held, tool, args, agent)
+    near = find_nearest(held, tool, args, agent)
     if near is None:
-        others = _listed(sorted({recording.tool for recording in held}))
+        others = _join_some(sorted({recording.tool for recording in held}))
         reason = f"no call of {tool} was recorded{f', only of {others}' if others else ''}"
         return f"{call}: {reason}. The real tool was not run."
     reason = (
-        f"{tool} was recorded with {_listed(dict.fromkeys(_short(each.args) for each in held if each.tool == tool))}"
+        f"{tool} was recorded with {_join_some(dict.fromkeys(_short(each.args) for each in held if each.tool == tool))}"
     )
     if near.agent != agent:
         reason += f", by {f'the sub-agent {near.agent!r}' if near.agent else 'the agent that was run'}"
-    shown = difference(near.args, args)
+    shown = diff_arguments(near.args, args)
     return (
         f"{call}: {reason}. The real tool was not run."
         f"{f'{chr(10)}The nearest recording has other arguments:{chr(10)}{shown}' if shown else ''}"
@@ -356,18 +356,20 @@ def _short(args: dict[str, Any]) -> str:
     return text if len(text) <= LISTED_CHARACTERS else f"{text[:LISTED_CHARACTERS]}..."
 
 
-def _listed(texts: Iterable[str]) -> str:
+def _join_some(texts: Iterable[str]) -> str:
     shown = list(texts)
     return f"{', '.join(shown[:LISTED])}{' and others' if len(shown) > LISTED else ''}"
 
 
-def nearest(recordings: Iterable[Recording], tool: str, args: dict[str, Any], agent: str) -> Recording | None:
-    """The recording of the same tool whose arguments are most like these, those of the same sub-agent first."""
+def find_nearest(
+    recordings: Iterable[RecordedCall], tool: str, args: dict[str, Any], agent: str
+) -> RecordedCall | None:
+    """Find the recording of the same tool with the most similar arguments, first among those of the same sub-agent."""
     same = [recording for recording in recordings if recording.tool == tool]
     near = [recording for recording in same if recording.agent == agent] or same
     matcher = difflib.SequenceMatcher(None, autojunk=False)
     matcher.set_seq2(canonical(args)[:COMPARED_CHARACTERS])
-    best: Recording | None = None
+    best: RecordedCall | None = None
     best_score = -1.0
     for recording in near[:COMPARED]:
         matcher.set_seq1(canonical(recording.args)[:COMPARED_CHARACTERS])
@@ -377,8 +379,8 @@ def nearest(recordings: Iterable[Recording], tool: str, args: dict[str, Any], ag
     return best
 
 
-def difference(recorded: dict[str, Any], asked: dict[str, Any]) -> str:
-    """A unified diff of two sets of arguments, of a size that a person reads; empty if they are equal."""
+def diff_arguments(recorded: dict[str, Any], asked: dict[str, Any]) -> str:
+    """Return a short unified diff of two sets of arguments; an empty text if they are equal."""
     lines = list(
         difflib.unified_diff(list(_lines(recorded)), list(_lines(asked)), "recorded", "asked", n=2, lineterm="")
     )
@@ -388,7 +390,7 @@ def difference(recorded: dict[str, Any], asked: dict[str, Any]) -> str:
 
 
 def _lines(args: dict[str, Any]) -> Iterator[str]:
-    """Arguments as lines; a long one is cut into several, so that what differs in it is seen."""
+    """Split arguments into lines, long ones into several, so that a diff shows where they differ."""
     for number, line in enumerate(canonical(args, indent=2).split("\n")):
         if number >= READ_LINES:
             return

@@ -1,4 +1,4 @@
-"""The YAML of cassettes: written so that people can read and review it, read so that every value is the same again."""
+"""The YAML of cassette files: written for people to review, and read back to exactly the same values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from hookline.errors import MissingExtraError
 
-__all__ = ["BadYamlError", "Located", "LocatedList", "check_installed", "read_yaml", "written"]
+__all__ = ["BadYamlError", "Located", "LocatedList", "check_installed", "read_yaml", "write_yaml"]
 
 MAX_DEPTH = 64
 """Levels of nesting that a file may have. The parser needs time quadratic in them, and none in the middle of a file."""
@@ -37,11 +37,11 @@ SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class BadYamlError(Exception):
-    """A text is not the YAML of a cassette; whoever knows its file makes this an error of its own.
+    """A text is not valid YAML of a cassette. The caller turns it into an error that names the file.
 
     Attributes:
-        problem: What is wrong, and how to fix it.
-        line: Where, from 1.
+        problem: The problem, and how to fix it.
+        line: The line of the problem, from 1.
     """
 
     def __init__(self, problem: str, line: int) -> None:
@@ -53,8 +53,8 @@ class Located(dict[str, Any]):
     """A mapping of a file.
 
     Attributes:
-        line: Where it begins, from 1.
-        lines: Where each of its keys stands.
+        line: The line on which it begins, from 1.
+        lines: The line of each key.
     """
 
     __slots__ = ("line", "lines")
@@ -69,8 +69,8 @@ class LocatedList(list[Any]):
     """A list of a file.
 
     Attributes:
-        line: Where it begins, from 1.
-        lines: Where each of its items begins.
+        line: The line on which it begins, from 1.
+        lines: The line of each item.
     """
 
     __slots__ = ("line", "lines")
@@ -101,8 +101,8 @@ def _yaml() -> Any:
 # Writing. PyYAML's own writer gives up on blocks where a line ends with a space, and differs between versions.
 
 
-def written(document: dict[str, Any]) -> str:
-    """A document as text that gives the same document when it is read."""
+def write_yaml(document: dict[str, Any]) -> str:
+    """Write a document as YAML that reads back as the same document."""
     return "".join(f"{line}\n" for line in _mapping(document, 0))
 
 
@@ -112,7 +112,7 @@ def _mapping(items: dict[str, Any], level: int) -> Iterator[str]:
 
 
 def _entry(start: str, value: Any, level: int) -> Iterator[str]:
-    """A value behind what introduces it."""
+    """Write a value after a key or a dash."""
     indent = "  " * level
     if isinstance(value, str) and "\n" in value and _fits_block(value):
         yield from _block(f"{indent}{start} ", value, f"{indent}  ")
@@ -149,7 +149,7 @@ def _block(start: str, text: str, indent: str) -> Iterator[str]:
     keep = "-" if lines[-1] else "" if lines[-2].strip(" \t") else "+"
     if not lines[-1]:
         lines.pop()
-    shown = "2" if text[0] in (" ", "\t", "\n") else ""  # the columns, where the first line does not show them
+    shown = "2" if text[0] in (" ", "\t", "\n") else ""  # the indentation, which a first line of blanks does not show
     yield f"{start}|{shown}{keep}"
     for line in lines:
         yield f"{indent}{line}" if line else ""
@@ -157,7 +157,7 @@ def _block(start: str, text: str, indent: str) -> Iterator[str]:
 
 def _scalar(value: Any) -> str:
     if isinstance(value, str):
-        return _quoted(value)
+        return _quote(value)
     if value is None or isinstance(value, bool):
         return "null" if value is None else "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):
@@ -165,7 +165,7 @@ def _scalar(value: Any) -> str:
     return _json(value) if isinstance(value, dict | list) and value else repr(value)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     if BARE.fullmatch(text) and not RESERVED.fullmatch(text):
         return text
     if SURROGATE.search(text):
@@ -174,7 +174,7 @@ def _quoted(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """What YAML cannot hold, or only in a way that nobody can read."""
+    """Write a value as tagged JSON, where YAML cannot hold it or nobody could read it."""
     text = json.dumps(value)
     return f"{JSON_TAG} '{text.replace(chr(39), chr(39) * 2)}'"
 
@@ -183,17 +183,17 @@ def _json(value: Any) -> str:
 
 
 def read_yaml(text: str) -> Any:
-    """What a text holds: its mappings as `Located`, its lists as `LocatedList`.
+    """Read a YAML text. Mappings become `Located`, lists become `LocatedList`, both with their lines.
 
     Raises:
-        BadYamlError: If it is no YAML, is nested too deeply, has a key twice, or has what a cassette never has: several
-            documents, aliases, tags.
+        BadYamlError: If it is not YAML, is nested too deeply, has a key twice, or has several documents, aliases or
+            tags.
         MissingExtraError: If PyYAML is not installed.
     """
     yaml = _yaml()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _built(yaml.parse(text, Loader=loader))
+        return _build(yaml.parse(text, Loader=loader))
     except yaml.reader.ReaderError as error:
         character = error.character if isinstance(error.character, str) else chr(error.character)
         problem = f"it holds the character {character!r}, which YAML does not allow"
@@ -201,10 +201,10 @@ def read_yaml(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = ", ".join(filter(None, (error.context, error.problem)))
-        raise BadYamlError(f"it is no YAML ({said})", mark.line + 1 if mark else 1) from None
+        raise BadYamlError(f"it is not YAML ({said})", mark.line + 1 if mark else 1) from None
 
 
-def _built(events: Iterator[Any]) -> Any:
+def _build(events: Iterator[Any]) -> Any:
     root: list[Any] = []
     stack: list[Any] = []
     keys: list[str | None] = []
@@ -220,7 +220,7 @@ def _built(events: Iterator[Any]) -> Any:
             keys.pop()
             continue
         elif kind in ("MappingStartEvent", "SequenceStartEvent"):
-            value = _opened(event, kind == "MappingStartEvent", len(stack))
+            value = _open_collection(event, kind == "MappingStartEvent", len(stack))
         elif kind == "AliasEvent":
             _refuse(event, f"`*{event.anchor}` repeats another part of the file; write that part out")
         elif kind == "DocumentStartEvent" and root:
@@ -244,7 +244,7 @@ def _built(events: Iterator[Any]) -> Any:
     return root[0] if root else None
 
 
-def _opened(event: Any, is_mapping: bool, depth: int) -> Any:
+def _open_collection(event: Any, is_mapping: bool, depth: int) -> Any:
     if event.tag is not None:
         _refuse(event, f"the tag {event.tag} is not one of a cassette")
     if depth >= MAX_DEPTH:
@@ -272,7 +272,7 @@ def _value(event: Any) -> Any:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            _refuse(event, f"what stands behind {JSON_TAG} is no JSON ({error})")
+            _refuse(event, f"the text after {JSON_TAG} is not JSON ({error})")
     if event.tag not in (None, "!"):
         _refuse(event, f"the tag {event.tag} is not one of a cassette")
     if event.tag == "!" or not event.implicit[0]:

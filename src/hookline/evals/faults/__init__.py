@@ -1,4 +1,4 @@
-"""What goes wrong with tools, on purpose and always in the same way: `ToolMocks.fault` says where it strikes."""
+"""Inject faults into tool calls, the same ones in every run: errors, delays, rate limits and damaged answers."""
 
 from hookline.evals.faults._clocks import Clock as Clock
 from hookline.evals.faults._clocks import RealClock as RealClock

@@ -1,4 +1,4 @@
-"""The time that faults go by: of its own for each operation, so that operations never delay each other."""
+"""Clocks for faults: one clock per operation, so that operations never delay each other."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Clock", "OperationClock", "RealClock", "VirtualClock"]
 
 
 class OperationClock(ABC):
-    """The time of one operation, and what faults remember of it.
+    """The clock of one operation, with the state that faults keep for it.
 
     Attributes:
-        state: What faults keep for this operation, each under a key of its own. Faults themselves keep nothing, since
+        state: The state of faults in this operation, each under its own key. Faults themselves have no state, since
             parallel operations share them.
     """
 
@@ -28,16 +28,16 @@ class OperationClock(ABC):
     @property
     @abstractmethod
     def now(self) -> float:
-        """Seconds; only differences mean something."""
+        """The present time in seconds. Only differences between two times mean something."""
 
     @property
     @abstractmethod
     def arrival(self) -> float:
-        """When a call that is made now begins; on a virtual clock, all calls of a step begin at once."""
+        """The time at which a call made now begins. On a virtual clock, all calls of a step begin at once."""
 
     @abstractmethod
     def enter(self, step_index: int) -> None:
-        """A call of a step is made.
+        """Tell the clock that a call of a step is made.
 
         Args:
             step_index: The step, from 0.
@@ -45,7 +45,7 @@ class OperationClock(ABC):
 
     @abstractmethod
     def pass_time(self, seconds: float, step_index: int) -> float:
-        """A call takes time; never waits.
+        """Let a call take time, without waiting.
 
         Args:
             seconds: How long it takes.
@@ -56,7 +56,7 @@ class OperationClock(ABC):
         """
 
     async def sleep(self, seconds: float, step_index: int) -> None:
-        """A call takes time, and is over when this returns; a virtual clock does not wait.
+        """Let a call take time, and wait until it is over. A virtual clock does not wait.
 
         Args:
             seconds: How long it takes.
@@ -68,7 +68,10 @@ class OperationClock(ABC):
 
 
 class VirtualOperationClock(OperationClock):
-    """Time that passes when somebody says so. Starts at 0.0; calls of one step overlap, steps follow each other."""
+    """A clock that starts at 0.0 and moves only when calls take time.
+
+    Calls of one step overlap; steps follow each other.
+    """
 
     __slots__ = ("_now", "_step", "_step_start")
 
@@ -79,34 +82,34 @@ class VirtualOperationClock(OperationClock):
 
     @property
     def now(self) -> float:
-        """The end of the longest call until now, in seconds from the start."""
+        """The end of the longest call so far, in seconds since the start."""
         return self._now
 
     @property
     def arrival(self) -> float:
-        """The start of the step."""
+        """The start of the present step."""
         return self._step_start
 
     def enter(self, step_index: int) -> None:
-        """See `OperationClock`. A later step begins when every call of those before it has ended."""
+        """Begin a later step once every call of the earlier steps has ended."""
         if step_index > self._step:
             self._step = step_index
             self._step_start = self._now
 
     def pass_time(self, seconds: float, step_index: int) -> float:
-        """See `OperationClock`."""
+        """Move the clock to the end of the call, if it is the longest of its step so far."""
         self.enter(step_index)
         self._now = max(self._now, self._step_start + seconds)
         return 0.0
 
     def advance(self, seconds: float) -> None:
-        """Let time pass that no call took; the calls that follow begin after it.
+        """Let time pass between calls. The calls that follow begin after it.
 
         Args:
             seconds: How much.
 
         Raises:
-            FaultDefinitionError: If it is no number from 0.
+            FaultDefinitionError: If it is not a number from 0.
         """
         check_seconds("VirtualClock.advance", "seconds", seconds)
         self._now += seconds
@@ -114,30 +117,30 @@ class VirtualOperationClock(OperationClock):
 
 
 class RealOperationClock(OperationClock):
-    """The event loop's time."""
+    """The time of the event loop."""
 
     __slots__ = ()
 
     @property
     def now(self) -> float:
-        """The event loop's time, in seconds."""
+        """The time of the event loop, in seconds."""
         return anyio.current_time()
 
     @property
     def arrival(self) -> float:
-        """Now."""
+        """The present time: real calls begin when they are made."""
         return anyio.current_time()
 
     def enter(self, step_index: int) -> None:
-        """See `OperationClock`. Nothing happens: real steps follow each other by themselves."""
+        """Do nothing: real steps follow each other by themselves."""
 
     def pass_time(self, seconds: float, step_index: int) -> float:
-        """See `OperationClock`."""
+        """Return all of the seconds: real time has to be waited for."""
         return seconds
 
 
 class VirtualClock:
-    """Time of its own for every operation, in which nobody ever waits: hours of latency cost nothing."""
+    """A virtual clock for every operation, on which nobody waits: hours of latency cost nothing."""
 
     virtual: ClassVar[bool] = True
 
@@ -145,7 +148,7 @@ class VirtualClock:
         self._operations: dict[str, VirtualOperationClock] = {}
 
     def of(self, operation_id: str) -> VirtualOperationClock:
-        """The time of one operation; it starts at 0.0 when it is first asked for.
+        """Return the clock of an operation. It starts at 0.0 when it is first used.
 
         Args:
             operation_id: The operation.
@@ -156,16 +159,16 @@ class VirtualClock:
         return clock
 
     def forget(self, operation_id: str) -> None:
-        """An operation has ended: drop its time, and what faults remember of it.
+        """Drop the clock of an operation that has ended, with the state that faults kept on it.
 
         Args:
-            operation_id: The operation; one that nobody asked for is fine.
+            operation_id: The operation. An unknown one is ignored.
         """
         self._operations.pop(operation_id, None)
 
 
 class RealClock:
-    """The event loop's time for every operation: faults really wait, and stop waiting when they are cancelled."""
+    """The event loop's time for every operation. Faults really wait, and stop waiting when the run is cancelled."""
 
     virtual: ClassVar[bool] = False
 
@@ -173,7 +176,7 @@ class RealClock:
         self._operations: dict[str, RealOperationClock] = {}
 
     def of(self, operation_id: str) -> RealOperationClock:
-        """The time of one operation.
+        """Return the clock of an operation.
 
         Args:
             operation_id: The operation.
@@ -184,13 +187,13 @@ class RealClock:
         return clock
 
     def forget(self, operation_id: str) -> None:
-        """An operation has ended: drop what faults remember of it.
+        """Drop the clock of an operation that has ended, with the state that faults kept on it.
 
         Args:
-            operation_id: The operation; one that nobody asked for is fine.
+            operation_id: The operation. An unknown one is ignored.
         """
         self._operations.pop(operation_id, None)
 
 
 Clock = VirtualClock | RealClock
-"""What `ToolMocks` takes."""
+"""The clocks that `ToolMocks` accepts."""

@@ -1,4 +1,4 @@
-"""What goes wrong with tools, on purpose and always in the same way: `ToolMocks.fault` says where it strikes."""
+"""Inject faults into tool calls, the same ones in every run: errors, delays, rate limits and damaged answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline.calls import ToolResult
 from hookline.evals.errors import MAX_SECONDS, FaultDefinitionError, check_count, check_probability, check_seconds
 from hookline.evals.faults._clocks import OperationClock
@@ -48,22 +48,25 @@ __all__ = [
 
 
 class Fault(Protocol):
-    """Something that goes wrong with a tool call. Parallel operations share it, so it keeps nothing of a call."""
+    """Something that goes wrong with a tool call.
+
+    Parallel operations share a fault, so it keeps no state of its own.
+    """
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The name of the fault in reports."""
 
     @property
     def replaces(self) -> bool:
-        """Whether it answers in the tool's place; else it changes or delays what the tool answers."""
+        """Whether the fault answers in the tool's place. Otherwise it changes or delays the tool's answer."""
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult | Exception | None:
-        """What the call comes to; asked only if the fault replaces.
+        """Return the answer that replaces the tool's. Called only if the fault replaces.
 
         Args:
             call: The call.
-            draw: Where anything random comes from: a generator for this fault and this call alone.
+            draw: The random generator of this fault and this call.
             clock: The operation's time, whose `state` keeps what the fault must remember of earlier calls.
 
         Returns:
@@ -71,18 +74,18 @@ class Fault(Protocol):
         """
 
     def change(self, result: ToolResult, draw: random.Random) -> ToolResult:
-        """The answer in place of a tool's; asked only if the fault does not replace.
+        """Change the answer of a tool. Called only if the fault does not replace.
 
         Args:
-            result: What the tool, or a rule in its place, answered.
-            draw: Where anything random comes from.
+            result: The answer of the tool, or of a rule in its place.
+            draw: The random generator of this fault and this call.
         """
 
     def delay_s(self, draw: random.Random) -> float:
-        """Seconds that the call takes because of the fault, before anything else happens to it.
+        """Return how many seconds the fault delays the call, before anything else happens to it.
 
         Args:
-            draw: Where anything random comes from.
+            draw: The random generator of this fault and this call.
         """
 
 
@@ -92,16 +95,16 @@ class CallFault(msgspec.Struct, frozen=True):
     replaces: ClassVar[bool] = True
 
     def change(self, result: ToolResult, draw: random.Random) -> ToolResult:
-        """See `Fault`. Nothing changes."""
+        """Return the result unchanged."""
         return result
 
     def delay_s(self, draw: random.Random) -> float:
-        """See `Fault`. No time passes."""
+        """Return 0.0: the call is not delayed."""
         return 0.0
 
 
 class RaiseError(CallFault, frozen=True):
-    """The tool counts as having raised an exception.
+    """Makes a call fail as if the tool had raised an exception.
 
     Attributes:
         error: The exception, or a class of exceptions that can be made without arguments.
@@ -116,7 +119,7 @@ class RaiseError(CallFault, frozen=True):
         if isinstance(error, Exception):
             return
         if not isinstance(error, type) or not issubclass(error, Exception):
-            problem = f"is an exception or a class of exceptions; got {shown(error)}"
+            problem = f"is an exception or a class of exceptions; got {quote(error)}"
             raise FaultDefinitionError("RaiseError", "error", problem)
         try:
             error()
@@ -125,15 +128,15 @@ class RaiseError(CallFault, frozen=True):
             raise FaultDefinitionError("RaiseError", "error", problem) from None
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> Exception:
-        """See `Fault`."""
+        """Return the exception."""
         return self.error if isinstance(self.error, Exception) else self.error()
 
 
 class FailedResult(CallFault, frozen=True):
-    """The tool answers that it could not do what it was asked for; nothing is raised.
+    """Makes the tool answer with a failed result; nothing is raised.
 
     Attributes:
-        content: What the model reads.
+        content: The text that the model reads.
     """
 
     name: ClassVar[str] = "failed_result"
@@ -143,18 +146,18 @@ class FailedResult(CallFault, frozen=True):
     def __post_init__(self) -> None:
         content: object = self.content
         if not isinstance(content, str):
-            raise FaultDefinitionError("FailedResult", "content", f"is text; got {shown(content)}")
+            raise FaultDefinitionError("FailedResult", "content", f"is text; got {quote(content)}")
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult:
-        """See `Fault`."""
+        """Return the failed result."""
         return ToolResult(content=self.content, success=False)
 
 
 class Timeout(CallFault, frozen=True):
-    """The tool does not answer: after a while it counts as having raised a `TimeoutError`.
+    """Makes a call take a while and then fail as if the tool had raised a `TimeoutError`.
 
     Attributes:
-        seconds: How long that takes.
+        seconds: The seconds until the timeout.
     """
 
     name: ClassVar[str] = "timeout"
@@ -165,24 +168,24 @@ class Timeout(CallFault, frozen=True):
         check_seconds("Timeout", "seconds", self.seconds)
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> Exception:
-        """See `Fault`."""
+        """Return the `TimeoutError`."""
         return TimeoutError(f"{call.toolset}/{call.tool_name} did not answer within {self.seconds:g} s.")
 
     def delay_s(self, draw: random.Random) -> float:
-        """See `Fault`."""
+        """Return the seconds until the timeout."""
         return float(self.seconds)
 
 
 class RateLimit(CallFault, frozen=True, kw_only=True):
-    """Only so many calls of a tool get through in any window of time; the others are refused with a time to wait.
+    """Lets only so many calls of a tool through per window of time, and refuses the others with a time to wait.
 
-    Each operation has its own budget for each tool. Calls that were refused do not count. Those that a model makes at
-    once are counted in the order in which they arrive.
+    Each operation has its own budget for each tool. Refused calls do not count. Calls that a model makes at once are
+    counted in the order in which they arrive.
 
     Attributes:
-        calls: How many calls get through, from 1.
-        per_seconds: In which window of time.
-        raises: Whether a refused call counts as raised; else it gives a failed result.
+        calls: The number of calls per window, from 1.
+        per_seconds: The length of the window in seconds.
+        raises: Whether a refused call raises. By default it gives a failed result.
     """
 
     name: ClassVar[str] = "rate_limit"
@@ -196,12 +199,15 @@ class RateLimit(CallFault, frozen=True, kw_only=True):
         check_seconds("RateLimit", "per_seconds", self.per_seconds, positive=True)
         raises: object = self.raises
         if not isinstance(raises, bool):
-            raise FaultDefinitionError("RateLimit", "raises", f"is True or False; got {shown(raises)}")
+            raise FaultDefinitionError("RateLimit", "raises", f"is True or False; got {quote(raises)}")
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> ToolResult | None:
-        """See `Fault`. The seconds to wait are in the text, and in the metadata as `retry_after_s`."""
+        """Refuse the call if the budget is used up.
+
+        The seconds to wait are in the text, and in the metadata as `retry_after_s`.
+        """
         tool = f"{call.toolset}/{call.tool_name}"
-        # Two equal limits are two budgets. The state holds the fault too, so that nothing else gets its id.
+        # Keyed by identity: two equal limits have two budgets. Holding the fault keeps its id from being reused.
         _, passed = clock.state.setdefault((id(self), tool), (self, deque()))
         now = clock.arrival
         while passed and passed[0] + self.per_seconds - now < 1e-6:
@@ -220,10 +226,10 @@ class RateLimit(CallFault, frozen=True, kw_only=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """The tool answers later; what it answers stays as it is.
+    """Delays the tool's answer without changing it.
 
     Attributes:
-        seconds: How much later: always the same, or `Uniform`, `Normal` or `LogNormal`.
+        seconds: The delay in seconds: a number, or a `Uniform`, `Normal` or `LogNormal` distribution.
     """
 
     name: ClassVar[str] = "latency"
@@ -236,28 +242,28 @@ class Latency(msgspec.Struct, frozen=True):
             check_seconds("Latency", "seconds", self.seconds)
 
     def strike(self, call: SeenCall, draw: random.Random, clock: OperationClock) -> None:
-        """See `Fault`. There is nothing to answer in the tool's place."""
+        """Return `None`: the tool answers itself."""
 
     def change(self, result: ToolResult, draw: random.Random) -> ToolResult:
-        """See `Fault`. Nothing changes."""
+        """Return the result unchanged."""
         return result
 
     def delay_s(self, draw: random.Random) -> float:
-        """See `Fault`."""
+        """Draw the delay."""
         if isinstance(self.seconds, Uniform | Normal | LogNormal):
             return min(self.seconds.seconds(draw), MAX_SECONDS)
         return float(self.seconds)
 
 
 class FaultSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault, and the calls that it may strike.
+    """A fault with the calls that it may strike.
 
     Attributes:
         tool: The pattern of the tools, as `ToolMocks.fault` takes it.
-        fault: What goes wrong.
+        fault: The fault.
         args: The arguments of the calls, as `ToolMocks.fault` takes them; `None` for any.
         probability: How likely each of these calls is struck, from 0 to 1.
-        name: What reports call it; `None` for the fault's own name.
+        name: The name in reports; `None` for the fault's own name.
     """
 
     tool: str
@@ -271,15 +277,15 @@ class FaultSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def strikes(probability: float, *, seed: int, operation: str, tool: str, call_index: int, fault_index: int) -> bool:
-    """Whether a fault strikes a call. The same in every process, whatever was asked before.
+    """Whether a fault strikes a call. The answer is the same in every process, whatever was asked before.
 
     Args:
-        probability: From 0 (never) to 1 (always).
+        probability: The probability that it strikes, from 0 (never) to 1 (always).
         seed: The seed of the run.
         operation: The operation, or the name of the case that it runs.
         tool: The tool, as `toolset/tool_name`.
-        call_index: The call, from 1, per tool and operation.
-        fault_index: Which of the faults that may strike the call.
+        call_index: The number of the call, from 1, per tool and operation.
+        fault_index: The place of the fault among those that may strike the call.
     """
     if probability >= 1:
         return True
@@ -288,19 +294,19 @@ def strikes(probability: float, *, seed: int, operation: str, tool: str, call_in
 
 
 def draw_for(*, seed: int, operation: str, tool: str, call_index: int, fault_index: int) -> random.Random:
-    """The generator of one fault for one call, which nothing else draws from.
+    """Return the random generator of one fault for one call. Nothing else draws from it.
 
     Args:
         seed: The seed of the run.
         operation: The operation, or the name of the case that it runs.
         tool: The tool, as `toolset/tool_name`.
-        call_index: The call, from 1, per tool and operation.
-        fault_index: Which of the faults that may strike the call.
+        call_index: The number of the call, from 1, per tool and operation.
+        fault_index: The place of the fault among those that may strike the call.
     """
     return random.Random(_digest("draw", seed, operation, tool, call_index, fault_index))
 
 
 def _digest(purpose: str, seed: int, operation: str, tool: str, call_index: int, fault_index: int) -> int:
-    # The operation's length comes before it, so that no two lists of parts give the same text.
+    # With its length before the operation, no two lists of parts give the same text.
     text = f"{purpose} {seed} {call_index} {fault_index} {len(operation)} {operation}{tool}"
     return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")

@@ -1,4 +1,4 @@
-"""Faults in a YAML file, for runs that are started from a command line.
+"""Read faults from a YAML file, for runs started from a command line.
 
 ```yaml
 faults:
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hookline._checks import shown
+from hookline._checks import quote
 from hookline._yaml import BadLine, LinedDict, LinedList, plain, read_lined
 from hookline.evals.errors import FaultDefinitionError, FaultFileError, check_probability
 from hookline.evals.faults._faults import (
@@ -63,21 +63,23 @@ def load_faults(path: str | Path) -> list[FaultSpec]:
     except OSError as error:
         raise FaultFileError(str(path), f"the file cannot be read ({error.strerror or error})") from error
     try:
-        return [_spec(*entry) for entry in _entries(read_lined(data, needed_for="Reading faults from a file"))]
+        return [
+            _parse_spec(*entry) for entry in _parse_entries(read_lined(data, needed_for="Reading faults from a file"))
+        ]
     except BadLine as error:
         raise FaultFileError(str(path), error.problem, error.line) from error.__cause__
 
 
-class Kind(NamedTuple):
-    """A fault that a file may name: the keys that it takes, those of them that it needs, how it is made of them."""
+class FaultKind(NamedTuple):
+    """How a file defines one kind of fault: the keys it takes, those it needs, and the function that makes it."""
 
     keys: tuple[str, ...]
     needed: tuple[str, ...]
     make: Callable[[dict[str, Any]], Fault]
 
 
-def _entries(document: Any) -> list[tuple[int, Any]]:
-    """The line and the content of each entry."""
+def _parse_entries(document: Any) -> list[tuple[int, Any]]:
+    """Return the line and the content of each entry."""
     if document is None:
         raise BadLine(1, "the file is empty; it holds a mapping with one key, `faults`")
     if not isinstance(document, LinedDict):
@@ -88,21 +90,21 @@ def _entries(document: Any) -> list[tuple[int, Any]]:
     faults = document.get("faults")
     if not isinstance(faults, LinedList):
         line = document.lines.get("faults", document.line)
-        raise BadLine(line, f"`faults` is a list of mappings; got {shown(plain(faults))}")
+        raise BadLine(line, f"`faults` is a list of mappings; got {quote(plain(faults))}")
     return list(zip(faults.lines, faults, strict=True))
 
 
-def _spec(line: int, entry: Any) -> FaultSpec:
+def _parse_spec(line: int, entry: Any) -> FaultSpec:
     if not isinstance(entry, LinedDict):
-        raise BadLine(line, f"a fault is a mapping with `tool` and `fault`; got {shown(plain(entry))}")
+        raise BadLine(line, f"a fault is a mapping with `tool` and `fault`; got {quote(plain(entry))}")
     given = plain(entry)
     try:
-        kind = _field(given, "fault", str, f"is one of {', '.join(KINDS)}")
-        tool = _field(given, "tool", str, "is a pattern of tools, such as '*/search'")
-        args = _field(given, "args", dict, "is a mapping of arguments", default=None)
-        name = _field(given, "name", str, "is text", default=None)
+        kind = _take_field(given, "fault", str, f"is one of {', '.join(KINDS)}")
+        tool = _take_field(given, "tool", str, "is a pattern of tools, such as '*/search'")
+        args = _take_field(given, "args", dict, "is a mapping of arguments", default=None)
+        name = _take_field(given, "name", str, "is text", default=None)
         probability = given.pop("probability", 1.0)
-        fault = _fault(kind, given)
+        fault = _make_fault(kind, given)
         check_probability(kind, probability)
     except FaultDefinitionError as error:
         at = entry.lines.get(error.field, line)
@@ -113,22 +115,22 @@ def _spec(line: int, entry: Any) -> FaultSpec:
 REQUIRED: Any = object()
 
 
-def _field(given: dict[str, Any], key: str, kind: type, expected: str, *, default: Any = REQUIRED) -> Any:
-    """Take a field out of what was given."""
+def _take_field(given: dict[str, Any], key: str, kind: type, expected: str, *, default: Any = REQUIRED) -> Any:
+    """Remove a field from an entry and return its value, if it is of the expected type."""
     if key not in given:
         if default is not REQUIRED:
             return default
         raise FaultDefinitionError("a fault", key, f"is missing; it {expected}")
     value = given.pop(key)
     if not isinstance(value, kind) or value == "":
-        raise FaultDefinitionError("a fault", key, f"{expected}; got {shown(value)}")
+        raise FaultDefinitionError("a fault", key, f"{expected}; got {quote(value)}")
     return value
 
 
-def _fault(name: str, given: dict[str, Any]) -> Fault:
+def _make_fault(name: str, given: dict[str, Any]) -> Fault:
     kind = KINDS.get(name)
     if kind is None:
-        raise FaultDefinitionError("a fault", "fault", f"is one of {', '.join(KINDS)}; got {shown(name)}")
+        raise FaultDefinitionError("a fault", "fault", f"is one of {', '.join(KINDS)}; got {quote(name)}")
     for key in given:
         if key not in kind.keys:
             takes = ", ".join((*kind.keys, "tool", "fault", "args", "probability", "name"))
@@ -139,14 +141,14 @@ def _fault(name: str, given: dict[str, Any]) -> Fault:
     return kind.make(given)
 
 
-def _raise_error(given: dict[str, Any]) -> RaiseError:
+def _make_raise_error(given: dict[str, Any]) -> RaiseError:
     name, message = given["error"], given.get("message", "")
     error = getattr(builtins, name, None) if isinstance(name, str) else None
     if not isinstance(error, type) or not issubclass(error, Exception):
-        problem = f"is the name of an exception that Python brings along, such as ConnectionError; got {shown(name)}"
+        problem = f"is the name of an exception that Python brings along, such as ConnectionError; got {quote(name)}"
         raise FaultDefinitionError("raise_error", "error", problem)
     if not isinstance(message, str):
-        raise FaultDefinitionError("raise_error", "message", f"is text; got {shown(message)}")
+        raise FaultDefinitionError("raise_error", "message", f"is text; got {quote(message)}")
     try:
         return RaiseError(error(message) if message else error())
     except TypeError as failure:
@@ -160,19 +162,19 @@ DISTRIBUTIONS: dict[object, type[Uniform | Normal | LogNormal]] = {
 }
 
 
-def _latency(given: dict[str, Any]) -> Latency:
+def _make_latency(given: dict[str, Any]) -> Latency:
     seconds = given["seconds"]
     if not isinstance(seconds, dict):
         return Latency(seconds)
     name, *others = seconds or [None]
     distribution = DISTRIBUTIONS.get(name)
     if distribution is None or others:
-        problem = f"is a number, or a mapping with one of {', '.join(map(str, DISTRIBUTIONS))}; got {shown(seconds)}"
+        problem = f"is a number, or a mapping with one of {', '.join(map(str, DISTRIBUTIONS))}; got {quote(seconds)}"
         raise FaultDefinitionError("latency", "seconds", problem)
     fields = [field.name for field in msgspec.structs.fields(distribution)]
     arguments = seconds[name]
     if not isinstance(arguments, dict) or set(arguments) != set(fields):
-        problem = f"takes `{name}` as a mapping with {' and '.join(fields)}; got {shown(arguments)}"
+        problem = f"takes `{name}` as a mapping with {' and '.join(fields)}; got {quote(arguments)}"
         raise FaultDefinitionError("latency", "seconds", problem)
     try:
         return Latency(distribution(**arguments))
@@ -180,17 +182,17 @@ def _latency(given: dict[str, Any]) -> Latency:
         raise FaultDefinitionError("latency", "seconds", f"has a `{error.field}` that {error.problem}") from None
 
 
-def _kind_of(fault: type[Any]) -> Kind:
+def _kind_of(fault: type[Any]) -> FaultKind:
     fields = msgspec.structs.fields(fault)
     needed = tuple(field.name for field in fields if field.required)
-    return Kind(tuple(field.name for field in fields), needed, lambda given: fault(**given))
+    return FaultKind(tuple(field.name for field in fields), needed, lambda given: fault(**given))
 
 
-KINDS: dict[str, Kind] = {
-    RaiseError.name: Kind(("error", "message"), ("error",), _raise_error),
+KINDS: dict[str, FaultKind] = {
+    RaiseError.name: FaultKind(("error", "message"), ("error",), _make_raise_error),
     FailedResult.name: _kind_of(FailedResult),
     Timeout.name: _kind_of(Timeout),
-    Latency.name: Kind(("seconds",), ("seconds",), _latency),
+    Latency.name: FaultKind(("seconds",), ("seconds",), _make_latency),
     RateLimit.name: _kind_of(RateLimit),
     TruncatedJson.name: _kind_of(TruncatedJson),
     MalformedJson.name: _kind_of(MalformedJson),

@@ -1,4 +1,4 @@
-"""Answer tool calls in the tools' place: `ToolMocks`, its rules, and what they answer."""
+"""Mock tools: rules that answer tool calls in the tools' place, and faults that strike them."""
 
 from hookline.evals.mocking._answers import Answer, Fake
 from hookline.evals.mocking._assertions import assert_called as assert_called

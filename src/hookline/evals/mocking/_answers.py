@@ -1,4 +1,4 @@
-"""What a rule answers in a tool's place: a value, a function, a sequence, a table, a template, a fake, a recording."""
+"""The answers that rules give: a value, a function, a sequence, a table, a template, a fake, a cassette."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
 from hookline.errors import HookUsageError, ToolResultError, message_of
 from hookline.evals.errors import AnswerError
-from hookline.evals.matching import MISSING, at
+from hookline.evals.matching import MISSING, value_at
 from hookline.events import BeforeToolCall
 from hookline.execution import is_async_handler
 from hookline.runtime import as_result
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
 __all__ = [
     "PASS",
     "Answer",
-    "Called",
+    "AnswerSequence",
+    "AnswerTable",
+    "AnswerTemplate",
+    "ArgumentsFunction",
+    "CallFunction",
+    "CassetteAnswer",
     "Fake",
     "FakeMethod",
-    "FromArguments",
-    "Sequenced",
-    "Table",
-    "Taped",
-    "Template",
+    "FixedAnswer",
+    "Passthrough",
     "Then",
-    "Through",
-    "Value",
-    "misfit",
+    "why_not_callable",
 ]
 
 T = TypeVar("T")
 
 
 class Fake(Generic[T]):
-    """An object whose methods stand for tools, with a state of its own in each operation.
+    """An object whose methods stand for tools, with its own state in each operation.
 
     Args:
-        source: A class or function that makes one, or one whose copy each operation gets.
+        source: A class or function that makes the object, or an object that is copied for each operation.
     """
 
     def __init__(self, source: Callable[[], T] | T) -> None:
         if isinstance(source, type) or _is_function(source):
-            problem = misfit(cast("Callable[..., object]", source), {})
+            problem = why_not_callable(cast("Callable[..., object]", source), {})
             if problem is not None:
                 raise HookUsageError(
                     f"{source!r:.100} cannot make a fake without arguments: {problem}. Give a function that can."
@@ -61,7 +61,7 @@ class Fake(Generic[T]):
         return f"Fake({self._source!r}, operations={len(self._made)})"
 
     def of(self, operation_id: str) -> T:
-        """The object of one operation; made if it is the first to ask."""
+        """Return the object of one operation, and make it on first use."""
         made = self._made.get(operation_id)
         if made is None:
             made = self._made[operation_id] = self._make()
@@ -69,7 +69,7 @@ class Fake(Generic[T]):
 
     @property
     def only(self) -> T:
-        """The object of the single operation that used it.
+        """The object of the single operation that used the fake.
 
         Raises:
             HookUsageError: If none has, or several have.
@@ -79,11 +79,11 @@ class Fake(Generic[T]):
         return next(iter(self._made.values()))
 
     def forget(self) -> None:
-        """Drop every operation's object."""
+        """Drop the objects of all operations."""
         self._made.clear()
 
     def methods(self) -> list[str]:
-        """Names of the public methods."""
+        """List the names of the public methods, which stand for tools."""
         probe = self._source if isinstance(self._source, type) else self._make()
         names = [name for name in dir(probe) if not name.startswith("_") and _is_method(probe, name)]
         if not names:
@@ -96,8 +96,10 @@ class Fake(Generic[T]):
         return made
 
 
-def misfit(function: Callable[..., object], args: Mapping[str, Any]) -> str | None:
-    """Why a function cannot be called with these arguments; `None` where it can, or does not tell.
+def why_not_callable(function: Callable[..., object], args: Mapping[str, Any]) -> str | None:
+    """Explain why a function cannot be called with some arguments.
+
+    Returns `None` if it can, or if its signature is not known.
 
     Args:
         function: The function.
@@ -105,7 +107,7 @@ def misfit(function: Callable[..., object], args: Mapping[str, Any]) -> str | No
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions in C do not tell
+    except (TypeError, ValueError):  # some C functions have no signature
         return None
     try:
         signature.bind(**args)
@@ -121,41 +123,41 @@ def _is_function(source: object) -> bool:
 def _is_method(owner: object, name: str) -> bool:
     static = inspect.getattr_static(owner, name)
     if isinstance(static, property | functools.cached_property | type):
-        return False  # reading a property may do or raise anything, and a class is no method
+        return False  # reading a property could run any code, and a class is not a method
     return callable(getattr(owner, name))
 
 
 Then = Literal["last", "cycle", "error"]
-"""What a sequence does when it has been played: its last answer again, from the start again, or an error."""
+"""What follows the last answer of a sequence: the last one again, the first one, or an error."""
 
 PASS: Final = object()
-"""Given instead of an answer: the real tool is to run."""
+"""Returned instead of an answer to let the real tool run."""
 
 
 class Answer:
-    """What a rule does with a call that it is for."""
+    """Decides how a rule answers the calls that match it."""
 
     @property
     def may_wait(self) -> bool:
-        """Whether what it gives may have to be awaited."""
+        """Whether the answer may have to be awaited."""
         return False
 
     def give(self, call: BeforeToolCall, place: int) -> object:
-        """The answer, something to await for it, or `PASS`.
+        """Return the answer, an awaitable that gives it, or `PASS` to let the real tool run.
 
         Args:
             call: The call.
-            place: How many calls of the operation the rule was for before, from 0.
+            place: The number of earlier calls of the operation that the rule matched.
 
         Raises:
-            AnswerError: If there is none.
+            AnswerError: If there is no answer.
         """
         raise AnswerError("it has no answer yet: end it with .returns(...), .raises(...), .runs(...) or another answer")
 
 
 @dataclass(frozen=True)
-class Value(Answer):
-    """Always the same.
+class FixedAnswer(Answer):
+    """Always answers with the same value.
 
     Attributes:
         value: Text, a `ToolResult`, an exception, or a JSON value.
@@ -164,16 +166,15 @@ class Value(Answer):
     value: object
 
     def __post_init__(self) -> None:
-        answer_of(self.value)  # what could never be an answer is better refused here than in a run
+        check_answer(self.value)  # refuse an invalid answer here rather than in a run
 
     def give(self, call: BeforeToolCall, place: int) -> object:
-        """See `Answer`."""
         return self.value
 
 
 @dataclass(frozen=True)
-class Called(Answer):
-    """What a function of the call returns or raises.
+class CallFunction(Answer):
+    """Answers with what a function of the call returns or raises.
 
     Attributes:
         function: `(call) -> answer`, plain or async.
@@ -183,17 +184,15 @@ class Called(Answer):
 
     @property
     def may_wait(self) -> bool:
-        """See `Answer`."""
         return _may_wait(self.function)
 
     def give(self, call: BeforeToolCall, place: int) -> object:
-        """See `Answer`."""
         return self.function(call)
 
 
 @dataclass(frozen=True)
-class FromArguments(Answer):
-    """What a function of the arguments returns or raises, as the tool itself would be called.
+class ArgumentsFunction(Answer):
+    """Answers with what a function of the arguments returns or raises, called as the tool itself would be.
 
     Attributes:
         function: Called with the arguments as keywords; plain or async.
@@ -203,21 +202,19 @@ class FromArguments(Answer):
 
     @property
     def may_wait(self) -> bool:
-        """See `Answer`."""
         return _may_wait(self.function)
 
     def give(self, call: BeforeToolCall, place: int) -> object:
-        """See `Answer`."""
         return _with_arguments(self.function, call)
 
 
 @dataclass(frozen=True)
-class Sequenced(Answer):
-    """One after the other.
+class AnswerSequence(Answer):
+    """Gives several answers, one after the other.
 
     Attributes:
         answers: The answers.
-        then: What comes after the last.
+        then: What follows the last answer: the last one again, the first, or an error.
     """
 
     answers: tuple[object, ...]
@@ -230,15 +227,13 @@ class Sequenced(Answer):
             raise HookUsageError(f"`then` is 'last', 'cycle' or 'error'; got {self.then!r}.")
         for answer in self.answers:
             if not callable(answer) or isinstance(answer, Exception):
-                answer_of(answer)
+                check_answer(answer)
 
     @property
     def may_wait(self) -> bool:
-        """See `Answer`."""
         return any(_may_wait(answer) for answer in self.answers)
 
     def give(self, call: BeforeToolCall, place: int) -> object:
-        """See `Answer`."""
         count = len(self.answers)
         if place >= count and self.then == "error":
             raise AnswerError(f"its {count} answers are used up, and this is call {place + 1} that it is for")
@@ -247,12 +242,12 @@ class Sequenced(Answer):
 
 
 @dataclass(frozen=True)
-class Table(Answer):
-    """By the value of one argument.
+class AnswerTable(Answer):
+    """Chooses the answer by the value of one argument.
 
     Attributes:
         field: The argument, dotted.
-        answers: By its value, or by its value as text; `"*"` for all others.
+        answers: Answers by the argument's value, or by its value as text; `"*"` for all others.
     """
 
     field: str
@@ -264,11 +259,10 @@ class Table(Answer):
         if not isinstance(self.answers, Mapping) or not self.answers:
             raise HookUsageError(f"A table is a mapping from values of {self.field!r} to answers.")
         for answer in self.answers.values():
-            answer_of(answer)
+            check_answer(answer)
 
     def give(self, call: BeforeToolCall, place: int) -> object:
-        """See `Answer`."""
-        value = at(call.args, self.field)
+        value = value_at(call.args, self.field)
         for key in (value, str(value), "*"):
             if isinstance(key, Hashable) and key is not MISSING and key in self.answers:
                 return self.answers[key]
@@ -279,8 +273,8 @@ class Table(Answer):
 
 
 @dataclass(frozen=True)
-class Template(Answer):
-    """A text with the values of arguments in it.
+class AnswerTemplate(Answer):
+    """Answers with a text that has the values of arguments in it.
 
     Attributes:
         text: `{field}` or `{dotted.field}` stands for an argument, `{{` and `}}` for braces.
@@ -293,13 +287,12 @@ class Template(Answer):
             raise HookUsageError(f"A template is text; got {self.text!r:.100}.")
 
     def give(self, call: BeforeToolCall, place: int) -> object:
-        """See `Answer`."""
 
         # Not `str.format`, which would also look up attributes of the values that a model has chosen.
         def filled(found: re.Match[str]) -> str:
             if found[0] in ("{{", "}}"):
                 return found[0][0]
-            value = at(call.args, found[1])
+            value = value_at(call.args, found[1])
             if value is MISSING:
                 raise AnswerError(f"its template needs the argument {found[1]!r}, which the call does not have")
             try:
@@ -311,24 +304,22 @@ class Template(Answer):
 
 
 @dataclass(frozen=True)
-class Through(Answer):
-    """The real tool runs.
+class Passthrough(Answer):
+    """Lets the real tool run, and may change what the model reads of its answer.
 
     Attributes:
-        transform: `(call, result) -> result`, plain or async, for what the model is told; `None` to tell it what the
-            tool said.
+        transform: `(call, result) -> result`, sync or async: changes what the model reads. `None` for no change.
     """
 
     transform: Callable[[Any, Any], object] | None = None
 
     def give(self, call: BeforeToolCall, place: int) -> object:
-        """See `Answer`."""
         return PASS
 
 
 @dataclass(frozen=True)
-class Taped(Answer):
-    """What was recorded; the cassette itself is asked, and told when the operation is over.
+class CassetteAnswer(Answer):
+    """Answers from a cassette. The mocks ask the cassette themselves, and tell it when an operation ends.
 
     Attributes:
         cassette: The recording.
@@ -339,11 +330,11 @@ class Taped(Answer):
 
 @dataclass(frozen=True)
 class FakeMethod(Answer):
-    """What a method of a fake returns or raises.
+    """Answers with what a method of a fake returns or raises.
 
     Attributes:
         fake: The fake.
-        method: Its method.
+        method: The name of the method.
     """
 
     fake: Fake[Any]
@@ -351,11 +342,9 @@ class FakeMethod(Answer):
 
     @property
     def may_wait(self) -> bool:
-        """See `Answer`."""
         return True
 
     def give(self, call: BeforeToolCall, place: int) -> object:
-        """See `Answer`."""
         try:
             made = self.fake.of(call.operation_id)
         except Exception as error:
@@ -363,11 +352,11 @@ class FakeMethod(Answer):
         return _with_arguments(getattr(made, self.method), call)
 
 
-def answer_of(value: object) -> None:
-    """Refuse what can be no answer.
+def check_answer(value: object) -> None:
+    """Raise an error if a value cannot be an answer.
 
     Raises:
-        HookUsageError: If it can be none.
+        HookUsageError: If the value cannot be an answer.
     """
     if not isinstance(value, BaseException):
         try:
@@ -381,7 +370,7 @@ def answer_of(value: object) -> None:
 
 
 def as_answers(values: Sequence[object]) -> tuple[object, ...]:
-    """Several answers.
+    """Return a sequence of answers as a tuple.
 
     Raises:
         HookUsageError: If they are one text.
@@ -392,10 +381,10 @@ def as_answers(values: Sequence[object]) -> tuple[object, ...]:
 
 
 def as_error(error: object) -> Exception:
-    """What a tool raises.
+    """Return the exception that a tool is to raise, made from its class if necessary.
 
     Raises:
-        HookUsageError: If it is no exception, or a class that needs arguments.
+        HookUsageError: If it is not an exception, or is a class that needs arguments.
     """
     if isinstance(error, type) and issubclass(error, Exception):
         try:
@@ -408,10 +397,10 @@ def as_error(error: object) -> Exception:
 
 
 def as_cassette(cassette: object) -> Cassette:
-    """What answers from a recording.
+    """Return a cassette, or raise an error that says how to make one.
 
     Raises:
-        HookUsageError: If it is no cassette, but its path, for instance.
+        HookUsageError: If it is not a cassette, but for instance its path.
     """
     if not callable(getattr(cassette, "answer", None)):
         raise HookUsageError(f"A cassette is needed here, as Cassette(path='tapes/one.yaml'); got {cassette!r:.100}.")
@@ -419,16 +408,16 @@ def as_cassette(cassette: object) -> Cassette:
 
 
 def _with_arguments(function: Callable[..., object], call: BeforeToolCall) -> object:
-    args = copy.deepcopy(call.args)  # of a read-only one this is a plain dict, which the function may change
+    args = copy.deepcopy(call.args)  # the copy of a read-only dict is a plain one, which the function may change
     try:
         return function(**args)
     except TypeError:
-        problem = misfit(function, args)
+        problem = why_not_callable(function, args)
         if problem is not None:
             raise AnswerError(f"its function does not take these arguments: {problem}") from None
         raise
 
 
 def _may_wait(function: object) -> bool:
-    # A lambda is plain, and may still be put around something async.
+    # A lambda is not async itself, but may return an awaitable.
     return callable(function) and (is_async_handler(function) or getattr(function, "__name__", "") == "<lambda>")

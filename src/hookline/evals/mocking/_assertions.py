@@ -1,4 +1,4 @@
-"""Assertions about the tool calls that were made, which show all of them when they fail."""
+"""Assertions about tool calls. When they fail, they list all calls that were made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from hookline._checks import tool_test
 from hookline.errors import HookUsageError
-from hookline.evals.matching import SeenCall, argument_differences, path_of, shown
+from hookline.evals.matching import SeenCall, argument_differences, format_value, path_of
 
 __all__ = [
     "assert_called",
@@ -30,7 +30,7 @@ ARGUMENTS = 80
 
 
 def calls_of(calls: Sequence[C], pattern: str, args: object = None) -> list[C]:
-    """The calls that a pattern names, in their order.
+    """Select the calls that a pattern matches, in their order.
 
     Args:
         calls: Calls that were made.
@@ -55,11 +55,11 @@ def assert_called(
         pattern: `toolset/tool_name`, a bare name (of any toolset), or a glob over the path.
         args: The arguments that count, all of them; `None` for any.
         times: How often exactly; `None` for at least once.
-        note: What the table says of a call, besides its tool and arguments.
+        note: Returns what the table says of a call, besides its tool and arguments.
 
     Raises:
-        AssertionError: With all calls that were made.
-        HookUsageError: If an argument makes no sense.
+        AssertionError: If the assertion fails. The message lists all calls.
+        HookUsageError: If an argument is invalid.
     """
     __tracebackhide__ = True
     if times is not None and (not isinstance(times, int) or isinstance(times, bool) or times < 0):
@@ -67,7 +67,7 @@ def assert_called(
     found = calls_of(calls, pattern, args)
     if len(found) == times or (times is None and found):
         return
-    what = pattern if args is None else f"{pattern} with {shown(args)}"
+    what = pattern if args is None else f"{pattern} with {format_value(args)}"
     if found:
         raise AssertionError(
             _message(f"{what} was called {_times(len(found))}, not {_times(times or 0)}.", calls, note)
@@ -82,10 +82,10 @@ def assert_not_called(calls: Sequence[C], pattern: str, *, note: Note[C] | None 
     Args:
         calls: Calls that were made.
         pattern: `toolset/tool_name`, a bare name (of any toolset), or a glob over the path.
-        note: What the table says of a call, besides its tool and arguments.
+        note: Returns what the table says of a call, besides its tool and arguments.
 
     Raises:
-        AssertionError: With all calls that were made.
+        AssertionError: If the assertion fails. The message lists all calls.
     """
     __tracebackhide__ = True
     found = calls_of(calls, pattern)
@@ -100,10 +100,10 @@ def assert_called_once_with(calls: Sequence[C], pattern: str, args: object, *, n
         calls: Calls that were made.
         pattern: `toolset/tool_name`, a bare name (of any toolset), or a glob over the path.
         args: The arguments, all of them; any object that compares itself with a dict will do.
-        note: What the table says of a call, besides its tool and arguments.
+        note: Returns what the table says of a call, besides its tool and arguments.
 
     Raises:
-        AssertionError: With all calls that were made.
+        AssertionError: If the assertion fails. The message lists all calls.
     """
     __tracebackhide__ = True
     found = calls_of(calls, pattern)
@@ -111,7 +111,7 @@ def assert_called_once_with(calls: Sequence[C], pattern: str, args: object, *, n
         return
     if len(found) > 1:
         raise AssertionError(_message(f"{pattern} was called {_times(len(found))}, not once.", calls, note))
-    reason = f"{pattern} was not called with {shown(args)}."
+    reason = f"{pattern} was not called with {format_value(args)}."
     raise AssertionError(_message(f"{reason}{_near(calls, pattern, args)}", calls, note))
 
 
@@ -122,10 +122,10 @@ def assert_called_before(calls: Sequence[C], first: str, second: str, *, note: N
         calls: Calls that were made, in the order in which they began.
         first: Pattern of the tool that comes first.
         second: Pattern of the tool that comes later.
-        note: What the table says of a call, besides its tool and arguments.
+        note: Returns what the table says of a call, besides its tool and arguments.
 
     Raises:
-        AssertionError: With all calls that were made.
+        AssertionError: If the assertion fails. The message lists all calls.
     """
     __tracebackhide__ = True
     earlier, later = calls_of(calls, first), calls_of(calls, second)
@@ -148,10 +148,10 @@ def assert_no_unmocked(calls: Sequence[C], mocked: Callable[[C], bool], *, note:
     Args:
         calls: Calls that were made.
         mocked: Whether a call was answered by a mock.
-        note: What the table says of a call, besides its tool and arguments.
+        note: Returns what the table says of a call, besides its tool and arguments.
 
     Raises:
-        AssertionError: With all calls that were made.
+        AssertionError: If the assertion fails. The message lists all calls.
     """
     __tracebackhide__ = True
     others = [call for call in calls if not mocked(call)]
@@ -163,11 +163,11 @@ def assert_no_unmocked(calls: Sequence[C], mocked: Callable[[C], bool], *, note:
 
 
 def table(calls: Sequence[C], note: Note[C] | None = None) -> str:
-    """Calls as numbered lines: step, tool, arguments, and a note.
+    """Format calls as numbered lines: step, tool, arguments, and a note.
 
     Args:
         calls: Calls that were made.
-        note: What else there is to say of a call; `""` for nothing.
+        note: Returns a note about a call; `""` for none.
 
     Returns:
         One line per call, without a newline at the end; of very many calls the first and the last.
@@ -177,7 +177,13 @@ def table(calls: Sequence[C], note: Note[C] | None = None) -> str:
     if left_out > 0:
         shown_rows = shown_rows[: ROWS - 10] + shown_rows[-10:]
     cells = [
-        (str(number), f"step {call.step_index}", path_of(call), shown(call.args, ARGUMENTS), note(call) if note else "")
+        (
+            str(number),
+            f"step {call.step_index}",
+            path_of(call),
+            format_value(call.args, ARGUMENTS),
+            note(call) if note else "",
+        )
         for number, call in shown_rows
     ]
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
@@ -197,7 +203,7 @@ def _message(reason: str, calls: Sequence[C], note: Note[C] | None) -> str:
 def _near(calls: Sequence[SeenCall], pattern: str, args: object) -> str:
     same_tool = calls_of(calls, pattern)
     if same_tool:
-        # The differences of the call that has the fewest, since that is most likely the one that was meant.
+        # Of the call with the fewest differences, which is most likely the one that was meant.
         lines = min((argument_differences(args, call.args) for call in same_tool[:ROWS]), key=len)
         return (
             f" It was called {_times(len(same_tool))} with other arguments; the nearest differs in {'; '.join(lines)}."

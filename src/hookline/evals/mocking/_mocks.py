@@ -1,4 +1,4 @@
-"""`ToolMocks`: rules that answer tool calls in the tools' place, and faults that strike them, as an ordinary bundle."""
+"""`ToolMocks`: a bundle of hooks that answers tool calls by rules, and lets faults strike them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hookline._deadlines import own_cancellation
 from hookline.calls import ToolCall, ToolResult, tool_failure
 from hookline.errors import HookUsageError, ToolResultError, message_of
 from hookline.evals._canonical import canonical
-from hookline.evals._endings import Endings
-from hookline.evals.errors import AnswerError, check_seconds, checked_name
+from hookline.evals._endings import OperationEndings
+from hookline.evals.errors import AnswerError, check_name, check_seconds
 from hookline.evals.faults import Clock, Fault, draw_for, strikes
 from hookline.evals.matching import Matcher, SeenCall
-from hookline.evals.mocking._answers import PASS, Taped, Through
+from hookline.evals.mocking._answers import PASS, CassetteAnswer, Passthrough
 from hookline.evals.mocking._rules import Rule, RuleTable
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError, is_interrupted, is_settled
 from hookline.runtime import as_result
@@ -51,35 +51,35 @@ __all__ = [
     "FaultRule",
     "FaultStrike",
     "MockedCall",
-    "Operation",
+    "MockedOperation",
     "Outcome",
     "ToolMocks",
-    "broken",
-    "explained",
-    "refusal",
+    "explain_rules",
+    "failed_mock_result",
+    "unanswered_result",
 ]
 
 Outcome = Literal["mocked", "real", "refused", "elsewhere"]
-"""What became of a call: a rule, a fault or a cassette answered it; the real tool ran; nothing could answer it; another
-hook had answered or denied it."""
+"""How a call was answered: by a rule, a fault or a cassette (`mocked`); by the real tool (`real`); by nothing
+(`refused`); by another hook, which answered or denied it (`elsewhere`)."""
 
 
 class MockedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A tool call, and what became of it.
+    """A tool call that `ToolMocks` saw, and how it was answered.
 
     Attributes:
-        operation_id: The run.
-        toolset: Where the tool comes from.
-        tool_name: The tool's name there.
+        operation_id: The operation.
+        toolset: The toolset that the tool belongs to.
+        tool_name: The tool's name in its toolset.
         args: The arguments.
-        call_index: From 1, per tool and operation.
+        call_index: The number of the call, from 1, per tool and operation.
         step_index: The step, from 0.
         tool_call_id: The model's id of the call.
-        outcome: What became of it.
-        rule: Name of the rule that it got.
+        outcome: How it was answered: `"mocked"`, `"real"`, `"refused"` or `"elsewhere"`.
+        rule: Name of the rule that it matched.
         fault: Names of the faults that struck it, joined with commas.
         cassette: Name of the cassette that answered.
-        latency_ms: How long the faults made it take, on their clock.
+        latency_ms: The delay by faults in milliseconds, on their clock.
     """
 
     operation_id: str
@@ -102,14 +102,14 @@ class MockedCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class FaultStrike(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A fault that struck a call.
+    """One fault that struck one call.
 
     Attributes:
         fault: The fault's name.
         tool: The tool, as `toolset/tool_name`.
-        call_index: Its call, from 1, per tool and operation.
+        call_index: The number of the call, from 1, per tool and operation.
         step_index: The step, from 0.
-        operation_id: The run.
+        operation_id: The operation.
     """
 
     fault: str
@@ -120,31 +120,31 @@ class FaultStrike(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class FaultRule:
-    """Which calls a fault strikes, and how many of them. `ToolMocks.fault` makes one.
+    """A fault of a `ToolMocks`, with the calls that it may strike. `ToolMocks.fault` makes one.
 
     Attributes:
-        matcher: Which calls.
+        matcher: The condition that calls must match.
         fault: The fault.
-        probability: How many of them, 0 to 1.
-        name: Stands in the provenance of every call that it strikes.
-        index: Its place among the faults of the run, from 0; part of what it is drawn by.
-        hits: How many calls it struck, in all operations.
+        probability: The probability that it strikes a call, from 0 to 1.
+        name: The name in the metadata of every call that it strikes.
+        index: Its place among the faults of the run, from 0. It is part of the random seed.
+        hits: The number of calls that it struck, in all operations.
     """
 
     def __init__(self, matcher: Matcher, fault: Fault, *, probability: float, name: str | None, index: int) -> None:
-        # Not `float(probability)` before it is known to be small: a whole number may be too large for that.
+        # Checked before `float(probability)`, which fails for very large whole numbers.
         if not isinstance(probability, int | float) or isinstance(probability, bool) or not 0 <= probability <= 1:
             raise HookUsageError(f"`probability` is a number from 0 to 1; got {probability!r:.100}.")
         missing = [word for word in ("name", "replaces", "strike", "change", "delay_s") if not hasattr(fault, word)]
         if missing or isinstance(fault, type):
             raise HookUsageError(
-                f"{fault!r:.100} is no fault; give one of hookline.evals.faults, as Timeout(seconds=5), or an object "
-                "with its five words: name, replaces, strike, change, delay_s."
+                f"{fault!r:.100} is not a fault; give one of hookline.evals.faults, as Timeout(seconds=5), or an "
+                "object with its five words: name, replaces, strike, change, delay_s."
             )
         self.matcher = matcher
         self.fault = fault
         self.probability = float(probability)
-        self.name = checked_name(name if name is not None else fault.name)
+        self.name = check_name(name if name is not None else fault.name)
         self.index = index
         self.hits = 0
 
@@ -159,19 +159,19 @@ SEARCHED = 2_000
 """How many rules' tools are searched for one that is spelt alike."""
 
 
-def refusal(table: RuleTable, call: SeenCall) -> ToolResult:
-    """The result of a call that nothing answers in a strict run."""
+def unanswered_result(table: RuleTable, call: SeenCall) -> ToolResult:
+    """Return the failed result of a call that nothing answers in a strict run."""
     path = f"{call.toolset}/{call.tool_name}"
     content = (
-        f"No mock answers {path} with {_short(canonical(call.args))} (call {call.call_index} of it, step "
-        f"{call.step_index}), and this run is strict: the real tool was not run. {_nearest(table, call)}Answer it with "
-        f"mocks.tool({path!r}).returns(...), or let the tool run with .passthrough()."
+        f"No mock answers {path} with {_cut(canonical(call.args))} (call {call.call_index} of it, step "
+        f"{call.step_index}), and this run is strict: the real tool was not run. {_describe_nearest(table, call)}"
+        f"Answer it with mocks.tool({path!r}).returns(...), or let the tool run with .passthrough()."
     )
     return ToolResult(content=content, success=False, metadata={"unmocked": True})
 
 
-def broken(call: SeenCall, rule: Rule | None, error: Exception) -> ToolResult:
-    """The result of a call whose mock failed."""
+def failed_mock_result(call: SeenCall, rule: Rule | None, error: Exception) -> ToolResult:
+    """Return the failed result of a call whose mock could not answer."""
     path = f"{call.toolset}/{call.tool_name}"
     what = f"Rule {rule.name!r}" if rule is not None else "A mock"
     kind = "" if isinstance(error, AnswerError) else f"{type(error).__name__}: "
@@ -180,11 +180,11 @@ def broken(call: SeenCall, rule: Rule | None, error: Exception) -> ToolResult:
     return ToolResult(content=content, success=False, metadata=metadata)
 
 
-def explained(table: RuleTable, call: SeenCall) -> str:
-    """Which rule a call gets, and why not the others that are for its tool."""
+def explain_rules(table: RuleTable, call: SeenCall) -> str:
+    """Explain which rule answers a call, and why the other rules for its tool do not."""
     path = f"{call.toolset}/{call.tool_name}"
     winner, problem = _winner(table, call)
-    lines = [f"{path} with {_short(canonical(call.args))}, call {call.call_index} of it, step {call.step_index}:"]
+    lines = [f"{path} with {_cut(canonical(call.args))}, call {call.call_index} of it, step {call.step_index}:"]
     rules = table.of_tool(path)
     place = rules.index(winner) if winner is not None else 0
     first = max(0, place + 1 - 50)
@@ -203,7 +203,7 @@ def explained(table: RuleTable, call: SeenCall) -> str:
     if problem is not None:
         lines.append(f"    no rule answers it: a matcher failed with {type(problem).__name__}: {message_of(problem)}")
     elif winner is None:
-        lines.append(f"    no rule answers it. {_nearest(table, call)}".rstrip())
+        lines.append(f"    no rule answers it. {_describe_nearest(table, call)}".rstrip())
     return "\n".join(lines)
 
 
@@ -217,11 +217,11 @@ def _winner(table: RuleTable, call: SeenCall) -> tuple[Rule | None, Exception | 
 def _reason(rule: Rule, call: SeenCall) -> str | None:
     try:
         return rule.matcher.explain(call)
-    except Exception as error:  # of a matcher that nobody had asked about this call
+    except Exception as error:  # from a matcher that had not been asked about this call
         return f"its matcher failed with {type(error).__name__}: {message_of(error)}"
 
 
-def _nearest(table: RuleTable, call: SeenCall) -> str:
+def _describe_nearest(table: RuleTable, call: SeenCall) -> str:
     path = f"{call.toolset}/{call.tool_name}"
     reasons = [(rule, _reason(rule, call) or "") for rule in table.of_tool(path)[:50]]
     if reasons:
@@ -242,7 +242,7 @@ def _nearest(table: RuleTable, call: SeenCall) -> str:
     return f"No rule is for this tool; there are rules {names}{' and others' if len(rules) > SHOWN else ''}. "
 
 
-def _short(text: str, limit: int = 200) -> str:
+def _cut(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -251,8 +251,8 @@ CallKey = tuple[str, str | int]
 """One call of an operation: its step and the model's id of it; without an id, its tool and index."""
 
 
-class Operation:
-    """What is remembered of one operation while it runs."""
+class MockedOperation:
+    """The state of one operation while it runs."""
 
     __slots__ = ("changes", "changing", "hits", "open", "others")
 
@@ -267,14 +267,14 @@ class Operation:
 
 
 class Decision:
-    """What is to become of a call.
+    """How a call is to be answered.
 
     Attributes:
         value: The answer, something to await for it, or `PASS`.
-        outcome: What becomes of the call, unless `value` fails.
-        rule: The rule that the call got.
-        faults: Those that struck it.
-        changes: What they do to the answer, in this order.
+        outcome: The outcome of the call, unless `value` fails.
+        rule: The rule that the call matched.
+        faults: The faults that struck the call.
+        changes: Their changes of the answer, in this order.
         delay_s: Seconds by which they delay it.
         cassette: Name of the cassette that answered.
         tape: The cassette that let the real tool run, and may record what it answers.
@@ -299,7 +299,7 @@ class Decision:
 
 
 class Decider:
-    """Decides about calls, and keeps what it decided."""
+    """Decides how calls are answered, and keeps a record of it."""
 
     def __init__(
         self, *, table: RuleTable, strict: bool, seed: int, case: str | None, clock: Clock, cassette: Cassette | None
@@ -312,15 +312,15 @@ class Decider:
         self.cassette = cassette
         self.changing = False
         self.faults: list[FaultRule] = []
-        self.operations: dict[str, Operation] = {}
+        self.operations: dict[str, MockedOperation] = {}
         self.tapes: dict[str, dict[int, Cassette]] = {}
         """By operation, the cassettes that rules have asked for it and its sub-agents; they want to know of its end."""
-        self.endings = Endings(self.forget)
+        self.endings = OperationEndings(self.forget)
         self.calls: list[MockedCall | None] = []
         self.struck: list[FaultStrike] = []
 
     def reset(self) -> None:
-        """Forget what happened."""
+        """Forget all calls and all operations."""
         for operation_id in [*self.operations, *self.tapes]:
             self.forget(operation_id)
         self.calls = []
@@ -331,7 +331,7 @@ class Decider:
             fault.hits = 0
 
     def decide(self, event: BeforeToolCall) -> Decision | None:
-        """What is to become of a call; `None` where another hook has decided that already."""
+        """Decide how a call is answered; return `None` if another hook has decided that already."""
         operation = self._operation(event)
         decision = Decision(self.calls)
         if is_settled(event):
@@ -344,36 +344,36 @@ class Decider:
                 self._strike(event, decision)
             if decision.value is PASS:
                 self._answer(operation, event, decision)
-        except Exception as error:  # also of a matcher or a fault of the user's own: the real tool must not run then
-            self._refuse(decision, broken(event, decision.rule, error))
+        except Exception as error:  # also from the user's own matcher or fault: the real tool must not run then
+            self._refuse(decision, failed_mock_result(event, decision.rule, error))
         self._count(event, decision)
         return decision
 
-    async def awaited(self, event: BeforeToolCall, decision: Decision) -> object:
-        """The answer, once it is there and its delay is over."""
+    async def await_answer(self, event: BeforeToolCall, decision: Decision) -> object:
+        """Wait for the delay of a call and for its answer, and return the answer."""
         if decision.delay_s or inspect.isawaitable(decision.value):
-            self._keep(event, decision)  # what is awaited may be cancelled
+            self._keep(event, decision)  # recorded now, since the wait may be cancelled
         if decision.delay_s:
             try:
                 await self.clock.of(event.operation_id).sleep(decision.delay_s, event.step_index)
             except BaseException:
-                _close(decision.value)
+                _close_coroutine(decision.value)
                 raise
         if not inspect.isawaitable(decision.value):
             return decision.value
         try:
             return await decision.value
         except BaseException as error:
-            return _raised(error)
+            return _as_failure(error)
 
     def finish(self, event: BeforeToolCall, decision: Decision, value: object) -> None:
-        """Answer a call with what was decided, and keep that."""
+        """Answer a call as decided, and record that."""
         if decision.delay_s:
             self.clock.of(event.operation_id).pass_time(decision.delay_s, event.step_index)
         operation = self._operation(event)
         if value is PASS and decision.changes and not operation.changing:
             late = AnswerError("it changes what a real tool answers, and was made after the run had begun")
-            self._refuse(decision, broken(event, decision.rule, late))
+            self._refuse(decision, failed_mock_result(event, decision.rule, late))
             value = decision.value
         if value is PASS:
             key = _key(event)
@@ -386,8 +386,8 @@ class Decider:
         self._keep(event, decision)
         event.mock(result)
 
-    async def changed(self, call: ToolCall, result: ToolResult) -> ToolResult | None:
-        """What the model is told of a call that a real tool has answered; `None` for what the tool said."""
+    async def change_result(self, call: ToolCall, result: ToolResult) -> ToolResult | None:
+        """Change the answer of a real tool; return `None` if it stays as it is."""
         operation = self.operations.get(call.operation_id)
         changes = operation.changes.pop(_key(call), None) if operation is not None else None
         if changes is None:
@@ -397,17 +397,17 @@ class Decider:
                 value = change(call, result)
                 result = _as_result(call.tool_name, await value if inspect.isawaitable(value) else value)
             except BaseException as error:
-                result = _raised(error)
+                result = _as_failure(error)
         return result
 
     def settle(self, event: AfterToolCall | OnToolCallError) -> None:
-        """A call has ended: record what a real tool answered; see whether another hook answered after all."""
+        """Handle the end of a call: record what a real tool answered, and notice if another hook answered after all."""
         operation = self.operations.get(event.operation_id)
         decision = operation.open.pop(_key(event), None) if operation is not None else None
         if operation is None or decision is None:
             return
         if event.answered_by is not None:
-            operation.changes.pop(_key(event), None)  # they are for what the real tool answers
+            operation.changes.pop(_key(event), None)  # they apply to answers of the real tool only
             decision.outcome = "elsewhere"
             self._keep(event, decision)
             return
@@ -416,7 +416,7 @@ class Decider:
             tape.keep(event)
 
     def forget(self, operation_id: str) -> None:
-        """An operation has ended."""
+        """Drop the state of an operation that has ended."""
         self.operations.pop(operation_id, None)
         self.clock.forget(operation_id)
         for tape in self.tapes.pop(operation_id, {}).values():
@@ -424,10 +424,10 @@ class Decider:
         if self.cassette is not None:
             self.cassette.forget(operation_id)
 
-    def _operation(self, event: BeforeToolCall) -> Operation:
+    def _operation(self, event: BeforeToolCall) -> MockedOperation:
         operation = self.operations.get(event.operation_id)
         if operation is None:
-            operation = self.operations[event.operation_id] = Operation(changing=self.changing)
+            operation = self.operations[event.operation_id] = MockedOperation(changing=self.changing)
             self.endings.attend(event)
         return operation
 
@@ -454,13 +454,13 @@ class Decider:
             fault = rule.fault
             if fault.replaces:
                 if decision.value is not PASS:
-                    continue  # one answer is enough, and the first fault's it is
+                    continue  # the first fault that answers wins
                 answer = fault.strike(event, draw, clock)
                 if answer is None:
                     continue
                 decision.value, decision.outcome = answer, "mocked"
             else:
-                decision.changes.append(_spoilt_by(fault, draw))
+                decision.changes.append(_change_of(fault, draw))
             seconds = fault.delay_s(draw)
             check_seconds(rule.name, "delay_s", seconds)
             decision.delay_s += seconds
@@ -478,7 +478,7 @@ class Decider:
             )
             self.struck.append(strike)
 
-    def _answer(self, operation: Operation, event: BeforeToolCall, decision: Decision) -> None:
+    def _answer(self, operation: MockedOperation, event: BeforeToolCall, decision: Decision) -> None:
         rule = self.table.find(event)
         path = _path(event)
         others = operation.others.setdefault(path, [])
@@ -490,14 +490,14 @@ class Decider:
         rule.hits += 1
         place = operation.hits.get(rule.number, 0)
         operation.hits[rule.number] = place + 1
-        if self.table.sole(path) and not any(
+        if self.table.has_one_rule(path) and not any(
             each.fault.replaces and each.matcher.may_match(path) for each in self.faults
         ):
-            # Parallel calls may come in any order, and their indices still say which is which.
+            # Parallel calls may arrive in any order, but their indices are fixed.
             place = event.call_index - 1 - sum(index < event.call_index for index in others)
         else:
             others.append(event.call_index)
-        if isinstance(rule.answer, Taped):
+        if isinstance(rule.answer, CassetteAnswer):
             tape = rule.answer.cassette
             self.tapes.setdefault(event.parent_operation_id or event.operation_id, {})[id(tape)] = tape
             self._play(tape, event, decision)
@@ -507,23 +507,23 @@ class Decider:
         except AnswerError:
             raise
         except BaseException as error:
-            decision.value = _raised(error)
+            decision.value = _as_failure(error)
         if decision.value is not PASS:
             decision.outcome = "mocked"
-        elif isinstance(rule.answer, Through) and rule.answer.transform is not None:
+        elif isinstance(rule.answer, Passthrough) and rule.answer.transform is not None:
             decision.changes.insert(0, rule.answer.transform)
 
     def _answer_unruled(self, event: BeforeToolCall, decision: Decision) -> None:
         if self.cassette is not None:
             self._play(self.cassette, event, decision)
         elif self.strict:
-            self._refuse(decision, refusal(self.table, event))
+            self._refuse(decision, unanswered_result(self.table, event))
 
     def _play(self, cassette: Cassette, event: BeforeToolCall, decision: Decision) -> None:
         decision.tape = cassette
         recorded = cassette.answer(event)
         if recorded is None:
-            return  # the cassette wants to record it, so the real tool runs in a strict run too
+            return  # the cassette records this call, so the real tool runs even in a strict run
         decision.cassette = cassette.name
         if recorded.metadata.get("recording") is None:
             self._refuse(decision, recorded)
@@ -532,12 +532,16 @@ class Decider:
 
     def _refuse(self, decision: Decision, result: ToolResult) -> None:
         decision.value, decision.outcome = result, "refused"
-        decision.faults, decision.changes, decision.delay_s = [], [], 0.0  # there is nothing for them to strike
+        decision.faults, decision.changes, decision.delay_s = (
+            [],
+            [],
+            0.0,
+        )  # a refused call has no answer that they could change
 
     def _result(self, event: BeforeToolCall, decision: Decision, value: object) -> ToolResult:
         try:
             if inspect.isawaitable(value):
-                _close(value)
+                _close_coroutine(value)
                 raise AnswerError(
                     "it gave something to await, and nobody waits for that here: make its function `async def`, and "
                     "the rule before the run begins"
@@ -548,7 +552,7 @@ class Decider:
         except Exception as error:
             if isinstance(error, ToolResultError):
                 error = AnswerError(f"what it gave cannot be shown to a model: {error.reason}")
-            self._refuse(decision, broken(event, decision.rule, error))
+            self._refuse(decision, failed_mock_result(event, decision.rule, error))
             result = decision.value
         provenance: dict[str, Any] = {}
         if decision.rule is not None:
@@ -579,7 +583,7 @@ class Decider:
 
 
 def _key(call: ToolCall | BeforeToolCall | AfterToolCall | OnToolCallError) -> CallKey:
-    # Interceptors are shown the call as it was before another one made it a call of another tool; its id stays.
+    # By id, since an interceptor may have turned the call into one of another tool.
     return (str(call.step_index), call.tool_call_id) if call.tool_call_id else (_path(call), call.call_index)
 
 
@@ -587,12 +591,14 @@ def _path(call: ToolCall | BeforeToolCall | AfterToolCall | OnToolCallError) -> 
     return f"{call.toolset}/{call.tool_name}"
 
 
-def _spoilt_by(fault: Fault, draw: random.Random) -> Change:
+def _change_of(fault: Fault, draw: random.Random) -> Change:
     return lambda call, result: fault.change(result, draw)
 
 
-def _raised(error: BaseException) -> ToolResult:
-    """Inside of `except`: what a call comes to, as if the tool itself had raised the error.
+def _as_failure(error: BaseException) -> ToolResult:
+    """Turn an exception into the result of the call, as if the tool itself had raised it.
+
+    Call it inside of `except`.
 
     Raises:
         BaseException: The error, if it is none that a tool fails with, or a cancellation of the run.
@@ -606,7 +612,7 @@ def _as_result(tool: str, value: object) -> ToolResult:
     return tool_failure(value) if isinstance(value, Exception) else as_result(tool, value)
 
 
-def _close(value: Any) -> None:
+def _close_coroutine(value: Any) -> None:
     if inspect.iscoroutine(value):
         value.close()
 
@@ -615,25 +621,25 @@ T = TypeVar("T")
 
 
 class ToolMocks(Hooks):
-    """Answers tool calls in the tools' place, by rules; a bundle for any `hooks=[...]`.
+    """Answers tool calls in the tools' place, by rules. A bundle for any `hooks=[...]`.
 
-    The most specific rule that a call matches answers it; of equally specific ones the last registered. A call that no
-    rule answers goes to the cassette, if there is one, then to the real tool, or is refused in a strict run. Nothing of
-    one operation is seen by another.
+    The most specific rule that matches a call answers it; among equally specific rules, the one registered last. A call
+    that no rule answers goes to the cassette, if there is one, then to the real tool, or is refused in a strict run.
+    Operations do not share any state.
 
     Args:
         id: Name of the bundle.
         strict: Whether a call that nothing answers is refused, with a failed result that names the nearest rule, in
             place of reaching the real tool.
-        seed: Seed of the run, for faults with a probability.
+        seed: The seed of the run, for faults with a probability.
         case: Name of the test case. Faults are drawn by it in place of the operation's id, so that a case meets the
             same faults whenever it runs.
-        clock: The time of faults: a `VirtualClock` on which nobody waits, unless given.
-        cassette: Answers the calls that no rule answers, and records what real tools answer, as its mode says.
-        tools: The tools that there are; rules that none of them could match are then warned of.
-        inherit: Whether the bundle goes along into sub-agents.
-        priority: Place of its interceptor, which changes what real tools have answered.
-        tenant_id: Only for calls of this tenant; `""` for every tenant.
+        clock: The clock of faults. By default a `VirtualClock`, on which nobody waits.
+        cassette: A cassette that answers the calls that no rule answers, and records real answers, as its mode says.
+        tools: All tools of the run. A rule that could match none of them gives a warning.
+        inherit: Whether the mocks apply in sub-agents too.
+        priority: The priority of its interceptor, which changes the answers of real tools.
+        tenant_id: The tenant whose calls are mocked; `""` for every tenant.
     """
 
     def __init__(
@@ -680,7 +686,7 @@ class ToolMocks(Hooks):
     def __repr__(self) -> str:
         return f"ToolMocks({self.id!r}, rules={len(self.rules)}, faults={len(self.faults)}, calls={len(self.calls)})"
 
-    # What is to happen.
+    # Setting up rules and faults.
 
     def tool(
         self,
@@ -692,16 +698,16 @@ class ToolMocks(Hooks):
         where: Callable[[Any], object] | None = None,
         name: str | None = None,
     ) -> Rule:
-        """A rule for the calls of a tool; say what it answers: `.returns(...)`, `.raises(...)`, `.runs(...)`.
+        """Add a rule for the calls of a tool. Say how it answers with `.returns(...)`, `.raises(...)` or `.runs(...)`.
 
         Args:
             pattern: `toolset/tool_name`, a name alone, a glob, a compiled regular expression, or a predicate on the
                 path.
             args: The arguments, all of them; any unless given. See `when` for other ways to match them.
-            nth: Only the n-th call of the tool in its operation, from 1.
-            step: Only calls of this step, from 0.
-            where: Only calls of which `where(call)` is true.
-            name: Stands in the provenance of every call that the rule answers.
+            nth: Match only the n-th call of the tool in its operation, from 1.
+            step: Match only calls of this step, from 0.
+            where: Match only calls for which `where(call)` is true.
+            name: The name in the metadata of every call that the rule answers.
         """
         matcher = match.tool(pattern)
         if args is not None:
@@ -715,22 +721,22 @@ class ToolMocks(Hooks):
         return self._add(matcher, name, str(pattern) if isinstance(pattern, str) else repr(match.tool(pattern)))
 
     def when(self, matcher: Matcher, *, name: str | None = None) -> Rule:
-        """A rule for the calls that match: `when(match.tool("bank/*") & match.fields({"to.iban": "DE1"}))`.
+        """Add a rule for the calls that match: `when(match.tool("bank/*") & match.fields({"to.iban": "DE1"}))`.
 
         Args:
-            matcher: Which calls.
-            name: Stands in the provenance of every call that the rule answers.
+            matcher: The condition that calls must match.
+            name: The name in the metadata of every call that the rule answers.
         """
         if not isinstance(matcher, Matcher):
             raise HookUsageError(f"A rule needs a matcher, as match.tool('bank/*'); got {matcher!r:.100}.")
         return self._add(matcher, name, repr(matcher)[:60])
 
     def fake(self, source: Callable[[], T] | T, *, toolset: str = "local") -> Fake[T]:
-        """Let an object's methods stand for tools, with a state of its own in each operation.
+        """Let the methods of an object stand for tools, with its own state in each operation.
 
         Args:
-            source: A class or function that makes the object, or an object whose copy each operation gets.
-            toolset: Where its tools come from.
+            source: A class or function that makes the object, or an object that is copied for each operation.
+            toolset: The toolset of the tools.
 
         Returns:
             Gives the object that an operation has used: `fake.of(operation_id)`, `fake.only`.
@@ -752,17 +758,17 @@ class ToolMocks(Hooks):
         args: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> FaultRule:
-        """Let a fault strike calls, mocked and real ones.
+        """Let a fault strike calls, both mocked and real ones.
 
-        Whether it strikes a call depends on the run's seed, the case (or operation), the tool and the call's index, and
-        on nothing else: not on the order in which things run.
+        Whether it strikes a call depends only on the run's seed, the case (or operation), the tool and the call's
+        index, never on the order in which things run.
 
         Args:
             pattern: The tool, as for `tool`, or a matcher.
             fault: The fault.
-            probability: How many of the calls it strikes, 0 to 1.
-            args: Only calls with these arguments.
-            name: Stands in the provenance of every call that it strikes; the fault's own unless given.
+            probability: The probability that it strikes a call, from 0 to 1.
+            args: Strike only calls with these arguments.
+            name: The name in the metadata of every call that it strikes. By default the fault's own.
         """
         matcher = pattern if isinstance(pattern, Matcher) else match.tool(pattern)
         if args is not None:
@@ -773,49 +779,49 @@ class ToolMocks(Hooks):
         self._change_results()
         return rule
 
-    # What has happened.
+    # Reading what happened.
 
     @property
     def rules(self) -> list[Rule]:
-        """The rules, as they were registered."""
+        """The rules, in the order in which they were added."""
         return list(self._decider.table.rules.values())
 
     @property
     def faults(self) -> list[FaultRule]:
-        """The faults, as they were registered."""
+        """The faults, in the order in which they were added."""
         return list(self._decider.faults)
 
     @property
     def calls(self) -> list[MockedCall]:
-        """Every call that was seen, of all operations, in the order in which they began."""
+        """Every call of every operation, in the order in which they began."""
         return [call for call in self._decider.calls if call is not None]
 
     @property
     def faults_struck(self) -> list[FaultStrike]:
-        """Every fault that struck, in the order of the calls."""
+        """Every fault that struck a call, in the order of the calls."""
         return list(self._decider.struck)
 
     @property
     def cassette(self) -> Cassette | None:
-        """What answers the calls that no rule answers."""
+        """The cassette that answers the calls that no rule answers."""
         return self._decider.cassette
 
     @property
     def attached(self) -> bool:
-        """Whether an operation that has these mocks has called a tool, or ended."""
+        """Whether an operation with these mocks has called a tool or ended."""
         return self._decider.endings.heard or bool(self._decider.calls)
 
     @property
     def clock(self) -> Clock:
-        """The time of faults."""
+        """The clock that faults use."""
         return self._decider.clock
 
     def explain(self, call: ToolCall | BeforeToolCall | MockedCall) -> str:
-        """Which rule a call gets, and why not the others."""
-        return explained(self._decider.table, call)
+        """Explain which rule answers a call, and why the others do not."""
+        return explain_rules(self._decider.table, call)
 
     def reset(self) -> None:
-        """Forget calls, faults that struck, and the state of every operation; rules and faults stay."""
+        """Forget calls, faults that struck, and the state of every operation. Rules and faults stay."""
         self._decider.reset()
         for fake in self._fakes:
             fake.forget()
@@ -829,7 +835,7 @@ class ToolMocks(Hooks):
             times: How often; `None` for at least once.
 
         Raises:
-            AssertionError: That shows all calls.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assertions.assert_called(self.calls, pattern, args, times, note=_note)
@@ -838,7 +844,7 @@ class ToolMocks(Hooks):
         """Fail unless a tool was called exactly once, and with these arguments.
 
         Raises:
-            AssertionError: That shows all calls.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assertions.assert_called_once_with(self.calls, pattern, args, note=_note)
@@ -847,7 +853,7 @@ class ToolMocks(Hooks):
         """Fail if a tool was called.
 
         Raises:
-            AssertionError: That shows all calls.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assertions.assert_not_called(self.calls, pattern, note=_note)
@@ -856,7 +862,7 @@ class ToolMocks(Hooks):
         """Fail unless the first call of one tool came before the first call of another.
 
         Raises:
-            AssertionError: That shows all calls.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assertions.assert_called_before(self.calls, first, second, note=_note)
@@ -865,7 +871,7 @@ class ToolMocks(Hooks):
         """Fail if a call reached a real tool without a rule that let it through, or was refused.
 
         Raises:
-            AssertionError: That shows all calls.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assertions.assert_no_unmocked(self.calls, _is_mocked, note=_note)
@@ -874,7 +880,7 @@ class ToolMocks(Hooks):
         """Fail if a rule was never used; a fake need not have all of its methods called.
 
         Raises:
-            AssertionError: That shows the rules, why the nearest call did not match, and all calls.
+            AssertionError: If there is one. The message says why the nearest calls did not match, and lists all calls.
         """
         __tracebackhide__ = True
         unused = [rule for rule in self.rules if not rule.hits and not rule.optional]
@@ -885,7 +891,7 @@ class ToolMocks(Hooks):
         lines += ["Calls:", assertions.table(self.calls, _note)] if self.calls else ["No tool was called at all."]
         raise AssertionError("\n".join(lines))
 
-    # How it comes about.
+    # Internals.
 
     def _add(self, matcher: Matcher, name: str | None, title: str) -> Rule:
         self._numbers += 1
@@ -898,7 +904,7 @@ class ToolMocks(Hooks):
         if rule.answer.may_wait and not self._waits:
             self._waits = True
             self._listen()
-        if isinstance(rule.answer, Through) and rule.answer.transform is not None:
+        if isinstance(rule.answer, Passthrough) and rule.answer.transform is not None:
             self._change_results()
 
     def _warn(self, matcher: Matcher, what: str) -> None:
@@ -907,7 +913,7 @@ class ToolMocks(Hooks):
             warnings.warn(f"The {what} can never match: {reason}.", NeverMatchingRuleWarning, stacklevel=4)
 
     def _listen(self) -> None:
-        # One observer, plain or async: an async one costs more, and is needed where answers or delays are awaited.
+        # One observer, sync or async: the async one costs more and is needed only if answers or delays are awaited.
         others = tuple(hook for hook in self.observers if hook.id != f"{self.id}.answer")
         handler = self._decide_async if self._waits else self._decide
         first = Hook(id=f"{self.id}.answer", type=BeforeToolCall, handler=handler, timeout=float("inf"))
@@ -927,10 +933,10 @@ class ToolMocks(Hooks):
     async def _decide_async(self, event: BeforeToolCall) -> None:
         decision = self._decider.decide(event)
         if decision is not None:
-            self._decider.finish(event, decision, await self._decider.awaited(event, decision))
+            self._decider.finish(event, decision, await self._decider.await_answer(event, decision))
 
     async def _change(self, call: ToolCall, result: ToolResult) -> ToolResult | None:
-        return await self._decider.changed(call, result)
+        return await self._decider.change_result(call, result)
 
     def _settle(self, event: AfterToolCall | OnToolCallError) -> None:
         self._decider.settle(event)

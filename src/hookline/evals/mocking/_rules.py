@@ -1,4 +1,4 @@
-"""Rules of `ToolMocks`: which calls, which answer; and which of many rules a call gets."""
+"""Rules of `ToolMocks`, and the table that finds the rule of a call."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hookline._readonly import ReadOnlyDict, ReadOnlyList
 from hookline.calls import ToolSpec, as_tool_result
 from hookline.errors import HookUsageError
-from hookline.evals.errors import checked_name
+from hookline.evals.errors import check_name
 from hookline.evals.matching import (
     MISSING,
     AllOf,
     AnyOf,
     ArgumentsAre,
     FieldsAre,
-    Fits,
     Matcher,
     Not,
     OneOf,
     PlaceIs,
     RunIs,
+    SchemaAllows,
     SeenCall,
     ToolIs,
-    at,
+    value_at,
 )
 from hookline.evals.mocking._answers import (
     Answer,
-    Called,
-    FromArguments,
-    Sequenced,
-    Table,
-    Taped,
-    Template,
+    AnswerSequence,
+    AnswerTable,
+    AnswerTemplate,
+    ArgumentsFunction,
+    CallFunction,
+    CassetteAnswer,
+    FixedAnswer,
+    Passthrough,
     Then,
-    Through,
-    Value,
     as_answers,
     as_cassette,
     as_error,
@@ -49,40 +49,40 @@ __all__ = ["Rule", "RuleTable", "never_matches"]
 
 
 def never_matches(matcher: Matcher, tools: Sequence[ToolSpec] = ()) -> str | None:
-    """Why no call can match; `None` where one might.
+    """Explain why no call can match; return `None` if one might.
 
     Args:
-        matcher: What a rule asks for.
-        tools: The tools that there are; none to judge the matcher alone.
+        matcher: The condition of the rule.
+        tools: All tools of the run; empty to judge the matcher alone.
     """
     if isinstance(matcher, AnyOf):
         reasons = [never_matches(part, tools) for part in matcher.parts]
         return None if None in reasons else "; and ".join(filter(None, reasons))
     parts = matcher.parts if isinstance(matcher, AllOf) else (matcher,)
     for part in parts:
-        reason = _alone(part)
+        reason = _why_never_alone(part)
         if reason is not None:
             return reason
     for one, other in combinations(parts, 2):
-        reason = _together(one, other) or _together(other, one)
+        reason = _why_never_together(one, other) or _why_never_together(other, one)
         if reason is not None:
             return reason
-    return _among(matcher, parts, tools)
+    return _why_never_among(matcher, parts, tools)
 
 
-def _alone(part: Matcher) -> str | None:
+def _why_never_alone(part: Matcher) -> str | None:
     if isinstance(part, ArgumentsAre | FieldsAre):
         for name, value in part.values.items():
             if isinstance(value, OneOf) and not value.values:
                 return f"{name!r} is to be one of no values"
-    if isinstance(part, Fits) and part.schema is False:
+    if isinstance(part, SchemaAllows) and part.schema is False:
         return "its schema allows nothing"
     if isinstance(part, Not) and isinstance(part.inner, ToolIs) and part.inner.pattern == "*":
         return "no call has no tool"
     return None
 
 
-def _together(one: Matcher, other: Matcher) -> str | None:
+def _why_never_together(one: Matcher, other: Matcher) -> str | None:
     excluded = f"{one!r} and {other!r} exclude each other"
     if isinstance(one, Not) and one.inner == other:
         return excluded
@@ -100,11 +100,11 @@ def _together(one: Matcher, other: Matcher) -> str | None:
 
 
 def _contradicts(exact: Mapping[str, Any], other: Matcher) -> bool:
-    """Whether these arguments and no others cannot be what another matcher wants too."""
+    """Whether a call with exactly these arguments cannot match another matcher."""
     if isinstance(other, FieldsAre):
-        return not all(_may_equal(value, at(exact, name)) for name, value in other.values.items())
+        return not all(_may_equal(value, value_at(exact, name)) for name, value in other.values.items())
     if isinstance(other, ArgumentsAre) and other.mode in ("exact", "superset") and not other.ignore:
-        # An exact matcher wants no other fields either, but that is seen from its own side.
+        # That an exact matcher allows no other fields is checked when the two are swapped.
         return not _may_contain(other.values, exact, nested=other.mode == "superset")
     return False
 
@@ -121,7 +121,7 @@ def _may_contain(wanted: Mapping[str, Any], given: Mapping[str, Any], *, nested:
 
 
 def _may_equal(wanted: Any, given: Any) -> bool:
-    """Return whether two expected values may stand for one and the same; of one with an `==` of its own who knows."""
+    """Whether an expected value may be equal to another one. Values with an `==` of their own always may."""
     return given is not MISSING and (not _is_plain(given) or bool(wanted == given))
 
 
@@ -131,7 +131,7 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def _among(matcher: Matcher, parts: Sequence[Matcher], tools: Sequence[ToolSpec]) -> str | None:
+def _why_never_among(matcher: Matcher, parts: Sequence[Matcher], tools: Sequence[ToolSpec]) -> str | None:
     if not tools:
         return None
     fitting = [spec for spec in tools if matcher.may_match(f"{spec.toolset}/{spec.name}")]
@@ -167,18 +167,18 @@ ROUTES = 10_000
 
 
 class Rule:
-    """Which calls, and what they are answered. `ToolMocks.tool` and `ToolMocks.when` make one.
+    """Answers the calls that match it. `ToolMocks.tool` and `ToolMocks.when` make one.
 
     Attributes:
-        name: Stands in the provenance of every call that the rule answers.
-        matcher: Which calls.
-        answer: What they are answered.
-        hits: How many calls it was for, in all operations.
-        optional: Whether nobody minds if it is never used.
+        name: The name in the metadata of every call that the rule answers.
+        matcher: The condition that calls must match.
+        answer: How matching calls are answered.
+        hits: The number of calls that it matched, in all operations.
+        optional: Whether `assert_all_mocks_used` accepts that the rule was never used.
     """
 
     def __init__(self, name: str, matcher: Matcher, number: int, changed: Callable[[Rule], None]) -> None:
-        self.name = checked_name(name)
+        self.name = check_name(name)
         self.matcher = matcher
         self.answer = Answer()
         self.hits = 0
@@ -196,73 +196,73 @@ class Rule:
         Args:
             value: Text, a `ToolResult`, or anything that becomes JSON; an exception counts as raised.
         """
-        return self._set(Value(value))
+        return self._set(FixedAnswer(value))
 
     def raises(self, error: Exception | type[Exception]) -> Rule:
-        """Answer as if the tool had raised.
+        """Answer as if the tool had raised an exception.
 
         Args:
             error: The exception, or a class of exceptions that can be made without arguments.
         """
-        return self._set(Value(as_error(error)))
+        return self._set(FixedAnswer(as_error(error)))
 
     def fails(self, content: str) -> Rule:
-        """Answer with a failed result, which is no exception: `success=False`."""
-        return self._set(Value(as_tool_result({"content": content, "success": False})))
+        """Answer with a failed result (`success=False`) instead of an exception."""
+        return self._set(FixedAnswer(as_tool_result({"content": content, "success": False})))
 
     def answers(self, function: F) -> F:
-        """Answer with what `function(call)` returns or raises; plain or async. Also a decorator."""
-        self._set(Called(_callable(function)))
+        """Answer with what `function(call)` returns or raises. Sync or async; also a decorator."""
+        self._set(CallFunction(_callable(function)))
         return function
 
     def runs(self, function: F) -> F:
-        """Answer with what `function(**args)` returns or raises; plain or async. Also a decorator."""
-        self._set(FromArguments(_callable(function)))
+        """Answer with what `function(**args)` returns or raises. Sync or async; also a decorator."""
+        self._set(ArgumentsFunction(_callable(function)))
         return function
 
     def sequence(self, answers: list[object] | tuple[object, ...], *, then: Then = "last") -> Rule:
-        """Answer the calls of an operation one after the other.
+        """Give the calls of an operation one answer after the other.
 
         Args:
             answers: Values, exceptions (also their classes), and functions of the call.
-            then: What comes after the last: it again (`last`), the first (`cycle`), or an error (`error`).
+            then: What follows the last answer: the last one again (`last`), the first (`cycle`), or an error (`error`).
         """
-        return self._set(Sequenced(as_answers(answers), then))
+        return self._set(AnswerSequence(as_answers(answers), then))
 
     def table(self, field: str, answers: Mapping[Any, object]) -> Rule:
-        """Answer by the value of one argument.
+        """Choose the answer by the value of one argument.
 
         Args:
             field: The argument, dotted.
-            answers: By its value; `"*"` for all others.
+            answers: Answers by the argument's value; `"*"` for all others.
         """
-        return self._set(Table(field, answers))
+        return self._set(AnswerTable(field, answers))
 
     def template(self, text: str) -> Rule:
         """Answer with a text in which `{field}` or `{dotted.field}` stands for an argument."""
-        return self._set(Template(text))
+        return self._set(AnswerTemplate(text))
 
     def passthrough(self) -> Rule:
-        """Let the real tool run, in a strict run too."""
-        return self._set(Through())
+        """Let the real tool run, even if the run is strict."""
+        return self._set(Passthrough())
 
     def passthrough_then(self, transform: Callable[[Any, Any], object]) -> Rule:
-        """Let the real tool run, and tell the model something else than what it said.
+        """Let the real tool run, and change what the model reads of its answer.
 
-        The tool's events show what it really said. Works in runs that call interceptors, as `exec_agent` does.
+        The tool's events show the original answer. Works in runs that call interceptors, as `exec_agent` does.
 
         Args:
             transform: `(call, result) -> result`, plain or async, where the result is a `ToolResult` and what it gives
                 is whatever `returns` takes.
         """
-        return self._set(Through(_callable(transform)))
+        return self._set(Passthrough(_callable(transform)))
 
     def replays(self, cassette: Cassette) -> Rule:
-        """Answer with what was recorded; a call that was not is handled as the cassette's mode says."""
-        return self._set(Taped(as_cassette(cassette)))
+        """Answer from a cassette. A call that it has no recording of is handled as the cassette's mode says."""
+        return self._set(CassetteAnswer(as_cassette(cassette)))
 
     def answered_with(self, answer: Answer) -> Rule:
-        """Answer with an answer of your own making."""
+        """Answer with an `Answer` of your own."""
         return self._set(answer)
 
     def _set(self, answer: Answer) -> Rule:
@@ -272,10 +272,10 @@ class Rule:
 
 
 class _Route:
-    """The rules that calls of one tool can match, the most specific first, of equals the last registered."""
+    """The rules that calls of one tool can match, the most specific first; among equals, the last registered first."""
 
     def __init__(self, rules: list[Rule]) -> None:
-        self.rules = sorted(rules, key=_order)
+        self.rules = sorted(rules, key=_sort_key)
         self.keyed: dict[Any, list[Rule]] = {}
         self.unkeyed: list[Rule] = self.rules
         keys = [(rule, _arguments_key(rule.matcher)) for rule in self.rules]
@@ -288,10 +288,10 @@ class _Route:
     def find(self, call: SeenCall) -> Rule | None:
         candidates = self.unkeyed
         if self.keyed:
-            key = _frozen_or_none(call.args)
+            key = _freeze_or_none(call.args)
             found = self.keyed.get(key) if key is not None else self.rules
             if found is not None:
-                candidates = sorted([*found, *candidates], key=_order) if key is not None else found
+                candidates = sorted([*found, *candidates], key=_sort_key) if key is not None else found
         for rule in candidates:
             if rule.matcher.matches(call):
                 return rule
@@ -299,7 +299,7 @@ class _Route:
 
 
 class RuleTable:
-    """All rules of a `ToolMocks`; finding one costs the same whether there are ten or ten thousand exact names."""
+    """All rules of a `ToolMocks`. Finding one takes the same time for ten exact names as for ten thousand."""
 
     def __init__(self) -> None:
         self.rules: dict[int, Rule] = {}
@@ -309,10 +309,10 @@ class RuleTable:
         self._routes: dict[str, _Route] = {}
 
     def add(self, rule: Rule) -> None:
-        """Add a rule. One with an equal matcher is replaced: it could never be heard again."""
+        """Add a rule. It replaces one with an equal matcher, which no call could reach any more."""
         alike = self._alike.setdefault(repr(rule.matcher), [])
         for old in alike:
-            if _same(old.matcher, rule.matcher):
+            if _are_equal(old.matcher, rule.matcher):
                 alike.remove(old)
                 self._remove(old)
                 break
@@ -328,15 +328,15 @@ class RuleTable:
                 self._routes.pop(path, None)
 
     def find(self, call: SeenCall) -> Rule | None:
-        """The rule that a call gets."""
+        """Find the rule that answers a call, if there is one."""
         return self._route(f"{call.toolset}/{call.tool_name}").find(call)
 
     def of_tool(self, path: str) -> list[Rule]:
-        """The rules that calls of a tool can match, in the order in which they are asked."""
+        """List the rules that calls of a tool can match, in the order in which they are tried."""
         return self._route(path).rules
 
-    def sole(self, path: str) -> bool:
-        """Whether every call of a tool gets one and the same rule."""
+    def has_one_rule(self, path: str) -> bool:
+        """Whether every call of a tool gets the same rule."""
         rules = self._route(path).rules
         return len(rules) == 1 and rules[0].matcher.tool_only
 
@@ -359,43 +359,43 @@ class RuleTable:
                 self._exact[path].remove(rule)
 
 
-def _same(one: Matcher, other: Matcher) -> bool:
+def _are_equal(one: Matcher, other: Matcher) -> bool:
     try:
         return bool(one == other)
-    except Exception:  # values that cannot be compared with each other, as arrays
+    except Exception:  # values such as arrays cannot be compared as a whole
         return False
 
 
-def _order(rule: Rule) -> tuple[int, ...]:
+def _sort_key(rule: Rule) -> tuple[int, ...]:
     return (*(-each for each in rule.specificity), -rule.number)
 
 
 def _arguments_key(matcher: Matcher) -> Any:
-    """What the arguments must equal, as a key; `None` where they need not equal anything plain."""
+    """Return a hashable key that the arguments must equal, or `None` if the matcher requires none."""
     parts = matcher.parts if isinstance(matcher, AllOf) else (matcher,)
     for part in parts:
         if isinstance(part, ArgumentsAre) and part.mode == "exact" and not part.ignore:
-            return _frozen_or_none(part.values)
+            return _freeze_or_none(part.values)
     return None
 
 
-def _frozen_or_none(value: object) -> Any:
+def _freeze_or_none(value: object) -> Any:
     try:
-        return _frozen(value)
+        return _freeze(value)
     except (TypeError, RecursionError):
         return None
 
 
-def _frozen(value: Any) -> Any:
-    """A hashable twin of a JSON value, equal where the values are equal."""
-    # No other subclasses: one may have an `==` of its own.
+def _freeze(value: Any) -> Any:
+    """Make a hashable copy of a JSON value; equal values give equal copies."""
+    # No subclasses, which may have their own `==`.
     if type(value) in (dict, ReadOnlyDict):
-        return frozenset((key, _frozen(item)) for key, item in value.items())
+        return frozenset((key, _freeze(item)) for key, item in value.items())
     if type(value) in (list, ReadOnlyList):
-        return ("list", *map(_frozen, value))
+        return ("list", *map(_freeze, value))
     if value is None or type(value) in (str, int, float, bool):
         return value
-    raise TypeError(f"a {type(value).__name__} is no JSON value")
+    raise TypeError(f"a {type(value).__name__} is not a JSON value")
 
 
 def _callable(function: F) -> F:

@@ -1,4 +1,4 @@
-"""Report what runs came to: pages, JUnit XML, saved runs and how two of them differ, other tools' formats."""
+"""Report runs: HTML pages, JUnit XML, saved runs and their comparison, and the formats of other tools."""
 
 from hookline.evals.reports._agentevals import agentevals_messages
 from hookline.evals.reports._inspect_log import HasResults as HasResults

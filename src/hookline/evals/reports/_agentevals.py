@@ -1,4 +1,4 @@
-"""Runs as agentevals takes them: lists of messages in OpenAI's form."""
+"""Export runs for agentevals, as lists of messages in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hookline.calls import Message, ToolRequest
 from hookline.errors import HookUsageError
 from hookline.evals._canonical import canonical
-from hookline.evals.matching import path_of, shown
+from hookline.evals.matching import format_value, path_of
 from hookline.evals.trajectories import RecordedOperation, Trajectory, TrajectoryStep
 from hookline.runtime import OperationResult
 
@@ -19,14 +19,14 @@ __all__ = ["agentevals_messages"]
 def agentevals_messages(
     run: OperationResult | RecordedOperation | Trajectory, *, paths: bool = False
 ) -> list[dict[str, Any]]:
-    """A run as agentevals' `outputs` or `reference_outputs`: messages as OpenAI's chat API has them.
+    """Convert a run to agentevals' `outputs` or `reference_outputs`: messages as in OpenAI's chat API.
 
     The messages of an `OperationResult` are all there, the user's too. A recorded operation or a trajectory knows what
-    the model said and was told, but not what it was asked; agentevals' `strict` mode compares messages one by one, so
+    the model answered and read, but not the user's prompt; agentevals' `strict` mode compares messages one by one, so
     take both sides from the same kind of thing.
 
     Args:
-        run: What a run came to, what was recorded of it, or what was expected of it.
+        run: The result of a run, a recorded operation, or an expected trajectory.
         paths: Whether tools are named `toolset/tool_name`; their names alone unless given.
 
     Returns:
@@ -42,7 +42,7 @@ def agentevals_messages(
     messages: list[dict[str, Any]] = []
     for number, step in enumerate(trajectory.steps):
         messages += _of_step(step, number, paths)
-    # An expected trajectory of calls ends with one; a run of an agent that finished never does.
+    # Only an expected trajectory may end with calls; the run of an agent ends with an answer.
     if trajectory.reason == "done" and (not trajectory.steps or trajectory.steps[-1].calls):
         messages.append({"role": "assistant", "content": trajectory.output})
     return messages
@@ -90,8 +90,8 @@ def _arguments(call: ToolRequest) -> str:
 
 def _refuse(call: ToolRequest) -> str:
     raise HookUsageError(
-        f"The arguments of {path_of(call).removeprefix('*/')} cannot be written into a message: {shown(call.args)}. "
-        "Give plain values in an expected trajectory that is to be exported."
+        f"The arguments of {path_of(call).removeprefix('*/')} cannot be written into a message: "
+        f"{format_value(call.args)}. Give plain values in an expected trajectory that is to be exported."
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs of suites as logs of Inspect AI, for its viewer and its analyses."""
+"""Export runs of suites as logs of Inspect AI, for its viewer and analyses."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ class HasResults(Protocol):
 
     @property
     def results(self) -> list[TaskResult]:
-        """One row per task."""
+        """The results of the tasks."""
 
     @property
     def mode(self) -> str:
-        """Where the answers of its tools came from."""
+        """The mode of the run, which says who answered its tool calls."""
 
     @property
     def duration_ms(self) -> float:
-        """How long it took."""
+        """How long the run took, in milliseconds."""
 
 
 def inspect_log(
     run: HasResults, *, task: str | None = None, model: str = NO_MODEL, created: datetime | None = None
 ) -> dict[str, Any]:
-    """A run of a suite as a log of Inspect AI: a sample per task, with its messages, scores and figures.
+    """Convert a run to a log of Inspect AI: a sample per task, with its messages, scores and figures.
 
     Args:
         run: A run of one suite or of several.
         task: Inspect's name for what was run; the names of the suites unless given.
-        model: Which model was asked, as Inspect names them: `"openai/gpt-4o"`.
-        created: When the run ended; now unless given.
+        model: The name of the model in Inspect's form: `"openai/gpt-4o"`.
+        created: The time at which the run ended. The present time by default.
 
     Returns:
         The log, as it stands in a file of Inspect's JSON format.
@@ -92,7 +92,7 @@ def write_inspect_log(
     model: str = NO_MODEL,
     created: datetime | None = None,
 ) -> Path:
-    """Write a run as a file that `inspect view` and `inspect_ai.log.read_eval_log` open.
+    """Write a run as a log file that `inspect view` and `inspect_ai.log.read_eval_log` open.
 
     What was said in the run is in there, arguments and results too.
 
@@ -100,8 +100,8 @@ def write_inspect_log(
         path: The file, which ends with `.json`; one that exists is replaced, at once and as a whole.
         run: A run of one suite or of several.
         task: Inspect's name for what was run; the names of the suites unless given.
-        model: Which model was asked, as Inspect names them.
-        created: When the run ended; now unless given.
+        model: The name of the model in Inspect's form.
+        created: The time at which the run ended. The present time by default.
 
     Returns:
         The file, as an absolute path.
@@ -114,7 +114,7 @@ def write_inspect_log(
         raise ReportError(str(target), "Inspect knows the format by the ending, and this one is not .json")
     log = inspect_log(run, task=task, model=model, created=created)
     text = json.dumps(log, ensure_ascii=False, indent=1, default=repr)
-    # Inspect's reader refuses lone surrogates, which models and tools do give.
+    # Inspect's reader refuses lone surrogates, which models and tools may return.
     write_whole(target, text.encode(errors="replace"))
     return target
 
@@ -148,17 +148,17 @@ def _messages(step: TrajectoryStep) -> list[dict[str, Any]]:
     said: dict[str, Any] = {"role": "assistant", "content": step.content, "source": "generate"}
     if step.calls:
         said["tool_calls"] = [_call(call) for call in step.calls]
-    return [said, *(_told(result) for result in step.results)]
+    return [said, *(_tool_message(result) for result in step.results)]
 
 
 def _call(call: ToolRequest) -> dict[str, Any]:
     written: dict[str, Any] = {"id": call.tool_call_id, "function": call.tool_name, "type": "function"}
     if isinstance(call.args, Mapping):
         return {**written, "arguments": call.args}
-    return {**written, "arguments": {}, "parse_error": f"These arguments are no JSON object: {call.args}"}
+    return {**written, "arguments": {}, "parse_error": f"These arguments are not a JSON object: {call.args}"}
 
 
-def _told(result: ToolOutcome) -> dict[str, Any]:
+def _tool_message(result: ToolOutcome) -> dict[str, Any]:
     told: dict[str, Any] = {
         "role": "tool",
         "content": result.content,

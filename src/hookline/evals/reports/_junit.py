@@ -1,4 +1,4 @@
-"""Runs as JUnit XML, which every CI server shows."""
+"""Write runs as JUnit XML, which CI servers show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline.evals.running import SuiteRun, TaskResult
 __all__ = ["junit_xml", "write_junit"]
 
 NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 cannot carry, not even escaped."""
+"""Characters that XML 1.0 cannot contain, not even escaped."""
 
 NOT_JUDGED = "the task has neither checks nor expected calls, so nothing judged it"
 
@@ -41,7 +41,7 @@ def write_junit(path: str | Path, runs: Sequence[SuiteRun]) -> Path:
 
 
 def junit_xml(runs: Sequence[SuiteRun]) -> str:
-    """Runs as JUnit XML: a `testsuite` per suite, a `testcase` per task, with its figures as properties.
+    """Render runs as JUnit XML: a `testsuite` per suite, and a `testcase` per task with its figures as properties.
 
     Args:
         runs: The runs; one of several has its mode in the suites' names.

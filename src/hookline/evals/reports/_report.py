@@ -1,4 +1,4 @@
-"""One self-contained HTML page that shows what runs came to, and where their time went."""
+"""The HTML report of runs: one self-contained page with results, tool coverage and a waterfall per task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from hookline.errors import MissingExtraError
 from hookline.evals.errors import ReportError
-from hookline.evals.reports._waterfall import Waterfall, short, waterfall
+from hookline.evals.reports._timeline import Timeline, shorten, timeline_of
 from hookline.evals.running import Comparison, Difference, Mode, SuiteRun, TaskResult
 from hookline.evals.trajectories import CallRow, Coverage, RecordedOperation
 
@@ -31,47 +31,47 @@ NAMES: dict[Mode, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
-    """One run of a task.
+class RunColumn:
+    """One run of a task, as a column of the page.
 
     Attributes:
         mode: `"real"` or `"replayed"`.
-        result: Its figures.
-        waterfall: Where its time went.
+        result: The figures of the run.
+        timeline: The rows of its waterfall.
     """
 
     mode: str
     result: TaskResult
-    waterfall: Waterfall
+    timeline: Timeline
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One task with its runs.
+class TaskRow:
+    """One task with its runs, as a row of the page.
 
     Attributes:
         name: The task with its suite.
-        prompt: What the user asked for.
-        sides: Its runs.
-        differences: How they differ; `None` for a single run.
+        prompt: The user's prompt.
+        sides: The runs of the task.
+        differences: The differences between two runs; `None` for a single run.
         ok: Whether all its runs ended as they should, with the same results.
     """
 
     name: str
     prompt: str
-    sides: list[Side]
+    sides: list[RunColumn]
     differences: list[Difference] | None
     ok: bool
 
     @property
     def faults(self) -> int:
-        """How many of its calls a fault struck."""
+        """Number of its calls that a fault struck."""
         return max((sum(call.fault is not None for call in side.result.calls) for side in self.sides), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteTools:
-    """The tools of a suite, and who answered their calls.
+    """The tools of a suite, with the number of their calls and who answered them.
 
     Attributes:
         coverage: How often each was called in the first run.
@@ -98,12 +98,12 @@ class SuiteTools:
 
 
 def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> Path:
-    """Write the page to a file.
+    """Write the report to a file.
 
     Args:
         path: The file; one that exists is replaced.
-        runs: What to show; runs of the same tasks stand side by side.
-        comparison: How two runs compare.
+        runs: The runs to show. Runs of the same tasks are shown side by side.
+        comparison: The comparison of two runs.
 
     Returns:
         The file, as an absolute path.
@@ -122,10 +122,10 @@ def write_report(path: str | Path, runs: Sequence[SuiteRun], comparison: Compari
 
 
 def check_writable(path: str | Path) -> Path:
-    """The absolute path of a report, if it can be written there.
+    """Return the absolute path of a report if it can be written there.
 
     Raises:
-        ReportError: If it cannot.
+        ReportError: If the file cannot be written.
     """
     target = Path(path).absolute()
     try:
@@ -141,7 +141,7 @@ def check_writable(path: str | Path) -> Path:
 
 
 def write_whole(target: Path, data: bytes) -> None:
-    """Replace a file at once and as a whole; what is no file, as a pipe or a device, is written to.
+    """Replace a file at once and as a whole. Pipes and devices are written to directly.
 
     Raises:
         ReportError: If it cannot be written.
@@ -151,9 +151,9 @@ def write_whole(target: Path, data: bytes) -> None:
         if target.exists() and not target.is_file():
             target.write_bytes(data)
             return
-        file = Path(os.path.realpath(target))  # a link stays one
+        file = Path(os.path.realpath(target))  # replace the target of a link, not the link
         name = hashlib.blake2b(os.fsencode(file.name), digest_size=8).hexdigest()
-        half = file.with_name(f".hookline-{name}-{os.getpid()}.half")  # with the name itself it might get too long
+        half = file.with_name(f".hookline-{name}-{os.getpid()}.half")  # a hash, since the name itself may be too long
         half.write_bytes(data)
         if file.exists():
             shutil.copymode(file, half)
@@ -165,11 +165,11 @@ def write_whole(target: Path, data: bytes) -> None:
 
 
 def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None) -> str:
-    """The page as text: no network, no external font or script, everything that is shown escaped.
+    """Render the report as HTML: no network, no external fonts or scripts, everything shown is escaped.
 
     Args:
-        runs: What to show.
-        comparison: How two runs compare.
+        runs: The runs to show.
+        comparison: The comparison of two runs.
 
     Raises:
         MissingExtraError: If the extra `cli` is not installed.
@@ -198,18 +198,18 @@ def render_report(runs: Sequence[SuiteRun], comparison: Comparison | None = None
     return page
 
 
-def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[Row]:
-    sides: dict[str, list[Side]] = {}
+def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[TaskRow]:
+    sides: dict[str, list[RunColumn]] = {}
     for run in runs:
         for result in run.results:
             recorded = run.operations.get(result.operation_id) or RecordedOperation(result.operation_id)
-            side = Side(mode=run.mode, result=result, waterfall=waterfall(recorded, result.calls))
+            side = RunColumn(mode=run.mode, result=result, timeline=timeline_of(recorded, result.calls))
             sides.setdefault(result.name, []).append(side)
     differences: dict[str, list[Difference]] = {}
     for difference in comparison.differences if comparison else []:
         differences.setdefault(difference.task, []).append(difference)
     return [
-        Row(
+        TaskRow(
             name=name,
             prompt=found[0].result.prompt,
             sides=found,
@@ -221,7 +221,7 @@ def _rows(runs: Sequence[SuiteRun], comparison: Comparison | None) -> list[Row]:
 
 
 def _coverage(runs: Sequence[SuiteRun]) -> list[SuiteTools]:
-    """The tools of each suite, as the first run called them, and who answered in each run."""
+    """Return the tools of each suite as the first run called them, and who answered in each run."""
     if not runs:
         return []
     return [
@@ -239,13 +239,13 @@ def _coverage(runs: Sequence[SuiteRun]) -> list[SuiteTools]:
 
 
 def _faults(runs: Sequence[SuiteRun]) -> list[tuple[str, str, list[CallRow]]]:
-    """Which faults struck which tools in the first run in which any did; a replay meets the same."""
+    """Return which faults struck which tools, in the first run in which any did; a replay meets the same ones."""
     struck = next((run.faults_by_tool for run in runs if run.faults), {})
     return [(fault, tool, calls) for (fault, tool), calls in sorted(struck.items())]
 
 
 def duration(milliseconds: float) -> str:
-    """A time as a person reads it: `12.3 µs`, `4.56 ms`, `1.23 s`."""
+    """Format a time for people: `12.3 µs`, `4.56 ms`, `1.23 s`."""
     if milliseconds < 1:
         return f"{milliseconds * 1000:.1f} µs"
     if milliseconds < 1000:
@@ -262,6 +262,6 @@ def _template() -> Any:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(duration=duration, short=short)
+    environment.filters.update(duration=duration, shorten=shorten)
     source = importlib.resources.files("hookline.evals.reports").joinpath("report.html.j2").read_text(encoding="utf-8")
     return environment.from_string(source)

@@ -1,4 +1,4 @@
-"""Compare two runs of the same tasks: what passed, how well, what the agent did, what it cost, and what got worse."""
+"""Compare two saved runs of the same tasks: results, scores, calls and costs, and what got worse."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Increase = float | str
 """How much a figure may rise: a number in its own unit (US dollars, calls), or a share of what it was, as `"10%"`."""
 
 TOLERANCE = 1e-9
-"""What binary fractions may be off: 0.8 - 0.7 is more than 0.1."""
+"""The tolerated rounding error of binary fractions: 0.8 - 0.7 is more than 0.1."""
 
 
 class DiffThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -41,17 +41,17 @@ class DiffThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         min_score: The least score of a task, from 0 to 1.
         min_mean_score: The least mean score of the later run, from 0 to 1.
-        max_score_drop: By how much the score of a task may fall, from 0 to 1. Unless given, no score may fall; if only
+        max_score_drop: How far the score of a task may fall, from 0 to 1. Unless given, no score may fall; if only
             `max_mean_score_drop` is given, the scores of single tasks may.
-        max_mean_score_drop: By how much the mean score may fall, over the tasks that have a score in both runs.
-        max_cost_increase: By how much a task may cost more: US dollars, or a share, as `"10%"`.
-        max_mean_cost_increase: By how much a task may cost more in the mean, over the tasks that both runs have.
-        max_calls_increase: How many tool calls more a task may make, or a share, as `"10%"`.
-        max_mean_calls_increase: How many tool calls more a task may make in the mean.
+        max_mean_score_drop: How far the mean score may fall, over the tasks that have a score in both runs.
+        max_cost_increase: How much more a task may cost: US dollars, or a share, as `"10%"`.
+        max_mean_cost_increase: How much more a task may cost in the mean, over the tasks that both runs have.
+        max_calls_increase: How many more tool calls a task may make, or a share, as `"10%"`.
+        max_mean_calls_increase: How many more tool calls a task may make in the mean.
         allow_missing: Whether tasks of the earlier run may be gone, not run or no longer judged in the later one.
 
     Raises:
-        HookUsageError: If a limit is no such number.
+        HookUsageError: If a limit is not such a number.
     """
 
     min_score: float | None = None
@@ -74,20 +74,20 @@ class DiffThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def allowed_drop(self) -> float | None:
-        """By how much the score of a single task may fall; `None` for any fall."""
+        """How far the score of a single task may fall; `None` for any fall."""
         if self.max_score_drop is None and self.max_mean_score_drop is None:
             return 0.0
         return self.max_score_drop
 
 
 def parse_score(value: object) -> float:
-    """Read a score, or a difference of scores: a number from 0 to 1.
+    """Parse a score, or a difference of scores: a number from 0 to 1.
 
     Args:
         value: A number, or the text of one.
 
     Raises:
-        ValueError: If it is none; it says what one is.
+        ValueError: If it is none. The message says what is expected.
     """
     found = _number(value)
     if found is None or not 0 <= found <= 1:
@@ -96,7 +96,7 @@ def parse_score(value: object) -> float:
 
 
 def parse_increase(value: object) -> tuple[float, bool]:
-    """Read how much a figure may rise.
+    """Parse how much a figure may rise.
 
     Args:
         value: A number from 0, the text of one, or a share, as `"10%"`.
@@ -105,7 +105,7 @@ def parse_increase(value: object) -> tuple[float, bool]:
         The limit, and whether it is a share of what the figure was.
 
     Raises:
-        ValueError: If it is none; it says what one is.
+        ValueError: If it is none. The message says what is expected.
     """
     share = isinstance(value, str) and value.strip().endswith("%")
     found = _number(value.strip()[:-1] if share and isinstance(value, str) else value)
@@ -115,12 +115,12 @@ def parse_increase(value: object) -> tuple[float, bool]:
 
 
 def rises_beyond(before: float, after: float, limit: Increase | None) -> bool:
-    """Whether a figure rises by more than it may.
+    """Whether a figure rises by more than the limit.
 
     Args:
-        before: What it was.
-        after: What it is.
-        limit: By how much it may rise; `None` for no limit.
+        before: The earlier value.
+        after: The later value.
+        limit: The largest allowed rise; `None` for no limit.
     """
     if limit is None:
         return False
@@ -129,7 +129,7 @@ def rises_beyond(before: float, after: float, limit: Increase | None) -> bool:
 
 
 def exceeds(value: float, limit: float) -> bool:
-    """Whether a number is above a limit, by more than binary fractions are off."""
+    """Whether a number is above a limit by more than rounding errors."""
     return value > limit and not math.isclose(value, limit, rel_tol=TOLERANCE, abs_tol=TOLERANCE if limit else 0.0)
 
 
@@ -157,11 +157,13 @@ Decline = Literal["missing", "not judged", "fails", "score", "cost", "calls"]
 """A way in which a task can be worse."""
 
 REPLAYS = ("replay", "replayed")
-"""The modes in which the recording judges: a suite that looks at what its tools have changed has nothing to look at."""
+"""The modes in which the recording judges, because real tools changed nothing that the suite could check."""
 
 
 class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How a task's two runs compare. Of each pair the first is run A's; `None` where it did not run.
+    """The comparison of a task's two runs.
+
+    The first value of each pair is run A's; `None` where the task did not run.
 
     Attributes:
         task: The task with its suite.
@@ -169,15 +171,15 @@ class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             was interrupted before it. `"new"`: only run B has it. `"better"`: it failed and passes now, or its score
             rose. `"changed"`: other calls, results, answer or cost, or a score that fell by no more than it may.
         passed: Whether it passed.
-        score: How content its checks were.
-        tool_calls: How many tools it called.
-        cost_usd: What its model calls cost.
+        score: The mean score of its checks.
+        tool_calls: The number of its tool calls.
+        cost_usd: The cost of its model calls.
         similarity: How alike the calls are, from 0 to 1; `None` where that cannot be said.
         identical: Whether tool results, answer and trajectory are equal byte for byte.
         alignment: Both runs' calls side by side, where they differ.
-        why: Why it fails now.
-        problems: What is worse than the thresholds allow, a sentence each; empty where nothing is.
-        tolerated: What is worse, and allowed by the thresholds.
+        why: The reason why it fails now.
+        problems: One sentence for everything that is worse than the thresholds allow.
+        tolerated: Everything that is worse within the thresholds.
     """
 
     task: str
@@ -195,17 +197,17 @@ class TaskDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How two runs compare. Of each pair the first is run A's.
+    """The comparison of two runs. The first value of each pair is run A's.
 
     Attributes:
         tasks: Every task that either run has, in the order of A, then of B.
-        passed: How many tasks passed.
+        passed: The number of tasks that passed.
         score: The mean of the tasks' scores; `None` where none was checked.
-        tool_calls: How many tools were called.
-        cost_usd: What the model calls cost.
+        tool_calls: The number of all tool calls.
+        cost_usd: The cost of all model calls.
         similarity: The mean of the tasks' similarities.
         thresholds: How much worse run B was allowed to be.
-        problems: What is worse about the run as a whole, or about its means, a sentence each.
+        problems: One sentence for every problem of the run as a whole or of its means.
         not_compared: Tasks that run A was interrupted before, and that run B does not have either.
     """
 
@@ -231,12 +233,12 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is worse than the thresholds allow. Say so only if `compared` has tasks."""
+        """Whether nothing is worse than the thresholds allow. Meaningful only if `compared` is not empty."""
         return not self.problems and not self.worse
 
     @property
     def declines(self) -> list[str]:
-        """What got worse and is allowed, in words; empty if nothing got worse at all."""
+        """Everything that got worse within the thresholds, in words; empty if nothing did."""
         tasks = {kind: [task for task in self.tasks if kind in task.tolerated] for kind in SENTENCES}
         found = [_count(len(each), *SENTENCES[kind]) for kind, each in tasks.items() if each]
         cost = sum((task.cost_usd[1] or 0.0) - (task.cost_usd[0] or 0.0) for task in tasks["cost"])
@@ -273,7 +275,7 @@ def diff_runs(a: SavedRun, b: SavedRun, *, thresholds: DiffThresholds | None = N
         thresholds: How much worse the later one may be.
 
     Raises:
-        HookUsageError: If a run has a task twice, or a score or a cost that is no such number.
+        HookUsageError: If a run has a task twice, or an invalid score or cost.
     """
     limits = thresholds if thresholds is not None else DiffThresholds()
     for run, name in ((a, "A"), (b, "B")):
@@ -293,7 +295,7 @@ def diff_runs(a: SavedRun, b: SavedRun, *, thresholds: DiffThresholds | None = N
         cost_usd=(sum(result.cost_usd for result in a.results), sum(result.cost_usd for result in b.results)),
         similarity=_mean(alike),
         thresholds=limits,
-        problems=_problems_of_means(tasks, b, limits),
+        problems=_compare_means(tasks, b, limits),
         not_compared=[name for name in a.not_run if name not in names],
     )
 
@@ -308,7 +310,7 @@ def _task(
     replays: bool,
 ) -> TaskDiff:
     similarity, alignment = _trajectories(a, b)
-    problems, tolerated = _decline(a, b, limits, replays=replays)
+    problems, tolerated = _compare_tasks(a, b, limits, replays=replays)
     fell = "score" in tolerated or "fails" in tolerated
     return TaskDiff(
         task=name,
@@ -340,10 +342,10 @@ def _change(a: TaskResult | None, b: TaskResult | None, *, interrupted: bool, wo
     return "same" if not fell and _identical(a, b) and a.cost_usd == b.cost_usd else "changed"
 
 
-def _decline(
+def _compare_tasks(
     a: TaskResult | None, b: TaskResult | None, limits: DiffThresholds, *, replays: bool
 ) -> tuple[list[str], list[Decline]]:
-    """What is worse than it may be, and what is worse and may be."""
+    """Return what is worse than allowed, as sentences, and what is worse but allowed."""
     problems: list[str] = []
     tolerated: list[Decline] = []
 
@@ -362,9 +364,9 @@ def _decline(
     if a is None:
         return problems, tolerated
     drop = a.score - b.score if a.score is not None and b.score is not None else 0.0
-    drop = 0.0 if math.isclose(drop, 0.0, abs_tol=TOLERANCE) else drop  # sums of fractions are off by so much
+    drop = 0.0 if math.isclose(drop, 0.0, abs_tol=TOLERANCE) else drop  # rounding errors
     may_drop = limits.allowed_drop is None or not exceeds(drop, limits.allowed_drop)
-    if a.sound and not b.sound:  # what broke or was refused is no matter of a score
+    if a.sound and not b.sound:  # a run that broke or was refused is worse, whatever its score
         problems.append(f"{'passed in A and fails' if a.ok else 'ended well in A and does not'} in B: {b.failure}")
     elif a.ok and not b.ok:
         note("fails", f"passed in A and fails in B: {b.failure}", allowed=may_drop and drop > 0)
@@ -381,8 +383,8 @@ def _decline(
     return problems, tolerated
 
 
-def _problems_of_means(tasks: Sequence[TaskDiff], b: SavedRun, limits: DiffThresholds) -> list[str]:
-    """What is worse about the means than it may be."""
+def _compare_means(tasks: Sequence[TaskDiff], b: SavedRun, limits: DiffThresholds) -> list[str]:
+    """Describe which means are worse than allowed."""
     found: list[str] = []
     scores = _scores(b.results)
     mean = _mean(scores)
@@ -418,7 +420,7 @@ def _trajectories(a: TaskResult | None, b: TaskResult | None) -> tuple[float | N
         return None, ""
     try:
         found = b.trajectory.match(a.trajectory, mode="strict")
-    except HookUsageError as error:  # more calls than can be aligned
+    except HookUsageError as error:  # too many calls to align
         return None, str(error)
     return found.score, "" if found.ok else str(found)
 

@@ -1,4 +1,4 @@
-"""A run as a file of its own, to look at later and to compare another run with."""
+"""Save a run to a JSON file and load it, to look at it later or compare another run with it."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ VERSION = 1
 
 
 class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A run as it stands in a file.
+    """A saved run, as its file has it.
 
     Attributes:
         format: Always `"hookline-run"`.
-        version: Of the format.
-        hookline: The version that wrote it.
-        saved_at: When, in UTC.
+        version: The version of the format.
+        hookline: The version of hookline that wrote it.
+        saved_at: The time of saving, in UTC.
         targets: The suites, as they were asked for.
-        mode: Where the answers came from.
-        seed: From which faults were drawn.
+        mode: The mode of the run, which says who answered tool calls.
+        seed: The seed of the run's faults.
         duration_ms: How long the run took.
         results: One per task.
-        coverage: Which tools were called, per suite.
+        coverage: The tool coverage of each suite.
         not_run: Names of the tasks that an interruption left undone.
     """
 
@@ -53,7 +53,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @classmethod
     def of(cls, run: SuiteRun, targets: list[str] | None = None) -> SavedRun:
-        """A run, ready to be written or compared.
+        """Make a saved run from a run, ready to be written or compared.
 
         Args:
             run: The run.
@@ -75,9 +75,9 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def save_run(path: str | Path, run: SuiteRun, targets: list[str] | None = None) -> Path:
-    """Write a run as JSON: its tasks with their calls, checks, trajectories and figures, and its coverage.
+    """Save a run as JSON: tasks with their calls, checks, trajectories and figures, and tool coverage.
 
-    What was said in the run is in there, arguments and results too.
+    The file contains the prompts, answers, arguments and results of the run.
 
     Args:
         path: The file; one that exists is replaced, at once and as a whole.
@@ -96,20 +96,20 @@ def save_run(path: str | Path, run: SuiteRun, targets: list[str] | None = None) 
 
 
 def load_run(path: str | Path) -> SavedRun:
-    """Read a run that `save_run` wrote.
+    """Load a run that `save_run` wrote.
 
     Args:
         path: The file.
 
     Raises:
-        RunFileError: If there is none, or it is something else.
+        RunFileError: If the file does not exist or is not a saved run.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise RunFileError(str(path), error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
-        raise RunFileError(str(path), f"it is no JSON ({error})") from error
+        raise RunFileError(str(path), f"it is not JSON ({error})") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise RunFileError(str(path), f"its `format` is not {FORMAT!r}")
     if document.get("version") != VERSION:
@@ -127,7 +127,7 @@ def load_run(path: str | Path) -> SavedRun:
 
 
 def contradiction_in(run: SavedRun) -> str | None:
-    """Say what in a run cannot be: a task twice, or a score, a cost or a number of calls that is none.
+    """Describe what is impossible in a saved run: a task twice, or an invalid score, cost or number of calls.
 
     Args:
         run: The run.
@@ -142,9 +142,9 @@ def contradiction_in(run: SavedRun) -> str | None:
         seen.add(name)
     for result in run.results:
         if result.score is not None and not 0 <= result.score <= 1:
-            return f"the score of {result.name!r} is {result.score!r}, which is no number from 0 to 1"
+            return f"the score of {result.name!r} is {result.score!r}, which is not a number from 0 to 1"
         if not 0 <= result.cost_usd < math.inf:
-            return f"the cost of {result.name!r} is {result.cost_usd!r}, which is no number from 0"
+            return f"the cost of {result.name!r} is {result.cost_usd!r}, which is not a number from 0"
         if result.tool_calls < 0:
             return f"{result.name!r} has {result.tool_calls} tool calls"
     return None

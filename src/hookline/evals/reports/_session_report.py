@@ -1,4 +1,4 @@
-"""One self-contained HTML page that shows what tests did with tool calls: who answered each of them, and why."""
+"""The HTML report of a test session: who answered each tool call of each test, and why."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["prepare_report", "render_session_report", "write_session_report"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Totals:
-    """What all tests came to.
+class SessionTotals:
+    """Sums over all tests of a session.
 
     Attributes:
         tests: Tests that used hookline.
@@ -53,7 +53,7 @@ class Totals:
 
 
 def prepare_report(path: str | Path) -> Path:
-    """The absolute path of a report that can be written, with a folder for it; nothing is written yet.
+    """Return the absolute path of a report that can be written, and create its folder. Nothing is written yet.
 
     Args:
         path: The file.
@@ -67,12 +67,12 @@ def prepare_report(path: str | Path) -> Path:
 
 
 def write_session_report(path: str | Path, records: Sequence[TestRecord], *, tests: int = 0) -> Path:
-    """Write the page to a file.
+    """Write the report to a file.
 
     Args:
         path: The file; one that exists is replaced.
-        records: What each test did that used hookline.
-        tests: How many tests ran, with those that did not use it.
+        records: The records of the tests that used hookline.
+        tests: The number of all tests, with those that did not use it.
 
     Returns:
         The file, as an absolute path.
@@ -91,11 +91,11 @@ def write_session_report(path: str | Path, records: Sequence[TestRecord], *, tes
 
 
 def render_session_report(records: Sequence[TestRecord], *, tests: int = 0) -> str:
-    """The page as text: no network, no external font or script, everything that is shown escaped.
+    """Render the report as HTML: no network, no external fonts or scripts, everything shown is escaped.
 
     Args:
-        records: What each test did that used hookline, in any order.
-        tests: How many tests ran, with those that did not use it.
+        records: The records of the tests that used hookline, in any order.
+        tests: The number of all tests, with those that did not use it.
 
     Raises:
         MissingExtraError: If the extra `cli` is not installed.
@@ -109,9 +109,9 @@ def render_session_report(records: Sequence[TestRecord], *, tests: int = 0) -> s
     return page
 
 
-def _totals(records: Sequence[TestRecord], tests: int) -> Totals:
+def _totals(records: Sequence[TestRecord], tests: int) -> SessionTotals:
     used = [each.cassette for each in records if each.cassette is not None]
-    return Totals(
+    return SessionTotals(
         tests=len(records),
         others=max(tests - len(records), 0),
         failed=sum(not each.ok for each in records),

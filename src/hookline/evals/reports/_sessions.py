@@ -1,4 +1,4 @@
-"""Keep what the tests of a session did with tool calls, as plain data that can go from one process to another."""
+"""Record the tool calls of each test in a session, as plain data that can be sent between processes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import msgspec
 from hookline.calls import ToolResult
 from hookline.errors import message_of
 from hookline.evals._canonical import canonical
-from hookline.evals.cassettes import Cassette, plain
+from hookline.evals.cassettes import Cassette, to_json_value
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError
 from hookline.redaction import Redacting, Redaction
 
 __all__ = [
-    "Asked",
-    "CallRow",
+    "AskedCall",
     "CassetteUse",
+    "SessionCall",
     "TestRecord",
     "WatchedCassette",
     "decode_record",
@@ -31,12 +31,12 @@ __all__ = [
     "use_of",
 ]
 
-Asked: TypeAlias = tuple[BeforeToolCall, ToolResult | None]
-"""A call, and what a cassette answered it: `None` for letting the real tool run."""
+AskedCall: TypeAlias = tuple[BeforeToolCall, ToolResult | None]
+"""A call and the answer of a cassette; `None` means that the real tool runs."""
 
 
 class WatchedCassette(Cassette):
-    """A cassette that remembers what it was asked.
+    """A cassette that remembers the calls it was asked to answer.
 
     Args:
         name: As for `Cassette`.
@@ -48,10 +48,9 @@ class WatchedCassette(Cassette):
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
-        self.asked: list[Asked] = []
+        self.asked: list[AskedCall] = []
 
     def answer(self, event: BeforeToolCall) -> ToolResult | None:
-        """See `Cassette`."""
         result = super().answer(event)
         self.asked.append((event, result))
         return result
@@ -66,13 +65,13 @@ if TYPE_CHECKING:
 Outcome = Literal["mocked", "real", "refused", "elsewhere"]
 
 Key = tuple[str, str, int]
-"""Operation, tool and call index: what no two calls share."""
+"""Operation, tool and call index, which identify a call."""
 
-Showing = Callable[[object], str]
-"""Makes a text of a call's arguments."""
+FormatArguments = Callable[[object], str]
+"""A function that formats the arguments of a call."""
 
 REDACTION = Redaction()
-"""What is taken out of a record where nobody says it."""
+"""The default redaction of records."""
 
 ARGUMENT_CHARACTERS = 4000
 """As much of a call's arguments as a row keeps."""
@@ -81,13 +80,13 @@ MESSAGE_CHARACTERS = 2000
 """As much as a record keeps of what went wrong."""
 
 
-class CallRow(msgspec.Struct, frozen=True, kw_only=True):
+class SessionCall(msgspec.Struct, frozen=True, kw_only=True):
     """One tool call of a test, and who answered it.
 
     Attributes:
         path: The tool, as `toolset/tool_name`.
-        args: Its arguments, as JSON text without secrets.
-        call_index: Its place among the operation's calls of the tool, from 1.
+        args: The arguments, as JSON text without secrets.
+        call_index: The number of the call, from 1, per tool and operation.
         step_index: The step it was made in, from 0.
         outcome: `"mocked"`: it was answered in the tool's place. `"real"`: the tool ran. `"refused"`: neither, for want
             of a rule. `"elsewhere"`: hooks other than the test's mocks answered or denied it.
@@ -109,11 +108,11 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CassetteUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a test did with its cassette.
+    """How a test used its cassette.
 
     Attributes:
         path: The file, from the root of the tests.
-        mode: What it was allowed to record.
+        mode: Its record mode.
         recordings: How many it holds.
         written: Whether the file was written.
         unused: Recordings that no call asked for.
@@ -129,26 +128,26 @@ class CassetteUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What one test did with tool calls.
+    """The tool calls of one test, with its outcome.
 
     Attributes:
         nodeid: The test, as pytest names it.
-        line: Where it stands in its file, from 1.
+        line: The line of the test in its file, from 1.
         outcome: `"passed"`, `"failed"`, `"error"`, `"skipped"`, `"xfailed"` or `"xpassed"`.
-        message: What went wrong.
+        message: The error message.
         duration_s: How long it ran, in seconds.
-        seed: What its faults were drawn with.
+        seed: The seed of its faults.
         strict: Whether calls without a rule were refused.
         mocked: Calls that were answered in the tool's place.
         real: Calls in which the tool ran.
         refused: Calls that were refused for want of a rule.
         elsewhere: Calls that hooks other than the test's mocks answered or denied.
         faults: Names of the faults that struck, in order.
-        cassette: Its cassette.
-        calls: Its calls, if a report was asked for.
+        cassette: How its cassette was used.
+        calls: The tool calls, if a report was requested.
     """
 
-    __test__ = False  # pytest takes a class of this name for a test
+    __test__ = False  # keeps pytest from collecting the class as a test
 
     nodeid: str
     line: int = 0
@@ -163,26 +162,28 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere: int = 0
     faults: list[str] = []
     cassette: CassetteUse | None = None
-    calls: list[CallRow] = []
+    calls: list[SessionCall] = []
 
-    def ended(self, outcome: str, message: str, duration_s: float, *, redaction: Redacting = REDACTION) -> TestRecord:
-        """The record of the test when it has ended.
+    def with_outcome(
+        self, outcome: str, message: str, duration_s: float, *, redaction: Redacting = REDACTION
+    ) -> TestRecord:
+        """Return the record with the outcome of the test.
 
         Args:
-            outcome: What became of it.
-            message: What went wrong; `""` for nothing.
+            outcome: The outcome, as pytest names it.
+            message: The error message; `""` for none.
             duration_s: How long it ran, in seconds.
             redaction: Takes the secrets out of the message.
         """
         try:
             said = redaction.text(message)[:MESSAGE_CHARACTERS]
-        except Exception as error:  # a redaction of the user's own
+        except Exception as error:  # from the user's own redaction
             said = f"cannot be shown: {type(error).__name__}: {message_of(error)}"
         return msgspec.structs.replace(self, outcome=outcome, message=said, duration_s=duration_s)
 
     @property
     def ok(self) -> bool:
-        """Whether the test did what it should."""
+        """Whether the test neither failed nor ended with an error."""
         return self.outcome not in ("failed", "error")
 
 
@@ -193,29 +194,29 @@ def record_of(
     mocks: ToolMocks | None = None,
     recorder: EventRecorder | None = None,
     cassette: CassetteUse | None = None,
-    asked: Sequence[Asked] = (),
+    asked: Sequence[AskedCall] = (),
     seed: int | None = None,
     strict: bool = False,
     with_calls: bool = False,
     redaction: Redacting = REDACTION,
 ) -> TestRecord:
-    """What a test did, from the things that it used.
+    """Make the record of a test from its mocks, recorder and cassette.
 
     Args:
         nodeid: The test.
-        line: Where it stands in its file, from 1.
-        mocks: Its mocks.
-        recorder: Its recorder, which has also seen what the mocks did not.
-        cassette: What became of its cassette.
-        asked: What its cassette was asked, also by hooks that are not the mocks'.
-        seed: What its faults were drawn with.
+        line: The line of the test in its file, from 1.
+        mocks: The test's mocks.
+        recorder: The test's recorder, which may have seen calls that the mocks did not.
+        cassette: How its cassette was used.
+        asked: The calls that its cassette was asked to answer, by the mocks or by other hooks.
+        seed: The seed of its faults.
         strict: Whether calls without a rule were refused.
         with_calls: Whether to keep a row for each call.
         redaction: Takes the secrets out of what the rows show.
     """
-    shown = partial(_shown, redaction=redaction) if with_calls else _unshown
+    shown = partial(_format_arguments, redaction=redaction) if with_calls else _omit_arguments
     # Who saw a call first says most about it: mocks know the rule, a recorder knows who answered.
-    seen: dict[Key, CallRow] = {}
+    seen: dict[Key, SessionCall] = {}
     for call in mocks.calls if mocks is not None else ():
         seen[_key(call)] = _row_of_call(call, shown)
     for operation in recorder.operations.values() if recorder is not None else ():
@@ -243,14 +244,14 @@ def record_of(
 def refused_calls(
     mocks: ToolMocks | None, cassette: Cassette | None, *, redaction: Redacting | None = None
 ) -> list[str]:
-    """Describe the calls that neither a rule nor a recording could answer, and that reached no tool.
+    """Describe the calls that no rule and no recording could answer, and that reached no tool.
 
     Args:
         mocks: The mocks of a test.
-        cassette: Its cassette, which says itself what it could not answer.
+        cassette: The test's cassette, which lists the calls it could not answer.
         redaction: Takes the secrets out of the arguments.
     """
-    shown = partial(_shown, redaction=redaction or REDACTION)
+    shown = partial(_format_arguments, redaction=redaction or REDACTION)
     found = list(cassette.misses) if cassette is not None else []
     for call in mocks.calls if mocks is not None else ():
         if call.outcome == "refused" and (call.cassette is None or cassette is None):
@@ -260,12 +261,12 @@ def refused_calls(
 
 
 def use_of(cassette: Cassette, *, path: str, mode: str, written: bool) -> CassetteUse:
-    """What became of a cassette.
+    """Describe how a test used its cassette.
 
     Args:
         cassette: The cassette, at the end of its test.
-        path: Its file, as a person should read it.
-        mode: What it was allowed to record.
+        path: The path of its file for people.
+        mode: Its record mode.
         written: Whether its file was written.
     """
     return CassetteUse(
@@ -279,20 +280,20 @@ def use_of(cassette: Cassette, *, path: str, mode: str, written: bool) -> Casset
 
 
 def encode_record(record: TestRecord) -> str:
-    """A record as ASCII JSON, which every channel between two processes can carry."""
+    """Encode a record as ASCII JSON, which every channel between two processes can carry."""
     return canonical(record)
 
 
 def decode_record(text: str) -> TestRecord:
-    """The record that a text holds."""
+    """Decode a record from its JSON text."""
     return msgspec.convert(json.loads(text), TestRecord)
 
 
 def summary_of(records: Sequence[TestRecord]) -> str:
-    """One line that says what tests did: calls, faults, cassettes.
+    """Summarize what tests did in one line: calls, faults, cassettes.
 
     Args:
-        records: What each of them did.
+        records: The records of the tests.
     """
     mocked = sum(each.mocked for each in records)
     real = sum(each.real for each in records)
@@ -314,12 +315,12 @@ def summary_of(records: Sequence[TestRecord]) -> str:
 
 
 def unused_of(records: Sequence[TestRecord]) -> list[str]:
-    """Recordings that no test asked for, each with its file.
+    """List the recordings that no test asked for, each with its file.
 
-    A cassette that a failed test has used is left out: the test might have asked for more.
+    Cassettes that a failed test used are left out: the test might have asked for more.
 
     Args:
-        records: What each test did.
+        records: The records of the tests.
     """
     left: dict[str, list[str]] = {}
     for record in records:
@@ -338,8 +339,8 @@ def _key(call: MockedCall | BeforeToolCall | AfterToolCall | OnToolCallError) ->
     return call.operation_id, f"{call.toolset}/{call.tool_name}", call.call_index
 
 
-def _row_of_call(call: MockedCall, shown: Showing) -> CallRow:
-    return CallRow(
+def _row_of_call(call: MockedCall, shown: FormatArguments) -> SessionCall:
+    return SessionCall(
         path=call.path,
         args=shown(call.args),
         call_index=call.call_index,
@@ -352,10 +353,10 @@ def _row_of_call(call: MockedCall, shown: Showing) -> CallRow:
     )
 
 
-def _row_of_answer(event: AfterToolCall | OnToolCallError, shown: Showing) -> CallRow:
+def _row_of_answer(event: AfterToolCall | OnToolCallError, shown: FormatArguments) -> SessionCall:
     said = event.metadata
     outcome: Outcome = "refused" if said.get("unmocked") is True else "mocked" if event.mocked else "real"
-    return CallRow(
+    return SessionCall(
         path=f"{event.toolset}/{event.tool_name}",
         args=shown(event.args),
         call_index=event.call_index,
@@ -367,9 +368,9 @@ def _row_of_answer(event: AfterToolCall | OnToolCallError, shown: Showing) -> Ca
     )
 
 
-def _row_of_question(event: BeforeToolCall, result: ToolResult | None, shown: Showing) -> CallRow:
+def _row_of_question(event: BeforeToolCall, result: ToolResult | None, shown: FormatArguments) -> SessionCall:
     missed = result is not None and result.metadata.get("recording") is None
-    return CallRow(
+    return SessionCall(
         path=f"{event.toolset}/{event.tool_name}",
         args=shown(event.args),
         call_index=event.call_index,
@@ -383,13 +384,13 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _unshown(args: object) -> str:
+def _omit_arguments(args: object) -> str:
     return ""
 
 
-def _shown(args: object, *, redaction: Redacting) -> str:
+def _format_arguments(args: object, *, redaction: Redacting) -> str:
     try:
-        text = canonical(redaction.value(plain(args)), sort_keys=False)
-    except Exception as error:  # arguments that nobody can write down, or a redaction of the user's own
+        text = canonical(redaction.value(to_json_value(args)), sort_keys=False)
+    except Exception as error:  # arguments that cannot be encoded, or an error of the user's own redaction
         text = f"cannot be shown: {type(error).__name__}: {message_of(error)}"
     return text if len(text) <= ARGUMENT_CHARACTERS else f"{text[:ARGUMENT_CHARACTERS]}…"

@@ -1,4 +1,4 @@
-"""Run the tasks of suites, and keep what came of each."""
+"""Run the tasks of suites and collect their results."""
 
 from hookline.evals.running._protocol import RunsTasks, Suite
 from hookline.evals.running._results import (

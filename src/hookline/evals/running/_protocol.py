@@ -1,4 +1,4 @@
-"""What a suite is: tools, tasks with what solves them, and checks."""
+"""The protocol of suites: tools, tasks with their expected calls, and a way to run a task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunsTasks(Protocol):
     name: str
 
     def select(self, names: Iterable[str] = ()) -> list[str]:
-        """The tasks of these names, each once; all of them for none.
+        """Return the tasks with these names, each once, or all tasks if there are no names.
 
         Raises:
             UnknownTaskError: If there is no task of a name.
@@ -43,20 +43,20 @@ class RunsTasks(Protocol):
         store: OperationStore | None = None,
         forbid_tools: bool = False,
     ) -> TaskOutcome:
-        """Run one task as one operation, and check what it came to.
+        """Run one task as one operation, and check the result.
 
         Args:
             task_id: The task.
             hooks: Hooks of this operation.
             dispatcher: An open dispatcher to share with other runs.
-            store: Where the operation is kept.
+            store: The store of the operation.
             forbid_tools: No real tool may run; one that is about to raises `ForbiddenToolError` and is counted.
         """
         ...
 
 
 class Suite(RunsTasks, Protocol):
-    """Tools, tasks with what solves them, and checks: what can be mocked, recorded, replayed and judged.
+    """A suite whose tasks can be mocked, recorded, replayed and judged.
 
     `hookline.evals.suites.agentdojo` is one; `UserSuite` is for your own.
     """
@@ -67,13 +67,13 @@ class Suite(RunsTasks, Protocol):
         ...
 
     def prompt(self, task_id: str) -> str:
-        """What the user asks for in a task."""
+        """Return the prompt of a task."""
         ...
 
     def ground_truth(self, task_id: str) -> list[ToolRequest]:
-        """The calls that solve a task; empty where nobody wrote them down."""
+        """Return the calls that solve a task; an empty list if they are not known."""
         ...
 
     def arrange(self, task_id: str, mocks: ToolMocks) -> None:
-        """Add the task's own rules before it runs; a suite without rules does nothing."""
+        """Add the rules of a task before it runs. A suite without rules does nothing."""
         ...

@@ -1,4 +1,4 @@
-"""What running tasks gives: one outcome per task, one run per suite list, and how a replay compares to its run."""
+"""Results of running suites: the outcome of each task, the whole run, and its comparison with a replay."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = [
 ]
 
 Mode = Literal["spy", "record", "replay", "strict", "real", "replayed"]
-"""Where the answers of a run come from: `"real"` and `"replayed"` are a pair that was recorded in memory."""
+"""Who answers the tool calls of a run. `"real"` and `"replayed"` are a pair of runs, recorded in memory."""
 
 UNCONTENT = "the suite's own check is not content with what the run achieved"
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What one check of a task came to.
+    """The result of one check of a task.
 
     Attributes:
-        name: The check, as a person reads it.
-        passed: Whether it is content.
-        score: How content, from 0 to 1.
-        why: What it missed; empty when it passed.
+        name: The name of the check.
+        passed: Whether the check passed.
+        score: The score, from 0 to 1.
+        why: The reason of the failure; empty if it passed.
     """
 
     name: str
@@ -47,18 +47,18 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run of a suite's task came to.
+    """The outcome of one run of a task, as its suite reports it.
 
     Attributes:
         suite: The suite.
         task_id: The task.
-        prompt: What the user asked for.
-        result: What the run came to.
+        prompt: The user's prompt.
+        result: The result of the run.
         utility: Whether the suite's own check is content; `None` where no real tool ran, so that there is nothing to
             check.
         tools_run: How many calls reached a real tool.
         forbidden: How many calls would have reached a real tool that was forbidden.
-        checks: What each check came to, for a suite that has several.
+        checks: The result of each check, for a suite that has several.
     """
 
     suite: str
@@ -72,28 +72,28 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def score(self) -> float | None:
-        """How content the checks are together, from 0 to 1; `None` where nothing was checked."""
+        """The mean score of the checks, from 0 to 1; `None` if nothing was checked."""
         if self.checks:
             return sum(check.score for check in self.checks) / len(self.checks)
         return None if self.utility is None else float(self.utility)
 
     @property
     def tool_results(self) -> list[str]:
-        """What the model was told of each tool call, in its order."""
+        """The tool results that the model read, in their order."""
         return [message.content for message in self.result.messages if message.role == "tool"]
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One task's row in a report; everything in it was measured.
+    """The measured figures of one task, as a row of a report.
 
     Attributes:
         suite: The suite.
         task_id: The task.
-        prompt: What the user asked for.
-        operation_id: The run.
-        utility: Whether the suite's own check is content; `None` where it was not checked.
-        reason: Why the run ended.
-        error: What ended it, if it failed.
+        prompt: The user's prompt.
+        operation_id: The operation.
+        utility: Whether the suite's own check passed; `None` if there was no check.
+        reason: The reason of the run's end: `"done"`, `"error"`, …
+        error: The error that ended the run, if it failed.
         steps: Steps of the run.
         tool_calls: Tool calls of the run.
         mocked: How many of them a hook answered.
@@ -103,12 +103,12 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         hook_executions: How many handlers ran.
         hook_time_ms: Time spent in them.
         duration_ms: How long the run took, other runs at the same time included.
-        tool_results: What the model was told of each call.
+        tool_results: The tool results that the model read.
         output: The final answer.
-        trajectory: What the agent did.
-        score: How content the checks are together, from 0 to 1; `None` where nothing was checked.
-        checks: What each check came to.
-        cost_usd: What the run's model calls cost.
+        trajectory: The steps and calls of the agent.
+        score: The mean score of the checks, from 0 to 1; `None` if nothing was checked.
+        checks: The result of each check.
+        cost_usd: The cost of the run's model calls.
         calls: Each tool call with where its answer came from.
         cassette: The cassette's file, where the run had one.
     """
@@ -150,17 +150,20 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def sound(self) -> bool:
-        """Whether the run itself went well, whatever its checks say: done, every call answered, none forbidden."""
+        """Whether the run itself went well, whatever its checks say.
+
+        It ended, every call was answered, and no forbidden tool was about to run.
+        """
         return self.reason == "done" and self.forbidden == 0 and not self.unanswered
 
     @property
     def ok(self) -> bool:
-        """Whether the task passed: its run went as it should, and no check says that it was of no use."""
+        """Whether the task passed: its run went well, and no check failed."""
         return self.sound and self.utility is not False
 
     @property
     def failure(self) -> str | None:
-        """Why the task failed, in a sentence; `None` when it did not."""
+        """Why the task failed, in a sentence; `None` if it passed."""
         if self.ok:
             return None
         if self.unanswered:
@@ -181,7 +184,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         tasks: Tasks that ran.
-        useful: Tasks with which the suite's own check is content.
+        useful: Tasks that passed the suite's own check.
         checked: Tasks that were checked at all.
         steps: Steps.
         tool_calls: Tool calls.
@@ -210,16 +213,16 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRun:
-    """A list of tasks that was run once.
+    """One run of a list of tasks.
 
     Attributes:
-        mode: With real tools, or answered by a recording.
+        mode: The mode of the run, which says who answered tool calls.
         results: One per task, in the order in which they were asked for.
-        operations: What was recorded of each, by operation id.
-        cassettes: What answers each task's tool calls, by task name.
+        operations: The recorded operations, by id.
+        cassettes: The cassette of each task, by task name.
         duration_ms: How long it took.
-        seed: From which faults were drawn.
-        coverage: Which tools were called, per suite.
+        seed: The seed of the run's faults.
+        coverage: The tool coverage of each suite.
         not_run: Names of the tasks that an interruption left undone.
     """
 
@@ -234,12 +237,12 @@ class SuiteRun:
 
     @property
     def ok(self) -> bool:
-        """Whether every task ran, and ended as it should."""
+        """Whether every task ran and passed."""
         return not self.not_run and all(result.ok for result in self.results)
 
     @property
     def not_judged(self) -> list[str]:
-        """Names of the tasks that ran well, and that nothing judged: that have neither checks nor expected calls.
+        """Names of the tasks that ran well but have neither checks nor expected calls.
 
         In a replay the recording judges: a call that it does not have fails its task.
         """
@@ -290,13 +293,13 @@ class SuiteRun:
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One way in which a task's replay was not what had been recorded.
+    """One way in which the replay of a task differs from the recorded run.
 
     Attributes:
         task: The task with its suite.
-        what: What differs.
-        real: What it was with real tools.
-        replayed: What it was in the replay.
+        what: The thing that differs.
+        real: The value with real tools.
+        replayed: The value in the replay.
     """
 
     task: str
@@ -306,7 +309,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How a replay compares to the run that it replays.
+    """The comparison of a replay with the run that it replays.
 
     Attributes:
         tasks: Tasks that were compared.
@@ -320,12 +323,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def same(self) -> bool:
-        """Whether both runs produced the same results."""
+        """Whether both runs gave the same results."""
         return not self.differences
 
 
 def compare(real: SuiteRun, replayed: SuiteRun) -> Comparison:
-    """Compare tool results, answers and trajectories of two runs, byte for byte."""
+    """Compare the tool results, answers and trajectories of two runs, byte for byte."""
     others = {result.name: result for result in replayed.results}
     differences: list[Difference] = []
     for result in real.results:

@@ -1,4 +1,4 @@
-"""Running the tasks of suites: with their real tools, recorded, replayed, strictly mocked, with faults on purpose."""
+"""Run the tasks of suites: with real tools, recorded, replayed or strictly mocked, with or without faults."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Case = tuple[RunsTasks, str]
 """A task of a suite."""
 
 OnResult = Callable[[TaskResult], object]
-"""Called after each task, to show how far a run is."""
+"""A function that is called after each task, to show progress."""
 
 FORBID = ("replay", "strict", "replayed")
 """The modes in which no real tool may run."""
 
 
 def cases_of(suites: Iterable[RunsTasks], tasks: Iterable[str] = ()) -> list[Case]:
-    """The tasks of some suites.
+    """List the tasks of suites.
 
     Args:
         suites: The suites.
@@ -50,8 +50,8 @@ def cases_of(suites: Iterable[RunsTasks], tasks: Iterable[str] = ()) -> list[Cas
 
 
 def cassette_file(folder: Path, case: Case) -> Path:
-    """The file of a task's cassette: `FOLDER/SUITE/TASK.yaml`, in characters that every file system has."""
-    return folder / _safe(case[0].name) / f"{_safe(case[1])}.yaml"
+    """Return the path of a task's cassette: `FOLDER/SUITE/TASK.yaml`, in characters that every file system has."""
+    return folder / _file_name(case[0].name) / f"{_file_name(case[1])}.yaml"
 
 
 async def record(
@@ -61,13 +61,13 @@ async def record(
     hooks: Iterable[AnyHook] = (),
     on_result: OnResult | None = None,
 ) -> SuiteRun:
-    """Run tasks with their real tools, observed on all sixteen events, and keep in memory what the tools answer.
+    """Run tasks with their real tools, and keep in memory what the tools answer.
 
     Args:
         cases: The tasks.
-        concurrency: How many operations run at the same time.
+        concurrency: The number of operations that run at the same time.
         hooks: Further hooks of every operation.
-        on_result: Called after each task.
+        on_result: A function that is called after each task.
     """
     return await SuiteRunner(cases, mode="real", concurrency=concurrency, hooks=hooks, on_result=on_result).run()
 
@@ -80,14 +80,14 @@ async def replay(
     hooks: Iterable[AnyHook] = (),
     on_result: OnResult | None = None,
 ) -> SuiteRun:
-    """Run tasks again with every tool call answered by the recording. The real tools are forbidden to run.
+    """Run tasks again with every tool call answered by the recording. Real tools are forbidden to run.
 
     Args:
-        recorded: What `record` gave.
+        recorded: The run that `record` returned.
         cases: The tasks; one that was not recorded finds no answers.
-        concurrency: How many operations run at the same time.
+        concurrency: The number of operations that run at the same time.
         hooks: Further hooks of every operation.
-        on_result: Called after each task.
+        on_result: A function that is called after each task.
     """
     return await SuiteRunner(
         cases,
@@ -100,26 +100,26 @@ async def replay(
 
 
 class SuiteRunner:
-    """Runs tasks, each as one operation with rules, faults and a cassette of its own.
+    """Runs tasks, each as one operation with its own rules, faults and cassette.
 
-    Nothing of a run is lost: a task that breaks is a failed task, and after an interruption `so_far` has what was done.
+    A task that raises counts as failed. After an interruption, `so_far` returns the tasks that are done.
 
     Args:
         cases: The tasks.
-        mode: Where answers come from. `"spy"` lets the real tools run. `"record"` too, and keeps what they answer, a
+        mode: Who answers tool calls. `"spy"` lets the real tools run. `"record"` too, and keeps their answers, a
             cassette file a task. `"replay"` answers from these files alone, `"strict"` from the suite's own rules and,
             if `cassettes` is given, from these files; in both no real tool may run.
         cassettes: The folder of the cassette files.
         recorded: Cassettes in memory, by task name, in place of files.
         faults: Faults on purpose. Which calls they strike depends on `seed`, the task and the call, and on nothing
             else.
-        seed: From which faults are drawn.
-        concurrency: How many operations run at the same time.
+        seed: The seed of the run's faults.
+        concurrency: The number of operations that run at the same time.
         hooks: Further hooks of every operation.
-        on_result: Called after each task.
+        on_result: A function that is called after each task.
 
     Raises:
-        HookUsageError: If `concurrency` is no positive number.
+        HookUsageError: If `concurrency` is not a positive number.
         CassetteFolderError: If the mode needs cassettes and does not know where.
     """
 
@@ -181,7 +181,7 @@ class SuiteRunner:
 
     @property
     def so_far(self) -> SuiteRun:
-        """The tasks that are done, in the order in which they were asked for."""
+        """Return the results of the tasks that are done, in the order in which they were asked for."""
         done = sorted(self._results)
         results = [self._results[position] for position in done]
         return SuiteRun(
@@ -194,7 +194,7 @@ class SuiteRunner:
             coverage=[
                 coverage_of(
                     suite.name,
-                    getattr(suite, "tool_specs", ()),  # a suite that only runs tasks has none to show
+                    getattr(suite, "tool_specs", ()),  # a suite that only runs tasks may have none
                     [call for result in results if result.suite == suite.name for call in result.calls],
                 )
                 for suite in dict.fromkeys(suite for suite, _ in self.cases)
@@ -211,7 +211,7 @@ class SuiteRunner:
             mocks = self._mocks(case, None if self._in_memory else cassette)
             outcome = await suite.run_task(
                 task_id,
-                hooks=[self._recorder.hooks, *self._attached(mocks, cassette), *self._hooks],
+                hooks=[self._recorder.hooks, *self._hooks_of(mocks, cassette), *self._hooks],
                 dispatcher=dispatcher,
                 store=store,
                 forbid_tools=self.mode in FORBID,
@@ -221,10 +221,10 @@ class SuiteRunner:
             recorded = self._recorder[outcome.result.operation_id]
             return _result(outcome, recorded, mocks, None if cassette is None or path is None else str(path))
         except Exception as error:
-            return _broken(case, error, (perf_counter_ns() - started) / 1e6)
+            return _failed_result(case, error, (perf_counter_ns() - started) / 1e6)
 
-    def _attached(self, mocks: ToolMocks, cassette: Cassette | None) -> list[AnyHook]:
-        # A run without rules and faults is watched by nothing that has nothing to do: its hooks' cost is shown.
+    def _hooks_of(self, mocks: ToolMocks, cassette: Cassette | None) -> list[AnyHook]:
+        # Idle mocks are not attached to a run in memory, whose report shows the cost of its hooks.
         busy: list[AnyHook] = [mocks] if mocks.rules or mocks.faults or not self._in_memory else []
         if not self._in_memory or cassette is None:
             return busy
@@ -246,7 +246,7 @@ class SuiteRunner:
     def _cassette(self, case: Case, path: Path | None) -> Cassette | None:
         name = _name(case)
         options: dict[str, Any] = dict(getattr(case[0], "cassette_options", {}))
-        if self._in_memory:  # what never reaches a file needs no secrets taken out
+        if self._in_memory:  # nothing of it reaches a file, so secrets may stay
             kept = self._recorded.get(name)
             found = Cassette(name, **{**options, "redact": None}) if kept is None else kept
         elif path is None or (self.mode == "strict" and not path.exists()):
@@ -279,7 +279,7 @@ def _name(case: Case) -> str:
     return f"{case[0].name}/{case[1]}"
 
 
-def _safe(name: str) -> str:
+def _file_name(name: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:80]
     if plain == name:
         return name
@@ -295,7 +295,7 @@ def _result(outcome: TaskOutcome, recorded: RecordedOperation, mocks: ToolMocks,
         operation_id=result.operation_id,
         utility=outcome.utility,
         reason=result.reason,
-        error=_told(result.error) if result.error else None,
+        error=_describe_error(result.error) if result.error else None,
         steps=result.steps,
         tool_calls=result.tool_calls,
         mocked=recorded.mocked,
@@ -316,7 +316,7 @@ def _result(outcome: TaskOutcome, recorded: RecordedOperation, mocks: ToolMocks,
     )
 
 
-def _broken(case: Case, error: Exception, duration_ms: float) -> TaskResult:
+def _failed_result(case: Case, error: Exception, duration_ms: float) -> TaskResult:
     suite, task_id = case
     return TaskResult(
         suite=suite.name,
@@ -325,7 +325,7 @@ def _broken(case: Case, error: Exception, duration_ms: float) -> TaskResult:
         operation_id="",
         utility=None,
         reason="error",
-        error=_told(error),
+        error=_describe_error(error),
         steps=0,
         tool_calls=0,
         mocked=0,
@@ -341,7 +341,7 @@ def _broken(case: Case, error: Exception, duration_ms: float) -> TaskResult:
     )
 
 
-def _told(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {message_of(error)}"
 
 

@@ -1,4 +1,4 @@
-"""Suites of tasks: AgentDojo's, and your own in one YAML or Python file.
+"""Suites of tasks: those of AgentDojo, and your own in one YAML or Python file.
 
 Each name is imported from its home when it is first used: the errors of `hookline.evals` have some of theirs here.
 """
@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from hookline.evals.suites._imports import ImportProblem as ImportProblem
-from hookline.evals.suites._imports import imported as imported
+from hookline.evals.suites._imports import import_object as import_object
 
 if TYPE_CHECKING:
     from hookline.evals.errors import CassetteFolderError, RunFileError, SuiteFileError, ToolNameError

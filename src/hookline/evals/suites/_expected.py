@@ -1,4 +1,4 @@
-"""The calls that solve a task, and how exactly an agent has to make them."""
+"""The expected calls of a task, as a check."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Expected", "expected_pattern"]
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The calls that solve a task, as a check whose score says how near an agent came.
+    """The calls that solve a task, as a check. Its score is how close an agent came.
 
     Attributes:
         calls: The calls: `"get_iban"` with any arguments, `("bank/get_iban", {"user": "x"})`, `{"tool": …, "args": …}`.
-        mode: Which calls may be missing, added or moved: `strict`, `in_order`, `unordered`, `subset`, `superset`.
+        mode: The calls that may be missing, added or moved: `strict`, `in_order`, `unordered`, `subset`, `superset`.
         args: How arguments are compared: `exact`, `ignore`, `subset`, `superset`, dotted fields, or a function.
         tools: The same for some tools, by path, name or glob.
     """
@@ -32,19 +32,19 @@ class Expected:
 
     @property
     def ground_truth(self) -> list[ToolRequest]:
-        """The calls as the model would ask for them.
+        """The expected calls as requests of the model.
 
         Raises:
-            HookUsageError: If one of them is no call.
+            HookUsageError: If one of them is not a call.
         """
         return Trajectory.of_calls(self.calls).calls
 
     @property
     def tool_patterns(self) -> list[str]:
-        """The tools that it is about, as a suite looks whether there are such tools.
+        """The tools that the expectation names. Suites check that they exist.
 
         Raises:
-            HookUsageError: If one of the calls is no call.
+            HookUsageError: If one of the calls is invalid.
         """
         return [*(expected_pattern(path_of(call)) for call in self.ground_truth), *self.tools]
 
@@ -56,7 +56,7 @@ class Expected:
 
 
 def expected_pattern(path: str) -> str:
-    """The pattern of the tools that an expected call may be of.
+    """Return the pattern of the tools that an expected call allows.
 
     Args:
         path: The tool. A model that knows names only asks for `local/name`, whichever tool of that name there is.

@@ -1,4 +1,4 @@
-"""Suites by name or by file: `agentdojo:banking`, `agentdojo:all`, `suite.yaml`, `suite.py`."""
+"""Find suites by name or file: `agentdojo:banking`, `agentdojo:all`, `suite.yaml`, `suite.py`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SUFFIXES = (".yaml", ".yml", ".py")
 
 
 def find_suites(target: str) -> list[RunsTasks]:
-    """The suites that a target names.
+    """Find the suites that a target names.
 
     Args:
         target: `agentdojo:SUITE`, `agentdojo:all` for its four, or the file of a suite of your own.
 
     Raises:
-        UnknownSuiteError: That says which there are.
+        UnknownSuiteError: If there is no such suite. The message lists the suites.
         SuiteFileError: If the file cannot be used.
         MissingExtraError: If what it needs is not installed.
     """
@@ -46,31 +46,31 @@ def find_suites(target: str) -> list[RunsTasks]:
 
 
 def load_suite_file(path: str | Path) -> RunsTasks:
-    """A suite of your own, from its file.
+    """Load a suite of your own from its file.
 
     Args:
         path: A YAML file, or a Python file that has the suite as `suite`. Modules of its folder can be imported.
 
     Raises:
         SuiteFileError: If the file cannot be used; it says in which line.
-        MissingExtraError: If it is YAML and PyYAML is not installed.
+        MissingExtraError: If the file is YAML and PyYAML is not installed.
     """
     file = Path(path)
-    if not os.path.isfile(file):  # which is also false of a name that no file can have
+    if not os.path.isfile(file):  # also false for a name that no file can have
         raise SuiteFileError(str(path), "there is no such file")
     if file.suffix != ".py":
         return read_yaml_suite(file)
-    suite = getattr(_executed(file), "suite", None)
+    suite = getattr(_load_module(file), "suite", None)
     if suite is None:
         raise SuiteFileError(str(path), "it defines no `suite`; end it with `suite = UserSuite(...)`")
     missing = [name for name in ("name", "select", "run_task") if not hasattr(suite, name)]
     if missing or isinstance(suite, type):
-        raise SuiteFileError(str(path), f"its `suite` is {suite!r:.100}, which is no suite; give a UserSuite")
+        raise SuiteFileError(str(path), f"its `suite` is {suite!r:.100}, which is not a suite; give a UserSuite")
     found: RunsTasks = suite
     return found
 
 
-def _executed(file: Path) -> Any:
+def _load_module(file: Path) -> Any:
     folder = str(file.absolute().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -78,10 +78,10 @@ def _executed(file: Path) -> Any:
     if spec is None or spec.loader is None:
         raise SuiteFileError(str(file), "Python cannot load it")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # what it defines finds its own module, as annotations and pickles want
+    sys.modules[spec.name] = module  # annotations and pickles look the module up here
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a script that ends itself must not end as if its tasks had passed
+    except (Exception, SystemExit) as error:  # `sys.exit(0)` in the file must not look like a run that passed
         del sys.modules[spec.name]
         said = message_of(error).rstrip(".") if isinstance(error, HooklineError) else f"{type(error).__name__}: {error}"
         raise SuiteFileError(str(file), f"running it fails: {said}", _line_in(file, error)) from error
@@ -89,7 +89,7 @@ def _executed(file: Path) -> Any:
 
 
 def _line_in(file: Path, error: BaseException) -> int | None:
-    """Where in the file it went wrong."""
+    """Return the line of the file in which an error was raised, if it was raised there."""
     if isinstance(error, SyntaxError):
         return error.lineno
     own = str(file)

@@ -1,4 +1,4 @@
-"""Finding what an import path names, beginning in a folder that need not be installed."""
+"""Import objects by path (`package.module:name`), also from a folder that is not installed."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from hookline.errors import message_of
 
-__all__ = ["ImportProblem", "imported"]
+__all__ = ["ImportProblem", "import_object"]
 
 
 class ImportProblem(Exception):
-    """An import path leads nowhere; whoever knows its place turns this into an error of its own."""
+    """An object cannot be imported. The caller turns it into an error that names the place."""
 
 
-def imported(path: object, folder: Path) -> Any:
-    """What an import path names.
+def import_object(path: object, folder: Path) -> Any:
+    """Import the object at an import path.
 
     Args:
         path: `package.module:name`, or `package.module:name.attribute`.
-        folder: Its modules can be imported, and stay importable.
+        folder: A folder whose modules can be imported, now and later.
 
     Raises:
         ImportProblem: If there is no such module or name, or importing it fails.
@@ -50,7 +50,7 @@ def imported(path: object, folder: Path) -> Any:
 
 
 def _check_origin(name: str, folder: Path) -> None:
-    """Refuse a module of the folder whose name another one has taken already: that one would be used in its place."""
+    """Raise an error if another module of the same name is loaded already and would be used instead."""
     loaded = sys.modules.get(name)
     own = [file for file in (folder / f"{name}.py", folder / name / "__init__.py") if file.exists()]
     origin = getattr(loaded, "__file__", None)

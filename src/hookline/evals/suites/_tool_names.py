@@ -1,4 +1,4 @@
-"""Check the names of tools that the checks, expectations and mocks of a suite use: a misspelt check passes for ever."""
+"""Check that the tools named by checks, expectations and mocks exist: a misspelt check would always pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookline.runtime import Agent
 __all__ = ["EXPECTED", "MOCKS", "AgentTools", "tool_patterns_of"]
 
 EXPECTED, MOCKS = "the expected calls", "the mocks"
-"""What names a tool, beside checks."""
+"""The parts of a task that name tools, besides its checks."""
 
 GLOB = "*?["
 
@@ -20,7 +20,7 @@ LISTED = 5
 
 
 def tool_patterns_of(thing: object) -> list[str]:
-    """The tool patterns that a check, an expectation or the mocks of a task use, from its attribute `tool_patterns`."""
+    """Return the tool patterns of a check, an expectation or mocks, from the attribute `tool_patterns`."""
     found = getattr(thing, "tool_patterns", ())
     if isinstance(found, str) or not isinstance(found, Iterable):
         return []
@@ -28,7 +28,7 @@ def tool_patterns_of(thing: object) -> list[str]:
 
 
 class AgentTools:
-    """The tools that an agent has, as patterns name them.
+    """The paths of the tools that an agent has.
 
     Args:
         agent: The agent.
@@ -43,11 +43,11 @@ class AgentTools:
 
     @property
     def all(self) -> list[str]:
-        """Its tools and those of its sub-agents."""
+        """The paths of the agent's tools and of those of its sub-agents."""
         return [*self.own, *self.deeper]
 
     def problem_with(self, pattern: str, *, sub_agents: bool = False) -> str | None:
-        """Say that no tool has a name, and which one is meant.
+        """Explain that no tool matches a pattern, and suggest which one is meant.
 
         Args:
             pattern: A path, a bare name or a glob.
@@ -81,7 +81,7 @@ def _matches(pattern: str, paths: Sequence[str]) -> bool:
 
 
 def _may_come_from(pattern: str, sources: Sequence[str]) -> bool:
-    """Whether a source that is not open may have a tool of a name."""
+    """Whether a source that is not open may have a tool that matches a pattern."""
     toolset, slash, _ = pattern.rpartition("/")
     if not sources or not slash:
         return bool(sources)

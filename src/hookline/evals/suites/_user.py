@@ -1,4 +1,4 @@
-"""A suite of your own: your tools or your agent, tasks with prompts, rules, expected calls and checks."""
+"""Suites of your own: an agent or its tools, and tasks with prompts, rules, expected calls and checks."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ AnyTool = Tool | Callable[..., Any]
 
 
 def asks(*calls: ToolRequest | str, say: str = "", **args: Any) -> ModelResponse:
-    """A scripted turn in which the model calls tools: `asks("price", item="tea")`.
+    """Return a scripted turn in which the model calls tools: `asks("price", item="tea")`.
 
     Args:
         calls: One tool by name or path, with `args`; or several `ToolRequest`s, which run at the same time.
-        say: What the model says with it.
+        say: The text of the turn.
         args: The arguments of the one tool.
 
     Raises:
@@ -46,34 +46,34 @@ def asks(*calls: ToolRequest | str, say: str = "", **args: Any) -> ModelResponse
         raise HookUsageError("asks() takes arguments for one tool by name; give several calls as ToolCallings.")
     return ModelResponse(
         content=say,
-        tool_calls=[call if isinstance(call, ToolRequest) else calling(call, args) for call in calls],
+        tool_calls=[call if isinstance(call, ToolRequest) else tool_request(call, args) for call in calls],
         finish_reason="tool_calls",
     )
 
 
 def says(text: str) -> ModelResponse:
-    """The scripted turn that ends a run: the model's answer."""
+    """Return the scripted turn that ends a run: the model's answer."""
     return ModelResponse(content=text)
 
 
-def calling(tool: str, args: dict[str, Any]) -> ToolRequest:
-    """A call of a tool, by its name or its path; the suite numbers it."""
+def tool_request(tool: str, args: dict[str, Any]) -> ToolRequest:
+    """Return a request for a tool, given by name or path. The suite numbers it."""
     toolset, _, name = tool.rpartition("/")
     return ToolRequest(toolset=toolset or "local", tool_name=name, args=args, tool_call_id="")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One thing to ask the agent for, and how to judge what it does.
+    """A prompt for the agent, and how to judge what it does.
 
     Attributes:
         id: The task's name in its suite.
-        prompt: What the user asks for.
+        prompt: The user's prompt.
         script: The turns of a scripted model; `None` to use `model`, or else the agent's own.
         model: A model, or a function that makes one for each run.
         mocks: Adds rules to the task's `ToolMocks`, in every mode.
         expected: The calls that solve the task.
-        checks: What else must hold.
+        checks: Further checks.
         cassette: The task's cassette file, where no folder of cassettes is given.
     """
 
@@ -88,7 +88,7 @@ class Task:
 
 
 class UserSuite:
-    """Tasks for one agent, which `hookline eval FILE.py` runs when a module has it as `suite`.
+    """Tasks for one agent. `hookline eval FILE.py` runs the one that a module calls `suite`.
 
     Args:
         name: The suite's name.
@@ -126,7 +126,7 @@ class UserSuite:
         self._tools = tools
         self._agent = agent
         self._instructions = instructions
-        self._plain = self._made(ScriptedModel([]))
+        self._plain = self._make_agent(ScriptedModel([]))
         self._specs = list(self._plain.specs)
         known = AgentTools(self._plain)
         for task in self._tasks.values():
@@ -143,7 +143,10 @@ class UserSuite:
 
     @property
     def mockable_specs(self) -> list[ToolSpec]:
-        """Every tool that rules may be for, sub-agents' too; none where a source says only in a run which it has."""
+        """Every tool that rules may be for, including those of sub-agents.
+
+        Empty if a source names its tools only in a run.
+        """
         agents = [self._plain]
         for agent in agents:
             agents += agent.sub_agents
@@ -151,14 +154,14 @@ class UserSuite:
 
     @property
     def task_ids(self) -> list[str]:
-        """The tasks, as they were given."""
+        """The tasks, in the given order."""
         return list(self._tasks)
 
     def select(self, names: Iterable[str] = ()) -> list[str]:
-        """The tasks of these names, each once; all of them for none.
+        """Return the tasks with these names, each once, or all tasks if there are no names.
 
         Raises:
-            UnknownTaskError: That says which tasks there are.
+            UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         chosen = list(dict.fromkeys(names)) or self.task_ids
         for name in chosen:
@@ -167,31 +170,31 @@ class UserSuite:
         return chosen
 
     def task(self, task_id: str) -> Task:
-        """A task.
+        """Return a task.
 
         Raises:
-            UnknownTaskError: That says which tasks there are.
+            UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         self.select([task_id])
         return self._tasks[task_id]
 
     def prompt(self, task_id: str) -> str:
-        """What the user asks for in a task."""
+        """Return the prompt of a task."""
         return self.task(task_id).prompt
 
     def ground_truth(self, task_id: str) -> list[ToolRequest]:
-        """The calls that are expected in a task."""
+        """Return the calls that are expected in a task."""
         expected = self.task(task_id).expected
         return [] if expected is None else expected.ground_truth
 
     def arrange(self, task_id: str, mocks: ToolMocks) -> None:
-        """Add the task's own rules."""
+        """Add the rules of a task."""
         rules = self.task(task_id).mocks
         if rules is not None:
             rules(mocks)
 
     def cassette(self, task_id: str) -> Path | None:
-        """The task's own cassette file."""
+        """Return the cassette file of a task, if it has its own."""
         own = self.task(task_id).cassette
         return None if own is None else Path(own)
 
@@ -204,23 +207,23 @@ class UserSuite:
         store: OperationStore | None = None,
         forbid_tools: bool = False,
     ) -> TaskOutcome:
-        """Run a task as one operation, and check what it came to.
+        """Run a task as one operation, and check the result.
 
         Args:
             task_id: The task.
             hooks: Hooks of this operation.
             dispatcher: An open dispatcher to share with other runs.
-            store: Where the operation is kept.
+            store: The store of the operation.
             forbid_tools: No real tool may run.
 
         Raises:
-            UnknownTaskError: That says which tasks there are.
+            UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         task = self.task(task_id)
         ran: list[str] = []
-        made = self._made(_model(task))
+        made = self._make_agent(_model(task))
         opened: list[str] = []
-        agent = watched(made, ran, forbid=forbid_tools, opened=opened)
+        agent = watch_tools(made, ran, forbid=forbid_tools, opened=opened)
         recorder = EventRecorder(f"{self.name}.checks")
         result = await exec_agent(
             agent, task.prompt, hooks=[recorder.hooks, *hooks], dispatcher=dispatcher, store=store
@@ -234,7 +237,9 @@ class UserSuite:
         )
         wanted: list[Check] = [*([] if task.expected is None else [task.expected]), *task.checks]
         checks = [await run_check(check, finished) for check in wanted]
-        if made.sources and (opened or result.reason != "error"):  # a source that did not open says no names
+        if made.sources and (
+            opened or result.reason != "error"
+        ):  # the names of a source are known only once it has opened
             unknown = _unknown_tools(f"{self.name}/{task_id}", task, AgentTools(made, opened))
             checks += [CheckResult(name=each.what, passed=False, score=0.0, why=each.problem) for each in unknown]
         return TaskOutcome(
@@ -248,7 +253,7 @@ class UserSuite:
             checks=checks,
         )
 
-    def _made(self, model: Model | None) -> Agent:
+    def _make_agent(self, model: Model | None) -> Agent:
         if self._agent is None:
             tools = self._tools if isinstance(self._tools, Sequence) else self._tools()
             return Agent(
@@ -258,28 +263,28 @@ class UserSuite:
         return agent if model is None else dataclasses.replace(agent, model=model)
 
 
-def watched(agent: Agent, ran: list[str], *, forbid: bool, opened: list[str] | None = None) -> Agent:
-    """An agent, and its sub-agents, whose tools say when they run.
+def watch_tools(agent: Agent, ran: list[str], *, forbid: bool, opened: list[str] | None = None) -> Agent:
+    """Copy an agent and its sub-agents with tools that note when they run.
 
     Args:
         agent: The agent.
-        ran: Gets the path of every tool that runs, or was about to.
+        ran: A list that collects the path of every tool that runs or was about to.
         forbid: Whether a tool raises `ForbiddenToolError` in place of running.
-        opened: Gets the paths of the tools that the agent's own sources give.
+        opened: A list that collects the paths of the tools that the agent's own sources give.
     """
     own = [each for each in agent.tools if isinstance(each, Tool)]
     return dataclasses.replace(
         agent,
         tools=[
-            *(_watched(each, ran, forbid=forbid) for each in own),
+            *(_watch_tool(each, ran, forbid=forbid) for each in own),
             *(_WatchedSource(each, ran, forbid=forbid, opened=opened) for each in agent.sources),
         ],
-        sub_agents=[watched(each, ran, forbid=forbid) for each in agent.sub_agents],
+        sub_agents=[watch_tools(each, ran, forbid=forbid) for each in agent.sub_agents],
     )
 
 
 class _WatchedSource:
-    """A source whose tools say when they run."""
+    """A source whose tools note when they run."""
 
     def __init__(self, source: ToolSource, ran: list[str], *, forbid: bool, opened: list[str] | None) -> None:
         self.source, self.ran, self.forbid, self.opened = source, ran, forbid, opened
@@ -290,10 +295,10 @@ class _WatchedSource:
         async with self.source.open() as tools:
             if self.opened is not None:
                 self.opened += [f"{each.toolset}/{each.name}" for each in tools]
-            yield [_watched(each, self.ran, forbid=self.forbid) for each in tools]
+            yield [_watch_tool(each, self.ran, forbid=self.forbid) for each in tools]
 
 
-def _watched(real: Tool, ran: list[str], *, forbid: bool) -> Tool:
+def _watch_tool(real: Tool, ran: list[str], *, forbid: bool) -> Tool:
     path = f"{real.toolset}/{real.name}"
 
     async def run(args: Any) -> object:
@@ -306,12 +311,12 @@ def _watched(real: Tool, ran: list[str], *, forbid: bool) -> Tool:
 
 
 def check_title(check: Check) -> str:
-    """What an error calls a check that names a tool which there is not."""
+    """Name a check in the error about a tool that does not exist."""
     return f"check {name_of(check)!r}"
 
 
 def _unknown_tools(name: str, task: Task, known: AgentTools) -> Iterator[ToolNameError]:
-    """What in a task names a tool that there is not."""
+    """Yield an error for each tool that a task names and that does not exist."""
     given: list[tuple[str, object, bool]] = [
         (EXPECTED, task.expected, False),
         (MOCKS, task.mocks, True),
@@ -326,13 +331,13 @@ def _unknown_tools(name: str, task: Task, known: AgentTools) -> Iterator[ToolNam
 
 def _model(task: Task) -> Model | None:
     if task.script is not None:
-        return ScriptedModel(_numbered(task.script), name=f"script of {task.id}")
+        return ScriptedModel(_number_calls(task.script), name=f"script of {task.id}")
     if task.model is None or hasattr(task.model, "respond"):
         return task.model  # type: ignore[return-value]  # what can respond is a model
     return task.model()
 
 
-def _numbered(turns: Sequence[ModelResponse]) -> list[ModelResponse]:
+def _number_calls(turns: Sequence[ModelResponse]) -> list[ModelResponse]:
     number = 0
     found: list[ModelResponse] = []
     for turn in turns:

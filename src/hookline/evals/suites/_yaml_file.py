@@ -1,4 +1,4 @@
-"""A suite in one YAML file; whatever is wrong in it is told with its line.
+"""Read a suite from one YAML file. Every error names its line.
 
 ```yaml
 suite: shop
@@ -26,7 +26,7 @@ from hookline.calls import ToolResult
 from hookline.errors import HooklineError
 from hookline.evals.matching import Matcher, match
 from hookline.evals.mocking import Rule
-from hookline.evals.suites._imports import ImportProblem, imported
+from hookline.evals.suites._imports import ImportProblem, import_object
 
 if TYPE_CHECKING:
     from hookline.evals.mocking import ToolMocks
@@ -36,25 +36,25 @@ from hookline.evals.errors import SuiteFileError, ToolNameError
 from hookline.evals.suites import checks
 from hookline.evals.suites._expected import Expected, expected_pattern
 from hookline.evals.suites._tool_names import EXPECTED, MOCKS, tool_patterns_of
-from hookline.evals.suites._user import Task, UserSuite, calling, check_title
+from hookline.evals.suites._user import Task, UserSuite, check_title, tool_request
 from hookline.evals.trajectories import ExpectedCall
 
-__all__ = ["REQUIRED", "Fields", "MockRules", "mock_rules", "one_key", "read_yaml_suite"]
+__all__ = ["REQUIRED", "Fields", "MockRules", "parse_mock_rules", "parse_one_key", "read_yaml_suite"]
 
 REQUIRED: Any = object()
 """The default of a field that must be given."""
 
 
 class Fields:
-    """The fields of a mapping, each taken once; `done` refuses those that nobody asked for.
+    """The fields of a mapping, each read once. `refuse_rest` refuses those that were not read.
 
     Args:
         entry: The mapping.
-        what: What it is, for errors.
-        line: Where it stands.
+        what: The name of the mapping in errors.
+        line: The line of the mapping.
 
     Raises:
-        BadLine: If it is no mapping.
+        BadLine: If it is not a mapping.
     """
 
     def __init__(self, entry: Any, what: str, line: int) -> None:
@@ -71,7 +71,7 @@ class Fields:
         return key in self._entry
 
     def take(self, key: str, default: Any = REQUIRED) -> Any:
-        """A field as it stands."""
+        """Return a field as it stands."""
         self._taken.append(key)
         if key in self._entry:
             return self._entry[key]
@@ -80,35 +80,35 @@ class Fields:
         return default
 
     def text(self, key: str, default: Any = REQUIRED, *, empty: bool = False) -> Any:
-        """A text."""
+        """Return a field that must be text."""
         value = self.take(key, default)
         if key in self._entry and (not isinstance(value, str) or not (value or empty)):
             self._refuse(key, "a text", value)
         return value
 
     def number(self, key: str, default: Any = REQUIRED) -> Any:
-        """A whole number from 0."""
+        """Return a field that must be a whole number from 0."""
         value = self.take(key, default)
         if key in self._entry and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
             self._refuse(key, "a whole number from 0", value)
         return value
 
     def mapping(self, key: str, default: Any = REQUIRED) -> Any:
-        """A mapping, as a plain dict."""
+        """Return a field that must be a mapping, as a plain dict."""
         value = self.take(key, default)
         if key in self._entry and not isinstance(value, dict):
             self._refuse(key, "a mapping", value)
         return plain(value)
 
     def one_of(self, key: str, words: tuple[str, ...], default: Any = REQUIRED) -> Any:
-        """One of some words."""
+        """Return a field that must be one of some words."""
         value = self.take(key, default)
         if value not in words:
             self._refuse(key, f"one of {', '.join(words)}", value)
         return value
 
     def items(self, key: str, default: Any = REQUIRED) -> list[tuple[int, Any]]:
-        """A list, as pairs of line and item."""
+        """Return a field that must be a list, as pairs of line and item."""
         value = self.take(key, default)
         if key not in self._entry:
             return []
@@ -116,22 +116,22 @@ class Fields:
             self._refuse(key, "a list", value)
         return list(zip(value.lines, value, strict=True))
 
-    def imported(self, key: str, folder: Path, default: Any = REQUIRED) -> Any:
-        """What an import path names, such as `package.module:name`."""
+    def import_object(self, key: str, folder: Path, default: Any = REQUIRED) -> Any:
+        """Return the object that a field names by its import path, such as `package.module:name`."""
         value = self.take(key, default)
         if key not in self._entry:
             return default
         try:
-            return imported(value, folder)
+            return import_object(value, folder)
         except ImportProblem as error:
             raise BadLine(self.lines[key], f"`{key}`: {error}") from error.__cause__
 
     def rest(self) -> list[str]:
-        """The keys that nobody has asked for."""
+        """List the keys that have not been read."""
         return [key for key in self._entry if key not in self._taken]
 
-    def done(self) -> None:
-        """Refuse what nobody has asked for."""
+    def refuse_rest(self) -> None:
+        """Raise an error if a key has not been read."""
         for key in self.rest():
             known = ", ".join(f"`{each}`" for each in dict.fromkeys(self._taken))
             raise BadLine(self.lines[key], f"{self._what} has no key `{key}`; it takes {known}")
@@ -140,8 +140,8 @@ class Fields:
         raise BadLine(self.lines[key], f"`{key}` is {expected}; got {plain(value)!r:.100}")
 
 
-def one_key(line: int, entry: Any, what: str, known: Iterable[str]) -> tuple[str, Any]:
-    """The key and the value of a mapping that has one key, which is one of some."""
+def parse_one_key(line: int, entry: Any, what: str, known: Iterable[str]) -> tuple[str, Any]:
+    """Return the key and the value of a mapping that has exactly one of the known keys."""
     words = list(known)
     if not isinstance(entry, LinedDict) or len(entry) != 1:
         raise BadLine(line, f"{what} is a mapping with one key, one of {', '.join(words)}; got {plain(entry)!r:.100}")
@@ -151,33 +151,33 @@ def one_key(line: int, entry: Any, what: str, known: Iterable[str]) -> tuple[str
     return key, value
 
 
-Answer = Callable[[Rule], object]
-"""Gives a rule its answer."""
+GiveAnswer = Callable[[Rule], object]
+"""A function that gives a rule its answer."""
 
 
 class MockRules:
-    """Adds the rules of a task in a file to its `ToolMocks`.
+    """The rules of a task in a file. Call it with a `ToolMocks` to add them.
 
     Args:
-        rules: What each is for, its name, and its answer.
+        rules: The matcher, name and answer of each rule.
         tool_patterns: The tools that they are for.
     """
 
-    def __init__(self, rules: Sequence[tuple[Matcher, str | None, Answer]], tool_patterns: Sequence[str]) -> None:
+    def __init__(self, rules: Sequence[tuple[Matcher, str | None, GiveAnswer]], tool_patterns: Sequence[str]) -> None:
         self.rules, self.tool_patterns = list(rules), list(tool_patterns)
 
     def __call__(self, mocks: ToolMocks) -> None:
-        """Add them."""
+        """Add the rules."""
         for matcher, name, answer in self.rules:
             answer(mocks.when(matcher, name=name))
 
 
-def mock_rules(entries: Sequence[tuple[int, Any]], folder: Path) -> MockRules | None:
-    """Read the rules of a task.
+def parse_mock_rules(entries: Sequence[tuple[int, Any]], folder: Path) -> MockRules | None:
+    """Parse the rules of a task.
 
     Args:
         entries: The rules as they stand in the file, with their lines.
-        folder: Where import paths begin.
+        folder: The folder in which import paths begin.
 
     Returns:
         `None` if there is no rule.
@@ -185,28 +185,28 @@ def mock_rules(entries: Sequence[tuple[int, Any]], folder: Path) -> MockRules | 
     Raises:
         BadLine: If a rule makes no sense; it is tried out here, so that no run has to fail for it.
     """
-    rules = [_rule(line, entry, folder) for line, entry in entries]
+    rules = [_parse_rule(line, entry, folder) for line, entry in entries]
     return MockRules(rules, [entry["tool"] for _, entry in entries]) if rules else None
 
 
-def _rule(line: int, entry: Any, folder: Path) -> tuple[Matcher, str | None, Answer]:
+def _parse_rule(line: int, entry: Any, folder: Path) -> tuple[Matcher, str | None, GiveAnswer]:
     fields = Fields(entry, "a mock", line)
     try:
-        matcher = _matcher(fields)
+        matcher = _parse_matcher(fields)
         name = fields.text("name", default=fields.take("tool"))
         given = [key for key in ANSWERS if key in fields]
         if len(given) != 1:
             got = " and ".join(f"`{key}`" for key in given) or "none"
             raise BadLine(line, f"a mock has one answer, one of {', '.join(ANSWERS)}; got {got}")
         answer = ANSWERS[given[0]](fields, folder)
-        fields.done()
+        fields.refuse_rest()
         answer(Rule("probe", matcher, 0, lambda rule: None))
     except HooklineError as error:
         raise BadLine(line, str(error).rstrip(".")) from error
     return matcher, name, answer
 
 
-def _matcher(fields: Fields) -> Matcher:
+def _parse_matcher(fields: Fields) -> Matcher:
     matcher = match.tool(fields.text("tool"))
     args = fields.mapping("args", default=None)
     mode = fields.one_of("args_mode", ("exact", "subset", "superset", "ignore"), default="exact")
@@ -226,64 +226,64 @@ def _matcher(fields: Fields) -> Matcher:
     return matcher
 
 
-def _returns(fields: Fields, folder: Path) -> Answer:
+def _parse_returns(fields: Fields, folder: Path) -> GiveAnswer:
     value = plain(fields.take("returns"))
     return lambda rule: rule.returns(value)
 
 
-def _raises(fields: Fields, folder: Path) -> Answer:
-    error = _error(fields.lines["raises"], fields.take("raises"))
+def _parse_raises(fields: Fields, folder: Path) -> GiveAnswer:
+    error = _parse_error(fields.lines["raises"], fields.take("raises"))
     return lambda rule: rule.raises(error)
 
 
-def _fails(fields: Fields, folder: Path) -> Answer:
+def _parse_fails(fields: Fields, folder: Path) -> GiveAnswer:
     content = fields.text("fails")
     return lambda rule: rule.fails(content)
 
 
-def _sequence(fields: Fields, folder: Path) -> Answer:
-    answers = [_one(line, entry) for line, entry in fields.items("sequence")]
+def _parse_sequence(fields: Fields, folder: Path) -> GiveAnswer:
+    answers = [_parse_answer(line, entry) for line, entry in fields.items("sequence")]
     then = fields.one_of("then", ("last", "cycle", "error"), default="last")
     return lambda rule: rule.sequence(answers, then=then)
 
 
-def _table(fields: Fields, folder: Path) -> Answer:
+def _parse_table(fields: Fields, folder: Path) -> GiveAnswer:
     table = Fields(fields.take("table"), "`table`", fields.lines["table"])
     field, answers = table.text("field"), table.mapping("answers")
-    table.done()
+    table.refuse_rest()
     return lambda rule: rule.table(field, answers)
 
 
-def _template(fields: Fields, folder: Path) -> Answer:
+def _parse_template(fields: Fields, folder: Path) -> GiveAnswer:
     text = fields.text("template")
     return lambda rule: rule.template(text)
 
 
-def _runs(fields: Fields, folder: Path) -> Answer:
+def _parse_runs(fields: Fields, folder: Path) -> GiveAnswer:
     try:
-        function = imported(fields.take("runs"), folder)
+        function = import_object(fields.take("runs"), folder)
     except ImportProblem as error:
         raise BadLine(fields.lines["runs"], f"`runs`: {error}") from error.__cause__
     return lambda rule: rule.runs(function)
 
 
-def _passthrough(fields: Fields, folder: Path) -> Answer:
+def _parse_passthrough(fields: Fields, folder: Path) -> GiveAnswer:
     if fields.take("passthrough") is not True:
         raise BadLine(fields.lines["passthrough"], "`passthrough` is true, or left out")
     return lambda rule: rule.passthrough()
 
 
-def _one(line: int, entry: Any) -> object:
-    """An answer of a sequence: a value, `{raises: …}` or `{fails: …}`."""
+def _parse_answer(line: int, entry: Any) -> object:
+    """Parse one answer of a sequence: a value, `{raises: …}` or `{fails: …}`."""
     if isinstance(entry, LinedDict) and list(entry) == ["raises"]:
-        return _error(line, entry["raises"])
+        return _parse_error(line, entry["raises"])
     if isinstance(entry, LinedDict) and list(entry) == ["fails"]:
         return ToolResult(content=Fields(entry, "an answer", line).text("fails"), success=False)
     return plain(entry)
 
 
-def _error(line: int, given: Any) -> Exception:
-    """`ConnectionError`, or `ConnectionError: what it says`."""
+def _parse_error(line: int, given: Any) -> Exception:
+    """Parse an exception: `ConnectionError`, or `ConnectionError: message`."""
     if isinstance(given, str):
         name, _, message = given.partition(":")
         kind = getattr(builtins, name.strip(), None)
@@ -296,31 +296,31 @@ def _error(line: int, given: Any) -> Exception:
     raise BadLine(line, f"`raises` is {expected}; got {plain(given)!r:.100}")
 
 
-ANSWERS: dict[str, Callable[[Fields, Path], Answer]] = {
-    "returns": _returns,
-    "raises": _raises,
-    "fails": _fails,
-    "sequence": _sequence,
-    "table": _table,
-    "template": _template,
-    "runs": _runs,
-    "passthrough": _passthrough,
+ANSWERS: dict[str, Callable[[Fields, Path], GiveAnswer]] = {
+    "returns": _parse_returns,
+    "raises": _parse_raises,
+    "fails": _parse_fails,
+    "sequence": _parse_sequence,
+    "table": _parse_table,
+    "template": _parse_template,
+    "runs": _parse_runs,
+    "passthrough": _parse_passthrough,
 }
 """Every answer that a file may name."""
 
 
 Lines = dict[tuple[str, str, str], int]
-"""Where each tool is named: by task, what names it, and name."""
+"""The line of each tool's name, by task, part of the task, and name."""
 
 
 def read_yaml_suite(path: Path) -> UserSuite:
-    """Read a suite.
+    """Read a suite from a YAML file.
 
     Args:
         path: The file, YAML in UTF-8. Its folder is where import paths begin, and cassettes.
 
     Raises:
-        SuiteFileError: If it cannot be read, or says anything that no suite takes; it says in which line.
+        SuiteFileError: If the file cannot be read or has invalid content. The error names the line.
         MissingExtraError: If PyYAML is not installed.
     """
     try:
@@ -328,21 +328,21 @@ def read_yaml_suite(path: Path) -> UserSuite:
     except OSError as error:
         raise SuiteFileError(str(path), f"the file cannot be read ({error.strerror or error})") from error
     try:
-        return _suite(read_lined(data, needed_for="Reading a suite from a file"), path.absolute().parent)
+        return _parse_suite(read_lined(data, needed_for="Reading a suite from a file"), path.absolute().parent)
     except BadLine as error:
         raise SuiteFileError(str(path), error.problem, error.line) from error.__cause__
 
 
-def _suite(document: Any, folder: Path) -> UserSuite:
+def _parse_suite(document: Any, folder: Path) -> UserSuite:
     fields = Fields(document, "the suite", 1)
     name = fields.text("suite")
-    tools = fields.imported("tools", folder, default=())
-    agent = fields.imported("agent", folder, default=None)
+    tools = fields.import_object("tools", folder, default=())
+    agent = fields.import_object("agent", folder, default=None)
     instructions = fields.text("instructions", default="")
-    options = _cassette_options(fields)
+    options = _parse_cassette_options(fields)
     lines: Lines = {}
-    tasks = [_task(line, entry, folder, lines) for line, entry in fields.items("tasks")]
-    fields.done()
+    tasks = [_parse_task(line, entry, folder, lines) for line, entry in fields.items("tasks")]
+    fields.refuse_rest()
     try:
         return UserSuite(
             name, tasks=tasks, tools=tools, agent=agent, instructions=instructions, cassette_options=options
@@ -352,42 +352,42 @@ def _suite(document: Any, folder: Path) -> UserSuite:
         raise BadLine(at, error.problem) from error
     except HooklineError as error:
         raise BadLine(fields.line, str(error).rstrip(".")) from error
-    except (Exception, SystemExit) as error:  # what the file names is the user's own code, and it has just been called
+    except (Exception, SystemExit) as error:  # from the user's code that the file names
         at = fields.lines.get("tools", fields.lines.get("agent", fields.line))
         raise BadLine(at, f"its tools cannot be made: {type(error).__name__}: {error}") from error
 
 
-def _cassette_options(suite: Fields) -> dict[str, Any]:
+def _parse_cassette_options(suite: Fields) -> dict[str, Any]:
     if "cassettes" not in suite:
         return {}
     fields = Fields(suite.take("cassettes"), "`cassettes`", suite.lines["cassettes"])
     matching = fields.one_of("matching", ("keyed", "sequential"), default="keyed")
-    ignore = [_field_name(*item) for item in fields.items("ignore", default=[])]
-    fields.done()
+    ignore = [_parse_field_name(*item) for item in fields.items("ignore", default=[])]
+    fields.refuse_rest()
     return {"matching": matching, "ignore": ignore}
 
 
-def _field_name(line: int, value: Any) -> str:
+def _parse_field_name(line: int, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise BadLine(line, f"`ignore` lists fields of arguments, such as request.id; got {plain(value)!r:.100}")
     return value
 
 
-def _task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
-    """Read a task, and note in which line each tool is named."""
+def _parse_task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
+    """Parse a task, and note in which line each tool is named."""
     fields = Fields(entry, "a task", line)
     name = fields.text("id")
     prompt = fields.text("prompt")
-    script = [_turn(*turn) for turn in fields.items("script", default=None)] if "script" in fields else None
-    model = fields.imported("model", folder, default=None)
+    script = [_parse_turn(*turn) for turn in fields.items("script", default=None)] if "script" in fields else None
+    model = fields.import_object("model", folder, default=None)
     mocks = fields.items("mocks", default=[])
-    rules = mock_rules(mocks, folder)
-    expected = _expected(fields.lines["expected"], fields.take("expected")) if "expected" in fields else None
-    found = [(at, _check(at, check, folder)) for at, check in fields.items("checks", default=[])]
+    rules = parse_mock_rules(mocks, folder)
+    expected = _parse_expected(fields.lines["expected"], fields.take("expected")) if "expected" in fields else None
+    found = [(at, _parse_check(at, check, folder)) for at, check in fields.items("checks", default=[])]
     cassette = fields.text("cassette", default=None)
     if script is not None and "model" in fields:
         raise BadLine(fields.lines["model"], f"task {name!r} has a `script`, which is its model; leave one out")
-    fields.done()
+    fields.refuse_rest()
     for at, mock in mocks:
         lines.setdefault((name, MOCKS, mock["tool"]), at)
     if "expected" in fields:
@@ -409,27 +409,27 @@ def _task(line: int, entry: Any, folder: Path, lines: Lines) -> Task:
     )
 
 
-def _turn(line: int, entry: Any) -> ModelResponse:
-    """`{say}`, `{tool, args}`, or `{calls: [{tool, args}, …]}`, each optionally with what the model says."""
+def _parse_turn(line: int, entry: Any) -> ModelResponse:
+    """Parse a turn: `{say}`, `{tool, args}`, or `{calls: [{tool, args}, …]}`, each optionally with `say`."""
     fields = Fields(entry, "a turn", line)
     if "tool" in fields:
-        calls = [_call(fields)]
+        calls = [_parse_call(fields)]
     else:
         calls = []
         for at, each in fields.items("calls", default=[]):
             one = Fields(each, "a call", at)
-            calls.append(_call(one))
-            one.done()
+            calls.append(_parse_call(one))
+            one.refuse_rest()
     say = fields.text("say", default="" if calls else REQUIRED, empty=True)
-    fields.done()
+    fields.refuse_rest()
     return ModelResponse(content=say, tool_calls=calls, finish_reason="tool_calls" if calls else "stop")
 
 
-def _call(fields: Fields) -> ToolRequest:
-    return calling(fields.text("tool"), fields.mapping("args", default={}))
+def _parse_call(fields: Fields) -> ToolRequest:
+    return tool_request(fields.text("tool"), fields.mapping("args", default={}))
 
 
-def _expected(line: int, entry: Any) -> Expected:
+def _parse_expected(line: int, entry: Any) -> Expected:
     fields = Fields(entry, "`expected`", line)
     calls: list[ExpectedCall] = []
     for at, each in fields.items("calls"):
@@ -439,16 +439,16 @@ def _expected(line: int, entry: Any) -> Expected:
         call = Fields(each, "an expected call", at)
         tool, args = call.text("tool"), call.mapping("args", default=None)
         calls.append(tool if args is None else (tool, args))
-        call.done()
+        call.refuse_rest()
     mode = fields.one_of("mode", ("strict", "in_order", "unordered", "subset", "superset"), default="in_order")
     args = fields.one_of("args", ("exact", "ignore", "subset", "superset"), default="exact")
-    fields.done()
+    fields.refuse_rest()
     return Expected(calls=calls, mode=mode, args=args)
 
 
-def _check(line: int, entry: Any, folder: Path) -> checks.Check:
-    """One key says what is checked, its value what for."""
-    kind, value = one_key(line, entry, "a check", CHECKS)
+def _parse_check(line: int, entry: Any, folder: Path) -> checks.Check:
+    """Parse a check, a mapping whose one key says what is checked."""
+    kind, value = parse_one_key(line, entry, "a check", CHECKS)
     try:
         return CHECKS[kind](line, value, folder)
     except HooklineError as error:
@@ -464,50 +464,50 @@ def _text_check(make: Callable[[str], checks.Check]) -> Callable[[int, Any, Path
     return check
 
 
-def _called(line: int, value: Any, folder: Path) -> checks.Check:
+def _parse_called(line: int, value: Any, folder: Path) -> checks.Check:
     if isinstance(value, str):
         return checks.called(value)
     fields = Fields(value, "`called`", line)
     tool, args = fields.text("tool"), fields.mapping("args", default=None)
     times = fields.number("times", default=None)
-    fields.done()
+    fields.refuse_rest()
     return checks.called(tool, args, times=times)
 
 
-def _not_called(line: int, value: Any, folder: Path) -> checks.Check:
+def _parse_not_called(line: int, value: Any, folder: Path) -> checks.Check:
     if isinstance(value, str):
         return checks.not_called(value)
     fields = Fields(value, "`not_called`", line)
     tool, args = fields.text("tool"), fields.mapping("args", default=None)
-    fields.done()
+    fields.refuse_rest()
     return checks.not_called(tool, args)
 
 
-def _max_calls(line: int, value: Any, folder: Path) -> checks.Check:
+def _parse_max_calls(line: int, value: Any, folder: Path) -> checks.Check:
     if not isinstance(value, LinedDict):
-        return checks.max_calls(_count(line, value))
+        return checks.max_calls(_parse_count(line, value))
     fields = Fields(value, "`max_calls`", line)
     count, tool = fields.number("count"), fields.text("tool", default="*")
-    fields.done()
+    fields.refuse_rest()
     return checks.max_calls(count, tool)
 
 
-def _max_steps(line: int, value: Any, folder: Path) -> checks.Check:
-    return checks.max_steps(_count(line, value))
+def _parse_max_steps(line: int, value: Any, folder: Path) -> checks.Check:
+    return checks.max_steps(_parse_count(line, value))
 
 
-def _python(line: int, value: Any, folder: Path) -> checks.Check:
+def _parse_python(line: int, value: Any, folder: Path) -> checks.Check:
     try:
-        found = imported(value, folder)
+        found = import_object(value, folder)
     except ImportProblem as error:
         raise BadLine(line, str(error)) from error.__cause__
     if not callable(found):
-        raise BadLine(line, f"{value!r} is no function of the finished task")
+        raise BadLine(line, f"{value!r} is not a function of the finished task")
     check: checks.Check = found
     return check
 
 
-def _count(line: int, value: Any) -> int:
+def _parse_count(line: int, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise BadLine(line, f"this check takes a whole number from 0; got {plain(value)!r:.100}")
     return value
@@ -517,10 +517,10 @@ CHECKS: dict[str, Callable[[int, Any, Path], checks.Check]] = {
     "output_contains": _text_check(checks.output_contains),
     "output_equals": _text_check(checks.output_equals),
     "output_matches": _text_check(checks.output_matches),
-    "called": _called,
-    "not_called": _not_called,
-    "max_calls": _max_calls,
-    "max_steps": _max_steps,
-    "python": _python,
+    "called": _parse_called,
+    "not_called": _parse_not_called,
+    "max_calls": _parse_max_calls,
+    "max_steps": _parse_max_steps,
+    "python": _parse_python,
 }
 """Every check that a file may name."""

@@ -1,4 +1,4 @@
-"""What a task is checked for: its answer, its calls, its limits, or whatever a function of yours finds out."""
+"""Checks of a finished task: its answer, its calls, its limits, or any function of yours."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ SHOWN = 300
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedTask:
-    """A task that has run, as its checks see it.
+    """A finished task, as checks see it.
 
     Attributes:
         id: The task.
-        prompt: What the user asked for.
-        result: What the run came to.
-        recorded: Everything that happened in it.
+        prompt: The user's prompt.
+        result: The result of the run.
+        recorded: The recorded events of the run.
         tools_forbidden: Whether no real tool could run, so that what they would have changed did not change.
     """
 
@@ -62,7 +62,7 @@ class FinishedTask:
 
     @property
     def calls(self) -> list[ToolRequest]:
-        """The tool calls, in the order in which the model asked."""
+        """The tool calls, in the order in which the model asked for them."""
         return [
             ToolRequest(
                 toolset=event.toolset,
@@ -75,114 +75,114 @@ class FinishedTask:
 
     @property
     def tool_results(self) -> list[str]:
-        """What the model was told of each call, in its order."""
+        """The tool results that the model read, in their order."""
         return [message.content for message in self.result.messages if message.role == "tool"]
 
 
 Check = Callable[[FinishedTask], object]
-"""A function of the finished task, plain or async. It is content with `None` or True; False, a text that says what is
-missing, a number from 0 to 1 (a share of what was asked for), or an `AssertionError` say that it is not."""
+"""A function of the finished task, sync or async. `None` or True passes. False, a text that says what is missing, a
+number from 0 to 1 (the share that is there), or an `AssertionError` fails."""
 
 
 def output_contains(text: str) -> Check:
-    """The answer has this text in it."""
+    """Check that the answer contains a text."""
 
     def check(task: FinishedTask) -> object:
-        return text in task.output or f"the answer is {_shown(task.output)}"
+        return text in task.output or f"the answer is {_format_output(task.output)}"
 
-    return _named(check, f"output contains {text!r}")
+    return _name_check(check, f"output contains {text!r}")
 
 
 def output_equals(text: str) -> Check:
-    """The answer is this text."""
+    """Check that the answer is exactly a text."""
 
     def check(task: FinishedTask) -> object:
-        return task.output == text or f"the answer is {_shown(task.output)}"
+        return task.output == text or f"the answer is {_format_output(task.output)}"
 
-    return _named(check, f"output equals {text!r}")
+    return _name_check(check, f"output equals {text!r}")
 
 
 def output_matches(pattern: str) -> Check:
-    """A regular expression finds something in the answer.
+    """Check that a regular expression matches somewhere in the answer.
 
     Raises:
-        HookUsageError: If it is none.
+        HookUsageError: If the expression is invalid.
     """
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise HookUsageError(f"{pattern!r} is no regular expression: {error}.") from error
+        raise HookUsageError(f"{pattern!r} is not a regular expression: {error}.") from error
 
     def check(task: FinishedTask) -> object:
-        return compiled.search(task.output) is not None or f"the answer is {_shown(task.output)}"
+        return compiled.search(task.output) is not None or f"the answer is {_format_output(task.output)}"
 
-    return _named(check, f"output matches {pattern!r}")
+    return _name_check(check, f"output matches {pattern!r}")
 
 
 def called(tool: str, args: Mapping[str, Any] | None = None, *, times: int | None = None) -> Check:
-    """A tool was called.
+    """Check that a tool was called.
 
     Args:
-        tool: Its path, its name, or a glob.
-        args: With these arguments, and maybe others; any unless given.
-        times: How often; at least once unless given.
+        tool: The tool's path, its name, or a glob.
+        args: Arguments that the call must have; it may have others. Any arguments by default.
+        times: The exact number of calls. At least one by default.
     """
     matcher = _calls_of(tool, args)
 
     def check(task: FinishedTask) -> object:
-        found = sum(matcher.matches(call) for call in _seen(task))
+        found = sum(matcher.matches(call) for call in _calls_seen(task))
         if (found == times) if times is not None else found:
             return True
         return f"it was called {found} times so; calls: {_paths(task)}"
 
     often = "" if times is None else f" {times} times"
-    return _named(check, f"{tool} called{often}{f' with {dict(args)}' if args else ''}", tool)
+    return _name_check(check, f"{tool} called{often}{f' with {dict(args)}' if args else ''}", tool)
 
 
 def not_called(tool: str, args: Mapping[str, Any] | None = None) -> Check:
-    """A tool was not called.
+    """Check that a tool was not called.
 
     Args:
-        tool: Its path, its name, or a glob.
-        args: With these arguments, and maybe others; any unless given.
+        tool: The tool's path, its name, or a glob.
+        args: Arguments that the call must have; it may have others. Any arguments by default.
     """
     matcher = _calls_of(tool, args)
 
     def check(task: FinishedTask) -> object:
-        found = [call for call in _seen(task) if matcher.matches(call)]
+        found = [call for call in _calls_seen(task) if matcher.matches(call)]
         return not found or f"it was called {len(found)} times, first with {dict(found[0].args)}"
 
-    return _named(check, f"{tool} not called{f' with {dict(args)}' if args else ''}", tool)
+    return _name_check(check, f"{tool} not called{f' with {dict(args)}' if args else ''}", tool)
 
 
 def max_calls(count: int, tool: str = "*") -> Check:
-    """No more tool calls than this.
+    """Check that there were at most this many tool calls.
 
     Args:
-        count: How many are allowed.
-        tool: Only calls of this tool, by path, name or glob.
+        count: The largest allowed number.
+        tool: Count only calls of this tool, given by path, name or glob.
     """
     matcher = match.tool(tool)
 
     def check(task: FinishedTask) -> object:
-        calls = task.recorded.calls if tool == "*" else _seen(task)
+        calls = task.recorded.calls if tool == "*" else _calls_seen(task)
         found = sum(matcher.matches(call) for call in calls)
         return found <= count or f"there were {found}: {_paths(task)}"
 
-    return _named(check, f"at most {count} calls{'' if tool == '*' else f' of {tool}'}", tool)
+    return _name_check(check, f"at most {count} calls{'' if tool == '*' else f' of {tool}'}", tool)
 
 
 def max_steps(count: int) -> Check:
-    """No more steps than this."""
+    """Check that there were at most this many steps."""
 
     def check(task: FinishedTask) -> object:
         return task.result.steps <= count or f"there were {task.result.steps}"
 
-    return _named(check, f"at most {count} steps")
+    return _name_check(check, f"at most {count} steps")
 
 
 async def run_check(check: Check, task: FinishedTask) -> CheckResult:
-    """What a check comes to; one that raises is a check that failed, whatever it raised."""
+    """Run a check and return its result. A check that raises has failed, whatever it raised."""
     name = name_of(check)
     try:
         said = check(task)
@@ -192,7 +192,7 @@ async def run_check(check: Check, task: FinishedTask) -> CheckResult:
         return CheckResult(name=name, passed=False, score=0.0, why=message_of(error) or "the assertion failed")
     except (KeyboardInterrupt, GeneratorExit, anyio.get_cancelled_exc_class()):
         raise
-    except BaseException as error:  # also what `pytest.fail` and `sys.exit` raise
+    except BaseException as error:  # `pytest.fail` and `sys.exit` raise BaseExceptions
         why = f"the check itself failed with {type(error).__name__}: {message_of(error)}"
         return CheckResult(name=name, passed=False, score=0.0, why=why)
     if isinstance(said, CheckResult):
@@ -216,14 +216,14 @@ def _calls_of(tool: str, args: Mapping[str, Any] | None) -> Matcher:
     return matcher if args is None else matcher & match.args(args, mode="superset")
 
 
-def _named(check: Check, name: str, *tools: str) -> Check:
+def _name_check(check: Check, name: str, *tools: str) -> Check:
     check.__name__ = name
     check.tool_patterns = tools  # type: ignore[attr-defined]  # a suite looks whether there are such tools
     return check
 
 
-def _seen(task: FinishedTask) -> list[SeenCall]:
-    """The calls of tools and of sub-agents, which a model calls as the tools `agent/<id>`."""
+def _calls_seen(task: FinishedTask) -> list[SeenCall]:
+    """Return the calls of tools and of sub-agents, which a model calls as the tools `agent/<id>`."""
     agents = Counter[str]()
     found: list[SeenCall] = []
     for event in task.recorded.events:
@@ -245,13 +245,13 @@ def _seen(task: FinishedTask) -> list[SeenCall]:
 
 
 def name_of(check: Check) -> str:
-    """The name of a check, as results show it."""
+    """Return the name of a check in results."""
     return str(getattr(check, "__name__", None) or type(check).__name__)
 
 
 def _paths(task: FinishedTask) -> str:
-    return ", ".join(f"{call.toolset}/{call.tool_name}" for call in _seen(task)) or "none"
+    return ", ".join(f"{call.toolset}/{call.tool_name}" for call in _calls_seen(task)) or "none"
 
 
-def _shown(text: str) -> str:
+def _format_output(text: str) -> str:
     return repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r} and {len(text) - SHOWN} characters more"

@@ -1,4 +1,4 @@
-"""Where the answers of tool calls came from, and which tools of a suite were never called."""
+"""The origin of the answers to tool calls, and the coverage of a suite's tools."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ __all__ = ["CallRow", "Coverage", "call_rows", "coverage_of"]
 
 
 class CallRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One tool call with where its answer came from.
+    """One tool call, with where its answer came from.
 
     Attributes:
         task: The task with its suite.
         tool: The tool, as `toolset/name`.
         outcome: Whether the tool ran, a hook answered, or nothing could answer and the tool was not run.
         success: Whether the answer is a good one.
-        call_index: Its place among the run's calls of the tool, from 1.
+        call_index: The number of the call, from 1, per tool and operation.
         answered_by: Id of the hook that answered.
         rule: Name of the rule that answered.
         fault: Name of the fault that struck.
         cassette: Name of the cassette that answered.
-        recording: Which recording of it.
-        latency_ms: How long the call was made to take, on the run's own clock.
-        why: What the answer said, where nothing could answer.
+        recording: The recording of the cassette that answered.
+        latency_ms: The delay by faults in milliseconds, on the run's own clock.
+        why: The text of the refusal, if nothing could answer.
     """
 
     task: str
@@ -49,7 +49,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def source(self) -> str:
-        """Where the answer came from, in a few words."""
+        """The origin of the answer in a few words: the rule, cassette, fault or hook."""
         told = [f"rule {self.rule}" if self.rule else "", f"cassette {self.cassette}" if self.cassette else ""]
         told.append(f"fault {self.fault}" if self.fault else "")
         return ", ".join(filter(None, told)) or (self.answered_by or "")
@@ -80,17 +80,17 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def share(self) -> float:
-        """How many of the suite's tools were called, from 0 to 1."""
+        """The share of the suite's tools that were called, from 0 to 1."""
         return (1 - len(self.never_called) / len(self.discovered)) if self.discovered else 1.0
 
 
 def call_rows(task: str, recorded: RecordedOperation, seen: Iterable[MockedCall] = ()) -> list[CallRow]:
-    """The tool calls of a recorded operation, in the order in which the model asked.
+    """Return the tool calls of a recorded operation, in the order in which the model asked.
 
     Args:
         task: The task with its suite.
-        recorded: What was recorded.
-        seen: What the task's `ToolMocks` saw: it knows of the faults and rules that left the call to the real tool.
+        recorded: The recorded operation.
+        seen: The calls of the task's `ToolMocks`, which know the faults and rules that let the real tool run.
     """
     answers = {(event.step_index, event.tool_call_id): event for event in recorded.answers}
     known = {(call.step_index, call.tool_call_id): call for call in seen if call.operation_id == recorded.operation_id}
@@ -99,12 +99,12 @@ def call_rows(task: str, recorded: RecordedOperation, seen: Iterable[MockedCall]
 
 
 def coverage_of(suite: str, tools: Iterable[ToolSpec], calls: Sequence[CallRow]) -> Coverage:
-    """Which tools of a suite its tasks called.
+    """Count which tools of a suite its tasks called.
 
     Args:
         suite: The suite.
-        tools: Its tools.
-        calls: The calls of its tasks.
+        tools: The tools of the suite.
+        calls: The calls of the suite's tasks.
     """
     discovered = [f"{spec.toolset}/{spec.name}" for spec in tools]
     called = Counter(call.tool for call in calls)

@@ -1,4 +1,4 @@
-"""Recorded runs as files: one event per line, each as `hookline.encode` writes it."""
+"""Read and write recorded runs as files with one event per line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_LINE = 64 * 1024 * 1024
 
 
 def write_events(path: str | Path, events: Iterable[Event]) -> Path:
-    """Write events to a file, in the order in which they are given; what was in it is replaced.
+    """Write events to a file, in the given order. An existing file is replaced.
 
     Args:
         path: The file.
@@ -46,13 +46,13 @@ def write_events(path: str | Path, events: Iterable[Event]) -> Path:
 
 
 def read_events(path: str | Path) -> list[Event]:
-    """Read the events of a file, in its order; blank lines are skipped.
+    """Read the events of a file, in its order. Blank lines are skipped.
 
     Args:
         path: The file.
 
     Raises:
-        EventFileError: If it cannot be read, or if a line is no event; it says which line, and what is wrong with it.
+        EventFileError: If it cannot be read, or if a line is not an event. The error names the line and the problem.
     """
     try:
         with Path(path).open("rb") as file:
@@ -72,7 +72,7 @@ def _events(path: str, file: BinaryIO) -> Iterator[Event]:
         try:
             yield decode(line)
         except EventDecodeError as error:
-            # Every event ends with a newline: a line that has neither its end nor one was cut off while it was written.
+            # Every event ends with a newline: a line without one was cut off while it was written.
             cut_off = error.path == "$" and line.startswith(b"{") and not line.endswith(b"\n")
             reason = "it is cut off in the middle" if cut_off else f"{error.reason} at {error.path}"
             raise EventFileError(path, "read", reason, number) from error

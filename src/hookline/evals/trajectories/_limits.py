@@ -1,4 +1,4 @@
-"""How much a run may do: calls, steps, tokens, money, and no call twice."""
+"""Limits of a run: tool calls, steps, tokens, cost, and repeated calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from hookline.errors import HookUsageError
 from hookline.evals._canonical import canonical
-from hookline.evals.matching import path_of, shown
+from hookline.evals.matching import format_value, path_of
 from hookline.evals.mocking import calls_of, table
 from hookline.evals.trajectories._recorder import RecordedOperation
 from hookline.events import AfterStep, BeforeStep, BeforeToolCall, OnComplete
@@ -19,7 +19,7 @@ __all__ = ["Limits"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much an operation may do. What is reached exactly is still allowed; `None` is no limit.
+    """Limits of what an operation may do. Reaching a limit exactly is allowed; `None` means no limit.
 
     A sub-agent's operation is one of its own: its calls, steps, tokens and costs are checked where it is recorded.
 
@@ -32,7 +32,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         no_repeated_call: Whether the same tool may not be called twice with the same arguments.
 
     Raises:
-        HookUsageError: If a limit is no number from 0, or a whole one where things are counted.
+        HookUsageError: If a limit is not a number from 0, or not a whole one where things are counted.
     """
 
     max_calls: int | None = None
@@ -50,7 +50,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise HookUsageError(f"`max_cost_usd` is a number from 0, or None for no limit; got {cost!r}.")
         if not isinstance(self.max_calls_per_tool, Mapping):
             raise HookUsageError(
-                f"`max_calls_per_tool` is a mapping, as {{'bank/*': 3}}; got {shown(self.max_calls_per_tool)}."
+                f"`max_calls_per_tool` is a mapping, as {{'bank/*': 3}}; got {format_value(self.max_calls_per_tool)}."
             )
         for tool, limit in self.max_calls_per_tool.items():
             if not isinstance(tool, str) or not tool or limit is None:
@@ -60,7 +60,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise HookUsageError(f"`no_repeated_call` is True or False; got {self.no_repeated_call!r}.")
 
     def check(self, recorded: RecordedOperation) -> list[str]:
-        """What an operation did too much of, a sentence for each limit; empty if it kept to all of them."""
+        """Describe every limit that an operation exceeded, one sentence each; an empty list if there is none."""
         calls = recorded.calls
         told = [
             _too_many("tool call", len(calls), self.max_calls),
@@ -74,10 +74,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return [sentence for sentence in told if sentence]
 
     def assert_met(self, recorded: RecordedOperation) -> None:
-        """Fail if an operation did too much.
+        """Fail if an operation exceeded a limit.
 
         Raises:
-            AssertionError: With every limit that it passed, and all its calls.
+            AssertionError: If it did. The message lists every exceeded limit and all calls.
         """
         __tracebackhide__ = True
         broken = self.check(recorded)

@@ -1,4 +1,4 @@
-"""Keeping what happened in operations: their events, and every handler run with its time."""
+"""Record the events of operations and every handler run, and query or wait for events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from hookline._checks import tool_test
 from hookline.errors import HookUsageError
 from hookline.evals.errors import EventWaitError, NotOneOperationError, UnrecordedOperationError, UnseenEventError
-from hookline.evals.matching import path_of, shown
+from hookline.evals.matching import format_value, path_of
 from hookline.evals.mocking import (
     assert_called,
     assert_called_before,
@@ -44,7 +44,7 @@ __all__ = [
     "TimedExecution",
     "Trajectory",
     "TrajectoryStep",
-    "told",
+    "event_lines",
 ]
 
 E = TypeVar("E", bound=Event)
@@ -54,16 +54,16 @@ SHOWN_EVENTS = 30
 
 
 class EventQuery(Generic[E]):
-    """Events of a class, perhaps of a tool, perhaps of an operation, perhaps with something else about them.
+    """A query for events by class, tool, operation and a condition.
 
     Args:
         kind: One of the sixteen event classes.
         tool: A path, a bare name or a glob, for the classes that are about a tool.
-        where: What else must be true of the event.
+        where: A further condition, a function of the event.
         operation_id: The operation; `None` for any.
 
     Raises:
-        HookUsageError: If an argument makes no sense.
+        HookUsageError: If an argument is invalid.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class EventQuery(Generic[E]):
         operation_id: str | None = None,
     ) -> None:
         if kind not in EVENTS.values():
-            raise HookUsageError(f"Events are asked for by their class, as AfterToolCall; got {shown(kind)}.")
+            raise HookUsageError(f"Events are asked for by their class, as AfterToolCall; got {format_value(kind)}.")
         if tool is not None and kind not in TOOL_EVENTS:
             raise HookUsageError(f"{kind.__name__} is not about a tool, so `tool={tool!r}` can fit none.")
         self.kind, self.where, self.operation_id = kind, where, operation_id
@@ -90,7 +90,7 @@ class EventQuery(Generic[E]):
         return " ".join(parts)
 
     def takes(self, event: Event) -> bool:
-        """Whether an event is one of those."""
+        """Whether an event matches the query."""
         if type(event) is not self.kind or self.operation_id not in (None, event.operation_id):
             return False
         if self._fits is not None and not self._fits(path_of(cast(BeforeToolCall, event))):
@@ -98,16 +98,16 @@ class EventQuery(Generic[E]):
         return self.where is None or bool(self.where(cast(E, event)))
 
     def of(self, events: Sequence[Event]) -> list[E]:
-        """Those of them that are asked for, in their order."""
+        """Select the events that match, in their order."""
         return [cast(E, event) for event in events if self.takes(event)]
 
 
 class EventWait(Generic[E]):
-    """Somebody who waits until so many events of a query have happened.
+    """A wait for the n-th event of a query.
 
     Args:
-        query: Which events.
-        count: How many of them.
+        query: The query for the events.
+        count: The number of events to wait for.
     """
 
     def __init__(self, query: EventQuery[E], count: int) -> None:
@@ -115,11 +115,11 @@ class EventWait(Generic[E]):
         self.met = 0
         self.found: E | None = None
         self.failure: Exception | None = None
-        """What the query's `where` raised: for whoever waits, not for the run in which the event happened."""
+        """The error of the query's `where`. It is raised by the wait, not in the run in which the event happened."""
         self.over = anyio.Event()
 
     def see(self, event: Event) -> None:
-        """Take an event into account."""
+        """Check a new event, and end the wait if it is the awaited one."""
         if self.over.is_set():
             return
         try:
@@ -135,8 +135,8 @@ class EventWait(Generic[E]):
             self.over.set()
 
 
-def told(events: Sequence[Event]) -> list[str]:
-    """Events as lines: operation, event, and for tool events the tool; of very many the last ones."""
+def event_lines(events: Sequence[Event]) -> list[str]:
+    """Describe events, one line each: operation, event, and tool. Of very many, only the last are listed."""
     lines = [_line(event) for event in events[-SHOWN_EVENTS:]]
     left_out = len(events) - len(lines)
     return [f"… {left_out:,} earlier events", *lines] if left_out else lines
@@ -145,12 +145,12 @@ def told(events: Sequence[Event]) -> list[str]:
 def _line(event: Event) -> str:
     line = f"{event.operation_id}  {type(event).__name__}"
     if isinstance(event, BeforeToolCall | AfterToolCall | OnToolCallError):
-        return f"{line} of {path_of(event)} {shown(event.args)}"
+        return f"{line} of {path_of(event)} {format_value(event.args)}"
     return line
 
 
 class TimedExecution(msgspec.Struct, frozen=True, kw_only=True):
-    """A handler run, and when it ended.
+    """A handler run with the time at which it ended.
 
     Attributes:
         execution: The record of the run.
@@ -162,19 +162,19 @@ class TimedExecution(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def started_unix_nano(self) -> int:
-        """When it began, in nanoseconds since 1970."""
-        # A record that was made elsewhere may not say when its handler began.
+        """When the handler began, in nanoseconds since 1970."""
+        # Records made by other tools may lack the start of the handler.
         return self.execution.time_unix_nano or self.ended_unix_nano - round(self.execution.duration_ms * 1e6)
 
 
 class RecordedOperation:
-    """The events of one operation and the handler runs that they caused, in order.
+    """The recorded events of one operation, with the handler runs that they caused, in order.
 
     Tools are named by `toolset/tool_name`, by a bare name (of any toolset), or by a glob over the path.
 
     Attributes:
-        operation_id: The run.
-        events: What happened.
+        operation_id: The operation.
+        events: The events of the operation.
         executions: Every handler run, those of the recorder included.
     """
 
@@ -188,37 +188,37 @@ class RecordedOperation:
 
     @property
     def parent_operation_id(self) -> str | None:
-        """The run that called this one as a sub-agent."""
+        """The operation that called this one as a sub-agent."""
         return self.events[0].parent_operation_id if self.events else None
 
     @property
     def hook_time_ms(self) -> float:
-        """Time spent in handlers, all together."""
+        """Time spent in handlers, in milliseconds."""
         return sum(each.execution.duration_ms for each in self.executions)
 
     @property
     def calls(self) -> list[BeforeToolCall]:
-        """The tool calls, as they were about to happen."""
+        """The events before each tool call."""
         return [event for event in self.events if isinstance(event, BeforeToolCall)]
 
     @property
     def answers(self) -> list[AfterToolCall | OnToolCallError]:
-        """What the tool calls came to."""
+        """The events after each tool call: its result or its error."""
         return [event for event in self.events if isinstance(event, AfterToolCall | OnToolCallError)]
 
     @property
     def mocked(self) -> int:
-        """How many tool calls a hook answered."""
+        """Number of tool calls that a hook answered."""
         return sum(event.mocked for event in self.answers)
 
     @property
     def failed(self) -> int:
-        """How many tool calls gave a failed result or raised."""
+        """Number of tool calls that returned a failed result or raised."""
         return sum(isinstance(event, OnToolCallError) or not event.success for event in self.answers)
 
     @property
     def trajectory(self) -> Trajectory:
-        """What the agent did."""
+        """The agent's steps, calls and final answer."""
         steps = [
             TrajectoryStep(content=event.content, calls=event.tools_calling, results=event.tools_result)
             for event in self.events
@@ -231,35 +231,35 @@ class RecordedOperation:
         )
 
     def select(self, kind: type[E], *, tool: str | None = None, where: Callable[[E], object] | None = None) -> list[E]:
-        """The events of a class, in their order.
+        """Select the events of a class, in their order.
 
         Args:
             kind: One of the sixteen event classes.
-            tool: Only those about this tool, where the class is about one.
-            where: Only those of which this is true.
+            tool: Select only events of this tool. For classes of tool events.
+            where: Select only events for which this function returns a true value.
 
         Raises:
-            HookUsageError: If `kind` is no event class, or not about tools although `tool` is given.
+            HookUsageError: If `kind` is not an event class, or has no tool although `tool` is given.
         """
         return EventQuery(kind, tool=tool, where=where).of(self.events)
 
     def first(self, kind: type[E], *, tool: str | None = None, where: Callable[[E], object] | None = None) -> E:
-        """The first event that `select` finds.
+        """Return the first event that `select` finds.
 
         Raises:
-            UnseenEventError: If there is none; it says what there is.
-            HookUsageError: If an argument makes no sense.
+            UnseenEventError: If there is none. The message lists the events.
+            HookUsageError: If an argument is invalid.
         """
-        return self._found(EventQuery(kind, tool=tool, where=where))[0]
+        return self._select_some(EventQuery(kind, tool=tool, where=where))[0]
 
     def last(self, kind: type[E], *, tool: str | None = None, where: Callable[[E], object] | None = None) -> E:
-        """The last event that `select` finds.
+        """Return the last event that `select` finds.
 
         Raises:
-            UnseenEventError: If there is none; it says what there is.
-            HookUsageError: If an argument makes no sense.
+            UnseenEventError: If there is none. The message lists the events.
+            HookUsageError: If an argument is invalid.
         """
-        return self._found(EventQuery(kind, tool=tool, where=where))[-1]
+        return self._select_some(EventQuery(kind, tool=tool, where=where))[-1]
 
     def assert_called(self, tool: str, args: object = None, times: int | None = None) -> None:
         """Fail unless a tool was called.
@@ -270,8 +270,8 @@ class RecordedOperation:
             times: How often exactly; `None` for at least once.
 
         Raises:
-            AssertionError: With all calls that were made.
-            HookUsageError: If an argument makes no sense.
+            AssertionError: If the assertion fails. The message lists all calls.
+            HookUsageError: If an argument is invalid.
         """
         __tracebackhide__ = True
         assert_called(self.calls, tool, args, times, note=self._note())
@@ -280,7 +280,7 @@ class RecordedOperation:
         """Fail if a tool was called.
 
         Raises:
-            AssertionError: With all calls that were made.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assert_not_called(self.calls, tool, note=self._note())
@@ -293,16 +293,16 @@ class RecordedOperation:
             args: The arguments, all of them; any object that compares itself with a dict will do.
 
         Raises:
-            AssertionError: With all calls that were made.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assert_called_once_with(self.calls, tool, args, note=self._note())
 
     def assert_called_before(self, first: str, second: str) -> None:
-        """Fail unless two tools were called, and the one's first call came before the other's first call.
+        """Fail unless two tools were called, the first call of one before the first call of the other.
 
         Raises:
-            AssertionError: With all calls that were made.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         assert_called_before(self.calls, first, second, note=self._note())
@@ -311,7 +311,7 @@ class RecordedOperation:
         """Fail if a tool call was not answered by a hook, or was refused because nothing answered it.
 
         Raises:
-            AssertionError: With all calls that were made.
+            AssertionError: If the assertion fails. The message lists all calls.
         """
         __tracebackhide__ = True
         answers = self._answer_of()
@@ -322,10 +322,10 @@ class RecordedOperation:
 
         assert_no_unmocked(self.calls, mocked, note=self._note())
 
-    def _found(self, query: EventQuery[E]) -> list[E]:
+    def _select_some(self, query: EventQuery[E]) -> list[E]:
         found = query.of(self.events)
         if not found:
-            raise UnseenEventError(f"{query} in operation {self.operation_id!r}", told(self.events))
+            raise UnseenEventError(f"{query} in operation {self.operation_id!r}", event_lines(self.events))
         return found
 
     def _answer_of(self) -> dict[tuple[str, int], AfterToolCall | OnToolCallError]:
@@ -342,7 +342,7 @@ class RecordedOperation:
 
 
 class EventRecorder:
-    """Observers on all sixteen events that keep what they see, and the time of every handler run.
+    """Records all sixteen events of the runs that it is attached to, and the time of every handler run.
 
     Give `recorder.hooks` to any number of runs. Handler runs are kept inside of `with recorder:`, those of other
     hooks too.
@@ -358,33 +358,33 @@ class EventRecorder:
         self._events: list[Event] = []
         self._waits: list[EventWait[Any]] = []
         for kind in EVENTS.values():
-            self.hooks.on(kind, id=f"{id}.{kind.hook_type}")(self._keep)
+            self.hooks.on(kind, id=f"{id}.{kind.hook_type}")(self._record_event)
 
     def __enter__(self) -> Self:
-        hook_executed.connect(self._executed, weak=False)
+        hook_executed.connect(self._record_execution, weak=False)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        hook_executed.disconnect(self._executed)
+        hook_executed.disconnect(self._record_execution)
 
     @property
     def operations(self) -> dict[str, RecordedOperation]:
-        """The operations of which an event was seen, by id."""
+        """The operations with at least one recorded event, by id."""
         return {key: operation for key, operation in self._operations.items() if operation.events}
 
     @property
     def events(self) -> list[Event]:
-        """What happened in all operations, in the order in which it did."""
+        """The events of all operations, in the order in which they happened."""
         return list(self._events)
 
     @property
     def only(self) -> RecordedOperation:
-        """The one operation that was recorded; those of its sub-agents are not counted.
+        """The one operation that was recorded. Operations of its sub-agents are not counted.
 
         Raises:
-            NotOneOperationError: If there is none, or more than one; it names them.
+            NotOneOperationError: If none or several were recorded. The message lists them.
         """
         operations = self.operations
         roots = [each for each in operations.values() if each.parent_operation_id not in operations]
@@ -393,10 +393,10 @@ class EventRecorder:
         return roots[0]
 
     def of(self, operation_id: str) -> RecordedOperation:
-        """What was recorded of an operation.
+        """Return the recorded operation with an id.
 
         Raises:
-            UnrecordedOperationError: If nothing was; it names the operations that were recorded.
+            UnrecordedOperationError: If nothing was recorded of it. The message lists the recorded operations.
         """
         found = self._operations.get(operation_id)
         if found is None:
@@ -407,7 +407,7 @@ class EventRecorder:
         return self.of(operation_id)
 
     def clear(self) -> None:
-        """Forget everything that was recorded; who waits goes on waiting for what is still to come."""
+        """Forget everything recorded so far. Calls of `wait_for` go on waiting."""
         self._operations.clear()
         self._events.clear()
 
@@ -421,22 +421,24 @@ class EventRecorder:
         count: int = 1,
         timeout: float | None = 5.0,
     ) -> E:
-        """Wait until an event has happened, on the event loop on which it happens; at once if it has already.
+        """Wait until an event has happened. Returns at once if it already has.
+
+        Call it on the event loop on which the operation runs.
 
         Args:
             kind: One of the sixteen event classes.
-            operation_id: Only those of this operation.
-            tool: Only those about this tool, where the class is about one.
-            where: Only those of which this is true.
-            count: Which of them, from 1.
+            operation_id: Wait only for events of this operation.
+            tool: Select only events of this tool. For classes of tool events.
+            where: Select only events for which this function returns a true value.
+            count: The number of events to wait for, from 1.
             timeout: Seconds to wait at most; `None` for ever.
 
         Returns:
             The `count`-th of these events.
 
         Raises:
-            EventWaitError: If it does not happen in time; it says what did. It is a `TimeoutError`.
-            HookUsageError: If an argument makes no sense.
+            EventWaitError: If it does not happen in time. It is a `TimeoutError`, and lists the events that did happen.
+            HookUsageError: If an argument is invalid.
         """
         _check_wait(count, timeout)
         wait = EventWait(EventQuery(kind, tool=tool, where=where, operation_id=operation_id), count)
@@ -452,7 +454,7 @@ class EventRecorder:
         if wait.failure is not None:
             raise wait.failure
         if wait.found is None:
-            raise EventWaitError(str(wait.query), timeout or math.inf, count, wait.met, told(self._events))
+            raise EventWaitError(str(wait.query), timeout or math.inf, count, wait.met, event_lines(self._events))
         return wait.found
 
     def _of(self, operation_id: str) -> RecordedOperation:
@@ -461,14 +463,14 @@ class EventRecorder:
             found = self._operations[operation_id] = RecordedOperation(operation_id)
         return found
 
-    def _keep(self, event: Event) -> None:
+    def _record_event(self, event: Event) -> None:
         self._of(event.operation_id).events.append(event)
         self._events.append(event)
         for wait in self._waits:
             wait.see(event)
 
-    def _executed(self, sender: Any, *, execution: HookExecution) -> None:
-        # A hook that stands before the recorder's own may be the first that is heard of an operation.
+    def _record_execution(self, sender: Any, *, execution: HookExecution) -> None:
+        # Another hook may run before the recorder's own sees the first event of the operation.
         timed = TimedExecution(execution=execution, ended_unix_nano=time.time_ns())
         self._of(execution.operation_id).executions.append(timed)
 

@@ -1,4 +1,4 @@
-"""What an agent did, and how that compares to what it should have done."""
+"""Trajectories: the steps and calls of an agent, and their alignment with the expected calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookline._checks import tool_test
 from hookline.calls import ToolRequest
 from hookline.errors import HookUsageError
 from hookline.evals._canonical import canonical
-from hookline.evals.matching import ArgumentMode, ArgumentRule, ArgumentRules, ToolRule, match, path_of, shown
+from hookline.evals.matching import ArgumentMode, ArgumentRule, ArgumentRules, ToolRule, format_value, match, path_of
 from hookline.evals.mocking import MockedCall
 from hookline.events import ToolOutcome
 
@@ -29,34 +29,34 @@ __all__ = [
     "Trajectory",
     "TrajectoryMatch",
     "TrajectoryStep",
+    "align_in_any_order",
+    "align_in_order",
     "assert_trajectory",
-    "in_any_order",
-    "in_order",
 ]
 
 FULL = 2
-"""What a pair of equal calls is worth."""
+"""The worth of a pair of equal calls."""
 PARTIAL = 1
-"""What two calls of one tool with different arguments are worth."""
+"""The worth of two calls of one tool with different arguments."""
 
 MOST_PAIRS = 4_000_000
 """How many pairs of calls are compared at most, once what is obviously equal has been set aside: 2,000 calls by 2,000.
 They take some 20 MB and, if all are of one tool with different arguments, up to ten seconds."""
 
 Worth = Callable[[int, int], int]
-"""What the actual call at one place and the expected call at another are worth as a pair: 0, `PARTIAL` or `FULL`."""
+"""Returns the worth of an actual and an expected call, given by their places, as a pair: 0, `PARTIAL` or `FULL`."""
 
 Pairs = list[tuple[int, int, int]]
 """The places of an actual and an expected call, and their worth."""
 
 
-def in_order(actual: int, expected: int, worth: Worth) -> Pairs:
-    """Pair calls so that no two pairs cross, for the most worth.
+def align_in_order(actual: int, expected: int, worth: Worth) -> Pairs:
+    """Pair calls so that no two pairs cross and their total worth is as large as possible.
 
     Args:
         actual: How many actual calls there are.
         expected: How many expected ones.
-        worth: What two of them are worth as a pair.
+        worth: Returns the worth of two calls as a pair.
 
     Raises:
         HookUsageError: If there are too many, and they have too little in common at their start and end.
@@ -69,13 +69,13 @@ def in_order(actual: int, expected: int, worth: Worth) -> Pairs:
     end = 0
     while end < min(actual, expected) - start and worth(actual - 1 - end, expected - 1 - end) == FULL:
         end += 1
-    inner = _inner(range(start, actual - end), range(start, expected - end), worth)
+    inner = _align_middle(range(start, actual - end), range(start, expected - end), worth)
     head = [(place, place, FULL) for place in range(start)]
     tail = [(actual - end + place, expected - end + place, FULL) for place in range(end)]
     return head + inner + tail
 
 
-def _inner(actual: range, expected: range, worth: Worth) -> Pairs:
+def _align_middle(actual: range, expected: range, worth: Worth) -> Pairs:
     rows = _table(actual, expected, worth)
     best = [array("I", bytes(4 * (len(expected) + 1)))]
     for row in rows:
@@ -99,13 +99,13 @@ def _inner(actual: range, expected: range, worth: Worth) -> Pairs:
     return pairs[::-1]
 
 
-def in_any_order(actual: Sequence[Hashable], expected: Sequence[Hashable], worth: Worth) -> Pairs:
-    """Pair calls whatever their order: as many equal ones as possible, then as many of one tool as possible.
+def align_in_any_order(actual: Sequence[Hashable], expected: Sequence[Hashable], worth: Worth) -> Pairs:
+    """Pair calls in any order: as many equal ones as possible, then as many of one tool as possible.
 
     Args:
         actual: A key for each actual call; `None` for one that has none.
         expected: A key for each expected call. Calls with the same key are equal to the same calls.
-        worth: What two of them are worth as a pair.
+        worth: Returns the worth of two calls as a pair.
 
     Returns:
         The pairs, in the order of the expected calls.
@@ -113,9 +113,9 @@ def in_any_order(actual: Sequence[Hashable], expected: Sequence[Hashable], worth
     Raises:
         HookUsageError: If there are too many that have no call of the same key on the other side.
     """
-    pairs = _twins(actual, expected, worth)
-    ours = _unpaired(len(actual), [pair[0] for pair in pairs])
-    theirs = _unpaired(len(expected), [pair[1] for pair in pairs])
+    pairs = _pair_equal_calls(actual, expected, worth)
+    ours = _places_left(len(actual), [pair[0] for pair in pairs])
+    theirs = _places_left(len(expected), [pair[1] for pair in pairs])
     rows = _table(ours, theirs, worth)
     gone: set[int] = set()
     free = (1 << len(theirs)) - 1
@@ -127,7 +127,7 @@ def in_any_order(actual: Sequence[Hashable], expected: Sequence[Hashable], worth
     return sorted(pairs, key=lambda pair: pair[1])
 
 
-def _twins(actual: Sequence[Hashable], expected: Sequence[Hashable], worth: Worth) -> Pairs:
+def _pair_equal_calls(actual: Sequence[Hashable], expected: Sequence[Hashable], worth: Worth) -> Pairs:
     waiting: dict[Hashable, list[int]] = {}
     for place in reversed(range(len(actual))):
         if actual[place] is not None:
@@ -135,25 +135,27 @@ def _twins(actual: Sequence[Hashable], expected: Sequence[Hashable], worth: Wort
     pairs: Pairs = []
     for place, key in enumerate(expected):
         places = waiting.get(key)
-        # Keys are texts, and two different things may be written alike.
+        # Keys are texts, and different values may have the same text.
         if places and worth(places[-1], place) == FULL:
             pairs.append((places.pop(), place, FULL))
     return pairs
 
 
-def _unpaired(count: int, paired: Sequence[int]) -> list[int]:
+def _places_left(count: int, paired: Sequence[int]) -> list[int]:
     taken = set(paired)
     return [place for place in range(count) if place not in taken]
 
 
 def _mask(row: bytes, value: int) -> int:
-    """A number that has a bit for every column in which a row has a value, the first column's being the lowest."""
+    """Return a bit mask of the columns of a row that have a value; the first column is the lowest bit."""
     bits = bytes(ord("1") if number == value else ord("0") for number in range(256))
     return int(row[::-1].translate(bits) or b"0", 2)
 
 
 def _most_pairs(masks: Sequence[int]) -> list[tuple[int, int]]:
-    """A largest set of pairs of rows and columns in which none stands twice; a row's mask has its columns' bits.
+    """Find a largest set of pairs of rows and columns in which none occurs twice.
+
+    A row's mask has the bits of its columns.
 
     Source:
         Augmenting paths, searched in breadth (Berge 1957). A set of columns from which a search found nothing free is
@@ -214,12 +216,12 @@ COLUMN = 48
 
 
 class TrajectoryStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent did in one step.
+    """The answer, tool calls and tool results of one step.
 
     Attributes:
-        content: What the model said.
-        calls: What it asked for.
-        results: What it was told.
+        content: The text of the model's answer.
+        calls: The tool calls that the model asked for.
+        results: The tool results that the model read.
     """
 
     content: str
@@ -228,12 +230,12 @@ class TrajectoryStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent did from its first step to its answer, without anything that differs between equal runs.
+    """The steps of an agent and its final answer, without anything that differs between equal runs.
 
     Attributes:
-        steps: Its steps.
-        output: Its final answer.
-        reason: Why the run ended.
+        steps: The steps.
+        output: The final answer.
+        reason: The reason of the run's end: `"done"`, `"error"`, …
     """
 
     steps: list[TrajectoryStep]
@@ -242,7 +244,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_calls(cls, calls: Iterable[ExpectedCall]) -> Trajectory:
-        """A trajectory to compare with, from nothing but its calls; each is a step of its own.
+        """Make an expected trajectory from calls alone; each call is a step.
 
         Args:
             calls: Each is a tool with its arguments, as `("bank/get_iban", {"user": "x"})` or `{"tool": …, "args": …}`;
@@ -254,8 +256,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
             HookUsageError: If one of them is something else; it says which.
         """
         if isinstance(calls, str | Mapping):
-            raise HookUsageError(f"Expected calls are given as a list; got {shown(calls)}.")
-        callings = [_calling(number, call) for number, call in enumerate(calls, 1)]
+            raise HookUsageError(f"Expected calls are given as a list; got {format_value(calls)}.")
+        callings = [_to_request(number, call) for number, call in enumerate(calls, 1)]
         steps = [TrajectoryStep(content="", calls=[calling], results=[]) for calling in callings]
         return cls(steps=steps, output="", reason="done")
 
@@ -265,7 +267,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         return [call for step in self.steps for call in step.calls]
 
     def encode(self) -> bytes:
-        """The trajectory as canonical JSON: equal runs give equal bytes."""
+        """Encode the trajectory as canonical JSON. Equal runs give equal bytes."""
         return canonical(self).encode()
 
     def match(
@@ -276,11 +278,11 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         args: ToolRule = "exact",
         tools: Mapping[str, ToolRule] | None = None,
     ) -> TrajectoryMatch:
-        """Compare the calls with those that were expected; texts and results do not count.
+        """Compare the calls with the expected ones. Texts and results do not count.
 
         Args:
             expected: A trajectory, or calls as `of_calls` takes them.
-            mode: Which calls may be missing, added or moved.
+            mode: The calls that may be missing, added or moved.
             args: How arguments are compared: an `ArgumentRule`, or its mode, its dotted fields or its comparator alone.
             tools: The same for some tools, by path, name or glob; the most specific one holds.
 
@@ -293,13 +295,13 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         """
         if mode not in get_args(MatchType):
             modes = ", ".join(map(repr, get_args(MatchType)))
-            raise HookUsageError(f"A trajectory is matched by one of {modes}; got {shown(mode)}.")
+            raise HookUsageError(f"A trajectory is matched by one of {modes}; got {format_value(mode)}.")
         reference = expected if isinstance(expected, Trajectory) else Trajectory.of_calls(expected)
         return _Comparison(self.calls, reference.calls, ArgumentRules(args, tools)).match(mode)
 
 
 class AlignedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of an alignment.
+    """One line of an alignment: an actual call, an expected call, or a pair of them.
 
     Attributes:
         sign: `"="` for a call as expected, `"~"` for one with other arguments, `"-"` for an expected call that was not
@@ -320,13 +322,13 @@ class AlignedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrajectoryMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """How a trajectory compares to the expected one; `str()` shows both side by side.
+    """The comparison of a trajectory with the expected one. `str()` shows both side by side.
 
     Attributes:
         ok: Whether it is as expected, as `mode` sees it.
-        score: From 0 to 1, and 1 only if `ok`: the share of calls that are as expected, where one with other arguments
+        score: The share of calls that are as expected, from 0 to 1, and 1 only if `ok`. A call with other arguments
             counts half. Calls that `mode` allows to be missing or added do not count.
-        mode: How they were compared.
+        mode: The mode of the comparison.
         alignment: Every call of both sides, once.
     """
 
@@ -363,11 +365,11 @@ class TrajectoryMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HasTrajectory(Protocol):
-    """A recorded operation, or a row of results."""
+    """Anything with a trajectory: a recorded operation, or a row of results."""
 
     @property
     def trajectory(self) -> Trajectory:
-        """What the agent did."""
+        """The steps of the agent and its final answer."""
 
 
 def assert_trajectory(
@@ -379,19 +381,19 @@ def assert_trajectory(
     tools: Mapping[str, ToolRule] | None = None,
     min_score: float = 1.0,
 ) -> None:
-    """Fail unless an agent did what was expected; the message shows both side by side.
+    """Fail unless an agent did what was expected. The message shows both sides.
 
     Args:
         actual: A trajectory, or what has one: a recorded operation.
         expected: A trajectory, or calls as `Trajectory.of_calls` takes them.
-        mode: Which calls may be missing, added or moved.
+        mode: The calls that may be missing, added or moved.
         args: How arguments are compared, as in `Trajectory.match`.
         tools: The same for some tools, by path, name or glob.
         min_score: The score that is good enough, from 0 to 1.
 
     Raises:
-        AssertionError: With the alignment.
-        HookUsageError: If an argument makes no sense.
+        AssertionError: If the score is too low. The message shows the alignment.
+        HookUsageError: If an argument is invalid.
     """
     __tracebackhide__ = True
     if not 0 <= min_score <= 1:
@@ -411,9 +413,9 @@ class _Comparison:
 
     def match(self, mode: MatchType) -> TrajectoryMatch:
         if mode in ("strict", "in_order"):
-            pairs = in_order(len(self.actual), len(self.expected), self.worth)
+            pairs = align_in_order(len(self.actual), len(self.expected), self.worth)
         else:
-            pairs = in_any_order(self.keys(self.actual), self.keys(self.expected), self.worth)
+            pairs = align_in_any_order(self.keys(self.actual), self.keys(self.expected), self.worth)
         counted = {"in_order": len(self.expected), "superset": len(self.expected), "subset": len(self.actual)}
         most = FULL * counted.get(mode, max(len(self.actual), len(self.expected)))
         reached = sum(worth for _, _, worth in pairs)
@@ -435,7 +437,7 @@ class _Comparison:
         return [self.key(call) for call in calls]
 
     def key(self, call: ToolRequest) -> tuple[str, str] | None:
-        """What calls have in common only if each is equal to whatever the other is equal to."""
+        """Return a key that only interchangeable calls share, or `None` if equality is not enough."""
         path = path_of(call)
         rule = self.rules.of(path)
         if not rule.is_equivalence or any(char in path for char in "*?["):
@@ -478,7 +480,7 @@ class _Comparison:
         return AlignedCall(sign="+", actual=self.actual[place], actual_index=place)
 
 
-def _calling(number: int, call: object) -> ToolRequest:
+def _to_request(number: int, call: object) -> ToolRequest:
     args: object = match.anything
     tool = call
     if isinstance(call, ToolRequest):
@@ -493,11 +495,11 @@ def _calling(number: int, call: object) -> ToolRequest:
         tool, args = call
     if not isinstance(tool, str) or not tool:
         raise HookUsageError(
-            f"Expected call {number} is {shown(call)}. Write it as a tool, as ('bank/get_iban', {{'user': 'x'}}) or as "
-            "{'tool': 'bank/get_iban', 'args': {'user': 'x'}}."
+            f"Expected call {number} is {format_value(call)}. Write it as a tool, "
+            "as ('bank/get_iban', {'user': 'x'}) or as {'tool': 'bank/get_iban', 'args': {'user': 'x'}}."
         )
     toolset, slash, name = tool.rpartition("/")
-    # A struct does not check its fields, which is what lets objects that compare themselves stand for arguments.
+    # Structs do not check their fields, so the arguments may be an object with its own `==`.
     return ToolRequest(
         toolset=toolset if slash else "*", tool_name=name, args=cast("dict[str, Any]", args), tool_call_id=""
     )
@@ -511,9 +513,9 @@ def _side(call: ToolRequest | None, place: int | None) -> str:
     if args is match.anything:
         return f"{place + 1:>4} {path}"
     room = max(COLUMN - len(path) - 1, 12)
-    return f"{place + 1:>4} {path} {shown(args, room)}"
+    return f"{place + 1:>4} {path} {format_value(args, room)}"
 
 
 def _percent(score: float) -> str:
-    # Rounded down, so that nothing but a match is shown as 1.
+    # Rounded down, so that only a full match is shown as 1.
     return f"{int(score * 1000) / 1000:.3g}"

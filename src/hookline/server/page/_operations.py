@@ -20,7 +20,7 @@ from hookline.registry import ExecutionRow
 from hookline.server._callers import Caller, Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import PageContext, context_of
-from hookline.server.page._waterfall import Waterfall, waterfall_of
+from hookline.server.page._waterfall import waterfall_body
 from hookline.server.routes import (
     PING,
     SILENCE_SECONDS,
@@ -119,8 +119,8 @@ async def read_waterfall(request: Req, id: Id) -> Response[bytes]:  # noqa: A002
     entries = await context.parts.store.events_of(id, limit=MOST_EVENTS)
     rows, more = await _read_executions(context, caller_of(request), id)
     now = operation.updated_at if operation.status not in LIVE else await context.parts.store.now()
-    told: Waterfall = waterfall_of(entries, rows, now=now, truncated=more or len(entries) >= MOST_EVENTS)
-    return Response(msgspec.json.encode(told), media_type="application/json")
+    body = waterfall_body(entries, rows, now=now, truncated=more or len(entries) >= MOST_EVENTS)
+    return Response(msgspec.json.encode(body), media_type="application/json")
 
 
 async def _render_facts(context: PageContext, request: Req, operation: StoredOperation, there: str) -> str:

@@ -15,6 +15,7 @@ from hookline.delivery import (
     NewEndpointSecret,
     normalize_endpoint,
 )
+from hookline.registry import Registry
 from hookline.server._callers import Req, caller_of, not_found_error
 from hookline.server._parts import ServerParts, parts_of
 from hookline.server._problems import ApiError
@@ -85,21 +86,32 @@ async def revoke_secret(request: Req, id: Id) -> None:  # noqa: A002
 
 async def is_endpoint(parts: ServerParts, tenant_id: str, url: str) -> bool:
     """Return whether a hook of a tenant delivers or has delivered to an address, so that nobody can fill the table."""
-    wanted = normalize_endpoint(url)
-    if parts.known_registry is not None:
-        cursor: str | None = None
-        while True:
-            page = await parts.known_registry.list(tenant_id, cursor=cursor, limit=1000)
-            for each in page.items:
-                its = each.tenant_id == tenant_id and each.webhook is not None
-                if its and each.webhook is not None and normalize_endpoint(each.webhook.url) == wanted:
-                    return True
-            cursor = page.cursor
-            if cursor is None:
-                break
+    registry = parts.known_registry
+    if registry is not None and await has_hook(registry, tenant_id, url):
+        return True
     if await parts.secrets.page(tenant_id, url=url):
         return True
-    return bool((await parts.deliveries.page(DeliveryFilter(owner_id=tenant_id, endpoint=url), limit=1)).items)
+    if (await parts.deliveries.page(DeliveryFilter(owner_id=tenant_id, endpoint=url), limit=1)).items:
+        return True
+    if registry is None:
+        return False
+    await registry.refresh()  # another process may have made the hook just now
+    return await has_hook(registry, tenant_id, url)
+
+
+async def has_hook(registry: Registry, tenant_id: str, url: str) -> bool:
+    """Whether a hook of a tenant, as far as this process knows, delivers to an address."""
+    wanted = normalize_endpoint(url)
+    cursor: str | None = None
+    while True:
+        page = await registry.list(tenant_id, cursor=cursor, limit=1000)
+        for each in page.items:
+            webhook = each.webhook if each.tenant_id == tenant_id else None
+            if webhook is not None and normalize_endpoint(webhook.url) == wanted:
+                return True
+        cursor = page.cursor
+        if cursor is None:
+            return False
 
 
 ENDPOINT_ROUTES = [list_secrets, rotate_secret, revoke_secret]

@@ -14,7 +14,7 @@ from hookline.evals.suites.agentdojo._attacks import (
     attack_pairs,
 )
 from hookline.evals.suites.agentdojo._suites import SUITES, VERSION, AgentDojoSuite, load_suite
-from hookline.evals.suites.agentdojo._suites import Task as Task
+from hookline.evals.suites.agentdojo._suites import AgentDojoTask as AgentDojoTask
 
 __all__ = [
     "FREE",

@@ -1,4 +1,4 @@
-"""A scripted model that does what it reads."""
+"""A scripted model that follows the instructions in tool results."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 
 from hookline.calls import ModelCall, ModelResponse, ToolRequest
 
-__all__ = ["Gullible", "turns_of"]
+__all__ = ["GullibleModel", "turns_of"]
 
 
 def turns_of(suite: str, calls: Iterable[tuple[str, dict[str, Any]]]) -> list[ModelResponse]:
-    """The turns in which a model makes the attacker's calls, one after the other."""
+    """Return the turns in which a model makes the attacker's calls, one after the other."""
     return [
         ModelResponse(
             tool_calls=[ToolRequest(toolset=suite, tool_name=name, args=args, tool_call_id=f"injected_{number}")],
@@ -24,13 +24,13 @@ def turns_of(suite: str, calls: Iterable[tuple[str, dict[str, Any]]]) -> list[Mo
     ]
 
 
-class Gullible:
-    """A model that plays a script, and that of the attacker as soon as a tool result shows it the attacker's goal.
+class GullibleModel:
+    """Plays the user's script, and the attacker's as soon as a tool result shows the attacker's goal.
 
     Args:
         own: The user's script; its last turn is the answer.
         injected: The attacker's calls.
-        said: What the attacker wants to stand in the answer.
+        said: The text that the attacker wants in the answer.
         goal: The instruction that it falls for; `None` to follow it after the user's task in any case.
     """
 

@@ -1,4 +1,4 @@
-"""What came of attacks: one record per attempt, and the table that they add up to."""
+"""Results of attacks: one record per attempt, and a table of their sums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOTAL = "all"
 
 
 class AttackAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One user task under one policy, attacked or not.
+    """One run of a user task under one policy, with or without an attack.
 
     Attributes:
         suite: The suite.
@@ -28,7 +28,7 @@ class AttackAttempt(msgspec.Struct, frozen=True, kw_only=True):
         useful: Whether the user's task is solved, in the suite's own judgement.
         questions: How often a person had to decide.
         withheld: How many answers of tools the model was not shown.
-        reason: Why the run ended.
+        reason: The reason of the run's end: `"done"`, `"error"`, …
     """
 
     suite: str
@@ -44,7 +44,7 @@ class AttackAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttackRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy did in a suite.
+    """The results of a policy in a suite.
 
     Attributes:
         suite: The suite, or `"all"`.
@@ -79,11 +79,13 @@ class AttackRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttackRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Attacks on suites, under one policy after the other; the first is what the others are compared with.
+    """The results of attacks on suites, under one policy after the other.
+
+    The first policy is the one that the others are compared with.
 
     Attributes:
         wording: How the injected texts spoke to the model.
-        follows: When the model followed them.
+        follows: The moment at which the model followed them.
         attempts: One record per user task, injection task and policy.
     """
 
@@ -93,7 +95,7 @@ class AttackRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> list[AttackRow]:
-        """One per suite and policy, and where there are several suites one per policy for all together."""
+        """One row per suite and policy; with several suites, also one per policy for all of them."""
         suites = list(dict.fromkeys(each.suite for each in self.attempts))
         rows = [
             row for suite in suites for row in _rows(suite, [each for each in self.attempts if each.suite == suite])
@@ -102,14 +104,14 @@ class AttackRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def totals(self) -> list[AttackRow]:
-        """One row per policy, over everything that was tried."""
+        """One row per policy, over all suites."""
         return _rows(TOTAL, self.attempts)
 
     def __add__(self, other: AttackRun) -> AttackRun:
         return msgspec.structs.replace(self, attempts=[*self.attempts, *other.attempts])
 
     def as_json(self) -> str:
-        """Everything, for a machine."""
+        """Return all results as JSON."""
         document = {
             "hookline": importlib.metadata.version("hookline"),
             "wording": self.wording,

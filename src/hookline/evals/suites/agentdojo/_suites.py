@@ -1,4 +1,4 @@
-"""AgentDojo's four suites: real tools over real environments, with their own check of what an agent achieved.
+"""AgentDojo's four suites: real tools over real environments, with their own checks.
 
 Source:
     AgentDojo 0.1.35, suites v1.2.2 (https://github.com/ethz-spylab/agentdojo).
@@ -33,8 +33,8 @@ VERSION = "v1.2.2"
 """The version of the suites."""
 
 
-class Task:
-    """One user task, ready to run: its own environment, and the calls that solve it.
+class AgentDojoTask:
+    """One user task, ready to run: its environment, and the calls that solve it.
 
     Attributes:
         id: The task's name in its suite.
@@ -52,7 +52,7 @@ class Task:
         self.ground_truth = source.ground_truth(self.before.model_copy(deep=True))
 
     def script(self, suite: str) -> list[ModelResponse]:
-        """The turns of a model that solves the task: one per call, then the answer."""
+        """Return the turns of a model that solves the task: one per call, then the answer."""
         turns = [
             ModelResponse(
                 tool_calls=[
@@ -67,7 +67,7 @@ class Task:
         return [*turns, ModelResponse(content=self.source.GROUND_TRUTH_OUTPUT)]
 
     def utility(self, result: OperationResult) -> bool:
-        """Whether the task is solved, in the suite's own judgement.
+        """Whether the task is solved, as the suite judges it.
 
         Source:
             AgentDojo `TaskSuite._check_user_task_utility`: what was called decides where a task judges that, else the
@@ -124,22 +124,22 @@ class AgentDojoSuite:
         return [ToolSpec(**spec) for spec in self._specs.values()]
 
     def prompt(self, task_id: str) -> str:
-        """What the user asks for in a task."""
+        """Return the prompt of a task."""
         self.select([task_id])
         return str(self._tasks[task_id].PROMPT)
 
     def ground_truth(self, task_id: str) -> list[ToolRequest]:
-        """The calls that solve a task, as the suite gives them."""
+        """Return the calls that solve a task, as the suite gives them."""
         return [call for turn in self.task(task_id).script(self.name) for call in turn.tool_calls]
 
     def arrange(self, task_id: str, mocks: ToolMocks) -> None:
-        """Add no rules: the suite has none."""
+        """Do nothing: the suite has no rules."""
 
     def select(self, names: Iterable[str] = ()) -> list[str]:
-        """The tasks of these names, each once; all of them for none.
+        """Return the tasks with these names, each once, or all tasks if there are no names.
 
         Raises:
-            UnknownTaskError: That says which tasks there are.
+            UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         chosen = list(dict.fromkeys(names)) or self.task_ids
         for name in chosen:
@@ -147,21 +147,21 @@ class AgentDojoSuite:
                 raise UnknownTaskError(self.name, name, self.task_ids)
         return chosen
 
-    def task(self, task_id: str) -> Task:
-        """A task with a fresh environment.
+    def task(self, task_id: str) -> AgentDojoTask:
+        """Return a task with a fresh environment.
 
         Raises:
-            UnknownTaskError: That says which tasks there are.
+            UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         self.select([task_id])
-        return Task(task_id, self._tasks[task_id], self._environment)
+        return AgentDojoTask(task_id, self._tasks[task_id], self._environment)
 
     def tools(self, environment: Any, ran: list[str] | None = None) -> list[Tool]:
-        """The suite's tools over one environment.
+        """Return the suite's tools over one environment.
 
         Args:
-            environment: What they read and change.
-            ran: Gets the name of every tool that ran.
+            environment: The environment that they read and change.
+            ran: A list that collects the name of every tool that ran.
         """
         runtime = _agentdojo().FunctionsRuntime(self._functions)
         return [
@@ -170,10 +170,10 @@ class AgentDojoSuite:
         ]
 
     def forbidden_tools(self, touched: list[str] | None = None) -> list[Tool]:
-        """The same tools to a model's eye; one that is run raises `ForbiddenToolError`.
+        """Return tools that look the same to a model, but raise `ForbiddenToolError` when run.
 
         Args:
-            touched: Gets the name of every tool that was about to run.
+            touched: A list that collects the name of every tool that was about to run.
         """
         touched = [] if touched is None else touched
         return [Tool(**spec, run=_refuser(self.name, name, touched)) for name, spec in self._specs.items()]
@@ -193,18 +193,18 @@ class AgentDojoSuite:
             task_id: The task.
             hooks: Hooks of this operation.
             dispatcher: An open dispatcher to share with other runs.
-            store: Where the operation is kept.
+            store: The store of the operation.
             forbid_tools: No real tool may run; then there is no utility to check.
 
         Raises:
-            UnknownTaskError: That says which tasks there are.
+            UnknownTaskError: If there is no such task. The message lists the tasks.
         """
         task = self.task(task_id)
         ran: list[str] = []
         tools = self.forbidden_tools(ran) if forbid_tools else self.tools(task.environment, ran)
         agent = Agent(id=f"agentdojo-{self.name}", model=ScriptedModel(task.script(self.name)), tools=tools)
         result = await exec_agent(agent, task.source.PROMPT, hooks=hooks, dispatcher=dispatcher, store=store)
-        utility, checks = (None, []) if forbid_tools else _judged(task, result)
+        utility, checks = (None, []) if forbid_tools else _judge(task, result)
         return TaskOutcome(
             suite=self.name,
             task_id=task_id,
@@ -217,8 +217,8 @@ class AgentDojoSuite:
         )
 
 
-def _judged(task: Task, result: OperationResult) -> tuple[bool, list[CheckResult]]:
-    """The suite's own judgement; a check that breaks on what a run left behind is one that is not content."""
+def _judge(task: AgentDojoTask, result: OperationResult) -> tuple[bool, list[CheckResult]]:
+    """Judge a run as the suite does. A check that raises counts as failed."""
     try:
         return task.utility(result), []
     except Exception as error:
@@ -228,10 +228,10 @@ def _judged(task: Task, result: OperationResult) -> tuple[bool, list[CheckResult
 
 @functools.cache
 def load_suite(name: str) -> AgentDojoSuite:
-    """One of the four suites; loaded once per process, which takes some seconds.
+    """Load one of the four suites. The first time in a process takes some seconds.
 
     Raises:
-        UnknownSuiteError: That says which suites there are.
+        UnknownSuiteError: If there is no such suite. The message lists the suites.
         MissingExtraError: If AgentDojo is not installed.
     """
     if name not in SUITES:
@@ -241,7 +241,7 @@ def load_suite(name: str) -> AgentDojoSuite:
 
 @functools.cache
 def _agentdojo() -> SimpleNamespace:
-    """What we need of AgentDojo. Importing it loads the clients of every model provider, so it is put off till here."""
+    """Import what is needed of AgentDojo, on first use: it loads the clients of every model provider."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -263,7 +263,7 @@ def _runner(
 ) -> Callable[[Mapping[str, Any]], Awaitable[ToolResult]]:
     async def run(args: Mapping[str, Any]) -> ToolResult:
         ran.append(name)
-        # Some tools put their arguments into the environment, so they get a copy that is theirs.
+        # A copy, since some tools put their arguments into the environment.
         result, error = runtime.run_function(environment, name, copy.deepcopy(args))
         if error is not None:
             return ToolResult(content=error, success=False)

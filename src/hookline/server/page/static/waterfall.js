@@ -7,6 +7,7 @@ var e = {
 	failed: "failed",
 	timeout: "timed out",
 	dropped: "dropped",
+	stopped: "stopped early",
 	running: "running",
 	waiting: "waiting"
 };
@@ -50,27 +51,27 @@ function s(e, t, n) {
 	return r;
 }
 // source/scale.ts
-var c = 500, l = .1, u = class {
+var c = .1, l = class {
 	cuts = [];
 	stretches = [];
 	length;
 	constructor(e = [], t = 0) {
-		let n = d(e, t), r = Math.max(t - n.reduce((e, [t, n]) => e + n - t, 0), .001) * Math.min(l, .5 / Math.max(n.length, 1)), i = 0, a = 0;
-		for (let [e, t] of n) this.stretches.push({
-			start: i,
-			place: a,
-			length: e - i
-		}), a += e - i, this.cuts.push({
-			start: e,
-			end: t,
-			place: a,
-			width: r
-		}), a += r, i = t;
+		let n = Math.max(t - e.reduce((e, [t, n]) => e + n - t, 0), .001) * Math.min(c, .5 / Math.max(e.length, 1)), r = 0, i = 0;
+		for (let [t, a] of e) this.stretches.push({
+			start: r,
+			place: i,
+			length: t - r
+		}), i += t - r, this.cuts.push({
+			start: t,
+			end: a,
+			place: i,
+			width: n
+		}), i += n, r = a;
 		this.stretches.push({
-			start: i,
-			place: a,
-			length: t - i
-		}), this.length = Math.max(a + t - i, .001);
+			start: r,
+			place: i,
+			length: t - r
+		}), this.length = Math.max(i + t - r, .001);
 	}
 	place(e) {
 		let t = e;
@@ -80,28 +81,10 @@ var c = 500, l = .1, u = class {
 		}
 		return t;
 	}
-};
-function d(e, t) {
-	let n = [], r = 0, i = 0;
-	for (let [a, o] of [...f(e), [t, t]]) a - i >= c && (n.push([i, a]), r += a - i), i = Math.max(i, o);
-	return n.filter(([e, n]) => n - e > (t - r) / 2);
-}
-function f(e) {
-	let t = [];
-	return e.forEach((n, r) => {
-		if (n.kind === "person") return;
-		let i = n.start;
-		for (let a = r + 1; (e[a]?.depth ?? 0) > n.depth; a++) {
-			let n = e[a];
-			n?.kind === "person" && (n.start > i && t.push([i, n.start]), i = Math.max(i, n.start + n.duration));
-		}
-		let a = n.start + n.duration;
-		i <= a && t.push([i, a]);
-	}), t.sort((e, t) => e[0] - t[0]);
-}
-// source/waterfall.ts
-var p = 24, m = 10, h = 140, g = 48, _ = 3, v = {
+}, u = 24, d = 10, f = 140, p = 48, m = 3, h = {
+	run: "run",
 	step: "step",
+	model: "model call",
 	tool: "tool call",
 	agent: "sub-agent",
 	person: "person",
@@ -109,23 +92,23 @@ var p = 24, m = 10, h = 140, g = 48, _ = 3, v = {
 	hook: "hook",
 	end: "end"
 };
-function y(e, t, n = "") {
+function g(e, t, n = "") {
 	let r = document.createElement(e);
 	return r.className = t, r.textContent = n, r;
 }
-var b = class extends HTMLElement {
+var _ = class extends HTMLElement {
 	bars = [];
 	shown = [];
 	closed = /* @__PURE__ */ new Set();
 	current = 0;
 	from = 0;
 	to = 1;
-	scale = new u();
-	grid = y("div", "wf-grid");
-	space = y("div", "wf-space");
-	axis = y("div", "wf-axis");
-	detail = y("p", "wf-detail");
-	said = y("p", "wf-said");
+	scale = new l();
+	grid = g("div", "wf-grid");
+	space = g("div", "wf-space");
+	axis = g("div", "wf-axis");
+	detail = g("p", "wf-detail");
+	said = g("p", "wf-said");
 	resized = new ResizeObserver(() => this.draw());
 	changed = () => void this.load();
 	connectedCallback() {
@@ -135,7 +118,7 @@ var b = class extends HTMLElement {
 		this.resized.disconnect(), document.removeEventListener("changed", this.changed);
 	}
 	tools() {
-		let t = y("div", "wf-tools"), n = y("p", "wf-legend");
+		let t = g("div", "wf-tools"), n = g("p", "wf-legend");
 		for (let t of [
 			"ok",
 			"mocked",
@@ -144,8 +127,8 @@ var b = class extends HTMLElement {
 			"failed",
 			"waiting"
 		]) {
-			let r = y("span", "");
-			r.append(y("i", `wf-key wf-${t}`), t === "ok" ? "done" : e[t]), n.append(r);
+			let r = g("span", "");
+			r.append(g("i", `wf-key wf-${t}`), t === "ok" ? "done" : e[t]), n.append(r);
 		}
 		t.append(n);
 		for (let [e, n, r] of [
@@ -165,7 +148,7 @@ var b = class extends HTMLElement {
 				() => this.view(0, this.scale.length)
 			]
 		]) {
-			let i = y("button", "small", e);
+			let i = g("button", "small", e);
 			i.setAttribute("type", "button"), i.setAttribute("aria-label", n), i.title = n, i.addEventListener("click", r), t.append(i);
 		}
 		return t;
@@ -182,21 +165,21 @@ var b = class extends HTMLElement {
 	}
 	show(e) {
 		let t = this.from === 0 && this.to === this.scale.length, n = this.bars.length === 0;
-		this.bars = e.bars, this.scale = new u(e.bars, e.duration), (n || t) && ([this.from, this.to] = [0, this.scale.length]);
+		this.bars = e.bars, this.scale = new l(e.pauses, e.duration), (n || t) && ([this.from, this.to] = [0, this.scale.length]);
 		let r = e.bars.length === 0 ? ["Nothing has happened yet."] : this.cutsTold();
 		e.truncated && r.push("There is more than is shown here: only the beginning was loaded."), this.said.hidden = r.length === 0, this.said.textContent = r.join(" "), this.list();
 	}
 	cutsTold() {
 		let e = this.scale.cuts.map(({ start: e, end: t }) => i(t - e));
 		if (e.length === 0) return [];
-		let t = e.length > _ ? `, and ${e.length - _} times more` : "";
-		return [`The time axis is cut short where nothing ran: for ${e.slice(0, _).join(", ")}${t}.`];
+		let t = e.length > m ? `, and ${e.length - m} times more` : "";
+		return [`The time axis is cut short where nothing ran: for ${e.slice(0, m).join(", ")}${t}.`];
 	}
 	list() {
-		this.shown = t(this.bars, this.closed), this.shown.includes(this.current) || (this.current = this.shown[0] ?? 0), this.grid.setAttribute("aria-rowcount", String(this.bars.length)), this.space.style.height = `${this.shown.length * p}px`, this.grid.style.height = `${Math.min(Math.max(this.shown.length, 3) * p + 2, 672)}px`, this.draw();
+		this.shown = t(this.bars, this.closed), this.shown.includes(this.current) || (this.current = this.shown[0] ?? 0), this.grid.setAttribute("aria-rowcount", String(this.bars.length)), this.space.style.height = `${this.shown.length * u}px`, this.grid.style.height = `${Math.min(Math.max(this.shown.length, 3) * u + 2, 672)}px`, this.draw();
 	}
 	draw() {
-		let e = Math.max(0, Math.floor(this.grid.scrollTop / p) - m), t = Math.min(this.shown.length, e + Math.ceil(this.grid.clientHeight / p) + 20), n = [];
+		let e = Math.max(0, Math.floor(this.grid.scrollTop / u) - d), t = Math.min(this.shown.length, e + Math.ceil(this.grid.clientHeight / u) + 20), n = [];
 		for (let r = e; r < t; r++) {
 			let e = this.shown[r], t = e === void 0 ? void 0 : this.bars[e];
 			e !== void 0 && t !== void 0 && n.push(this.row(t, e, r));
@@ -204,31 +187,31 @@ var b = class extends HTMLElement {
 		this.space.replaceChildren(this.cuts("wf-cuts"), ...n), this.grid.setAttribute("aria-activedescendant", `wf-${this.current}`), this.drawAxis(), this.tell();
 	}
 	row(e, t, r) {
-		let i = y("div", `wf-row wf-of-${e.kind}${t === this.current ? " wf-current" : ""}`);
-		i.id = `wf-${t}`, i.dataset.place = String(t), i.style.top = `${r * p}px`, i.setAttribute("role", "row"), i.setAttribute("aria-level", String(e.depth + 1)), i.setAttribute("aria-rowindex", String(t + 1)), i.setAttribute("aria-selected", String(t === this.current));
-		let a = y("div", "wf-name");
+		let i = g("div", `wf-row wf-of-${e.kind}${t === this.current ? " wf-current" : ""}`);
+		i.id = `wf-${t}`, i.dataset.place = String(t), i.style.top = `${r * u}px`, i.setAttribute("role", "row"), i.setAttribute("aria-level", String(e.depth + 1)), i.setAttribute("aria-rowindex", String(t + 1)), i.setAttribute("aria-selected", String(t === this.current));
+		let a = g("div", "wf-name");
 		a.setAttribute("role", "gridcell"), a.style.paddingInlineStart = `${e.depth * 14 + 6}px`;
 		let o = n(this.bars, t);
-		return o && i.setAttribute("aria-expanded", String(!this.closed.has(t))), a.append(y("span", "wf-fold", o ? this.closed.has(t) ? "▸" : "▾" : "")), a.append(y("span", "wf-label", e.name)), i.append(a, this.track(e)), i;
+		return o && i.setAttribute("aria-expanded", String(!this.closed.has(t))), a.append(g("span", "wf-fold", o ? this.closed.has(t) ? "▸" : "▾" : "")), a.append(g("span", "wf-label", e.name)), i.append(a, this.track(e)), i;
 	}
 	track(t) {
-		let n = y("div", "wf-track");
+		let n = g("div", "wf-track");
 		n.setAttribute("role", "gridcell");
 		let r = this.percent(this.scale.place(t.start)), i = this.percent(this.scale.place(t.start + t.duration)), o = e[t.status], s = [a(t), o].filter(Boolean).join(" · ");
 		if (i >= 0 && r <= 100) {
-			let e = y("span", `wf-bar wf-${t.status}`);
+			let e = g("span", `wf-bar wf-${t.status}`);
 			e.style.left = `${Math.max(r, -1)}%`, e.style.width = `${Math.min(i, 101) - Math.max(r, -1)}%`, n.append(e);
 		}
-		let c = y("span", `wf-text${o ? " wf-marked" : ""}`, s);
+		let c = g("span", `wf-text${o ? " wf-marked" : ""}`, s);
 		return i < 80 ? c.style.left = `calc(${Math.max(i, 0)}% + 6px)` : r > 20 ? c.style.right = `calc(${100 - Math.min(r, 100)}% + 6px)` : (c.style.left = "8px", c.classList.add("wf-inside")), n.append(c), n;
 	}
 	percent(e) {
 		return (e - this.from) / (this.to - this.from) * 100;
 	}
 	cuts(e) {
-		let t = y("div", e);
+		let t = g("div", e);
 		for (let { place: e, width: n } of this.scale.cuts) {
-			let r = y("span", "wf-cut");
+			let r = g("span", "wf-cut");
 			r.style.left = `${this.percent(e)}%`, r.style.width = `${this.percent(e + n) - this.percent(e)}%`, t.append(r);
 		}
 		return t;
@@ -237,11 +220,11 @@ var b = class extends HTMLElement {
 		let e = this.cuts("wf-ticks");
 		this.axis.replaceChildren(e), this.scale.cuts.forEach(({ start: t, end: n }, r) => {
 			let a = e.children[r];
-			a.clientWidth >= g && (a.textContent = i(n - t));
+			a.clientWidth >= p && (a.textContent = i(n - t));
 		});
-		let t = this.to - this.from, n = t / Math.max(e.clientWidth, 1), r = o(t / Math.max(2, e.clientWidth / h));
+		let t = this.to - this.from, n = t / Math.max(e.clientWidth, 1), r = o(t / Math.max(2, e.clientWidth / f));
 		for (let { start: t, place: a, length: o } of this.scale.stretches) for (let c of s(Math.max(this.from - a, 0), Math.min(this.to - a, o), r)) {
-			let r = t === 0 ? i(c) : c === 0 ? i(t) : `+${i(c)}`, s = y("span", "wf-tick", (Math.min(a + o, this.to) - a - c) / n < g ? "" : r);
+			let r = t === 0 ? i(c) : c === 0 ? i(t) : `+${i(c)}`, s = g("span", "wf-tick", (Math.min(a + o, this.to) - a - c) / n < p ? "" : r);
 			s.style.left = `${this.percent(a + c)}%`, e.append(s);
 		}
 	}
@@ -249,7 +232,7 @@ var b = class extends HTMLElement {
 		let t = this.bars[this.current];
 		if (t === void 0) return;
 		let n = [
-			`${v[t.kind]} ${t.name}`,
+			`${h[t.kind]} ${t.name}`,
 			`began at ${i(t.start)}`,
 			...a(t) ? [`took ${a(t)}${t.kind === "hook" ? " of its own" : ""}`] : []
 		];
@@ -260,9 +243,9 @@ var b = class extends HTMLElement {
 	go(e) {
 		let t = Math.min(Math.max(e, 0), this.shown.length - 1);
 		this.current = this.shown[t] ?? 0;
-		let n = t * p;
+		let n = t * u;
 		n < this.grid.scrollTop && (this.grid.scrollTop = n);
-		let r = n + p - this.grid.clientHeight;
+		let r = n + u - this.grid.clientHeight;
 		r > this.grid.scrollTop && (this.grid.scrollTop = r), this.draw();
 	}
 	fold(e, t) {
@@ -281,7 +264,7 @@ var b = class extends HTMLElement {
 	}
 	pressed(e) {
 		if (e.ctrlKey || e.metaKey || e.altKey) return;
-		let t = this.shown.indexOf(this.current), i = Math.max(1, Math.floor(this.grid.clientHeight / p) - 1), a = this.bars[this.current], o = {
+		let t = this.shown.indexOf(this.current), i = Math.max(1, Math.floor(this.grid.clientHeight / u) - 1), a = this.bars[this.current], o = {
 			ArrowDown: () => this.go(t + 1),
 			ArrowUp: () => this.go(t - 1),
 			PageDown: () => this.go(t + i),
@@ -304,4 +287,4 @@ var b = class extends HTMLElement {
 		this.current = r, t.closest(".wf-fold") === null ? this.draw() : this.fold(r, !this.closed.has(r));
 	}
 };
-customElements.define("hook-waterfall", b);
+customElements.define("hook-waterfall", _);

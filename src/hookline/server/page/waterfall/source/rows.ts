@@ -1,7 +1,7 @@
 // The rows of a waterfall: which are shown, and where their bars lie.
 
-export type Kind = "step" | "tool" | "agent" | "person" | "compact" | "hook" | "end";
-export type Status = "ok" | "mocked" | "fault" | "denied" | "failed" | "timeout" | "dropped" | "running" | "waiting";
+export type Kind = "run" | "step" | "model" | "tool" | "agent" | "person" | "compact" | "hook" | "end";
+export type Status = "ok" | "mocked" | "fault" | "denied" | "failed" | "timeout" | "dropped" | "stopped" | "running" | "waiting";
 
 /** One bar, as the server tells of it. Times are milliseconds since the operation began. */
 export interface Bar {
@@ -18,7 +18,9 @@ export interface Bar {
 export interface Waterfall {
   duration: number;
   bars: Bar[];
-  /** What was left out because there is too much of it. */
+  /** When the long times in which nothing ran begin and end. */
+  pauses: [number, number][];
+  /** Whether there is more than was sent. */
   truncated: boolean;
 }
 
@@ -30,6 +32,7 @@ export const MARKS: Record<Status, string> = {
   failed: "failed",
   timeout: "timed out",
   dropped: "dropped",
+  stopped: "stopped early",
   running: "running",
   waiting: "waiting",
 };

@@ -1,8 +1,6 @@
-// The time axis of a waterfall. Where nothing ran for long, it is cut short, so that what ran can be seen.
+// The time axis of a waterfall: shorter in long pauses, which the server names, so that what ran can be seen.
 
-import type { Bar } from "./rows";
-
-/** A time in which nothing ran. Times are milliseconds since the operation began, places those on the axis. */
+/** A pause that is cut short. Times are milliseconds since the operation began, places those on the axis. */
 export interface Cut {
   start: number;
   end: number;
@@ -17,7 +15,7 @@ export interface Stretch {
   length: number;
 }
 
-const LEAST = 500;
+/** How long a cut is on the axis, as a share of the time in which something ran. */
 const SHARE = 0.1;
 
 export class Scale {
@@ -25,13 +23,12 @@ export class Scale {
   readonly stretches: Stretch[] = [];
   readonly length: number;
 
-  constructor(bars: readonly Bar[] = [], duration = 0) {
-    const gaps = longGaps(bars, duration);
-    const ran = Math.max(duration - gaps.reduce((sum, [start, end]) => sum + end - start, 0), 0.001);
-    const width = ran * Math.min(SHARE, 0.5 / Math.max(gaps.length, 1));
+  constructor(pauses: readonly (readonly [number, number])[] = [], duration = 0) {
+    const ran = Math.max(duration - pauses.reduce((sum, [start, end]) => sum + end - start, 0), 0.001);
+    const width = ran * Math.min(SHARE, 0.5 / Math.max(pauses.length, 1));
     let time = 0;
     let place = 0;
-    for (const [start, end] of gaps) {
+    for (const [start, end] of pauses) {
       this.stretches.push({ start: time, place, length: start - time });
       place += start - time;
       this.cuts.push({ start, end, place, width });
@@ -51,37 +48,4 @@ export class Scale {
     }
     return left;
   }
-}
-
-/** When nothing ran for so long that what ran would be hard to see beside it. */
-function longGaps(bars: readonly Bar[], duration: number): [number, number][] {
-  const gaps: [number, number][] = [];
-  let idle = 0;
-  let until = 0;
-  for (const [start, end] of [...ran(bars), [duration, duration] as const]) {
-    if (start - until >= LEAST) {
-      gaps.push([until, start]);
-      idle += start - until;
-    }
-    until = Math.max(until, end);
-  }
-  return gaps.filter(([start, end]) => end - start > (duration - idle) / 2);
-}
-
-/** When something ran, in the order of the beginnings: all bars but those of people, also where these are inside. */
-function ran(bars: readonly Bar[]): [number, number][] {
-  const spans: [number, number][] = [];
-  bars.forEach((bar, place) => {
-    if (bar.kind === "person") return;
-    let start = bar.start;
-    for (let inner = place + 1; (bars[inner]?.depth ?? 0) > bar.depth; inner++) {
-      const within = bars[inner];
-      if (within?.kind !== "person") continue;
-      if (within.start > start) spans.push([start, within.start]);
-      start = Math.max(start, within.start + within.duration);
-    }
-    const end = bar.start + bar.duration;
-    if (start <= end) spans.push([start, end]);
-  });
-  return spans.sort((one, other) => one[0] - other[0]);
 }

@@ -12,7 +12,9 @@ const TICK = 140;
 const LABEL = 48;
 const TOLD = 3;
 const NAMES: Record<Bar["kind"], string> = {
+  run: "run",
   step: "step",
+  model: "model call",
   tool: "tool call",
   agent: "sub-agent",
   person: "person",
@@ -108,7 +110,7 @@ class HookWaterfall extends HTMLElement {
     const whole = this.from === 0 && this.to === this.scale.length;
     const first = this.bars.length === 0;
     this.bars = told.bars;
-    this.scale = new Scale(told.bars, told.duration);
+    this.scale = new Scale(told.pauses, told.duration);
     if (first || whole) [this.from, this.to] = [0, this.scale.length];
     const said = told.bars.length === 0 ? ["Nothing has happened yet."] : this.cutsTold();
     if (told.truncated) said.push("There is more than is shown here: only the beginning was loaded.");

@@ -1,0 +1,249 @@
+"""Bind one run of the OpenAI Agents SDK to hookline's `AdapterRun`; patched SDK functions find the binding here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+from agents import Agent, AgentsException, Model, RunConfig, RunState
+
+from hookline.adapters.openai_agents._conversion import (
+    call_id_of,
+    output_text,
+    parse_arguments,
+    to_pending_tool,
+    tool_output_text,
+)
+from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolRequest, ToolResult
+from hookline.errors import HooklineError, message_of
+from hookline.events import PendingTool
+from hookline.runtime import KINDS, AdapterRun, AgentDone, Approve, Capabilities, Reject
+
+__all__ = ["DRIVES", "OpenAIBinding", "RunStopped", "current_binding", "present_binding"]
+
+DRIVES = Capabilities(
+    framework="OpenAI Agents",
+    calls={ToolCall: KINDS, ModelCall: KINDS, AgentCall: KINDS, SubAgentCall: KINDS, CompactCall: KINDS},
+)
+"""All sixteen events. Hooks cannot `Ask`: the SDK asks for approval before it calls a tool, and hooks run later."""
+
+
+class RunStopped(HooklineError, AgentsException):
+    """A hook or a person ended the run.
+
+    Attributes:
+        reason: The reason.
+        hook_id: The hook's id; `None` if a person ended the run.
+    """
+
+    def __init__(self, reason: str, hook_id: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.hook_id = reason, hook_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What the SDK hangs on its errors is the whole run, which may not pickle.
+        return type(self), (self.reason, self.hook_id), {**vars(self), "run_data": None}
+
+
+class OpenAIBinding:
+    """Connects a run of the SDK with its hooks. After a handoff, `run` is the run of the new agent.
+
+    Args:
+        run: The run of hookline.
+        awaited: The agent whose run has not begun yet, if that agent is called as a tool of another run.
+
+    Attributes:
+        ended: Whether the run is over.
+        session: The session of the run.
+        config: The SDK's `RunConfig` of the run.
+        asking_agent: The agent that makes the next model call.
+        instruction_override: An agent and the instructions that hooks gave it.
+        waiting: The calls that wait for a person.
+        model_pending: Whether a model call is open.
+        handoffs: The runs that handed over, each with the future and the task of the run that took over.
+        substitutes: Models and their substitutes.
+    """
+
+    def __init__(self, run: AdapterRun, *, awaited: Agent[Any] | None = None) -> None:
+        self.run = run
+        self.loop = asyncio.get_running_loop()
+        self.ended = False
+        self.waiting: list[PendingTool] = []
+        self.session: Any = None
+        self.config: RunConfig | dict[str, Any] | None = None
+        self.asking_agent: Agent[Any] | None = None
+        self.instruction_override: tuple[Agent[Any], str] | None = None
+        self.model_pending = False
+        self.handoffs: list[tuple[AdapterRun, asyncio.Future[str], asyncio.Task[AgentDone]]] = []
+        self.substitutes: list[tuple[Model, Any]] = []
+        self._awaited = awaited
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def hooks_model_calls(self) -> bool:
+        """Whether interceptors or telemetry wrap model calls; for observers alone, the answer suffices."""
+        run = self.run.run
+        return ModelCall in run.intercepted or bool(run.begun)
+
+    def claim_run(self, agent: Agent[Any]) -> bool:
+        """Return whether the run that begins now is the awaited run of this agent."""
+        if self._awaited is None or self._awaited is not agent:
+            return False
+        self._awaited = None
+        return True
+
+    def resume(self, state: RunState[Any]) -> None:
+        """Resume a paused run and report the person's decisions."""
+        self.run.begin_step()
+        self.run.step.type = "call_tool"
+        context = state._context
+        decisions: list[Approve | Reject] = []
+        for item in state.get_interruptions():
+            name, call_id = item.tool_name or "", call_id_of(item)
+            if context is None:
+                break
+            approved = context.is_tool_approved(name, call_id)
+            if approved is not None:
+                reason = None if approved else context.get_rejection_message(name, call_id, existing_pending=item)
+                decisions.append(
+                    Approve(call_id) if approved else Reject(call_id, reason=reason or "", and_continue=True)
+                )
+        self.run.decided(decisions)
+
+    # Called by the patched functions.
+
+    async def call_tool(
+        self,
+        toolset: str,
+        name: str,
+        invoke: Callable[..., Awaitable[Any]],
+        context: Any,
+        given_context: Any,
+        text: str,
+    ) -> Any:
+        """Call a tool through the hooks; if they change nothing, return or raise what the tool does.
+
+        Args:
+            toolset: The tool's toolset.
+            name: The tool's name.
+            invoke: Runs the tool.
+            context: The SDK's context of the call.
+            given_context: The context that the tool receives, which may have less.
+            text: The arguments as text.
+        """
+        run, own, parsed = self.run, list[Any](), parse_arguments(text)
+        changeable = ToolCall in run.run.intercepted
+        shown = (
+            parsed if isinstance(parsed, dict) else {}
+        )  # the tool itself decides what to do with text that is not an object
+        cancelled: list[asyncio.CancelledError] = []
+
+        async def work(args: Mapping[str, Any]) -> ToolResult:
+            final = text
+            if changeable and args != shown:
+                final = json.dumps(args)
+                for each in (context, given_context):  # drop the arguments that the SDK parsed for an approval
+                    if getattr(each, "_function_tool_arguments", None) is not None:
+                        each._function_tool_arguments = None
+            try:
+                own.append(await invoke(given_context, final))
+            except asyncio.CancelledError as error:
+                cancelled.append(error)
+                raise
+            return ToolResult(content=tool_output_text(own[0]))
+
+        approved = changeable and context.is_tool_approved(context.tool_name, context.tool_call_id) is True
+        request = ToolRequest(toolset=toolset, tool_name=name, args=shown, tool_call_id=context.tool_call_id)
+        with self.track_task():
+            done = await run.call_tool(request, work, approved=approved)
+        _raise_own_cancellation()
+        if done.asked is not None:
+            run.step.asked.pop(done.asked.tool_call_id, None)
+            return (
+                f"Not run: a person would have to approve this call, and nobody can be asked here. {done.asked.prompt}"
+            )
+        if done.error is not None:
+            raise done.error
+        if cancelled and done.result.content == f"{type(cancelled[0]).__name__}: {message_of(cancelled[0])}":
+            raise cancelled[0]  # the tool cancelled itself: the SDK decides what that means
+        return own[0] if own and not done.changed else done.result.content
+
+    # The end of the run.
+
+    @contextmanager
+    def track_task(self) -> Iterator[None]:
+        """Mark the present task as working for the run, while the block runs."""
+        task = asyncio.current_task()
+        if task is None or task in self._tasks:
+            yield
+            return
+        self._tasks.add(task)
+        try:
+            yield
+        finally:
+            self._tasks.discard(task)
+
+    async def wait_for_tasks(self) -> None:
+        """Wait for tasks that the SDK cancelled and left: it ends a cancelled run before the run's tools."""
+        if left := self._tasks - {asyncio.current_task()}:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait(left, timeout=self.run.run.drain_timeout)
+
+    def record_end(self, result: Any) -> None:
+        """Record how the SDK's run ended."""
+        if result is None:
+            return
+        if result.interruptions:
+            self.waiting = [to_pending_tool(item) for item in result.interruptions]
+            self.run.pause(self.waiting)
+            self.run.end_step(should_continue=False)
+        else:
+            self.run.finish("done", output_text(result))
+
+    def raise_if_stopped(self) -> None:
+        """End the SDK's run if a hook denied it; an error raised by a tool would only reach the model.
+
+        Raises:
+            RunStopped: If a hook denied the run.
+        """
+        for run in (self.run, *(parent for parent, _, _ in self.handoffs)):
+            if run.denied is not None:
+                raise RunStopped(run.denied.reason, run.denied.hook_id)
+
+    @contextmanager
+    def activated(self) -> Iterator[None]:
+        """Let the patched functions find this binding, while the block runs."""
+        token = current_binding.set(self)
+        try:
+            yield
+        finally:
+            current_binding.reset(token)
+
+
+current_binding: ContextVar[OpenAIBinding | None] = ContextVar("hookline_openai_agents", default=None)
+"""The binding of the run in which patched functions are called."""
+
+
+def present_binding() -> OpenAIBinding | None:
+    """Return the binding of the present run; `None` if it has ended or belongs to another event loop."""
+    binding = current_binding.get()
+    if binding is None or binding.ended:
+        return None
+    try:
+        return binding if binding.loop is asyncio.get_running_loop() else None
+    except RuntimeError:  # no event loop is running, as in `run_sync`
+        return None
+
+
+def _raise_own_cancellation() -> None:
+    """Raise a cancellation of this task that the hooked call took for the tool's own.
+
+    The SDK cancels the task of each tool call.
+    """
+    if (task := asyncio.current_task()) is not None and task.cancelling():
+        raise asyncio.CancelledError

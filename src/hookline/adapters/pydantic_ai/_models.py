@@ -1,0 +1,266 @@
+"""Models that wrap the model of a request: one holds back its stream, the other compacts through hooks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from pydantic_ai.messages import (
+    FinalResultEvent,
+    ModelMessage,
+    ModelResponse,
+    ModelResponseStreamEvent,
+    PartDeltaEvent,
+    PartEndEvent,
+    PartStartEvent,
+    TextPart,
+    ToolCallPartDelta,
+)
+from pydantic_ai.models import (
+    CompletedStreamedResponse,
+    Model,
+    ModelRequestContext,
+    ModelRequestParameters,
+    StreamedResponse,
+)
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import RunContext
+from pydantic_ai.usage import RequestUsage
+
+from hookline.adapters.pydantic_ai import _conversion as convert
+from hookline.calls import Message
+from hookline.errors import HooklineError, HookUsageError
+from hookline.runtime import AdapterRun
+
+__all__ = ["CompactingModel", "HeldStream", "can_compact", "hold_model"]
+
+
+class HeldStream:
+    """A streamed model request whose stream is read to its end, passed to the hooks, and only then released.
+
+    The framework requests in one task and reads the stream in another, and its request ends when the stream has been
+    read. So the request runs in a task of its own, and the model's answer is known here before that task ends.
+
+    Args:
+        handler: Sends the request to the model.
+    """
+
+    def __init__(self, handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]]) -> None:
+        loop = asyncio.get_running_loop()
+        self._handler = handler
+        self._request_task: asyncio.Task[ModelResponse] | None = None
+        self.answer: asyncio.Future[ModelResponse] = loop.create_future()
+        self.final_answer: asyncio.Future[ModelResponse] = loop.create_future()
+
+    async def __aenter__(self) -> HeldStream:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        """Cancel the request; an answer that hooks have not seen is never released."""
+        if self._request_task is not None and not self._request_task.done():
+            self._request_task.cancel()
+            await asyncio.wait([self._request_task])
+        self.final_answer.cancel()
+
+    async def request(self, request: ModelRequestContext) -> ModelResponse:
+        """Send the request and return the model's answer, which nobody has seen yet."""
+        if _can_stream(request.model):  # for other models the framework raises its own error
+            request = replace(request, model=HoldingModel(request.model, self))
+        self._request_task = asyncio.create_task(self._request(request))
+        await asyncio.wait([self._request_task, self.answer], return_when=asyncio.FIRST_COMPLETED)
+        return self.answer.result() if self.answer.done() else self._request_task.result()
+
+    async def _request(self, request: ModelRequestContext) -> ModelResponse:
+        _current_stream.set(self)  # this task is the request's own
+        return await self._handler(request)
+
+    async def release(self, response: ModelResponse) -> ModelResponse:
+        """Release the answer that hooks left; return the answer that the framework ends up with."""
+        if self._request_task is None or not self.answer.done():
+            return response
+        self.final_answer.set_result(response)
+        await asyncio.wait([self._request_task])
+        return self._request_task.result()
+
+
+class StreamRecording:
+    """The events of a model's stream, each with the state of the answer after it.
+
+    Args:
+        stream: The stream, not read yet.
+    """
+
+    def __init__(self, stream: StreamedResponse) -> None:
+        self.stream = stream
+        self.beginning = _without_parts(stream)
+        self.events: list[tuple[ModelResponseStreamEvent, ModelResponse]] = []
+        self._started: set[int] = set()
+        self.is_faithful = True
+        """Whether the final answer holds everything that was streamed, with no part replaced by a later one."""
+
+    def add(self, event: ModelResponseStreamEvent) -> None:
+        """Add an event of the stream and the answer so far, without its parts, which follow from the events."""
+        if isinstance(event, FinalResultEvent | PartEndEvent):  # these follow from the other events
+            return
+        if isinstance(event, PartStartEvent):
+            self.is_faithful &= event.index not in self._started
+            self._started.add(event.index)
+        elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, ToolCallPartDelta):
+            self.is_faithful &= not isinstance(event.delta.args_delta, dict)
+        last, now = self.events[-1][1] if self.events else self.beginning, _without_parts(self.stream)
+        self.events.append((event, last if now == last else now))
+
+
+def _without_parts(stream: StreamedResponse) -> ModelResponse:
+    answer = stream.get()
+    return replace(answer, parts=[], usage=copy(answer.usage))
+
+
+class ReplayedStream(CompletedStreamedResponse):
+    """A stream that replays what a model streamed, event by event.
+
+    Args:
+        response: The whole answer.
+        recording: The recorded stream.
+    """
+
+    def __init__(self, response: ModelResponse, recording: StreamRecording) -> None:
+        # Use the parameters that the model prepared, because they determine what counts as the final output.
+        super().__init__(
+            response, model_request_parameters=recording.stream.model_request_parameters, replay_events=True
+        )
+        self._recording, self._now = recording, recording.beginning
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        for event, now in self._recording.events:
+            if self.cancelled:
+                return
+            self._parts_manager.apply_event(event)
+            self._now = now
+            yield event
+
+    def get(self) -> ModelResponse:
+        """Return the answer as far as it has been streamed."""
+        whole = super().get()
+        if self._finished:
+            return whole
+        return replace(
+            self._now,
+            parts=self._parts_manager.get_parts(),
+            state="interrupted" if self.cancelled else "incomplete",
+            failed_attempts=whole.failed_attempts,
+        )
+
+    @property
+    def usage(self) -> RequestUsage:
+        """The usage so far."""
+        return self.response.usage if self._finished else self._now.usage
+
+
+class HoldingModel(WrapperModel):
+    """A model whose stream begins when hooks have judged its answer."""
+
+    def __init__(self, wrapped: Model, held: HeldStream) -> None:
+        super().__init__(wrapped)
+        self._held = held
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        """Read the stream of the model, and stream the answer that hooks left."""
+        async with self.wrapped.request_stream(
+            messages, model_settings, model_request_parameters, run_context
+        ) as stream:
+            recording = StreamRecording(stream)
+            async for event in stream:
+                recording.add(event)
+            answer = stream.get()
+        if answer.state == "suspended":
+            raise HookUsageError(
+                "The model paused within its answer, and a stream of several parts cannot be held back until the hooks "
+                "of ModelCall have run. Use `run` instead."
+            )
+        self._held.answer.set_result(answer)
+        response = await self._held.final_answer
+        if response is answer and recording.is_faithful:
+            yield ReplayedStream(answer, recording)
+        else:
+            # Use the parameters that the model prepared, because they determine what counts as the final output, and
+            # so what is requested again.
+            prepared = stream.model_request_parameters
+            yield CompletedStreamedResponse(response, model_request_parameters=prepared, replay_events=True)
+
+
+_current_stream: ContextVar[HeldStream | None] = ContextVar("hookline_pydantic_ai_held", default=None)
+
+
+def hold_model(model: Model) -> Model | None:
+    """Hold back the stream of a model that answers in place of the first one; `None` if that is not needed.
+
+    Args:
+        model: The model.
+    """
+    held, inner = _current_stream.get(), model
+    while isinstance(inner, WrapperModel) and not isinstance(inner, HoldingModel):
+        inner = inner.wrapped
+    if held is None or isinstance(inner, HoldingModel) or not _can_stream(model):
+        return None
+    return HoldingModel(model, held)
+
+
+def _can_stream(model: Model) -> bool:
+    return type(model).request_stream is not Model.request_stream
+
+
+def can_compact(model: Model) -> bool:
+    """Return whether a model can compact a conversation."""
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    return type(model).compact_messages is not Model.compact_messages
+
+
+class CompactingModel(WrapperModel):
+    """A model whose compactions pass through the hooks of the run."""
+
+    def __init__(
+        self, wrapped: Model, run: AdapterRun, messages_of: Callable[[ModelRequestContext], list[Message]]
+    ) -> None:
+        super().__init__(wrapped)
+        self._run, self._messages_of = run, messages_of
+
+    async def compact_messages(
+        self, request_context: ModelRequestContext, *, instructions: str | None = None
+    ) -> ModelResponse:
+        responses: list[ModelResponse] = []
+        raised: list[Exception] = []
+
+        async def summarize(messages: list[Message]) -> str:
+            try:
+                responses.append(await self.wrapped.compact_messages(request_context, instructions=instructions))
+            except Exception as error:
+                raised.append(error)
+                raise
+            return convert.summary_text(responses[0])
+
+        tokens = convert.last_input_tokens(request_context.messages)
+        summary = await self._run.compact(self._messages_of(request_context), tokens, summarize)
+        if summary is None:
+            raise (
+                raised[0]
+                if raised
+                else HooklineError("A hook denied the compaction, and the run cannot continue without it.")
+            )
+        if responses and summary == convert.summary_text(responses[0]):
+            return responses[0]
+        return ModelResponse(parts=[TextPart(summary)])
