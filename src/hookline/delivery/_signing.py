@@ -289,7 +289,7 @@ LONGEST_SIGNATURES = 4096
 """Longest `webhook-signature`, in characters: about forty signatures. Each costs work to check."""
 
 
-@define_error("Not a delivery that was signed for us: {reason}.")
+@define_error("Not a delivery with a valid signature: {reason}.")
 class WebhookVerificationError(HooklineError, ValueError):
     """A request has no valid, recent signature by one of the keys.
 

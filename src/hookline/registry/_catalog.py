@@ -167,7 +167,9 @@ def scan_injections(
 
 def _check_point(where: str, point: str) -> None:
     if not point.endswith((".before", ".guard")):
-        raise HookDefinitionError(where, f"it judges calls before they happen: a `before` or a `guard`, not {point}")
+        raise HookDefinitionError(
+            where, f"it judges calls before they run, so it has to stand at a `before` or a `guard`, not {point}"
+        )
 
 
 def _check_texts(where: str, name: str, given: object) -> list[str]:

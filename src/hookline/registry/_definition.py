@@ -211,7 +211,7 @@ def read_definition(given: object) -> HookDefinition:
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, DefinitionError):
             raise
-        raise DefinitionError("invalid", "$", f"it holds what JSON does not have: {error}") from None
+        raise DefinitionError("invalid", "$", f"it has a value that JSON cannot represent: {error}") from None
     if definition.id in RESERVED_IDS:
         problem = f"/v1/hooks/{definition.id} is something else already; choose another id, or leave it out"
         raise DefinitionError("invalid", "$.id", problem)
@@ -240,7 +240,7 @@ def check_definition(definition: HookDefinition) -> HookDefinition:
     _check_config(definition)
     _check_texts(definition)
     if point.event is not None and definition.on_error != "closed":
-        raise DefinitionError("invalid", "$.onError", "an observer stands in nobody's way; leave `onError` out")
+        raise DefinitionError("invalid", "$.onError", "an observer cannot fail a call; leave `onError` out")
     if definition.webhook is not None:
         _check_webhook(definition, point, definition.webhook)
     return definition

@@ -99,10 +99,10 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             ApiError: 403, in that case.
         """
         if not tenant_id and not self.sees_all:
-            raise ApiError(403, "scope", "What belongs to the system is changed with the scope hooks:admin only.")
+            raise ApiError(403, "scope", "Objects of the system can be changed only with the scope hooks:admin.")
 
 
-def not_found_error(detail: str = "There is nothing of that id.") -> ApiError:
+def not_found_error(detail: str = "There is no object with this id.") -> ApiError:
     """Build the error for a missing object, which is also used for objects of other tenants.
 
     Args:

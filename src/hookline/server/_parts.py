@@ -119,7 +119,11 @@ class ServerParts:
         """
         secrets = None if self.outbox is None else self.outbox.secrets
         if secrets is None or secrets.master is None:
-            raise ApiError(503, "no_master_key", "This server has no master key, and so no secrets of endpoints.")
+            raise ApiError(
+                503,
+                "no_master_key",
+                "This server has no master key, so it cannot use the signing secrets of endpoints.",
+            )
         return secrets
 
     @property

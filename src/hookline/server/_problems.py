@@ -165,7 +165,7 @@ def as_api_error(error: Exception) -> ApiError | None:
 
 def _convert_hookline_error(error: Exception) -> ApiError | None:
     if isinstance(error, DefinitionNotFoundError | OperationNotFoundError):
-        return ApiError(404, "not_found", "There is nothing of that id.")
+        return ApiError(404, "not_found", "There is no object with this id.")
     if isinstance(error, DefinitionConflictError):
         if error.revision is not None:
             return ApiError(412, "revision", _sentence(error.problem), headers={"ETag": f'"{error.revision}"'})
@@ -180,7 +180,7 @@ def _convert_hookline_error(error: Exception) -> ApiError | None:
     if isinstance(error, StateFormatError):
         return ApiError(409, "format", "A newer version of hookline has stored it. Update this server.")
     if isinstance(error, StoreUnavailableError):
-        detail = "The database cannot be reached now. Agents go on with what they know; try again."
+        detail = "The database cannot be reached now. Agents continue with the last known definitions; try again."
         return ApiError(503, "store_unavailable", detail, headers={"Retry-After": str(RETRY_SECONDS)})
     if isinstance(error, HookUsageError):
         return ApiError(422, "invalid", str(error))
@@ -193,11 +193,11 @@ def _convert_framework_error(error: HTTPException) -> ApiError:
     status, headers = error.status_code, dict(error.headers or {})
     if isinstance(error, ValidationException):
         found = tuple(_build_field_problem(each) for each in error.extra or () if isinstance(each, dict))
-        return ApiError(422, "invalid", "The request is not as the description of this API has it.", errors=found)
+        return ApiError(422, "invalid", "The request does not match the description of this API.", errors=found)
     details = {
         400: ("malformed", "The request cannot be read: its body is no JSON, or it is cut short."),
-        404: ("not_found", "There is nothing at this address."),
-        405: ("method", "This address does not know the method."),
+        404: ("not_found", "There is no such path."),
+        405: ("method", "This path does not support the method."),
         413: ("too_large", "The body is larger than this server takes."),
     }
     if status in details:

@@ -76,7 +76,7 @@ def check_text(scope: Scope) -> None:
     """
     query = scope["query_string"]
     if "\x00" in scope["path"] or b"%00" in query:
-        raise malformed_error("The address holds a character that no address has.")
+        raise malformed_error("The address has a NUL character.")
     # Servers replace invalid bytes in `path`, so that two ids could become one. `raw_path` is optional in ASGI.
     if not _is_text(scope.get("raw_path") or b"") or not _is_encodable(scope["path"]):
         raise malformed_error("The path holds bytes that are not UTF-8.")

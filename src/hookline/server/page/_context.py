@@ -130,7 +130,9 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
         given = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
         session: PageSession | None = request.scope["state"].get("hookline_session")
         if session is None or not self.sessions.has_token(session, given.pop("token", "")):
-            raise ApiError(403, "stale_form", "The form is too old, or not of this session. Load the page again.")
+            raise ApiError(
+                403, "stale_form", "The form is too old, or belongs to another session. Load the page again."
+            )
         return given
 
 

@@ -239,7 +239,7 @@ async def change_if_match(if_match: str | None, write: RevisionChange[Answer]) -
         return await write(if_revision=None)
     revisions = {int(match[1]) for tag in if_match.split(",") if (match := TAG.fullmatch(tag.strip())) is not None}
     if not revisions:
-        raise ApiError(412, "revision", "If-Match has no ETag that this server has given for a definition.")
+        raise ApiError(412, "revision", "If-Match has no ETag that this server has sent for a definition.")
     try:
         return await write(if_revision=max(revisions))
     except DefinitionConflictError as error:

@@ -168,7 +168,7 @@ def _parse_number(last_event_id: str | None) -> int:
         return 0
     if last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 19:
         return int(last_event_id)
-    raise ApiError(422, "last_event_id", "Last-Event-ID is not one that this stream has given.")
+    raise ApiError(422, "last_event_id", "Last-Event-ID is not an id of this stream.")
 
 
 def _parse_position(last_event_id: str | None) -> float | None:
@@ -179,7 +179,7 @@ def _parse_position(last_event_id: str | None) -> float | None:
     except ValueError:
         position = -1.0
     if not 0 <= position < 1e11:
-        raise ApiError(422, "last_event_id", "Last-Event-ID is not one that this stream has given.")
+        raise ApiError(422, "last_event_id", "Last-Event-ID is not an id of this stream.")
     return position
 
 
