@@ -28,7 +28,10 @@ MODULES = {
     "lanes": (("src/hookline/dispatcher/_lanes.py",), "tests/dispatcher"),
     "events": (("src/hookline/events.py",), "tests/events"),
     "interceptors": (
-        tuple(f"src/hookline/interceptors/{name}.py" for name in ("_chain", "_clock", "_traverse", "_validate")),
+        tuple(
+            f"src/hookline/interceptors/{name}.py"
+            for name in ("_chain", "_clock", "_failures", "_fold", "_return_values", "_traversal", "_validate")
+        ),
         "tests/interceptors",
     ),
 }

@@ -1,6 +1,6 @@
 """Call the observers of each operation: registration, the tables of handlers, dispatch.
 
-One table per event class, operation → ONE callable, plan_of when the bundle is first registered. An operation that
+One table per event class, operation → ONE callable, compiled when the bundle is first registered. An operation that
 shares a bundle costs a few dict entries and no object of its own. A lane exists only while something is queued in it.
 """
 
@@ -67,7 +67,7 @@ notifies all observers; the observer of that handler; what was merged, as queues
 
 
 class Plan:
-    """One bundle (or the plain hooks of one call) plan_of: per event class, what to run."""
+    """One bundle (or the plain hooks of one call) compiled: per event class, what to run."""
 
     __slots__ = ("askable", "entries", "events", "left_out")
 

@@ -466,7 +466,7 @@ class ToolNameError(HookUsageError):
         return f"Task {self.task!r}, {self.what}: {self.problem}{'' if self.problem.endswith('?') else '.'}"
 
 
-@define_error("{path} is no saved run: {reason}. `hookline eval SUITE --save FILE` writes one.")
+@define_error("{path} is not a saved run: {reason}. `hookline eval SUITE --save FILE` writes one.")
 class RunFileError(HooklineError, ValueError):
     """A saved run cannot be read.
 

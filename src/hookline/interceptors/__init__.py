@@ -25,11 +25,11 @@ from hookline.interceptors._chain import (
     ToolCall,
     ToolResult,
 )
-from hookline.interceptors._traverse import NEVER_INTERRUPTED as NEVER_INTERRUPTED
-from hookline.interceptors._traverse import CompiledInterceptor as CompiledInterceptor
-from hookline.interceptors._traverse import Interruptible as Interruptible
-from hookline.interceptors._traverse import Terminal as Terminal
-from hookline.interceptors._traverse import Traversal as Traversal
+from hookline.interceptors._traversal import NEVER_INTERRUPTED as NEVER_INTERRUPTED
+from hookline.interceptors._traversal import CompiledInterceptor as CompiledInterceptor
+from hookline.interceptors._traversal import Interruptible as Interruptible
+from hookline.interceptors._traversal import Terminal as Terminal
+from hookline.interceptors._traversal import Traversal as Traversal
 from hookline.interceptors._validate import check_changed as check_changed
 from hookline.interceptors._validate import check_fields as check_fields
 from hookline.interceptors._validate import check_result as check_result

@@ -45,17 +45,8 @@ from hookline.errors import HookDefinitionError, HookDenied, HookTimeoutError, H
 from hookline.execution import announce_chain, describe_failure, refuse_return, report_failure, run_timed
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch
 from hookline.interceptors._clock import Clock, ScopedClock, drive, drive_through
-from hookline.interceptors._traverse import (
-    CompiledChain,
-    CompiledInterceptor,
-    Placed,
-    RunPolicy,
-    Terminal,
-    Traversal,
-    check_depth,
-    executions_of,
-    first_unheard,
-)
+from hookline.interceptors._fold import CompiledChain, Placed, check_depth, first_unheard
+from hookline.interceptors._traversal import CompiledInterceptor, RunPolicy, Terminal, Traversal, executions_of
 from hookline.signals import ExecutionStatus, HookExecution, chain_ran, hook_executed
 
 __all__ = [

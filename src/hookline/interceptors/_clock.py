@@ -19,8 +19,9 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-__all__ = ["NO_HOOK", "Alarm", "Clock", "ScopedClock", "Timed", "drive", "drive_elsewhere", "drive_through"]
+__all__ = ["INF", "NO_HOOK", "Alarm", "Clock", "ScopedClock", "Timed", "drive", "drive_elsewhere", "drive_through"]
 
+INF = math.inf
 NO_HOOK = -1
 NOT_EXPIRED = -2
 """Says that the alarm has stopped no hook; not `NO_HOOK`, which may be on the clock."""
