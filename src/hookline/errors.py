@@ -1,4 +1,4 @@
-"""Every exception that hookline raises, in one tree.
+"""The exceptions of the core in one tree, and their base class.
 
 ```
 HooklineError
@@ -39,7 +39,8 @@ HooklineError
     └── DecisionError                       a decision about a call that is not pending
 ```
 
-The parts above the core have more of them: `hookline.evals.errors`, and the modules of `hookline.adapters`.
+The parts above the core have more: `hookline.evals.errors`, `hookline.registry`, `hookline.delivery`, `hookline.store`
+and the modules of `hookline.adapters`. All of them are a `HooklineError`.
 
 A class annotates its fields, and `define_error` gives it a constructor and the sentence that it formats from them.
 """

@@ -20,7 +20,7 @@ from hookline.hooks import Hook
 from hookline.instrumentation import Instrumentation, SegmentInfo
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import error_type
-from hookline.otel._calls import ACTIONS, begin_chat, end_chat
+from hookline.otel._call_spans import ACTIONS, begin_chat, end_chat
 from hookline.otel._content import Content, Redact, capture_mode
 from hookline.otel._context import (
     OPERATION,
@@ -38,7 +38,15 @@ from hookline.otel._context import (
 from hookline.otel._hook_spans import executions, hook_event, hook_span, unregistrations
 from hookline.otel._instruments import SCOPE, Failures, instruments_of
 from hookline.otel._logs import LogEvents
-from hookline.otel._runs import Roots, Segments, descriptions, end_open, note_event_time, reason_of, segment_of_event
+from hookline.otel._run_spans import (
+    Roots,
+    Segments,
+    descriptions,
+    end_open,
+    note_event_time,
+    reason_of,
+    segment_of_event,
+)
 from hookline.otel._spans import MODEL_CALLS, Common, OpenSpan, OperationSpans
 from hookline.signals import HookExecution
 

@@ -8,15 +8,16 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
-from sqlalchemy import delete, insert, update
+from sqlalchemy import ColumnElement, and_, delete, exists, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
 from hookline.store._database import Database, after_commit
+from hookline.store._rows import is_storable
 from hookline.store._tables import operations, workers
 
-__all__ = ["Lease", "generate_worker_id"]
+__all__ = ["Lease", "generate_worker_id", "is_orphaned", "is_orphaned_sql"]
 
 logger = logging.getLogger("hookline")
 
@@ -97,3 +98,19 @@ class Lease:
                 await connection.execute(delete(workers).where(workers.c.worker_id == self.worker_id))
         except (StoreUnavailableError, SQLAlchemyError) as error:
             logger.warning("The lease of worker %s could not be ended; it expires by itself: %s", self.worker_id, error)
+
+
+def is_orphaned_sql(database: Database) -> ColumnElement[bool]:
+    """Return the SQL condition for operations with status "running" whose process is dead."""
+    alive = exists().where(workers.c.worker_id == operations.c.owner, workers.c.alive_until > database.now_sql())
+    return and_(operations.c.status == "running", or_(operations.c.owner.is_(None), ~alive))
+
+
+async def is_orphaned(database: Database, connection: AsyncConnection, operation_id: str) -> bool:
+    """Return whether an operation has the status "running" while its process is dead."""
+    if not is_storable(operation_id):
+        return False
+    query = select(operations.c.operation_id).where(
+        operations.c.operation_id == operation_id, is_orphaned_sql(database)
+    )
+    return (await connection.execute(query)).first() is not None

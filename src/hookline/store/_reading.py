@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, and_, delete, exists, or_, select, tuple_
+from sqlalchemy import Row, delete, exists, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
 from hookline.events import HookType
 from hookline.runtime import FORMAT, JournalEntry, OperationState
 from hookline.store._database import Database
+from hookline.store._lease import is_orphaned_sql
 from hookline.store._rows import decode_state, is_storable
-from hookline.store._tables import attempts, decisions, deliveries, events, operations, workers
+from hookline.store._tables import attempts, decisions, deliveries, events, operations
 
 __all__ = ["Page", "StoredOperation", "prune_operations"]
 
@@ -100,22 +101,6 @@ async def load_children(connection: AsyncConnection, operation_id: str) -> list[
         .order_by(operations.c.created_at, operations.c.operation_id)
     )
     return [decode_state(*row) for row in await connection.execute(query)]
-
-
-def is_orphaned_sql(database: Database) -> ColumnElement[bool]:
-    """Return the SQL condition for operations with status "running" whose process is dead."""
-    alive = exists().where(workers.c.worker_id == operations.c.owner, workers.c.alive_until > database.now_sql())
-    return and_(operations.c.status == "running", or_(operations.c.owner.is_(None), ~alive))
-
-
-async def is_orphaned(database: Database, connection: AsyncConnection, operation_id: str) -> bool:
-    """Return whether an operation has the status "running" while its process is dead."""
-    if not is_storable(operation_id):
-        return False
-    query = select(operations.c.operation_id).where(
-        operations.c.operation_id == operation_id, is_orphaned_sql(database)
-    )
-    return (await connection.execute(query)).first() is not None
 
 
 async def find_orphans(

@@ -21,7 +21,7 @@ from hookline.store._commits import Commit, CommitQueue, Overflow, note_missing_
 from hookline.store._database import Database, Dialect, Durability, parse_address
 from hookline.store._decisions import StoredDecision
 from hookline.store._deliveries import build_delivery_rows
-from hookline.store._lease import Lease, generate_worker_id
+from hookline.store._lease import Lease, generate_worker_id, is_orphaned
 from hookline.store._migrate import migrate
 from hookline.store._reading import Page, StoredOperation, prune_operations
 from hookline.store._rows import build_envelopes, build_event_rows, build_operation_row
@@ -262,7 +262,7 @@ class SqlStore(DurableStore):
 
     async def orphaned(self, operation_id: str) -> bool:
         """Return whether an operation has the status "running" while its process is dead."""
-        return await self._read(partial(reading.is_orphaned, self._database, operation_id=operation_id))
+        return await self._read(partial(is_orphaned, self._database, operation_id=operation_id))
 
     async def release(self, operation_id: str) -> None:
         """Release a running operation that this process will not continue, so that another process may take it.

@@ -14,7 +14,7 @@ from hookline._checks import quote
 from hookline.calls import ToolResult
 from hookline.evals.errors import MAX_SECONDS, FaultDefinitionError, check_count, check_probability, check_seconds
 from hookline.evals.faults._clocks import OperationClock
-from hookline.evals.faults._content import (
+from hookline.evals.faults._content_faults import (
     DuplicatedResult,
     EmptyResult,
     MalformedJson,

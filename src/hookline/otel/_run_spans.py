@@ -23,7 +23,7 @@ from hookline.events import CompletionReason, Event, OnComplete, OnError
 from hookline.instrumentation import SegmentInfo
 from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean, count, error_type
-from hookline.otel._calls import denial_attributes
+from hookline.otel._call_spans import denial_attributes
 from hookline.otel._content import Content, message_parts, tool_definitions
 from hookline.otel._context import (
     OPERATION,
