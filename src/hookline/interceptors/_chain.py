@@ -76,65 +76,6 @@ __all__ = [
 ]
 
 
-async def run_beside(traversal: Traversal, through: Awaitable[Any]) -> Any:
-    """Lead a call through its chain, and run the hooks beside it that are not waited for; all end before this does.
-
-    Raises:
-        BaseException: What `through` raises.
-    """
-    lanes: dict[int, deque[tuple[CompiledInterceptor, tuple[Any, ...]]]] = {}
-    result: Any = None
-    failure: BaseException | None = None
-    async with anyio.create_task_group() as group:
-
-        async def work(lane: int) -> None:
-            queue = lanes[lane]
-            while queue:
-                await run_unwaited(traversal, *queue.popleft())
-            del lanes[lane]
-
-        def spawn(hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
-            lane = id(hook.lane)
-            idle = lane not in lanes
-            lanes.setdefault(lane, deque()).append((hook, args))
-            if idle:
-                group.start_soon(work, lane)
-
-        traversal.spawn = spawn
-        try:
-            result = await through
-        except anyio.get_cancelled_exc_class():
-            raise
-        except BaseException as error:  # kept out of the group, which would wrap it
-            failure = error
-            if not isinstance(error, Exception):
-                group.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-    return result
-
-
-async def run_unwaited(traversal: Traversal, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
-    """Run a hook that is not waited for: its failure is only recorded."""
-    if traversal.started is not None:
-        traversal.started.append(hook)
-    started = perf_counter()
-    try:
-        error = await run_timed(hook.handler, args, refuse_return, is_async=hook.is_async, timeout=hook.timeout)
-    except BaseException:
-        traversal.note(hook, "dropped", "cancelled", duration_ms=(perf_counter() - started) * 1e3)
-        raise
-    late = error is None and not hook.is_async and perf_counter() - started > hook.timeout
-    if late or isinstance(error, HandlerTimeoutError):
-        error = HookTimeoutError(hook.id, hook.point, hook.timeout)
-    status: ExecutionStatus = "ok"
-    if error is not None:
-        status = "timeout" if isinstance(error, HookTimeoutError) else "error"
-        report_failure(hook.id, f"{hook.kind} {hook.point}", traversal.call.operation_id, error)
-    problem = describe_failure(error) if error is not None else None
-    traversal.note(hook, status, problem, duration_ms=(perf_counter() - started) * 1e3)
-
-
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a call that went through a chain.
 
@@ -299,7 +240,20 @@ class Chain:
         )
 
     async def _traverse(self, call: Call, terminal: Terminal, policy: RunPolicy | None = None) -> Traversal:
-        """Lead a call through the hooks, for a run of an agent too, which adds its policy."""
+        """Lead a call through the hooks.
+
+        Args:
+            call: What is about to happen.
+            terminal: What the hooks wrap.
+            policy: The rules of the run that the call belongs to.
+
+        Returns:
+            The traversal at its end. A denial is not raised: it is the traversal's `refusal`.
+
+        Raises:
+            HookUsageError: If that is no call.
+            BaseException: What the terminal raises, unchanged.
+        """
         compiled = self._of_all_tenants.get(call.__class__) or self._compiled_for(call)
         on_asyncio = runs_on_asyncio()
         kind = Clock if on_asyncio else ScopedClock
@@ -340,7 +294,7 @@ class Chain:
         return traversal
 
     async def _traverse_with_background(self, compiled: CompiledChain, traversal: Traversal) -> None:
-        """Lead a call through the hooks, some of which are not waited for."""
+        """Lead a call through the hooks, where some are background hooks."""
 
         async def through() -> Any:
             result = await drive_through(traversal.clock, compiled.enter(traversal, traversal.call))
@@ -351,7 +305,7 @@ class Chain:
             return result
 
         if traversal.policy is None:
-            traversal.result = await run_beside(traversal, through())
+            traversal.result = await run_with_background(traversal, through())
         else:
             traversal.result = await through()
 
@@ -369,3 +323,62 @@ def _with_lanes(batch: Iterable[AnyHook]) -> list[Placed]:
         elif isinstance(entry, Interceptor):
             placed.append((entry, own))
     return placed
+
+
+async def run_with_background(traversal: Traversal, through: Awaitable[Any]) -> Any:
+    """Lead a call through its chain, and run its background hooks (`wait=False`) beside it; all end before this does.
+
+    Raises:
+        BaseException: What `through` raises.
+    """
+    lanes: dict[int, deque[tuple[CompiledInterceptor, tuple[Any, ...]]]] = {}
+    result: Any = None
+    failure: BaseException | None = None
+    async with anyio.create_task_group() as group:
+
+        async def work(lane: int) -> None:
+            queue = lanes[lane]
+            while queue:
+                await run_background_hook(traversal, *queue.popleft())
+            del lanes[lane]
+
+        def spawn(hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
+            lane = id(hook.lane)
+            idle = lane not in lanes
+            lanes.setdefault(lane, deque()).append((hook, args))
+            if idle:
+                group.start_soon(work, lane)
+
+        traversal.spawn = spawn
+        try:
+            result = await through
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # kept out of the group, which would wrap it
+            failure = error
+            if not isinstance(error, Exception):
+                group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return result
+
+
+async def run_background_hook(traversal: Traversal, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
+    """Run a background hook: its failure is only recorded."""
+    if traversal.started is not None:
+        traversal.started.append(hook)
+    started = perf_counter()
+    try:
+        error = await run_timed(hook.handler, args, refuse_return, is_async=hook.is_async, timeout=hook.timeout)
+    except BaseException:
+        traversal.note(hook, "dropped", "cancelled", duration_ms=(perf_counter() - started) * 1e3)
+        raise
+    late = error is None and not hook.is_async and perf_counter() - started > hook.timeout
+    if late or isinstance(error, HandlerTimeoutError):
+        error = HookTimeoutError(hook.id, hook.point, hook.timeout)
+    status: ExecutionStatus = "ok"
+    if error is not None:
+        status = "timeout" if isinstance(error, HookTimeoutError) else "error"
+        report_failure(hook.id, f"{hook.kind} {hook.point}", traversal.call.operation_id, error)
+    problem = describe_failure(error) if error is not None else None
+    traversal.note(hook, status, problem, duration_ms=(perf_counter() - started) * 1e3)

@@ -214,15 +214,15 @@ class CompiledChain:
         self.marks = [0.0] * (4 * len(ordered) + 1)
         pairs = list(zip(self.hooks, ordered, strict=True))
         waited = [hook for hook, (given, _) in pairs if given.wait]
-        unwaited = [hook for hook, (given, _) in pairs if not given.wait]
-        self.background = bool(unwaited)
-        self.background_after = tuple(hook for hook in reversed(unwaited) if hook.kind == "after")
+        background = [hook for hook, (given, _) in pairs if not given.wait]
+        self.background = bool(background)
+        self.background_after = tuple(hook for hook in reversed(background) if hook.kind == "after")
         layers = [hook for hook in waited if hook.kind != "guard"]
         arounds = [hook for hook in layers if hook.kind == "around"]
         self.idle: list[Any] = [IDLE]
         innermost = run_guards_and_terminal(
             [hook for hook in waited if hook.kind == "guard"],
-            [hook for hook in unwaited if hook.kind == "before"],
+            [hook for hook in background if hook.kind == "before"],
             arounds[-1].index if arounds else NO_HOOK,
         )
         self.enter = self._fold(layers, innermost)

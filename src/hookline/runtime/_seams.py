@@ -95,9 +95,9 @@ class RunControl(msgspec.Struct, eq=False):
 
     def background(self, hook: CompiledInterceptor, args: tuple[Any, ...]) -> None:
         """Queue a hook that is not waited for in the lane of its bundle."""
-        observer = Observer(id=hook.id, handler=_run_unwaited, is_async=True, timeout=hook.timeout)
+        observer = Observer(id=hook.id, handler=_run_background_hook, is_async=True, timeout=hook.timeout)
         call = args[0]
-        item = _Unwaited(
+        item = _QueuedHook(
             hook=hook,
             args=args,
             operation_id=self.run.operation_id,
@@ -110,7 +110,7 @@ class RunControl(msgspec.Struct, eq=False):
         self.run.dispatcher._host.push(self.run.operation_id, hook.lane, queued)
 
 
-class _Unwaited(msgspec.Struct, frozen=True, kw_only=True):
+class _QueuedHook(msgspec.Struct, frozen=True, kw_only=True):
     """A hook in a lane; looks like an event to it."""
 
     hook: CompiledInterceptor
@@ -122,7 +122,7 @@ class _Unwaited(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str | None
 
 
-async def _run_unwaited(item: _Unwaited) -> None:
+async def _run_background_hook(item: _QueuedHook) -> None:
     value = item.hook.handler(*item.args)
     if item.hook.is_async:
         value = await value

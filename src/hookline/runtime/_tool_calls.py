@@ -45,9 +45,9 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 """One call of a step, ready to run; calling it runs it and records what the model is told."""
 
 
-def parse_args(calling: ToolRequest) -> tuple[ReadOnlyDict, str | None]:
+def parse_args(request: ToolRequest) -> tuple[ReadOnlyDict, str | None]:
     """Return a call's arguments as a read-only object, and what is wrong with the model's text if it is none."""
-    given: object = calling.args
+    given: object = request.args
     if isinstance(given, str):
         try:
             given = msgspec.json.decode(given) if given.strip() else {}
@@ -73,17 +73,17 @@ def freeze_args(args: object) -> dict[str, Any] | str:
         return "(arguments that are nested too deeply)"
 
 
-def make_call(run: Run, step: Step, calling: ToolRequest, tool: Tool | None) -> tuple[ToolCall, str | None]:
+def make_call(run: Run, step: Step, request: ToolRequest, tool: Tool | None) -> tuple[ToolCall, str | None]:
     """Return the call that is about to happen, and what is wrong with its arguments."""
-    args, problem = parse_args(calling)
-    waiting = run.waiting.get(calling.tool_call_id) if run.waiting else None
-    toolset = tool.toolset if tool else calling.toolset
-    tool_name = tool.name if tool else calling.tool_name
+    args, problem = parse_args(request)
+    waiting = run.waiting.get(request.tool_call_id) if run.waiting else None
+    toolset = tool.toolset if tool else request.toolset
+    tool_name = tool.name if tool else request.tool_name
     call = ToolCall(
         toolset=toolset,
         tool_name=tool_name,
         args=args,
-        tool_call_id=calling.tool_call_id,
+        tool_call_id=request.tool_call_id,
         call_index=waiting.call_index if waiting else run.call_indices.get(f"{toolset}/{tool_name}", 0) + 1,
         step_index=step.index,
         metadata=dict(waiting.metadata) if waiting else {},
@@ -175,7 +175,15 @@ class InterceptedToolJob(msgspec.Struct, eq=False):
 
     async def __call__(self) -> None:
         run, step, approved = self.run, self.step, self.approved
-        control = RunControl(run, run.watch, approved, approved, approved, self.asked_by, self._ask)
+        control = RunControl(
+            run,
+            run.watch,
+            pinned=approved,
+            decided=approved,
+            approved=approved,
+            asked_by=self.asked_by,
+            ask=self._ask,
+        )
         traversal = await run_through_chain(run, self.call, self._reach_tool, control)
         final: ToolCall = traversal.call if traversal.reached else reindex_call(run, traversal.call, self.call)
         if traversal.asked is not None and not run.can_ask:
@@ -319,19 +327,19 @@ async def emit_unrun_pair(run: Run, step: Step, call: ToolCall, traversal: Trave
     return result
 
 
-def record_outcome(run: Run, step: Step, calling: ToolRequest, call: ToolCall, result: ToolResult) -> None:
+def record_outcome(run: Run, step: Step, request: ToolRequest, call: ToolCall, result: ToolResult) -> None:
     """Record what the model is told of a tool call."""
     content = f"{result.error_type}: {result.content}" if result.error_type else result.content
     if run.waiting:
-        run.waiting.pop(calling.tool_call_id, None)
+        run.waiting.pop(request.tool_call_id, None)
     outcome = ToolOutcome(
         toolset=call.toolset,
         tool_name=call.tool_name,
-        tool_call_id=calling.tool_call_id,
+        tool_call_id=request.tool_call_id,
         content=content,
         success=result.success and result.error_type is None,
     )
-    run.outcomes[calling.tool_call_id] = step.outcomes[calling.tool_call_id] = run.journal.close_call(outcome)
+    run.outcomes[request.tool_call_id] = step.outcomes[request.tool_call_id] = run.journal.close_call(outcome)
 
 
 async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
