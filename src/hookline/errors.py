@@ -40,7 +40,7 @@ HooklineError
 ```
 
 The parts above the core have more: `hookline.evals.errors`, `hookline.registry`, `hookline.delivery`, `hookline.store`
-and the modules of `hookline.adapters`. All of them are a `HooklineError`.
+and the modules of `hookline.adapters`. They have the same base class.
 
 A class annotates its fields, and `define_error` gives it a constructor and the sentence that it formats from them.
 """

@@ -1,4 +1,4 @@
-"""Redact secrets in recordings, by the names of fields and by patterns in texts."""
+"""Redact secrets in recordings and logs, by the names of fields and by patterns in texts."""
 
 from __future__ import annotations
 
