@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from types import MethodType
 from typing import Any, NamedTuple
 
-from hookline.calls import CALLS, Ask, Denial
+from hookline.calls import CALLS, Denial
 from hookline.errors import (
     HookDefinitionError,
     HookDenied,
@@ -156,8 +156,17 @@ def finish_turn(traversal: Traversal, hook: CompiledInterceptor, error: BaseExce
     return value if error is None else after_error(traversal, hook, error)
 
 
-async def ask_person(traversal: Traversal, asking: Awaitable[Ask | None]) -> None:
-    """After the guards: have a person decide, if that must be although no hook said so."""
+async def consult_run(traversal: Traversal, policy: RunPolicy, call: Any) -> None:
+    """Let the run of a call have its say, after all hooks: it may be interrupted, or a person must decide.
+
+    Raises:
+        HookDenied: If a person must decide although no hook said so.
+        BaseException: The cancellation, if the run was interrupted.
+    """
+    if traversal.watch.halted:
+        await policy.stop()
+    if policy.ask is None or policy.approved or (asking := policy.ask(call)) is None:
+        return
     asked = await asking
     if asked is not None:
         traversal.asked = asked
@@ -220,15 +229,20 @@ class CompiledChain:
         layers = [hook for hook in waited if hook.kind != "guard"]
         arounds = [hook for hook in layers if hook.kind == "around"]
         self.idle: list[Any] = [IDLE]
-        innermost = run_guards_and_terminal(
-            [hook for hook in waited if hook.kind == "guard"],
-            [hook for hook in background if hook.kind == "before"],
-            arounds[-1].index if arounds else NO_HOOK,
-        )
+        guards = [hook for hook in waited if hook.kind == "guard"]
+        beside = [hook for hook in background if hook.kind == "before"]
+        innermost: NextStep | None = None
+        if guards or beside or not layers or layers[-1].kind != "around":
+            innermost = run_guards_and_terminal(guards, beside, arounds[-1].index if arounds else NO_HOOK)
         self.enter = self._fold(layers, innermost)
 
-    def _fold(self, layers: Sequence[CompiledInterceptor], innermost: NextStep) -> NextStep:
-        """Wrap the innermost step into the hooks, from the inside to the outside."""
+    def _fold(self, layers: Sequence[CompiledInterceptor], innermost: NextStep | None) -> NextStep:
+        """Wrap the innermost step into the hooks, from the inside to the outside.
+
+        Args:
+            layers: The hooks, from the outside to the inside.
+            innermost: The guards and the terminal; `None` where an `around` has nothing but the terminal inside.
+        """
         enter = innermost
         inside: Around | None = None
         for kind, group in itertools.groupby(reversed(layers), key=lambda hook: hook.kind):
@@ -241,8 +255,12 @@ class CompiledChain:
                 continue
             if inside is not None:
                 enter, inside = enter_around(inside, None, self._slot()), None
+            assert enter is not None
             enter = run_befores(inwards[::-1], enter) if kind == "before" else run_afters(inwards, enter)
-        return enter if inside is None else enter_around(inside, None, self._slot())
+        if inside is not None:
+            return enter_around(inside, None, self._slot())
+        assert enter is not None
+        return enter
 
     def _slot(self) -> int:
         """Return the place of one more outcome."""
@@ -344,10 +362,7 @@ def run_guards_and_terminal(
             await run_turns(traversal, turns, apply_guard, outer)
         policy, clock = traversal.policy, traversal.clock
         if policy is not None:
-            if traversal.watch.halted:
-                await policy.stop()
-            if policy.ask is not None and not policy.approved and (asking := policy.ask(call)) is not None:
-                await ask_person(traversal, asking)
+            await consult_run(traversal, policy, call)
         if background and (policy is None or not policy.resumed):
             for hook in background:
                 if hook.matches is None or hook.matches(call):
@@ -407,8 +422,14 @@ class Around(NamedTuple):
     call_next: NextStep
 
 
-def call_next_of(hook: CompiledInterceptor, slot: int, inner: NextStep) -> NextStep:
-    """Make the `call_next` of an `around` that has no other right inside of it."""
+def call_next_of(hook: CompiledInterceptor, slot: int, inner: NextStep | None) -> NextStep:
+    """Make the `call_next` of an `around` that has no other right inside of it.
+
+    Args:
+        hook: The `around`.
+        slot: Where the outcome of its `call_next` is kept.
+        inner: What is inside; `None` for nothing but the terminal, which is a frame less for the commonest chain.
+    """
     index, start, inside, leave, limit = hook.index, hook.start, hook.inside, hook.leave, hook.timeout
 
     async def call_next(traversal: Traversal, call: Any) -> Any:
@@ -427,8 +448,17 @@ def call_next_of(hook: CompiledInterceptor, slot: int, inner: NextStep) -> NextS
             call = next_call(traversal, hook, call)
         outcomes[slot] = RUNNING
         try:
-            result = await inner(traversal, call)
+            if inner is not None:
+                result = await inner(traversal, call)
+            else:
+                if traversal.policy is not None:
+                    await consult_run(traversal, traversal.policy, call)
+                clock.on = NO_HOOK
+                outcomes[0] = RUNNING
+                result = await traversal.terminal(call)
         except BaseException as error:
+            if inner is None and outcomes[0] is RUNNING:
+                traversal.raised = error
             come_back(clock, hook)
             traversal.settle(slot, Raised(error))
             raise
