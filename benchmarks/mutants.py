@@ -24,15 +24,15 @@ from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {
-    "dispatcher": (("src/hookline/dispatcher/_dispatcher.py",), "tests/dispatcher"),
-    "lanes": (("src/hookline/dispatcher/_lanes.py",), "tests/dispatcher"),
-    "events": (("src/hookline/events.py",), "tests/events"),
+    "dispatcher": (("src/hookline/dispatcher/_dispatcher.py",), ("tests/dispatcher",)),
+    "lanes": (("src/hookline/dispatcher/_lanes.py",), ("tests/dispatcher",)),
+    "events": (("src/hookline/events.py",), ("tests/events",)),
     "interceptors": (
         tuple(
             f"src/hookline/interceptors/{name}.py"
             for name in ("_chain", "_clock", "_failures", "_fold", "_return_values", "_traversal", "_validate")
         ),
-        "tests/interceptors",
+        ("tests/interceptors", "tests/runtime/test_approval.py", "tests/runtime/test_asking_a_person.py"),
     ),
 }
 """By name: the modules from which a sample is drawn, and their own tests."""
@@ -173,7 +173,7 @@ class TestRun:
     output: str
 
 
-def run_tests(copies: SimpleQueue[Path], mutant: Mutant | None, tests: str, limit: float) -> TestRun:
+def run_tests(copies: SimpleQueue[Path], mutant: Mutant | None, tests: tuple[str, ...], limit: float) -> TestRun:
     """Run tests against a mutant, in one of the copies of the source; a hang is noticed too."""
     folder = copies.get()
     began = time.monotonic()
@@ -181,7 +181,7 @@ def run_tests(copies: SimpleQueue[Path], mutant: Mutant | None, tests: str, limi
         if mutant is not None:
             (folder / mutant.module).write_text(mutant.source)
         alone = ["-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", str(TEST_SECONDS)]
-        command = [sys.executable, "-m", "pytest", "-x", "-q", *alone, tests]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", *alone, *tests]
         environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
