@@ -96,11 +96,15 @@ class Terminal:
         self.until("x")
         self.press("\x7f")
         self.until("\b")
+        self.wait_until_it_listens()
+        self.press("\x03")
+
+    def wait_until_it_listens(self) -> None:
+        """Wait until the program sleeps: Python's prompt misses a signal that comes just before it waits for a key."""
         state = Path(f"/proc/{self.process.pid}/stat")
         while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "S":
             assert self.process.poll() is None
             os.sched_yield()
-        self.press("\x03")
 
     def say(self, text: str) -> None:
         """Type a line at the prompt."""

@@ -117,6 +117,7 @@ def test_sigterm_ends_a_chat_at_its_prompt_whatever_is_typed_there(tmp_path: Pat
         terminal.until("> ")
         terminal.press(typed)
         terminal.until(typed)
+        terminal.wait_until_it_listens()
         terminal.process.terminate()
 
         assert terminal.ended() == 143
@@ -128,6 +129,7 @@ def test_sigterm_ends_a_chat_that_asks_for_a_decision(tmp_path: Path) -> None:
         terminal.until("y/n/s? ")
         terminal.press("y, but")
         terminal.until("y, but")
+        terminal.wait_until_it_listens()
         terminal.process.terminate()
 
         assert terminal.ended() == 143
