@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator
+from typing import Any
 
 import hypothesis.entry_points  # it asks the collector who refers to what, so it comes before the freeze
 import pytest
@@ -27,7 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         told = getattr(test, "_hypothesis_internal_use_settings", None)  # as Hypothesis' own plugin finds them
         if told is not None:
             more = hypothesis.settings(told, max_examples=told.max_examples * EXAMPLES)
-            test._hypothesis_internal_use_settings = more  # type: ignore[union-attr]
+            function: Any = getattr(test, "__func__", test)  # the test of a state machine is a method
+            function._hypothesis_internal_use_settings = more
+            if isinstance(getattr(getattr(item, "cls", None), "settings", None), hypothesis.settings):
+                item.cls.settings = more  # type: ignore[attr-defined]
 
 
 @pytest.fixture(params=["asyncio", "trio"])
