@@ -23,15 +23,18 @@ EXAMPLES = int(os.environ.get("HOOKLINE_EXAMPLES", "1"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    given: set[int] = set()  # functions with several parameters come several times
     for item in items if EXAMPLES > 1 else ():
         test = getattr(item, "obj", None)
-        told = getattr(test, "_hypothesis_internal_use_settings", None)  # as Hypothesis' own plugin finds them
-        if told is not None:
-            more = hypothesis.settings(told, max_examples=told.max_examples * EXAMPLES)
-            function: Any = getattr(test, "__func__", test)  # the test of a state machine is a method
-            function._hypothesis_internal_use_settings = more
-            if isinstance(getattr(getattr(item, "cls", None), "settings", None), hypothesis.settings):
-                item.cls.settings = more  # type: ignore[attr-defined]
+        function: Any = getattr(test, "__func__", test)  # the test of a state machine is a method
+        settings = getattr(function, "_hypothesis_internal_use_settings", None)  # as Hypothesis' own plugin finds them
+        if settings is None or id(function) in given:
+            continue
+        given.add(id(function))
+        more = hypothesis.settings(settings, max_examples=settings.max_examples * EXAMPLES)
+        function._hypothesis_internal_use_settings = more
+        if isinstance(getattr(getattr(item, "cls", None), "settings", None), hypothesis.settings):
+            item.cls.settings = more  # type: ignore[attr-defined]
 
 
 @pytest.fixture(params=["asyncio", "trio"])
