@@ -240,7 +240,7 @@ def agent_framework() -> Workload:
         tool,
     )
 
-    from hookline.adapters.agent_framework import DRIVES, HookMiddleware
+    from hookline.adapters.agent_framework import DRIVES, HooklineMiddleware
 
     class Scripted(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
         async def _inner_get_response(self, *, messages, stream, options, **given):
@@ -264,7 +264,7 @@ def agent_framework() -> Workload:
     return Workload(
         capabilities=DRIVES,
         bare=lambda: agent.run("go"),
-        hooked=lambda hooks: lambda: agent.run("go", middleware=[HookMiddleware(hooks)]),
+        hooked=lambda hooks: lambda: agent.run("go", middleware=[HooklineMiddleware(hooks)]),
         own=lambda: agent.run("go", middleware=[OfRun(), OfModel(), OfTool()]),
     )
 

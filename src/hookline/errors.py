@@ -27,6 +27,7 @@ HooklineError
 ├── StoreUnavailableError (OSError)         a database cannot be reached, or is full
 │   └── StoreOverloadedError                more writes are waiting than allowed
 ├── RunFailedError                          a run failed in another process
+├── RunStopped                              a hook or a person ended a run of another framework
 ├── MissingHooksError                       an operation was started with interceptors that are missing here
 └── OperationError                          an operation cannot be run or resumed this way
     ├── OperationExistsError                its id is taken
@@ -78,6 +79,7 @@ __all__ = [
     "OperationNotFoundError",
     "PhaseTransitionError",
     "RunFailedError",
+    "RunStopped",
     "StaleStateError",
     "StateFormatError",
     "StoreOverloadedError",
@@ -610,6 +612,19 @@ class RunFailedError(HooklineError):
     def __str__(self) -> str:
         error = f"{self.error_type or 'an error that is not known'}{f': {self.message}' if self.message else ''}"
         return f"The run failed in another process with {error}. The log of that process has the traceback."
+
+
+@define_error("{reason}")
+class RunStopped(HooklineError):
+    """A hook or a person ended a run of another framework, which has no result for that.
+
+    Attributes:
+        reason: The reason.
+        hook_id: The hook's id; `None` if a person ended the run.
+    """
+
+    reason: str
+    hook_id: str | None = None
 
 
 @define_error()

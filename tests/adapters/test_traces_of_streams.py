@@ -11,7 +11,7 @@ from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.models.function import FunctionModel
 
 from hookline import Agent, ModelCall, ModelResponse
-from hookline.adapters.agent_framework import HookMiddleware
+from hookline.adapters.agent_framework import HooklineMiddleware as AgentFrameworkMiddleware
 from hookline.adapters.langchain import HooklineMiddleware, hooked
 from hookline.adapters.openai_agents import HooklineRunner
 from hookline.adapters.pydantic_ai import Hookline
@@ -150,7 +150,7 @@ async def stream_agent_framework(library: Library, hooks: list[Any], *, whole: b
 
             return ResponseStream(updates(), finalizer=lambda found: ChatResponse.from_updates(found))
 
-    run: Any = Agent(Streaming(), name="alpha").run("go", stream=True, middleware=[HookMiddleware(hooks)])
+    run: Any = Agent(Streaming(), name="alpha").run("go", stream=True, middleware=[AgentFrameworkMiddleware(hooks)])
     async for _ in run:
         if not whole:
             break

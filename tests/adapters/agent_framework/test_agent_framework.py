@@ -21,7 +21,7 @@ from agent_framework import (
 from msgspec.structs import replace
 
 from hookline import AgentCall, Ask, Continue, Deny, Hooks, ModelCall, Respond, ToolCall
-from hookline.adapters.agent_framework import HookMiddleware, answers
+from hookline.adapters.agent_framework import HooklineMiddleware, answers
 from hookline.calls import AgentResult, CompactCall, ModelResponse, StepCall, ToolRequest
 from hookline.calls import Message as Ours
 from hookline.errors import HookDefinitionError, HookDenied, UnsupportedHookError
@@ -77,7 +77,7 @@ def told(response: Any) -> list[str]:
 async def test_a_stream_tells_the_same_and_gives_the_agents_updates_as_they_come() -> None:
     hooks, seen = listening()
 
-    stream = agent_of("a", PLAIN, []).run("go", stream=True, middleware=[HookMiddleware([hooks])])
+    stream = agent_of("a", PLAIN, []).run("go", stream=True, middleware=[HooklineMiddleware([hooks])])
     streamed = [[each.type for each in update.contents] async for update in stream]
     response = await stream.get_final_response()
     own = [[each.type for each in update.contents] async for update in agent_of("a", PLAIN, []).run("go", stream=True)]
@@ -90,7 +90,7 @@ async def test_a_stream_tells_the_same_and_gives_the_agents_updates_as_they_come
 async def test_a_stream_is_not_begun_before_somebody_reads_it() -> None:
     hooks, seen = listening()
 
-    stream = agent_of("a", PLAIN, []).run("go", stream=True, middleware=[HookMiddleware([hooks])])
+    stream = agent_of("a", PLAIN, []).run("go", stream=True, middleware=[HooklineMiddleware([hooks])])
     assert seen == []
 
     assert (await stream.get_final_response()).text == "done"
@@ -100,7 +100,9 @@ async def test_a_stream_is_not_begun_before_somebody_reads_it() -> None:
 async def test_breaking_off_a_stream_interrupts_the_run() -> None:
     hooks, seen = listening()
 
-    stream = agent_of("a", PLAIN, []).run("go", stream=True, middleware=[HookMiddleware([hooks], operation_id="off")])
+    stream = agent_of("a", PLAIN, []).run(
+        "go", stream=True, middleware=[HooklineMiddleware([hooks], operation_id="off")]
+    )
     async for _ in stream:
         break
     await stream.close()
@@ -114,7 +116,7 @@ async def test_what_a_run_raises_comes_out_of_its_stream() -> None:
     agent = Agent(client=Scripted([DONE], fails=True))
 
     with pytest.raises(ValueError, match="no summary"):
-        _ = [each async for each in agent.run("go", stream=True, middleware=[HookMiddleware([hooks])])]
+        _ = [each async for each in agent.run("go", stream=True, middleware=[HooklineMiddleware([hooks])])]
     assert names(seen) == ["beforeStep", "afterStep", "onComplete", "onError"]
 
 
@@ -124,7 +126,7 @@ async def test_a_stream_holds_back_what_a_hook_may_still_change(call: Any) -> No
     redacted: Any = ModelResponse(content="[redacted]") if call is ModelCall else AgentResult(output="[redacted]")
     hooks.after(call)(lambda call, result: redacted if getattr(result, "content", "x") else None)
 
-    stream = agent_of("a", PLAIN, []).run("go", stream=True, middleware=[HookMiddleware([hooks])])
+    stream = agent_of("a", PLAIN, []).run("go", stream=True, middleware=[HooklineMiddleware([hooks])])
     texts = [update.text async for update in stream if update.text]
 
     assert texts == ["[redacted]"]
@@ -138,7 +140,11 @@ async def test_hooks_of_a_model_call_work_in_a_stream_too() -> None:
     )
     asked: list[str] = []
 
-    await agent_of("a", PLAIN, asked).run("go", stream=True, middleware=[HookMiddleware([hooks])]).get_final_response()
+    await (
+        agent_of("a", PLAIN, asked)
+        .run("go", stream=True, middleware=[HooklineMiddleware([hooks])])
+        .get_final_response()
+    )
 
     assert asked[0].strip() == "other"
     assert names(seen) == EVENTS_OF_PLAIN
@@ -149,7 +155,7 @@ async def test_hooks_of_a_model_call_work_in_a_stream_too() -> None:
 
 async def test_many_streamed_runs_of_one_agent_and_one_middleware_do_not_hear_of_one_another() -> None:
     hooks, seen = listening()
-    agent, middleware = agent_of("a", PLAIN, []), HookMiddleware([hooks])
+    agent, middleware = agent_of("a", PLAIN, []), HooklineMiddleware([hooks])
 
     async def play(number: int) -> str:
         return str((await agent.run("go", stream=bool(number % 2), middleware=[middleware]).get_final_response()).text)
@@ -168,7 +174,7 @@ async def test_many_streamed_runs_of_one_agent_and_one_middleware_do_not_hear_of
 
 async def test_given_to_the_agent_it_hears_every_run() -> None:
     hooks, seen = listening()
-    agent = agent_of("a", PLAIN, [], middleware=[HookMiddleware([hooks])])
+    agent = agent_of("a", PLAIN, [], middleware=[HooklineMiddleware([hooks])])
 
     await agent.run("go")
     await agent.run("go")
@@ -182,11 +188,11 @@ async def test_a_denied_run_raises() -> None:
     asked: list[str] = []
 
     with pytest.raises(HookDenied, match="not today"):
-        await agent_of("a", PLAIN, asked).run("go", middleware=[HookMiddleware([hooks])])
+        await agent_of("a", PLAIN, asked).run("go", middleware=[HooklineMiddleware([hooks])])
     with pytest.raises(HookDenied, match="not today"):
         await (
             agent_of("a", PLAIN, asked)
-            .run("go", stream=True, middleware=[HookMiddleware([hooks])])
+            .run("go", stream=True, middleware=[HooklineMiddleware([hooks])])
             .get_final_response()
         )
     assert asked == []
@@ -196,7 +202,7 @@ async def test_a_denied_model_call_ends_the_run_with_the_reason() -> None:
     hooks, seen = listening()
     hooks.guard(ModelCall)(lambda call: Deny("too long") if call.step_index else None)
 
-    response = await agent_of("a", PLAIN, []).run("go", middleware=[HookMiddleware([hooks])])
+    response = await agent_of("a", PLAIN, []).run("go", middleware=[HooklineMiddleware([hooks])])
 
     assert response.messages[-1].text == "too long"
     assert seen[-1].reason == "interrupted"
@@ -212,7 +218,7 @@ async def test_a_hook_takes_tools_and_instructions_out_of_a_model_call() -> None
         return replace(call, tools=[], messages=[Ours(role="system", content="be brief"), *call.messages[1:]])
 
     agent = agent_of("a", Scene(turns=[DONE], tools={"add": add}), asked, instructions="be long")
-    await agent.run("go", middleware=[HookMiddleware([hooks])])
+    await agent.run("go", middleware=[HooklineMiddleware([hooks])])
 
     assert offered == [[("local", "add")]]
     assert asked == ["be brief\ngo"]
@@ -225,7 +231,9 @@ async def test_a_hook_may_have_the_run_go_on() -> None:
         asked: list[str] = []
         agent = agent_of("a", Scene(turns=[DONE, DONE]), asked)
 
-        await agent.run("go", session=agent.create_session() if session else None, middleware=[HookMiddleware([hooks])])
+        await agent.run(
+            "go", session=agent.create_session() if session else None, middleware=[HooklineMiddleware([hooks])]
+        )
 
         assert asked[-1].endswith("go\ndone\nagain")
         assert names(seen) == ["beforeStep", "afterStep"] * 2 + ["onComplete"]
@@ -241,7 +249,7 @@ async def test_an_interrupt_ends_it() -> None:
         return 0
 
     agent = agent_of("a", Scene(turns=PLAIN.turns, tools={"add": add}), [])
-    response = await agent.run("go", middleware=[HookMiddleware([hooks], operation_id="op")])
+    response = await agent.run("go", middleware=[HooklineMiddleware([hooks], operation_id="op")])
 
     assert response.messages == []
     assert seen[-1].reason == "interrupted"
@@ -269,7 +277,7 @@ async def test_a_sub_agent_is_over_before_the_run_that_called_it_and_is_broken_o
     agent = agent_of("a", Scene(turns=turns, tools={"slow": slow}, agents={"helper": child}), [])
 
     async def play() -> Any:
-        return await agent.run("go", middleware=[HookMiddleware([hooks], operation_id="op")])
+        return await agent.run("go", middleware=[HooklineMiddleware([hooks], operation_id="op")])
 
     run = asyncio.create_task(play())
     await both.wait()
@@ -290,7 +298,7 @@ async def test_hooks_of_steps_are_refused_before_anything_runs() -> None:
     hooks.before(StepCall)(lambda call: None)
 
     with pytest.raises(UnsupportedHookError, match=r"Microsoft Agent Framework cannot drive before\(StepCall\)"):
-        await agent_of("a", PLAIN, asked).run("go", middleware=[HookMiddleware([hooks])])
+        await agent_of("a", PLAIN, asked).run("go", middleware=[HooklineMiddleware([hooks])])
     assert asked == []
 
 
@@ -304,7 +312,7 @@ async def test_a_failing_tool_gives_what_the_framework_makes_of_it() -> None:
 
     hooks, seen = listening()
     scene = Scene(turns=PLAIN.turns, tools={"add": add})
-    hooked = await agent_of("a", scene, []).run("go", middleware=[HookMiddleware([hooks])])
+    hooked = await agent_of("a", scene, []).run("go", middleware=[HooklineMiddleware([hooks])])
     own = await agent_of("a", scene, []).run("go")
 
     assert told(hooked) == told(own) == ["Error: Function failed."]
@@ -317,7 +325,7 @@ async def test_a_call_that_other_middleware_answers_has_its_events() -> None:
             context.result = "7"
 
     hooks, seen = listening()
-    response = await agent_of("a", PLAIN, []).run("go", middleware=[Other(), HookMiddleware([hooks])])
+    response = await agent_of("a", PLAIN, []).run("go", middleware=[Other(), HooklineMiddleware([hooks])])
 
     assert told(response) == ["7"]
     assert [event.content for event in seen if isinstance(event, AfterToolCall)] == ["7"]
@@ -328,7 +336,7 @@ async def test_a_call_of_an_unknown_tool_is_told(stream: bool) -> None:
     hooks, seen = listening()
     agent = agent_of("a", Scene(turns=[calls("nothing", a=1), DONE], tools={"add": add}), [])
 
-    given = {"stream": stream, "middleware": [HookMiddleware([hooks])]}
+    given = {"stream": stream, "middleware": [HooklineMiddleware([hooks])]}
     response = await (agent.run("go", **given).get_final_response() if stream else agent.run("go", **given))
 
     assert told(response) == ['Error: Requested function "nothing" not found.']
@@ -346,12 +354,12 @@ async def test_a_mock_stands_for_an_unknown_tool_and_a_denial_that_stops_ends_th
     stop.guard(ToolCall)(lambda call: Deny("enough", stop=True))
     agent = agent_of("a", Scene(turns=[calls("nothing", a=1), DONE], tools={"add": add}), asked)
 
-    mocked = await agent.run("go", middleware=[HookMiddleware([mock])])
+    mocked = await agent.run("go", middleware=[HooklineMiddleware([mock])])
     assert (told(mocked), mocked.text) == (["made up"], "done")
     assert "made up" in asked[-1]
 
     asked.clear()
-    stopped = await agent.run("go", middleware=[HookMiddleware([stop])])
+    stopped = await agent.run("go", middleware=[HooklineMiddleware([stop])])
     assert (stopped.text, len(asked)) == ("enough", 1)
 
 
@@ -359,7 +367,7 @@ async def test_arguments_that_do_not_fit_are_told_as_an_error_of_the_tool() -> N
     hooks, seen = listening()
     scene = Scene(turns=[calls("add", a="x", b=2), DONE], tools={"add": add})
 
-    response = await agent_of("a", scene, []).run("go", middleware=[HookMiddleware([hooks])])
+    response = await agent_of("a", scene, []).run("go", middleware=[HooklineMiddleware([hooks])])
 
     assert told(response) == ["Error: Argument parsing failed."]
     assert names(seen)[1:3] == ["beforeToolCall", "onToolCallError"]
@@ -370,7 +378,7 @@ async def test_a_hook_mends_arguments_that_do_not_fit() -> None:
     hooks.before(ToolCall)(lambda call: call.with_args(a=1))
     scene = Scene(turns=[calls("add", a="x", b=2), DONE], tools={"add": add})
 
-    assert told(await agent_of("a", scene, []).run("go", middleware=[HookMiddleware([hooks])])) == ["3"]
+    assert told(await agent_of("a", scene, []).run("go", middleware=[HooklineMiddleware([hooks])])) == ["3"]
 
 
 async def test_a_denial_that_stops_leaves_the_reason_in_the_conversation() -> None:
@@ -379,7 +387,7 @@ async def test_a_denial_that_stops_leaves_the_reason_in_the_conversation() -> No
 
     for stream in (False, True):
         seen.clear()
-        run: Any = agent_of("a", PLAIN, []).run("go", stream=stream, middleware=[HookMiddleware([hooks])])
+        run: Any = agent_of("a", PLAIN, []).run("go", stream=stream, middleware=[HooklineMiddleware([hooks])])
         response = await (run.get_final_response() if stream else run)
 
         assert told(response) == ["enough"]
@@ -394,7 +402,7 @@ async def test_what_a_person_approved_is_what_runs_and_the_operation_goes_on_by_
     hooks.before(ToolCall)(lambda call: call.with_args(a=call.args["a"] + 10))
     hooks.guard(ToolCall)(lambda call: Ask("sure?"))
     agent = agent_of("a", PLAIN, [])
-    session, middleware = agent.create_session(), HookMiddleware([hooks], store=InMemoryStore())
+    session, middleware = agent.create_session(), HooklineMiddleware([hooks], store=InMemoryStore())
     response = await agent.run("go", session=session, middleware=[middleware])
     assert [(each.args, each.prompt) for each in seen[1].pending_tools] == [({"a": 11, "b": 2}, "sure?")]
 
@@ -408,7 +416,7 @@ async def test_what_a_person_approved_is_what_runs_and_the_operation_goes_on_by_
 async def test_approvals_work_in_streams() -> None:
     hooks, seen = listening()
     agent = agent_of("a", Scene(turns=PLAIN.turns, tools=PLAIN.tools, approval=frozenset({"add"})), [])
-    session, middleware = agent.create_session(), HookMiddleware([hooks], store=InMemoryStore())
+    session, middleware = agent.create_session(), HooklineMiddleware([hooks], store=InMemoryStore())
     response = await agent.run("go", stream=True, session=session, middleware=[middleware]).get_final_response()
     assert names(seen) == ["beforeStep", "beforeHumanIntervention", "afterStep", "onComplete"]
 
@@ -423,7 +431,7 @@ async def test_the_frameworks_own_answer_is_a_decision_too() -> None:
     for approved, action in ((True, "approve"), (False, "rejectAndContinue")):
         hooks, seen = listening()
         agent = agent_of("a", Scene(turns=PLAIN.turns, tools=PLAIN.tools, approval=frozenset({"add"})), [])
-        session, middleware = agent.create_session(), HookMiddleware([hooks], store=InMemoryStore())
+        session, middleware = agent.create_session(), HooklineMiddleware([hooks], store=InMemoryStore())
         response = await agent.run("go", session=session, middleware=[middleware])
         answer = Message("user", [response.user_input_requests[0].to_function_approval_response(approved)])
 
@@ -440,7 +448,7 @@ async def test_of_two_calls_one_is_approved_and_one_refused() -> None:
     )
     scene = Scene(turns=[both, DONE], tools={"add": add}, approval=frozenset({"add"}))
     agent, asked = agent_of("a", scene, []), list[str]()
-    session, middleware = agent.create_session(), HookMiddleware([hooks], store=InMemoryStore())
+    session, middleware = agent.create_session(), HooklineMiddleware([hooks], store=InMemoryStore())
     response = await agent.run("go", session=session, middleware=[middleware])
     seen.clear()
 
@@ -469,7 +477,7 @@ async def test_while_one_of_two_calls_waits_the_model_is_not_asked(stream: bool)
     )
     agent, (hooks, seen) = agent_of("a", Scene(turns=[both, DONE], tools={"add": add}), asked), listening()
     hooks.guard(ToolCall)(lambda call: Ask("sure?"))
-    session, middleware = agent.create_session(), [HookMiddleware([hooks], store=InMemoryStore())]
+    session, middleware = agent.create_session(), [HooklineMiddleware([hooks], store=InMemoryStore())]
 
     async def run(said: Any) -> Any:
         if not stream:
@@ -494,8 +502,8 @@ async def test_hooks_of_the_agent_and_of_the_run_both_live_through_an_approval(a
     if not approval:
         of_run.guard(ToolCall)(lambda call: Ask("sure?"))
     scene = Scene(turns=PLAIN.turns, tools=PLAIN.tools, approval={"add"} if approval else set())
-    agent = agent_of("a", scene, [], middleware=[HookMiddleware([of_agent])])
-    session, middleware = agent.create_session(), [HookMiddleware([of_run])]
+    agent = agent_of("a", scene, [], middleware=[HooklineMiddleware([of_agent])])
+    session, middleware = agent.create_session(), [HooklineMiddleware([of_run])]
 
     first = await agent.run("go", session=session, middleware=middleware)
     second = await agent.run(answers(first, [Approve("t1")]), session=session, middleware=middleware)
@@ -510,7 +518,7 @@ async def test_sub_agents_of_sub_agents_name_their_parents() -> None:
     hooks, seen = listening(inherit=True)
     scene = asking("mid", asking("low", Scene(turns=[ModelResponse(content="deep")])))
 
-    await agent_of("a", scene, []).run("go", middleware=[HookMiddleware([hooks])])
+    await agent_of("a", scene, []).run("go", middleware=[HooklineMiddleware([hooks])])
 
     ids = {event.agent_id: event.operation_id for event in seen}
     parents = {event.agent_id: event.parent_operation_id for event in seen}
@@ -524,7 +532,7 @@ async def test_a_sub_agent_that_fails_is_told_and_the_run_goes_on() -> None:
     turn = ModelResponse(tool_calls=[ToolRequest(tool_name="child", args={"task": "x"}, tool_call_id="c1")])
 
     await Agent(client=Scripted([turn, DONE]), name="a", tools=[child.as_tool()]).run(
-        "go", middleware=[HookMiddleware([hooks])]
+        "go", middleware=[HooklineMiddleware([hooks])]
     )
 
     assert [event.error for event in seen if event.hook_type == "onCallAgentError"] == ["no summary"]
@@ -538,7 +546,7 @@ async def test_two_calls_of_one_sub_agent_at_once_are_two_operations() -> None:
     child = Agent(client=Scripted([ModelResponse(content="ok")]), name="child")
     agent = Agent(client=Scripted([ModelResponse(tool_calls=both), DONE]), name="a", tools=[child.as_tool()])
 
-    await agent.run("go", middleware=[HookMiddleware([hooks])])
+    await agent.run("go", middleware=[HooklineMiddleware([hooks])])
 
     ids = Counter(event.operation_id for event in seen if event.agent_id == "child")
     assert sorted(ids.values()) == [3, 3]
@@ -548,7 +556,9 @@ async def test_a_sub_agent_runs_alone_as_before() -> None:
     hooks, seen = listening(inherit=True)
     child = agent_of("child", PLAIN, [])
     turn = ModelResponse(tool_calls=[ToolRequest(tool_name="child", args={"task": "x"}, tool_call_id="c1")])
-    await Agent(client=Scripted([turn, DONE]), tools=[child.as_tool()]).run("go", middleware=[HookMiddleware([hooks])])
+    await Agent(client=Scripted([turn, DONE]), tools=[child.as_tool()]).run(
+        "go", middleware=[HooklineMiddleware([hooks])]
+    )
     seen.clear()
 
     assert (await child.run("go")).text == "done"
@@ -567,7 +577,9 @@ async def test_a_strategy_that_asks_no_model_is_told_and_can_be_denied() -> None
         agent = agent_of("a", PLAIN, asked)
 
         await agent.run(
-            "go", compaction_strategy=SlidingWindowStrategy(keep_last_groups=1), middleware=[HookMiddleware([hooks])]
+            "go",
+            compaction_strategy=SlidingWindowStrategy(keep_last_groups=1),
+            middleware=[HooklineMiddleware([hooks])],
         )
 
         assert names(seen)[5:7] == ["beforeCompact", "onCompactError" if deny else "afterCompact"]
@@ -578,7 +590,7 @@ async def test_a_strategy_that_has_nothing_to_do_is_silent() -> None:
     hooks, seen = listening()
 
     await agent_of("a", PLAIN, []).run(
-        "go", compaction_strategy=TruncationStrategy(max_n=100, compact_to=50), middleware=[HookMiddleware([hooks])]
+        "go", compaction_strategy=TruncationStrategy(max_n=100, compact_to=50), middleware=[HooklineMiddleware([hooks])]
     )
 
     assert names(seen) == EVENTS_OF_PLAIN
@@ -591,7 +603,7 @@ async def test_the_agents_own_strategy_is_left_as_it_was() -> None:
     strategy: Any = agent.compaction_strategy
     client = strategy.client
 
-    await agent.run("go", middleware=[HookMiddleware([hooks])])
+    await agent.run("go", middleware=[HooklineMiddleware([hooks])])
 
     assert agent.compaction_strategy is strategy
     assert strategy.client is client
@@ -611,7 +623,7 @@ async def test_observers_hear_of_a_tool_that_calls_another_agent_by_itself() -> 
         return (await child.run("go")).text
 
     agent = Agent(client=Scripted([calls("ask"), DONE]), name="a", tools=[ask])
-    await agent.run("go", middleware=[HookMiddleware([theirs])])
+    await agent.run("go", middleware=[HooklineMiddleware([theirs])])
 
     assert names(seen) == EVENTS_OF_PLAIN
     assert {event.agent_id for event in seen} == {"a"}
@@ -628,7 +640,7 @@ async def test_a_mock_keeps_the_tool_from_running() -> None:
     hooks = Hooks("mock")
     hooks.on(BeforeToolCall, tool="local/add")(lambda event: event.mock("42"))
     response = await agent_of("a", Scene(turns=PLAIN.turns, tools={"add": add}), []).run(
-        "go", middleware=[HookMiddleware([hooks])]
+        "go", middleware=[HooklineMiddleware([hooks])]
     )
 
     assert (told(response), ran) == (["42"], [])
@@ -651,4 +663,4 @@ def test_without_the_framework_it_says_what_to_install() -> None:
 
 async def test_a_bundle_that_is_in_no_list_is_told_how_to_be_given() -> None:
     with pytest.raises(HookDefinitionError, match="give a list of bundles"):
-        HookMiddleware(Hooks("alone"))  # type: ignore[arg-type]
+        HooklineMiddleware(Hooks("alone"))  # type: ignore[arg-type]

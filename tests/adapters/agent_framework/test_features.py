@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from hookline import AgentCall, Hooks, ModelCall, Respond
-from hookline.adapters.agent_framework import HookMiddleware
+from hookline.adapters.agent_framework import HooklineMiddleware
 from hookline.calls import AgentResult, ModelResponse
 from hookline.evals.adapter_contract import Scene
 from hookline.events import AfterCallAgent, AfterStep, AfterToolCall, OnComplete
@@ -68,7 +68,7 @@ class InOrder(list[ModelResponse]):
 
 
 async def text_of(agent: Agent[Any], hooks: list[Any], middleware: list[Any], *, stream: bool) -> str:
-    given = [HookMiddleware(hooks), *middleware] if hooks else middleware
+    given = [HooklineMiddleware(hooks), *middleware] if hooks else middleware
     if not stream:
         return str((await agent.run("go", middleware=given)).text)
     return str((await agent.run("go", stream=True, middleware=given).get_final_response()).text)
@@ -126,7 +126,7 @@ async def test_a_run_that_other_middleware_ends_afterwards_has_run(*, stream: bo
 async def test_a_stream_for_which_other_middleware_has_no_result_is_empty() -> None:
     hooks, seen = listening()
 
-    stream = agent_of("a", PLAIN, []).run("go", stream=True, middleware=[HookMiddleware([hooks]), SaysNothing()])
+    stream = agent_of("a", PLAIN, []).run("go", stream=True, middleware=[HooklineMiddleware([hooks]), SaysNothing()])
 
     assert [update async for update in stream] == []
     assert names(seen) == ["onComplete"]
@@ -156,7 +156,7 @@ async def test_a_tool_call_that_other_middleware_ends_has_its_result(*, runs: bo
 
     hooks, seen = listening()
 
-    response = await agent_of("a", PLAIN, []).run("go", middleware=[HookMiddleware([hooks]), Ends()])
+    response = await agent_of("a", PLAIN, []).run("go", middleware=[HooklineMiddleware([hooks]), Ends()])
     bare = await agent_of("a", PLAIN, []).run("go", middleware=[Ends()])
 
     (after,) = [event for event in seen if isinstance(event, AfterToolCall)]
@@ -171,7 +171,7 @@ async def test_a_sub_agent_that_its_middleware_answers_has_answered() -> None:
     turns = [calls("b", task="q"), DONE]
 
     response = await Agent(client=Scripted(turns), name="a", tools=[child.as_tool()]).run(
-        "go", middleware=[HookMiddleware([hooks])]
+        "go", middleware=[HooklineMiddleware([hooks])]
     )
 
     assert (told(response), response.text) == (["cached"], "done")
@@ -188,7 +188,7 @@ async def test_a_call_of_a_sub_agent_that_other_middleware_ends_has_its_result()
     child = agent_of("b", Scene(turns=[DONE]), [])
     agent = Agent(client=Scripted([calls("b", task="q"), DONE]), name="a", tools=[child.as_tool()])
 
-    await agent.run("go", middleware=[HookMiddleware([hooks]), Ends()])
+    await agent.run("go", middleware=[HooklineMiddleware([hooks]), Ends()])
 
     assert names(seen) == ["beforeStep", "beforeCallAgent", "afterCallAgent", "afterStep", "onComplete"]
 
@@ -229,7 +229,7 @@ async def test_a_response_keeps_what_a_hook_that_writes_its_text_does_not_know()
     hooks = Hooks("redact")
     hooks.after(AgentCall)(lambda call, result: replace(result, output="the ***"))
 
-    response = await agent_of("a", PLAIN, []).run("go", middleware=[HookMiddleware([hooks]), Answers()])
+    response = await agent_of("a", PLAIN, []).run("go", middleware=[HooklineMiddleware([hooks]), Answers()])
 
     (message,) = response.messages
     assert (message.text, message.author_name, message.message_id) == ("the ***", "a", "m1")
@@ -255,7 +255,7 @@ async def test_the_value_of_a_response_is_read_from_what_a_hook_wrote(*, stream:
     client = Scripted([ModelResponse(content='{"value": 1}')])
     agent: Agent[Any] = Agent(client=client, default_options=options if where == "agent" else None)
 
-    given: Any = {"middleware": [HookMiddleware([hooks])], "options": options if where == "run" else None}
+    given: Any = {"middleware": [HooklineMiddleware([hooks])], "options": options if where == "run" else None}
     response = await (
         agent.run("go", stream=True, **given).get_final_response() if stream else agent.run("go", **given)
     )
@@ -280,7 +280,7 @@ async def test_the_model_call_of_a_stream_that_is_left_ends_before_its_run() -> 
 
     hooks = Hooks("watch")
     hooks.on(OnComplete)(lambda event: order.append(event.reason))
-    stream = Agent(client=Told([TWO_PARTS])).run("go", stream=True, middleware=[HookMiddleware([hooks])])
+    stream = Agent(client=Told([TWO_PARTS])).run("go", stream=True, middleware=[HooklineMiddleware([hooks])])
     async for _ in stream:
         break
     await stream.close()
@@ -290,7 +290,7 @@ async def test_the_model_call_of_a_stream_that_is_left_ends_before_its_run() -> 
 
 async def test_the_span_of_a_model_call_whose_stream_is_left_ends_as_interrupted() -> None:
     with Traced() as traced:
-        middleware = [HookMiddleware([traced.tracing()])]
+        middleware = [HooklineMiddleware([traced.tracing()])]
         stream = Agent(client=Scripted([TWO_PARTS]), name="a").run("go", stream=True, middleware=middleware)
         async for _ in stream:
             break

@@ -19,7 +19,7 @@ from agent_framework import (
 )
 
 from hookline import AgentCall, Hooks, ModelCall, ToolCall
-from hookline.adapters.agent_framework import HookMiddleware
+from hookline.adapters.agent_framework import HooklineMiddleware
 from hookline.calls import ModelResponse, SubAgentCall, ToolRequest
 from hookline.evals.adapter_contract import Scene
 from hookline.events import EVENTS, AfterStep, OnComplete
@@ -172,8 +172,8 @@ async def test_hooks_that_change_nothing_leave_a_program_as_it_was(name: str, at
     play = PROGRAMS[name](stream)
     bare = await play([])
 
-    hooked = await play([HookMiddleware(ATTACHED[attached](), store=InMemoryStore())])
-    twice = await play([HookMiddleware([watching()]), HookMiddleware(ATTACHED[attached]())])
+    hooked = await play([HooklineMiddleware(ATTACHED[attached](), store=InMemoryStore())])
+    twice = await play([HooklineMiddleware([watching()]), HooklineMiddleware(ATTACHED[attached]())])
 
     assert without_updates(hooked) == without_updates(bare)
     assert without_updates(twice) == without_updates(bare)
@@ -190,7 +190,7 @@ def without_updates(played: list[Any]) -> list[Any]:
 async def test_each_time_that_middleware_outside_runs_the_agent_is_an_operation(stream: bool) -> None:
     hooks, seen = listening()
 
-    await program(FOUR_TIMES, stream=stream, middleware=[RunsTwice()])([HookMiddleware([hooks])])
+    await program(FOUR_TIMES, stream=stream, middleware=[RunsTwice()])([HooklineMiddleware([hooks])])
 
     by_operation: dict[str, list[str]] = {}
     for event in seen:
@@ -201,7 +201,7 @@ async def test_each_time_that_middleware_outside_runs_the_agent_is_an_operation(
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_what_middleware_inside_runs_again_belongs_to_the_same_operation(stream: bool) -> None:
     hooks, seen = listening()
-    attached = [HookMiddleware([hooks]), RunsTwice()]
+    attached = [HooklineMiddleware([hooks]), RunsTwice()]
 
     await program(FOUR_TIMES, stream=stream)(attached)
 
@@ -213,7 +213,7 @@ async def test_calls_that_a_rule_of_the_framework_approves_go_on_in_the_same_ope
     hooks, seen = listening()
 
     await program(ASKED, stream=False, middleware=[by_rule("t1", "t2", "t3")])(
-        [HookMiddleware([hooks], store=InMemoryStore())]
+        [HooklineMiddleware([hooks], store=InMemoryStore())]
     )
 
     assert len({event.operation_id for event in seen}) == 1
@@ -225,7 +225,7 @@ async def test_a_refusal_in_the_frameworks_words_is_told_in_them_to_the_model_an
     hooks, seen = listening()
     scene = Scene(turns=[calls("add", a=1, b=2), DONE], tools={"add": add}, approval=frozenset({"add"}))
 
-    played = await program(scene, stream=False, approve=False)([HookMiddleware([hooks], store=InMemoryStore())])
+    played = await program(scene, stream=False, approve=False)([HooklineMiddleware([hooks], store=InMemoryStore())])
 
     (told,) = [result for event in seen if isinstance(event, AfterStep) for result in event.tools_result]
     assert (told.content, told.success) == ("Error: Tool call invocation was rejected by user.", False)

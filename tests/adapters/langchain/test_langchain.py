@@ -49,12 +49,11 @@ from hookline import interrupt as interrupt_operation
 from hookline.adapters.langchain import (
     HooklineMiddleware,
     HooklineSummarization,
-    RunStopped,
     answers,
     hooked,
 )
 from hookline.dispatcher import HookDispatcher
-from hookline.errors import HookDefinitionError, HookUsageError
+from hookline.errors import HookDefinitionError, HookUsageError, RunStopped
 from hookline.evals.adapter_contract import Scene
 from hookline.evals.adapter_contract._scenes import PLAIN
 from hookline.events import EVENTS

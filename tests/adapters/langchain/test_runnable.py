@@ -34,7 +34,8 @@ from hookline import (
     ToolCall,
 )
 from hookline import interrupt as interrupt_operation
-from hookline.adapters.langchain import HookedAgent, RunStopped, hooked
+from hookline.adapters.langchain import HookedAgent, hooked
+from hookline.errors import RunStopped
 from hookline.runtime._run import live
 
 from .stage import thread

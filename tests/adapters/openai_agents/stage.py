@@ -23,8 +23,9 @@ from agents.testing import assistant_message, function_call
 from anyio.lowlevel import checkpoint
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseTextDeltaEvent
 
-from hookline.adapters.openai_agents import DRIVES, HooklineRunner, RunStopped
+from hookline.adapters.openai_agents import DRIVES, HooklineRunner
 from hookline.calls import ModelResponse as Answer
+from hookline.errors import RunStopped
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
 from hookline.runtime import Approve, Reject

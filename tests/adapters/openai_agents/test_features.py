@@ -17,7 +17,8 @@ from hookline import (
     OnComplete,
     ToolCall,
 )
-from hookline.adapters.openai_agents import HooklineRunner, RunStopped
+from hookline.adapters.openai_agents import HooklineRunner
+from hookline.errors import RunStopped
 from hookline.runtime import Approve
 
 from .stage import QUIET, Script

@@ -51,8 +51,8 @@ from hookline import (
     ToolRequest,
     interrupt,
 )
-from hookline.adapters.openai_agents import HooklineRunner, RunStopped
-from hookline.errors import HookDefinitionError, HooklineError, HookUsageError
+from hookline.adapters.openai_agents import HooklineRunner, OpenAIRunStopped
+from hookline.errors import HookDefinitionError, HookUsageError, RunStopped
 from hookline.evals.adapter_contract import Scene
 from hookline.evals.adapter_contract._scenes import PLAIN
 from hookline.events import EVENTS
@@ -541,10 +541,11 @@ async def test_a_tool_may_return_a_list_that_holds_itself() -> None:
 
 
 def test_what_stops_a_run_is_of_the_sdk_and_pickles() -> None:
-    stopped = pickle.loads(pickle.dumps(RunStopped("no", "hook")))
+    stopped = pickle.loads(pickle.dumps(OpenAIRunStopped("no", "hook")))
 
     assert isinstance(stopped, AgentsException)
-    assert isinstance(stopped, HooklineError)
+    assert isinstance(stopped, RunStopped)
+    assert str(stopped) == "no"
     assert (stopped.reason, stopped.hook_id) == ("no", "hook")
 
 

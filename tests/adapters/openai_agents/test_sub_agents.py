@@ -21,7 +21,8 @@ from anyio.lowlevel import checkpoint
 from opentelemetry.trace import StatusCode
 
 from hookline import Deny, Hooks, ModelResponse, OnComplete, Respond, SubAgentCall
-from hookline.adapters.openai_agents import HooklineRunner, RunStopped
+from hookline.adapters.openai_agents import HooklineRunner
+from hookline.errors import RunStopped
 from tests.otel.capture import Sink
 
 from .stage import QUIET, Script, items_of

@@ -50,8 +50,8 @@ from openai.types.responses import (
 )
 
 from hookline import AfterToolCall, AgentCall, Deny, Hooks, ModelCall, OnComplete, ToolCall, interrupt
-from hookline.adapters.openai_agents import HooklineRunner, RunStopped, _patches
-from hookline.errors import HookUsageError
+from hookline.adapters.openai_agents import HooklineRunner, _patches
+from hookline.errors import HookUsageError, RunStopped
 from hookline.evals.adapter_contract._scenes import PLAIN
 from hookline.events import EVENTS
 from tests.otel.capture import Sink

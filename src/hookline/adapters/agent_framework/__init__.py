@@ -1,5 +1,5 @@
-"""Hooks for runs of Microsoft Agent Framework: `await agent.run("go", middleware=[HookMiddleware([...])])`."""
+"""Hooks for runs of Microsoft Agent Framework: `await agent.run("go", middleware=[HooklineMiddleware([...])])`."""
 
-from hookline.adapters.agent_framework._api import DRIVES, HookMiddleware, answers
+from hookline.adapters.agent_framework._api import DRIVES, HooklineMiddleware, answers
 
-__all__ = ["DRIVES", "HookMiddleware", "answers"]
+__all__ = ["DRIVES", "HooklineMiddleware", "answers"]

@@ -1,4 +1,4 @@
-"""Hooks for runs of Microsoft Agent Framework: `await agent.run("go", middleware=[HookMiddleware([...])])`."""
+"""Hooks for runs of Microsoft Agent Framework: `await agent.run("go", middleware=[HooklineMiddleware([...])])`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hookline.adapters.agent_framework._conversion import REJECTED_KEY
 from hookline.adapters.agent_framework._run_binding import DRIVES
 from hookline.adapters.agent_framework._runs import run_operation
 
-__all__ = ["DRIVES", "HookMiddleware", "answers"]
+__all__ = ["DRIVES", "HooklineMiddleware", "answers"]
 
 
-class HookMiddleware(AgentMiddleware):
+class HooklineMiddleware(AgentMiddleware):
     """Runs an agent with hooks; put it first in `middleware`, so that it is the outermost.
 
     Pass it to one run, or to `Agent(middleware=[...])` for every run of the agent. One object serves concurrent runs.

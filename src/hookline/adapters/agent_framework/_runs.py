@@ -40,7 +40,7 @@ __all__ = ["run_operation"]
 
 EmitUpdate = Callable[[Any], Awaitable[None]]
 OUTER_OPERATIONS_KEY = "hookline_outside"
-"""Metadata key that counts the operations around a run: one for each `HookMiddleware` outside of this one."""
+"""Metadata key that counts the operations around a run: one for each `HooklineMiddleware` outside of this one."""
 
 
 async def run_operation(

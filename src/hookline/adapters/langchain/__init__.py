@@ -5,9 +5,8 @@ from hookline.adapters.langchain._api import (
     HookedAgent,
     HooklineMiddleware,
     HooklineSummarization,
-    RunStopped,
     answers,
     hooked,
 )
 
-__all__ = ["DRIVES", "HookedAgent", "HooklineMiddleware", "HooklineSummarization", "RunStopped", "answers", "hooked"]
+__all__ = ["DRIVES", "HookedAgent", "HooklineMiddleware", "HooklineSummarization", "answers", "hooked"]

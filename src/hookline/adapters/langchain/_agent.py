@@ -16,14 +16,14 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, GraphOutput
 
 from hookline.adapters.langchain._conversion import messages_in, to_pending_tools
-from hookline.adapters.langchain._run_binding import HELD_TAG, RunStopped, drop_held_output, identify_as_local
+from hookline.adapters.langchain._run_binding import HELD_TAG, drop_held_output, identify_as_local
 from hookline.adapters.langchain._runs import GraphRunner
 from hookline.adapters.langchain._sync import SyncRun
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime import Approve, Reject
 
-__all__ = ["HookedAgent", "HookedToolNode", "RunStopped", "answers", "hooked"]
+__all__ = ["HookedAgent", "HookedToolNode", "answers", "hooked"]
 
 MIDDLEWARE_CHANNEL, WITHOUT_TOOLS_CHANNEL = "hookline_middleware", "hookline_without_tools"
 """State channels that mark agents with the middleware, and agents whose middleware does not wrap tool calls."""

@@ -22,13 +22,13 @@ try:
     from langchain_core.runnables import Runnable, RunnableLambda
     from langgraph.prebuilt import ToolNode
 
-    from hookline.adapters.langchain._agent import HookedAgent, HookedToolNode, RunStopped, answers, hooked
+    from hookline.adapters.langchain._agent import HookedAgent, HookedToolNode, answers, hooked
     from hookline.adapters.langchain._conversion import apply_edit, messages_in
     from hookline.adapters.langchain._run_binding import DRIVES, LangChainBinding, current_binding
 except ImportError as error:
     raise MissingExtraError("langchain", "The adapter of LangChain") from error
 
-__all__ = ["DRIVES", "HookedAgent", "HooklineMiddleware", "HooklineSummarization", "RunStopped", "answers", "hooked"]
+__all__ = ["DRIVES", "HookedAgent", "HooklineMiddleware", "HooklineSummarization", "answers", "hooked"]
 
 
 class _State(AgentState[Any]):

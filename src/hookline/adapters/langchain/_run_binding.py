@@ -51,7 +51,7 @@ from hookline.calls import (
     ToolResult,
 )
 from hookline.calls import ModelResponse as Answer
-from hookline.errors import HooklineError, HookUsageError, ToolArgumentsError, UnknownToolError
+from hookline.errors import HookUsageError, RunStopped, ToolArgumentsError, UnknownToolError
 from hookline.errors import message_of as error_message
 from hookline.events import PendingTool
 from hookline.runtime import KINDS, AdapterRun, Capabilities, Reject
@@ -60,7 +60,6 @@ __all__ = [
     "DRIVES",
     "HELD_TAG",
     "LangChainBinding",
-    "RunStopped",
     "current_binding",
     "drop_held_output",
     "hold_stream",
@@ -117,10 +116,6 @@ DRIVES = Capabilities(
 T = TypeVar("T")
 AskModel = Callable[[ModelRequest[Any]], Awaitable[Any]]
 CallTool = Callable[[ToolCallRequest], Awaitable[Any]]
-
-
-class RunStopped(HooklineError):
-    """The run was interrupted."""
 
 
 class LangChainBinding:

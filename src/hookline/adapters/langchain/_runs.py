@@ -24,12 +24,12 @@ from hookline.adapters.langchain._conversion import (
 from hookline.adapters.langchain._run_binding import (
     DRIVES,
     LangChainBinding,
-    RunStopped,
     current_binding,
     identify_as_local,
     wait_for_graph,
 )
 from hookline.calls import AgentCall
+from hookline.errors import RunStopped
 from hookline.hooks import AnyHook
 from hookline.runtime import AdapterRun, Reject
 

@@ -27,14 +27,14 @@ try:
     from hookline.adapters.openai_agents._conversion import call_id_of
     from hookline.adapters.openai_agents._models import model_name, wrap_get_model
     from hookline.adapters.openai_agents._patches import install, original
-    from hookline.adapters.openai_agents._run_binding import DRIVES, OpenAIBinding, RunStopped, present_binding
+    from hookline.adapters.openai_agents._run_binding import DRIVES, OpenAIBinding, OpenAIRunStopped, present_binding
     from hookline.adapters.openai_agents._runs import Input, StreamFailedError, end_stream, run_agent, stream_agent
     from hookline.adapters.openai_agents._sessions import wrap_call_session
     from hookline.adapters.openai_agents._tools import wrap_execute_handoffs, wrap_invoke_tool
 except ImportError as error:
     raise MissingExtraError("openai-agents", "The adapter of the OpenAI Agents SDK") from error
 
-__all__ = ["DRIVES", "HooklineRunner", "RunStopped"]
+__all__ = ["DRIVES", "HooklineRunner", "OpenAIRunStopped"]
 
 
 class HooklineRunner(AgentRunner):
@@ -98,7 +98,7 @@ class HooklineRunner(AgentRunner):
             What `Runner.run` returns.
 
         Raises:
-            RunStopped: If a hook ended the run.
+            OpenAIRunStopped: If a hook ended the run.
             UnsupportedHookError: If a hook would never be called.
             Exception: What `Runner.run` raises.
         """
@@ -122,7 +122,7 @@ class HooklineRunner(AgentRunner):
             options: Options of `Runner.run`.
 
         Raises:
-            RunStopped: If a person ended the run.
+            OpenAIRunStopped: If a person ended the run.
             HookUsageError: If no call with that id waits for a person.
         """
         waiting = {call_id_of(item): item for item in state.get_interruptions()}
@@ -143,7 +143,9 @@ class HooklineRunner(AgentRunner):
             run.begin_step()
             run.decided(decisions)
             run.finish("interrupted")
-        raise RunStopped(f"A person refused the call {ends[0].tool_call_id!r}: {ends[0].reason or 'no reason given'}")
+        raise OpenAIRunStopped(
+            f"A person refused the call {ends[0].tool_call_id!r}: {ends[0].reason or 'no reason given'}"
+        )
 
     def run_streamed(
         self,
@@ -155,7 +157,7 @@ class HooklineRunner(AgentRunner):
 
         The run continues in a task of the SDK and ends with that task: before `stream_events` is exhausted, when the
         result is cancelled, or by itself if nobody reads the events. If a hook ends the run, `stream_events` raises
-        `RunStopped`.
+        `OpenAIRunStopped`.
 
         Args:
             starting_agent: The agent; it is not changed.
@@ -186,7 +188,7 @@ class HooklineRunner(AgentRunner):
             What `Runner.run_streamed` returns.
 
         Raises:
-            RunStopped: If a hook ended the run.
+            OpenAIRunStopped: If a hook ended the run.
             Exception: What `stream_events` raises.
         """
         result = self.run_streamed(starting_agent, input, **options)
@@ -225,7 +227,7 @@ async def _run_as_operation(
     """Run an agent in the SDK as an operation."""
     async with new_run as run:
         return await _run_in_sdk(OpenAIBinding(run), runner, agent, given, options)
-    raise RunStopped("The run was interrupted.")
+    raise OpenAIRunStopped("The run was interrupted.")
 
 
 async def _run_in_sdk(
@@ -268,7 +270,7 @@ async def _stream_as_operation(
     async with new_run as run:
         await stream_agent(OpenAIBinding(run), agent, given, options, result, start)
         return
-    raise RunStopped("The run was interrupted.")
+    raise OpenAIRunStopped("The run was interrupted.")
 
 
 def _wrap_start_streaming(start_streaming: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

@@ -20,11 +20,11 @@ from hookline.adapters.openai_agents._conversion import (
     tool_output_text,
 )
 from hookline.calls import AgentCall, CompactCall, ModelCall, SubAgentCall, ToolCall, ToolRequest, ToolResult
-from hookline.errors import HooklineError, message_of
+from hookline.errors import RunStopped, message_of
 from hookline.events import PendingTool
 from hookline.runtime import KINDS, AdapterRun, AgentDone, Approve, Capabilities, Reject
 
-__all__ = ["DRIVES", "OpenAIBinding", "RunStopped", "current_binding", "present_binding"]
+__all__ = ["DRIVES", "OpenAIBinding", "OpenAIRunStopped", "current_binding", "present_binding"]
 
 DRIVES = Capabilities(
     framework="OpenAI Agents",
@@ -33,17 +33,13 @@ DRIVES = Capabilities(
 """All sixteen events. Hooks cannot `Ask`: the SDK asks for approval before it calls a tool, and hooks run later."""
 
 
-class RunStopped(HooklineError, AgentsException):
-    """A hook or a person ended the run.
+class OpenAIRunStopped(RunStopped, AgentsException):
+    """A hook or a person ended the run: a `RunStopped` that is also an error of the SDK.
 
     Attributes:
         reason: The reason.
         hook_id: The hook's id; `None` if a person ended the run.
     """
-
-    def __init__(self, reason: str, hook_id: str | None = None) -> None:
-        super().__init__(reason)
-        self.reason, self.hook_id = reason, hook_id
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What the SDK hangs on its errors is the whole run, which may not pickle.
@@ -209,11 +205,11 @@ class OpenAIBinding:
         """End the SDK's run if a hook denied it; an error raised by a tool would only reach the model.
 
         Raises:
-            RunStopped: If a hook denied the run.
+            OpenAIRunStopped: If a hook denied the run.
         """
         for run in (self.run, *(parent for parent, _, _ in self.handoffs)):
             if run.denied is not None:
-                raise RunStopped(run.denied.reason, run.denied.hook_id)
+                raise OpenAIRunStopped(run.denied.reason, run.denied.hook_id)
 
     @contextmanager
     def activated(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from agents import Agent, MaxTurnsExceeded
 
 from hookline.adapters.openai_agents._conversion import parse_arguments, tool_output_text
 from hookline.adapters.openai_agents._models import model_name
-from hookline.adapters.openai_agents._run_binding import DRIVES, OpenAIBinding, RunStopped
+from hookline.adapters.openai_agents._run_binding import DRIVES, OpenAIBinding, OpenAIRunStopped
 from hookline.runtime import AdapterRun
 
 __all__ = ["call_agent", "end_handoffs", "hand_over", "record_early_end"]
@@ -66,7 +66,7 @@ async def hand_over(binding: OpenAIBinding, agent: Agent[Any], text: str) -> Non
     """Let another agent take over; its run is a sub-agent's and ends when the whole run does.
 
     Raises:
-        RunStopped: If a hook denies the handoff; the SDK cannot tell the model about that.
+        OpenAIRunStopped: If a hook denies the handoff; the SDK cannot tell the model about that.
     """
     parent, opened = binding.run, binding.loop.create_future()
     final_output: asyncio.Future[str] = binding.loop.create_future()
@@ -97,7 +97,7 @@ async def hand_over(binding: OpenAIBinding, agent: Agent[Any], text: str) -> Non
         raise
     if not opened.done():
         done = task.result()
-        raise RunStopped(done.output, done.denied.hook_id if done.denied is not None else None)
+        raise OpenAIRunStopped(done.output, done.denied.hook_id if done.denied is not None else None)
     binding.handoffs.append((parent, final_output, task))
 
 
@@ -129,5 +129,5 @@ def record_early_end(run: AdapterRun, error: BaseException) -> None:
     """Record why a run ended, for errors that do not mean failure."""
     if isinstance(error, MaxTurnsExceeded):
         run.finish("max_steps")
-    elif isinstance(error, RunStopped):
+    elif isinstance(error, OpenAIRunStopped):
         run.finish("interrupted")
