@@ -19,6 +19,7 @@ from ids import without_address
 from hookline import (
     AfterStep,
     AfterToolCall,
+    Agent,
     BeforeStep,
     BeforeToolCall,
     Event,
@@ -27,8 +28,12 @@ from hookline import (
     HooklineError,
     Hooks,
     HookType,
+    Interceptor,
     OnComplete,
     OnToolCallError,
+    ScriptedModel,
+    ToolCall,
+    exec_agent,
 )
 from hookline._checks import tool_test
 from hookline.builtin._tools import Globs
@@ -337,6 +342,36 @@ async def test_an_empty_bundle_is_not_a_hook() -> None:
 
         assert not dispatcher.has_hooks("op", BeforeStep)
         assert not dispatcher.has_hooks("op")
+
+
+async def test_a_run_is_refused_for_the_plain_interceptors_that_only_the_dispatcher_has() -> None:
+    agent = Agent(id="clerk", model=ScriptedModel(["done"]))
+    watch = Hook(id="watch", type=BeforeStep, handler=accept)
+    refuse = Interceptor(id="refuse", call=ToolCall, kind="guard", handler=lambda call: None)
+
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("watched", [watch])
+        dispatcher.register("guarded", [watch, refuse])
+
+        assert (await exec_agent(agent, "go", operation_id="watched", dispatcher=dispatcher)).output == "done"
+        with pytest.raises(HookUsageError, match="The interceptors refuse of operation 'guarded'"):
+            await exec_agent(agent, "go", operation_id="guarded", dispatcher=dispatcher)
+
+
+async def test_plain_hooks_and_bundles_of_one_call_run_in_the_order_in_which_they_were_given() -> None:
+    seen: list[str] = []
+    bundle = Hooks("bundle")
+    bundle.on(BeforeStep)(lambda event: seen.append("bundle"))
+    before, after = (
+        Hook(id=name, type=BeforeStep, handler=lambda event, name=name: seen.append(name))
+        for name in ("before", "after")
+    )
+
+    async with HookDispatcher() as dispatcher:
+        dispatcher.register("op", [before, bundle, after, bundle])
+        dispatcher.dispatch(step())
+
+    assert seen == ["before", "bundle", "after", "bundle"]
 
 
 async def test_a_bundle_extended_after_it_was_registered_counts_from_the_next_registration_on() -> None:

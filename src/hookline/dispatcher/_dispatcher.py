@@ -7,10 +7,11 @@ shares a bundle costs a few dict entries and no object of its own. A lane exists
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextvars import copy_context
+from itertools import groupby
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import anyio
 import msgspec
@@ -67,70 +68,67 @@ notifies all observers; the observer of that handler; what was merged, as queues
 
 
 class Plan:
-    """One bundle (or the plain hooks of one call) compiled: per event class, what to run."""
+    """One bundle (or the plain hooks of one call) compiled: per event class, what to run.
+
+    Phase hooks are in none: the phase machine of a session has them.
+    """
 
     __slots__ = ("askable", "entries", "events", "left_out")
 
     def __init__(
-        self, sections: Iterable[tuple[tuple[Observer, type[Event]], object]], left_out: tuple[str, ...] = ()
+        self, lane: object, observers: Iterable[tuple[type[Event], Observer]], left_out: tuple[str, ...]
     ) -> None:
         self.left_out = left_out
         """Ids of the interceptors that came along, which only a run can call."""
-        by_event: dict[type[Event], list[tuple[Observer, object]]] = {}
-        for (observer, event), lane in sections:
-            by_event.setdefault(event, []).append((observer, lane))
-        askable = by_event.pop(BeforeToolCall, [])
-        self.askable = tuple(compile_askable(observer) for observer, _ in askable)
-        self.entries = tuple((event, _compile_entry(entries)) for event, entries in by_event.items())
+        by_event: dict[type[Event], list[Observer]] = {}
+        for event, observer in observers:
+            by_event.setdefault(event, []).append(observer)
+        self.askable = tuple(map(compile_askable, by_event.pop(BeforeToolCall, ())))
+        self.entries = tuple((event, _compile_entry(lane, theirs)) for event, theirs in by_event.items())
         self.events = tuple(by_event)
 
 
 def compile_batch(batch: Sequence[AnyHook]) -> tuple[Plan, ...]:
-    """Compile the hooks of one `register` call."""
-    bundles = [entry for entry in batch if isinstance(entry, Hooks)]
-    if len(bundles) == len(batch) == len(set(bundles)):
-        return tuple(plan_of(entry) for entry in bundles)
+    """Compile the hooks of one `register` call, whose plain hooks share a lane."""
     lane = object()
-    left_out = tuple(hook_id for entry in batch for hook_id in _interceptor_ids(entry))
-    return (Plan((section for entry in batch for section in _observers_of(entry, lane)), left_out),)
+    plans: list[Plan] = []
+    for are_bundles, entries in groupby(batch, lambda entry: isinstance(entry, Hooks)):
+        if are_bundles:
+            plans += map(plan_of, cast("Iterator[Hooks]", entries))
+        else:
+            plans.append(_plan_of_plain_hooks(list(entries), lane))
+    return tuple(plans)
 
 
 def plan_of(bundle: Hooks) -> Plan:
     """Return the plan of a bundle, which all operations with this bundle share."""
     plan: Plan | None = bundle._compiled
     if plan is None:
-        plan = bundle._compiled = Plan(_observers_of(bundle, bundle.lane), _interceptor_ids(bundle))
+        observers = [
+            (hook.event, compile_observer(hook, bundle.tenant_id, recorded=bundle.recorded))
+            for hook in bundle.observers
+        ]
+        plan = bundle._compiled = Plan(bundle.lane, observers, tuple(hook.id for hook in bundle.interceptors))
     return plan
 
 
-def _observers_of(entry: AnyHook, lane: object) -> list[tuple[tuple[Observer, type[Event]], object]]:
-    if isinstance(entry, Hook):
-        return [((compile_observer(entry, entry.tenant_id), entry.event), lane)]
-    if not isinstance(entry, Hooks):
-        return []  # interceptors and phase hooks: the chains and the phase machine of a run are theirs
-    return [
-        ((compile_observer(hook, entry.tenant_id, recorded=entry.recorded), hook.event), entry.lane)
-        for hook in entry.observers
-    ]
+def _plan_of_plain_hooks(hooks: Sequence[AnyHook], lane: object) -> Plan:
+    return Plan(
+        lane,
+        [(hook.event, compile_observer(hook, hook.tenant_id)) for hook in hooks if isinstance(hook, Hook)],
+        tuple(hook.id for hook in hooks if isinstance(hook, Interceptor)),
+    )
 
 
-def _interceptor_ids(entry: AnyHook) -> tuple[str, ...]:
-    if isinstance(entry, Hooks):
-        return tuple(hook.id for hook in entry.interceptors)
-    return (entry.id,) if isinstance(entry, Interceptor) else ()
-
-
-def _compile_entry(entries: list[tuple[Observer, object]]) -> Entry:
-    lanes: dict[int, tuple[object, list[Observer]]] = {}
-    for observer, lane in entries:
-        if observer.is_async:
-            lanes.setdefault(id(lane), (lane, []))[1].append(observer)
-    queues = tuple(_queue_of(lane, tuple(observers)) for lane, observers in lanes.values())
-    plain = [observer for observer, _ in entries if not observer.is_async]
+def _compile_entry(lane: object, observers: Sequence[Observer]) -> Entry:
+    queued = tuple(observer for observer in observers if observer.is_async)
+    plain = [observer for observer in observers if not observer.is_async]
+    queues = (_queue_of(lane, queued),) if queued else ()
     inline = (compile_inline(plain),) if plain else ()
     run = _notify_in_turn(queues, inline)
-    if not queues and len(plain) == 1 and plain[0].matches is None:
-        return plain[0].handler, run, plain[0], (queues, inline)
+    match observers:
+        case [Observer(is_async=False, matches=None) as only]:
+            return only.handler, run, only, (queues, inline)
     return None, run, None, (queues, inline)
 
 
@@ -549,9 +547,9 @@ class HookDispatcher:
     def _withdraw(self, registration: Registration) -> None:
         operation_id = registration.operation_id
         present = self._registrations_of(operation_id)
-        rest = [each for each in present if each is not registration]
-        if len(rest) == len(present):
+        if registration not in present:
             return
+        rest = [each for each in present if each is not registration]
         self._forget(operation_id)
         registration._plan, registration._others = None, ()
         self._operations[operation_id] = rest
