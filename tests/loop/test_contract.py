@@ -1,0 +1,28 @@
+"""Loops on each client keep the contract of adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hookline.evals.adapter_contract import CONTRACT, Clause
+from tests.adapters.provider import Provider
+
+from .dialects import DIALECTS, Dialect
+from .stage import LoopStage
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with Provider() as provider:
+        yield provider
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
+@pytest.mark.parametrize("clause", CONTRACT, ids=str)
+async def test_a_loop_keeps_the_contract(clause: Clause, dialect: Dialect, provider: Provider) -> None:
+    stage = LoopStage(dialect, provider)
+    async with stage.client:
+        await clause.check(stage)
