@@ -679,6 +679,7 @@ class AdapterRun:
                 if asks and await tool.asks_first(call):
                     step.asked[calling.tool_call_id] = to_pending(call)
                     run.waiting[calling.tool_call_id] = WaitingCall(call_index=call.call_index)
+                    run.steered = True
                 else:
                     await job()
             except LOST_HERE as error:
