@@ -3,5 +3,6 @@
 from hookline.loop._api import wrap
 from hookline.loop._async import LoopRun
 from hookline.loop._binding import DRIVES
+from hookline.loop._sync import SyncLoopRun
 
-__all__ = ["DRIVES", "LoopRun", "wrap"]
+__all__ = ["DRIVES", "LoopRun", "SyncLoopRun", "wrap"]

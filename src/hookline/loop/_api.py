@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError
 from hookline.hooks import AnyHook
 from hookline.loop._async import LoopRun
 from hookline.loop._binding import DRIVES, Decide
-from hookline.loop._client import check_client, provider_of
+from hookline.loop._client import check_client, is_async_client, provider_of
 from hookline.loop._names import AnyTools, collect_tools
 from hookline.loop._run import RunBase
+from hookline.loop._sync import SyncLoopRun
 from hookline.runtime import AdapterRun, OperationStore
 
 __all__ = ["wrap"]
 
 
+class WrapOptions(TypedDict, total=False):
+    """The keyword arguments of `wrap`."""
+
+    hooks: Iterable[AnyHook]
+    tools: AnyTools
+    ask: Decide | None
+    agent_id: str
+    operation_id: str | None
+    user_id: str
+    tenant_id: str
+    parent: RunBase[Any] | AdapterRun | None
+    conversation_id: str | None
+    dispatcher: HookDispatcher | None
+    store: OperationStore | None
+    drain_timeout: float
+    best_effort: bool
+    allow_missing_hooks: bool
+
+
+class AsyncClient(Protocol):
+    """An async client, as a type checker knows it."""
+
+    def close(self) -> Coroutine[Any, Any, None]: ...
+
+
+class SyncClient(Protocol):
+    """A sync client, as a type checker knows it."""
+
+    def close(self) -> None: ...
+
+
+A = TypeVar("A", bound=AsyncClient)
+S = TypeVar("S", bound=SyncClient)
+
+
+@overload
+def wrap(client: A, **options: Unpack[WrapOptions]) -> LoopRun[A]: ...
+@overload
+def wrap(client: S, **options: Unpack[WrapOptions]) -> SyncLoopRun[S]: ...
 def wrap(
     client: Any,
     *,
@@ -91,4 +131,5 @@ def wrap(
         best_effort=best_effort,
         allow_missing_hooks=allow_missing_hooks,
     )
-    return LoopRun(client, adapter, names, ask)
+    made = LoopRun if is_async_client(client) else SyncLoopRun
+    return made(client, adapter, names, ask)
