@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hookline._readonly import writable
 from hookline.calls import Message, ModelResponse, ToolRequest, ToolSpec, Usage
-from hookline.loop._format import Format, Group, Told, arguments, get, given, plain
+from hookline.loop._format import Format, Group, Told, arguments, get, given, plain, text_of
 from hookline.loop._names import ToolNames
 
 __all__ = ["ChatCompletions"]
@@ -195,17 +195,6 @@ class ChatCompletions(Format):
 
     def write_result(self, told: Told) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": get(told.call, "id", ""), "content": told.content}
-
-
-def text_of(content: Any) -> str:
-    """Return the text of a message, whose content may be a list of parts."""
-    if isinstance(content, str):
-        return content
-    if content is None or not isinstance(content, Iterable):
-        return ""
-    return "\n".join(
-        part if isinstance(part, str) else _text(get(part, "text") or get(part, "refusal")) for part in content
-    )
 
 
 def _text(value: Any) -> str:

@@ -14,12 +14,14 @@ from hookline._checks import quote
 from hookline.errors import HookUsageError
 from hookline.loop._chat import ChatCompletions
 from hookline.loop._format import Format, encode_events, read_events
+from hookline.loop._messages import Messages
+from hookline.loop._responses import Responses
 
 __all__ = ["Exchange", "check_client", "hook_client", "is_async_client", "native_format", "provider_of"]
 
 C = TypeVar("C")
 
-FORMATS: tuple[Format, ...] = (ChatCompletions(),)
+FORMATS: tuple[Format, ...] = (ChatCompletions(), Responses(), Messages())
 """The protocols whose model calls are recognised."""
 
 PACKAGES = ("openai", "anthropic")

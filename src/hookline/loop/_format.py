@@ -24,6 +24,7 @@ __all__ = [
     "given",
     "plain",
     "read_events",
+    "text_of",
 ]
 
 
@@ -126,7 +127,7 @@ class Format(abc.ABC):
         changed = dict(body)
         if call.messages != given_call.messages:
             entries = _restore(call.messages, given_call.groups, lambda each: self.write_message(each, names))
-            self._put_conversation(changed, entries)
+            self.put_conversation(changed, entries)
         if call.tools != given_call.tools:
             own = [(self.read_tool(each, names), each) for each in given(body.get("tools")) or ()]
             kept = [each for spec, each in own if spec is None]
@@ -158,13 +159,16 @@ class Format(abc.ABC):
             model=str(given(body.get("model")) or ""),
         )
 
-    def _put_conversation(self, body: dict[str, Any], entries: Sequence[Group]) -> None:
+    def put_conversation(self, body: dict[str, Any], entries: Sequence[Group]) -> None:
         """Replace the conversation of a request."""
         body[self.conversation] = [each.theirs for each in entries]
 
     def restore(self, messages: Sequence[Message], groups: Sequence[Group], names: ToolNames) -> list[Any]:
         """Return the entries for messages that hooks may have changed."""
-        return [each.theirs for each in _restore(messages, groups, lambda each: self.write_message(each, names))]
+        body: dict[str, Any] = {}
+        self.put_conversation(body, _restore(messages, groups, lambda each: self.write_message(each, names)))
+        entries: list[Any] = body[self.conversation]
+        return entries
 
     def list_entries(self, body: Mapping[str, Any]) -> list[Any]:
         """Return the entries of a request's conversation."""
@@ -327,3 +331,13 @@ def _restore(messages: Sequence[Message], groups: Sequence[Group], convert: Any)
         del left[first : nearest + 1]
     found += [each for each in left if not each.ours and each is groups[-1]]
     return found
+
+
+def text_of(content: Any) -> str:
+    """Return the text of a message, whose content may be a list of parts."""
+    if isinstance(content, str):
+        return content
+    if content is None or not isinstance(content, Iterable):
+        return ""
+    found = (part if isinstance(part, str) else get(part, "text") or get(part, "refusal") for part in content)
+    return "\n".join(text if isinstance(text, str) else "" for text in found)

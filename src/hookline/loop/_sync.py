@@ -129,9 +129,7 @@ class SyncLoopRun(RunBase[C], Generic[C]):
         """
         return self._run(self._binding.resume, decisions)
 
-    def compact(
-        self, messages: Sequence[Any], token_count: int, summarize: Callable[[list[Any]], str]
-    ) -> str | None:
+    def compact(self, messages: Sequence[Any], token_count: int, summarize: Callable[[list[Any]], str]) -> str | None:
         """Compact messages of the conversation, through the hooks of `CompactCall` and between its events.
 
         Args:
