@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
 from hookline import tool
 from hookline.errors import RunPaused
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
-from hookline.loop import DRIVES, wrap
+from hookline.loop import DRIVES, SyncLoopRun, wrap
 from hookline.runtime import Approve, InMemoryStore, Reject
 from tests.adapters.provider import Exchange, Provider
 
@@ -23,20 +26,44 @@ __all__ = ["LoopStage"]
 numbers = itertools.count()
 
 
+def drive(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that waits for nothing, as the loop does with a sync client."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("a sync loop waits for nothing")
+
+
+async def settled(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+@asynccontextmanager
+async def entered(run: Any) -> AsyncIterator[Any]:
+    if isinstance(run, SyncLoopRun):
+        with run:
+            yield run
+    else:
+        async with run:
+            yield run
+
+
 class LoopStage:
     """Plays scenes in a hand-written loop.
 
     Args:
         dialect: The protocol.
         provider: The provider, whose answers depend on the model that is asked.
+        sync: Whether the loop has a sync client, and runs in a thread of its own.
     """
 
     capabilities = DRIVES
     toolset = "local"
 
-    def __init__(self, dialect: Dialect, provider: Provider) -> None:
-        self.dialect, self.provider = dialect, provider
-        self.client = dialect.client(provider.url)
+    def __init__(self, dialect: Dialect, provider: Provider, *, sync: bool = False) -> None:
+        self.dialect, self.provider, self.sync = dialect, provider, sync
+        self.client = dialect.client(provider.url, sync=sync)
         self.models: dict[str, Callable[[Exchange], None]] = {}
         provider.script(lambda exchange: self.models[exchange.body["model"]](exchange))
 
@@ -59,7 +86,10 @@ class LoopStage:
         store = attach.pop("store", None) or InMemoryStore()
         names = {name: self.model(child, asked) for name, child in scene.agents.items()}
         play = Loop(self, scene, self.model(scene, asked), names, asked, store)
-        return await play.run(list(hooks), attach, [{"role": "user", "content": scene.prompt}])
+        return await self.wait(play.run(list(hooks), attach, [{"role": "user", "content": scene.prompt}]))
+
+    async def wait(self, work: Coroutine[Any, Any, Ran]) -> Ran:
+        return await (anyio.to_thread.run_sync(drive, work) if self.sync else work)
 
     async def play_many(self, scene: Scene, bundles: Sequence[Iterable[AnyHook]]) -> Sequence[Ran]:
         found: dict[int, Ran] = {}
@@ -99,10 +129,10 @@ class Loop:
         dialect = self.stage.dialect
         run = wrap(self.stage.client, hooks=hooks, tools=self.tools, store=self.store, **attach)
         try:
-            async with run:
+            async with entered(run):
                 if decisions:
                     messages = run.messages
-                    messages += await run.resume(decisions)
+                    messages += await settled(run.resume(decisions))
                 output = await self.loop(run, messages)
         except RunPaused as paused:
             return self.paused(paused)
@@ -110,7 +140,8 @@ class Loop:
 
     def paused(self, paused: RunPaused) -> Ran:
         async def resume(decisions: Sequence[Approve | Reject], hooks: Iterable[AnyHook]) -> Ran:
-            return await self.run(list(hooks), {"operation_id": paused.operation_id}, [], decisions)
+            again = self.run(list(hooks), {"operation_id": paused.operation_id}, [], decisions)
+            return await self.stage.wait(again)
 
         return Ran(pending=[each.tool_call_id for each in paused.pending], asked=self.asked, resume=resume)
 
@@ -119,7 +150,7 @@ class Loop:
         for _ in range(10):
             if self.scene.compact and len(messages) > 1:
                 await self.compact(run, messages)
-            response = await dialect.method(run.client)(**dialect.request(self.model, messages, tools))
+            response = await settled(dialect.method(run.client)(**dialect.request(self.model, messages, tools)))
             messages += dialect.entries(response)
             calls = dialect.calls(response)
             if not calls:
@@ -129,7 +160,7 @@ class Loop:
                 messages.append(dialect.result(call, done))
                 calls = [each for each in calls if each is not call]
             if calls:
-                messages += await run.call_tools(response)
+                messages += await settled(run.call_tools(response))
 
         raise AssertionError("the loop does not end")
 
@@ -137,10 +168,11 @@ class Loop:
         async def work(final: str, operation_id: str) -> str:
             inner = Loop(self.stage, self.scene.agents[name], self.agents[name], {}, self.asked, self.store)
             child = wrap(self.stage.client, agent_id=name, parent=parent, operation_id=operation_id, store=self.store)
-            async with child:
+            async with entered(child):
                 return await inner.loop(child, [{"role": "user", "content": final}])
 
-        done = await parent.call_agent(name, instruction, work)
+        given: Any = (lambda *args: drive(work(*args))) if self.stage.sync else work
+        done = await settled(parent.call_agent(name, instruction, given))
         return done.output
 
     async def compact(self, run: Any, messages: list[Any]) -> None:
@@ -149,6 +181,7 @@ class Loop:
                 raise ValueError("no summary")
             return "summary"
 
-        summary = await run.compact(messages, 2000, summarize)
+        given: Any = (lambda entries: drive(summarize(entries))) if self.stage.sync else summarize
+        summary = await settled(run.compact(messages, 2000, given))
         if summary is not None:
             messages[:] = [{"role": "user", "content": f"So far: {summary}. {self.scene.prompt}"}]

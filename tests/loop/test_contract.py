@@ -26,3 +26,17 @@ async def test_a_loop_keeps_the_contract(clause: Clause, dialect: Dialect, provi
     stage = LoopStage(dialect, provider)
     async with stage.client:
         await clause.check(stage)
+
+
+# A thread cannot be cancelled.
+SYNC = [clause for clause in CONTRACT if clause.name != "cancellation"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
+@pytest.mark.parametrize("clause", SYNC, ids=str)
+async def test_a_sync_loop_keeps_the_contract(clause: Clause, dialect: Dialect, provider: Provider) -> None:
+    stage = LoopStage(dialect, provider, sync=True)
+    with stage.client:
+        await clause.check(stage)
