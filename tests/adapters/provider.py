@@ -6,7 +6,7 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -243,20 +243,24 @@ def responds(*output: dict[str, Any], pieces: Iterable[str] = (), status: str = 
         if not exchange.streamed:
             exchange.send_json(200, response(output, status))
             return
-        events = [("response.created", {"response": response((), "in_progress")})]
-        for index, item in enumerate(output):
-            place = {"output_index": index, "item_id": item["id"]}
-            events.append(("response.output_item.added", {**place, "item": {**item, "content": []}}))
-            if item["type"] == "message":
-                for piece in pieces:
-                    delta = {**place, "content_index": 0, "delta": piece, "logprobs": []}
-                    events.append(("response.output_text.delta", delta))
-            events.append(("response.output_item.done", {**place, "item": item}))
-        events.append(("response.completed", {"response": response(output, status)}))
         exchange.begin()
-        for number, (name, event) in enumerate(events):
+        for number, (name, event) in enumerate(events()):
             exchange.event({"type": name, "sequence_number": number, **event}, name)
         exchange.end()
+
+    def events() -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "response.created", {"response": response((), "in_progress")}
+        for index, item in enumerate(output):
+            place = {"output_index": index, "item_id": item["id"]}
+            yield "response.output_item.added", {**place, "item": {**item, "content": []}}
+            if item["type"] == "message":
+                part = {"type": "output_text", "text": "", "annotations": []}
+                yield "response.content_part.added", {**place, "content_index": 0, "part": part}
+                for piece in pieces:
+                    delta = {**place, "content_index": 0, "delta": piece, "logprobs": []}
+                    yield "response.output_text.delta", delta
+            yield "response.output_item.done", {**place, "item": item}
+        yield "response.completed", {"response": response(output, status)}
 
     return play
 
@@ -352,11 +356,11 @@ def writes(
     return play
 
 
-def cut_block(block: dict[str, Any], pieces: Iterable[str] | None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def cut_block(block: dict[str, Any], pieces: Iterable[str] | None) -> tuple[dict[str, Any], Iterable[dict[str, Any]]]:
     """A block as a stream of Anthropic begins it, and the pieces that follow."""
     if block["type"] == "text":
         texts = pieces if pieces is not None else [block["text"]]
-        return {**block, "text": ""}, [{"type": "text_delta", "text": piece} for piece in texts]
+        return {**block, "text": ""}, ({"type": "text_delta", "text": piece} for piece in texts)
     if block["type"] == "thinking":
         thought = {"type": "thinking_delta", "thinking": block["thinking"]}
         signed = {"type": "signature_delta", "signature": block["signature"]}

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from hookline import tool
+from hookline import ToolRequest, tool
 from hookline.errors import RunPaused
 from hookline.evals.adapter_contract import Ran, Scene
 from hookline.hooks import AnyHook
@@ -66,6 +66,10 @@ class LoopStage:
         self.client = dialect.client(provider.url, sync=sync)
         self.models: dict[str, Callable[[Exchange], None]] = {}
         provider.script(lambda exchange: self.models[exchange.body["model"]](exchange))
+
+    @staticmethod
+    def request(name: str, args: dict[str, Any], call_id: str) -> ToolRequest:
+        return ToolRequest(name, args, tool_call_id=call_id)
 
     def model(self, scene: Scene, asked: list[str]) -> str:
         """Script a model for a scene, and return its name."""

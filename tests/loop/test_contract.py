@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from hookline.evals.adapter_contract import CONTRACT, Clause
@@ -13,13 +11,8 @@ from .dialects import DIALECTS, Dialect
 from .stage import LoopStage
 
 
-@pytest.fixture(scope="module")
-def provider() -> Iterator[Provider]:
-    with Provider() as provider:
-        yield provider
-
-
 @pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
 @pytest.mark.parametrize("clause", CONTRACT, ids=str)
 async def test_a_loop_keeps_the_contract(clause: Clause, dialect: Dialect, provider: Provider) -> None:
@@ -33,7 +26,6 @@ SYNC = [clause for clause in CONTRACT if clause.name != "cancellation"]
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
 @pytest.mark.parametrize("clause", SYNC, ids=str)
 async def test_a_sync_loop_keeps_the_contract(clause: Clause, dialect: Dialect, provider: Provider) -> None:

@@ -134,7 +134,7 @@ class Messages(Format):
         if answer.content != "".join(block.get("text", "") for block in texts):
             texts = [{"type": "text", "text": answer.content, "citations": None}] if answer.content else []
         calls = [
-            next((block for request, block in known if request == wanted), None) or _write_call(wanted, names)
+            next((block for request, block in known if request == wanted), _write_call(wanted, names))
             for wanted in answer.tool_calls
         ]
         whole["content"] = [*kept, *texts, *calls]

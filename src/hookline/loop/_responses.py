@@ -131,7 +131,7 @@ class Responses(Format):
         if answer.content != _output_text(texts):
             texts = [_write_text(answer.content)] if answer.content else []
         calls = [
-            next((item for request, item in known if request == wanted), None) or _write_call(wanted, names)
+            next((item for request, item in known if request == wanted), _write_call(wanted, names))
             for wanted in answer.tool_calls
         ]
         whole["output"] = [*kept, *texts, *calls]

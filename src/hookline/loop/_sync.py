@@ -185,7 +185,8 @@ class SyncSurroundings:
         """Run an async function of a run for the present thread."""
         if not binding.run.is_open:
             binding.check()
-        return self.portal.run(self._run, function, args)
+        result: T = self.portal.run(self._run, function, args)
+        return result
 
     async def _run(self, function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
         with anyio.CancelScope() as scope:
@@ -227,7 +228,8 @@ class SyncSurroundings:
             decision = decide(pending)
         else:
             decision = await run_in_caller(lambda: decide(pending))
-        return await decision if inspect.isawaitable(decision) else decision
+        decided: Approve | Reject = await decision if inspect.isawaitable(decision) else decision
+        return decided
 
     def watch(self, stream: OpenStream, end: Callable[[OpenStream, BaseException | None], Awaitable[None]]) -> None:
         def end_here(error: BaseException | None) -> None:

@@ -151,7 +151,7 @@ class LangChainBinding:
                 "A sync call of an agent inside a hooked async run would block the event loop that its hooks need. "
                 "Call the inner agent with `ainvoke`."
             )
-        waiting = self._portal.start(self._unless_interrupted, work)
+        waiting: Future[T] = self._portal.start(self._unless_interrupted, work)
         self._waiting.add(waiting)
         if self._stopped:  # checked after adding it, or `stop` might miss it
             waiting.cancel()
