@@ -43,7 +43,7 @@ def asks(*calls: ToolRequest | str, say: str = "", **args: Any) -> ModelResponse
         HookUsageError: If several calls are given with arguments for one.
     """
     if args and (len(calls) != 1 or not isinstance(calls[0], str)):
-        raise HookUsageError("asks() takes arguments for one tool by name; give several calls as ToolCallings.")
+        raise HookUsageError("asks() takes arguments for one tool by name; give several calls as ToolRequests.")
     return ModelResponse(
         content=say,
         tool_calls=[call if isinstance(call, ToolRequest) else tool_request(call, args) for call in calls],
