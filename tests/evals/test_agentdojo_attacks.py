@@ -188,7 +188,9 @@ def test_all_pairs_are_those_of_the_suites(suites: list[AgentDojoSuite]) -> None
 
 
 def test_what_there_is_not_is_refused_with_what_there_is(suites: list[AgentDojoSuite]) -> None:
-    with pytest.raises(UnknownAttackChoiceError, match=r"There is no wording of attacks named 'rude'; there are: 'ignore', "):
+    with pytest.raises(
+        UnknownAttackChoiceError, match=r"There is no wording of attacks named 'rude'; there are: 'ignore', "
+    ):
         anyio.run(partial(attack, suites[0], policies=attack_policies(), wording="rude"))
     with pytest.raises(UnknownTaskError, match="injection_task_99"):
         anyio.run(partial(attack, suites[0], policies=attack_policies(), pairs=[(READS_A_BILL, "injection_task_99")]))
