@@ -1,6 +1,7 @@
 """Mock tools: rules that answer tool calls in the tools' place, and faults that strike them."""
 
 from hookline.evals.mocking._answers import Answer, Fake
+from hookline.evals.mocking._answers import Then as Then
 from hookline.evals.mocking._assertions import assert_called as assert_called
 from hookline.evals.mocking._assertions import assert_called_before as assert_called_before
 from hookline.evals.mocking._assertions import assert_called_once_with as assert_called_once_with

@@ -14,8 +14,8 @@ import msgspec
 from hookline.calls import ModelResponse, ToolRequest, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError
-from hookline.evals.errors import ForbiddenToolError, ToolNameError, UnknownTaskError
-from hookline.evals.running import CheckResult, TaskOutcome
+from hookline.evals.errors import ForbiddenToolError, ToolNameError
+from hookline.evals.running import CheckResult, TaskOutcome, select_tasks
 from hookline.evals.suites._expected import Expected
 from hookline.evals.suites._tool_names import EXPECTED, MOCKS, AgentTools, tool_patterns_of
 from hookline.evals.suites.checks import Check, FinishedTask, name_of, run_check
@@ -163,11 +163,7 @@ class UserSuite:
         Raises:
             UnknownTaskError: If there is no such task. The message lists the tasks.
         """
-        chosen = list(dict.fromkeys(names)) or self.task_ids
-        for name in chosen:
-            if name not in self._tasks:
-                raise UnknownTaskError(self.name, name, self.task_ids)
-        return chosen
+        return select_tasks(self.name, self._tasks, names)
 
     def task(self, task_id: str) -> Task:
         """Return a task.
@@ -237,9 +233,8 @@ class UserSuite:
         )
         wanted: list[Check] = [*([] if task.expected is None else [task.expected]), *task.checks]
         checks = [await run_check(check, finished) for check in wanted]
-        if made.sources and (
-            opened or result.reason != "error"
-        ):  # the names of a source are known only once it has opened
+        # The names of a source's tools are known only once it has opened.
+        if made.sources and (opened or result.reason != "error"):
             unknown = _unknown_tools(f"{self.name}/{task_id}", task, AgentTools(made, opened))
             checks += [CheckResult(name=each.what, passed=False, score=0.0, why=each.problem) for each in unknown]
         return TaskOutcome(
@@ -320,8 +315,8 @@ def _unknown_tools(name: str, task: Task, known: AgentTools) -> Iterator[ToolNam
     given: list[tuple[str, object, bool]] = [
         (EXPECTED, task.expected, False),
         (MOCKS, task.mocks, True),
+        *((check_title(check), check, False) for check in task.checks),
     ]
-    given += [(check_title(check), check, False) for check in task.checks]
     for what, thing, sub_agents in given:
         for pattern in tool_patterns_of(thing):
             problem = known.problem_with(pattern, sub_agents=sub_agents)
