@@ -196,7 +196,9 @@ def test_what_there_is_not_is_refused_with_what_there_is(suites: list[AgentDojoS
         anyio.run(partial(attack, suites[0], policies=attack_policies(), pairs=[(READS_A_BILL, "injection_task_99")]))
     with pytest.raises(UnknownTaskError, match="user_task_99"):
         anyio.run(partial(attack, suites[0], policies=attack_policies(), pairs=[("user_task_99", SENDS_MONEY)]))
-    with pytest.raises(UnknownAttackChoiceError, match=r"'hope' is no policy .*'no guard'"):
+    with pytest.raises(
+        UnknownAttackChoiceError, match=r"There is no policy of attacks named 'hope'; there are: 'no guard'"
+    ):
         run_attacks(["agentdojo:banking"], policies=["hope"])
     with pytest.raises(UnknownSuiteError, match="agentdojo:travel"):
         run_attacks(["agentdojo:bank"])

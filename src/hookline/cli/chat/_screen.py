@@ -76,9 +76,8 @@ class Screen:
     def agent_ended(self, event: AfterCallAgent) -> None:
         """Show that a call of a sub-agent ended."""
         mark = OK if event.success else FAILED
-        self.line(
-            Text.assemble((f"{mark.glyph} ", mark.style), (f"agent/{lines.shorten(event.callee_id, 80)}", "cyan"))
-        )
+        name = f"agent/{lines.shorten(event.callee_id, 80)}"
+        self.line(Text.assemble((f"{mark.glyph} ", mark.style), (name, "cyan")), self._depth(event))
 
     def agent_failed(self, event: OnCallAgentError) -> None:
         """Show that a sub-agent could not be called, or ended with an error."""

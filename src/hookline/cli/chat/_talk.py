@@ -239,7 +239,7 @@ class Talk:
         elif command == "/trace":
             try:
                 self._kept.show(screen.console)
-                screen.note("No event tells of model calls; --otlp-endpoint sends them too.")
+                screen.note("Events do not show model calls; the spans that --otlp-endpoint sends do.")
             except (HooklineError, OSError) as error:
                 screen.trouble(error)
         elif command == "/usage":

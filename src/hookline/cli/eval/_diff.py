@@ -74,7 +74,7 @@ def thresholds_of(
     """Read the options: `0.1` is about each task, `mean:0.1` about the mean of all tasks.
 
     Raises:
-        typer.BadParameter: If one of them is no number, or is given twice.
+        typer.BadParameter: If one of them is not a number, or is given twice.
     """
     task_score, mean_score = _parse_limits("--min-score", min_score, parse_score)
     task_drop, mean_drop = _parse_limits("--max-score-drop", max_score_drop, parse_score)

@@ -39,7 +39,7 @@ SUITE = "suite"
 
 
 class SuiteOrCommand(typer.core.TyperGroup):
-    """A group in which a first word that is no command is a suite."""
+    """A group that takes its first word as a suite unless it names a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command that runs a suite in front, unless another one is called."""
@@ -182,7 +182,8 @@ def diff(
     the options also one that costs more or makes more calls. A number is about each task; mean:0.02 is about the mean
     of all tasks. An increase is a number, or a share of what it was: 10%.
 
-    Exits with 1 if anything is worse, with 2 for a file that is no saved run, with 3 if A and B have no task in common.
+    Exits with 1 if anything is worse, with 2 for a file that is not a saved run, with 3 if A and B have no task in
+    common.
     """
     thresholds = thresholds_of(
         min_score=min_score,
