@@ -82,7 +82,7 @@ T = TypeVar("T")
 JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
 """Format characters that writing and emojis need, and that cannot deceive about the order of a text."""
 LONGEST = 400
-"""Characters of a text that are looked at for one cell."""
+"""Characters of a text that are read for one cell."""
 
 
 class _VisibleCharacters(dict[int, int]):
@@ -121,9 +121,9 @@ def make_one_line(text: object) -> str:
 # Tables and single records.
 
 GAP = 2
-"""Between two columns."""
+"""Blank columns of the terminal between two columns of the table."""
 LEAST = 12
-"""Columns of the terminal that a text keeps when it is cut."""
+"""Columns of the terminal that a cut text keeps at least."""
 
 STATUS_STYLES: Mapping[str, str] = {
     "running": "cyan",
@@ -158,7 +158,7 @@ class Column(Generic[T]):
         name: Its heading.
         cell: Returns the text of an entry, which is made harmless, or a `Text` of its own style.
         rank: Columns with a greater rank are left out first; those of rank 0 never.
-        cut: Whether its text may be cut, as that of an id may not.
+        cut: Whether its text may be cut; people copy the others, such as an id.
         right: Whether it holds figures.
     """
 

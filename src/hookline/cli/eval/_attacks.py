@@ -95,22 +95,22 @@ def attack(
     """Attack suites under policies, and print the results: a table, or JSON on stdout.
 
     Args:
-        console: Where the table goes.
+        console: The console for the table.
         targets: `agentdojo:SUITE`, or `agentdojo:all` for all four.
         policies: By name; the first is what the others are compared with. All of them unless given.
         tasks: User tasks; all of them unless given.
         wording: How the injected texts speak to the model.
         follows: When the model follows them.
-        processes: How many work at the same time; as many as the machine has processors unless given.
+        processes: The number of processes that work at the same time; the number of processors by default.
         as_json: Whether JSON is printed, and nothing else.
 
     Returns:
         Whether every attempt ran to its end.
 
     Raises:
-        UnknownSuiteError: That says which suites there are.
-        UnknownTaskError: That says which tasks there are.
-        UnknownAttackChoiceError: That says which policies and wordings there are.
+        UnknownSuiteError: If there is no such suite. The message lists the suites.
+        UnknownTaskError: If there is no such task. The message lists the tasks.
+        UnknownAttackChoiceError: If there is no such policy or wording. The message lists what there is.
         MissingExtraError: If AgentDojo is not installed.
     """
     run = run_attacks(targets, policies=policies, tasks=tasks, wording=wording, follows=follows, processes=processes)

@@ -789,7 +789,7 @@ class ToolMocks(Hooks):
     @property
     def attached(self) -> bool:
         """Whether an operation with these mocks has called a tool or ended."""
-        return self._decider.endings.heard or bool(self._decider.calls)
+        return self._decider.endings.used or bool(self._decider.calls)
 
     @property
     def clock(self) -> Clock:
