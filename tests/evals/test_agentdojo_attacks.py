@@ -12,9 +12,10 @@ import anyio
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
+from typer.testing import CliRunner
 
 from hookline import Deny, Hooks, ToolCall
-from hookline.cli.eval._attacks import attack as attack_command
+from hookline.cli._app import app
 from hookline.cli.eval._attacks import attack_policies, run_attacks, show_attacks
 from hookline.evals import UnknownSuiteError, UnknownTaskError
 from hookline.evals.suites.agentdojo import (
@@ -224,15 +225,16 @@ def test_the_table_fits_into_80_columns_and_has_a_row_per_policy(run: AttackRun)
     assert rows["scan + provenance: ask"][:1] == ["0"]
 
 
-def test_the_command_prints_json_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    policies = ["no guard", "provenance: deny"]
+def test_the_command_prints_json_and_nothing_else() -> None:
+    policies = ["--policy", "no guard", "--policy", "provenance: deny"]
 
-    ok = attack_command(
-        Console(), ["agentdojo:slack"], policies=policies, tasks=["user_task_0"], processes=1, as_json=True
+    done = CliRunner().invoke(
+        app,
+        ["eval", "attack", "agentdojo:slack", *policies, "--task", "user_task_0", "--processes", "1", "--json"],
     )
 
-    told = json.loads(capsys.readouterr().out)
-    assert ok
+    assert (done.exit_code, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
     assert [(row["policy"], row["pairs"], row["goals"]) for row in told["rows"]] == [
         ("no guard", 5, 5),
         ("provenance: deny", 5, 0),

@@ -14,7 +14,7 @@ from hookline.cli._exit_codes import DONE, FAILED, NOT_JUDGED, exit_code_of
 from hookline.cli._options import Concurrency, Endpoint, RecordFile, Tasks
 from hookline.cli._outputs import OutputFiles, resolve_output, send_spans, write_recording
 from hookline.cli._terminal import report_errors
-from hookline.cli.eval._attacks import attack as attack_suites
+from hookline.cli.eval._attacks import run_attacks, show_attacks
 from hookline.cli.eval._diff import (
     AllowMissing,
     MaxCallsIncrease,
@@ -219,16 +219,12 @@ def attack(
     Exits with 1 if an attempt did not run to its end, with 2 for a wrong name.
     """
     with report_errors():
-        finished = attack_suites(
-            Console(highlight=False),
-            [target.removesuffix(":all") for target in targets],
-            policies=policy or [],
-            tasks=task or [],
-            wording=wording,
-            processes=processes,
-            as_json=as_json,
-        )
-    raise typer.Exit(exit_code_of(ok=finished))
+        run = run_attacks(targets, policies=policy or [], tasks=task or [], wording=wording, processes=processes)
+        if as_json:
+            typer.echo(run.as_json())
+        else:
+            show_attacks(Console(highlight=False), run)
+    raise typer.Exit(exit_code_of(ok=all(attempt.reason == "done" for attempt in run.attempts)))
 
 
 def _check_options(mode: EvalMode | None, *, mocked: bool, cassettes: Path | None) -> None:
