@@ -10,6 +10,7 @@ from hookline.evals.mocking._assertions import assert_not_called as assert_not_c
 from hookline.evals.mocking._assertions import calls_of as calls_of
 from hookline.evals.mocking._assertions import table as table
 from hookline.evals.mocking._mocks import FaultRule, FaultStrike, MockedCall, ToolMocks
+from hookline.evals.mocking._mocks import Outcome as Outcome
 from hookline.evals.mocking._rules import Rule
 
 __all__ = ["Answer", "Fake", "FaultRule", "FaultStrike", "MockedCall", "Rule", "ToolMocks"]

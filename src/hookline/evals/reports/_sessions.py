@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -13,12 +13,10 @@ from hookline.calls import ToolResult
 from hookline.errors import message_of
 from hookline.evals._canonical import canonical
 from hookline.evals.cassettes import Cassette, to_json_value
+from hookline.evals.mocking import MockedCall, Outcome, ToolMocks
+from hookline.evals.trajectories import EventRecorder
 from hookline.events import AfterToolCall, BeforeToolCall, OnToolCallError
 from hookline.redaction import Redacting, Redaction
-
-if TYPE_CHECKING:
-    from hookline.evals.mocking import MockedCall, ToolMocks
-    from hookline.evals.trajectories import EventRecorder
 
 __all__ = [
     "AskedCall",
@@ -60,8 +58,6 @@ class WatchedCassette(Cassette):
         self.asked.append((event, result))
         return result
 
-
-Outcome = Literal["mocked", "real", "refused", "elsewhere"]
 
 Key = tuple[str, str, int]
 """Operation, tool and call index, which identify a call."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from hookline.calls import ToolRequest, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.evals.errors import UnknownTaskError
+from hookline.evals.mocking import ToolMocks
+from hookline.evals.running._results import TaskOutcome
 from hookline.hooks import AnyHook
 from hookline.runtime import OperationStore
-
-if TYPE_CHECKING:
-    from hookline.evals.mocking import ToolMocks
-    from hookline.evals.running._results import TaskOutcome
 
 __all__ = ["RunsTasks", "Suite", "select_tasks"]
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,6 +15,7 @@ from hookline.calls import ModelResponse, ToolRequest, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import HookUsageError
 from hookline.evals.errors import ForbiddenToolError, ToolNameError
+from hookline.evals.mocking import ToolMocks
 from hookline.evals.running import CheckResult, TaskOutcome, select_tasks
 from hookline.evals.suites._expected import Expected
 from hookline.evals.suites._tool_names import EXPECTED, MOCKS, AgentTools, tool_patterns_of
@@ -22,9 +23,6 @@ from hookline.evals.suites.checks import Check, FinishedTask, name_of, run_check
 from hookline.evals.trajectories import EventRecorder
 from hookline.hooks import AnyHook
 from hookline.runtime import Agent, Model, OperationStore, ScriptedModel, Tool, ToolSource, exec_agent
-
-if TYPE_CHECKING:
-    from hookline.evals.mocking import ToolMocks
 
 __all__ = ["Task", "UserSuite", "asks", "says"]
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from hookline._yaml import BadLine, LinedDict, LinedList, plain, read_lined
 from hookline.calls import ModelResponse, ToolRequest, ToolResult
@@ -27,16 +27,13 @@ from hookline.errors import HooklineError
 from hookline.evals.cassettes import Matching
 from hookline.evals.errors import SuiteFileError, ToolNameError
 from hookline.evals.matching import ArgumentMode, Matcher, match
-from hookline.evals.mocking import Rule, Then
+from hookline.evals.mocking import Rule, Then, ToolMocks
 from hookline.evals.suites import checks
 from hookline.evals.suites._expected import Expected, expected_pattern
 from hookline.evals.suites._imports import ImportProblem, import_object
 from hookline.evals.suites._tool_names import EXPECTED, MOCKS, tool_patterns_of
 from hookline.evals.suites._user import Task, UserSuite, check_title, tool_request
 from hookline.evals.trajectories import ExpectedCall, MatchType
-
-if TYPE_CHECKING:
-    from hookline.evals.mocking import ToolMocks
 
 __all__ = ["read_yaml_suite"]
 

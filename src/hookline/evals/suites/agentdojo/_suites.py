@@ -11,18 +11,16 @@ import functools
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookline.calls import ModelResponse, ToolRequest, ToolResult, ToolSpec
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import MissingExtraError, message_of
 from hookline.evals.errors import ForbiddenToolError, UnknownSuiteError
+from hookline.evals.mocking import ToolMocks
 from hookline.evals.running import CheckResult, TaskOutcome, select_tasks
 from hookline.hooks import AnyHook
 from hookline.runtime import Agent, OperationResult, OperationStore, ScriptedModel, Tool, exec_agent
-
-if TYPE_CHECKING:
-    from hookline.evals.mocking import ToolMocks
 
 __all__ = ["SUITES", "VERSION", "AgentDojoSuite", "load_suite"]
 
