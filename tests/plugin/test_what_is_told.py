@@ -144,15 +144,19 @@ def test_a_page_that_cannot_be_written_stops_the_run_before_the_first_test(proje
 def test_a_page_without_its_extra_stops_the_run_before_the_first_test(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from hookline.errors import install_command
     from hookline.evals.reports import _report
 
     _report.load_template.cache_clear()
+    install = install_command("cli")
     monkeypatch.setitem(sys.modules, "jinja2", None)
 
     result = project.run("--hookline-report=report.html")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --hookline-report: *hookline?cli?*"])
+    assert f"ERROR: --hookline-report: Writing an HTML report needs an extra that is not installed: {install}" in str(
+        result.stderr
+    )
 
 
 def test_a_page_that_can_no_longer_be_written_at_the_end_fails_the_run(project: Project) -> None:
