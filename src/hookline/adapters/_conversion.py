@@ -23,12 +23,24 @@ def restore_messages(
         known: Each original message of the framework, with the messages that it was converted to.
         convert: Converts a message that a hook wrote.
     """
+    originals = {id(ours[0]): (theirs, ours) for theirs, ours in known if ours}
+    # Messages of the same text may differ in what hookline cannot see, such as images, so a message is first looked up
+    # by identity. Equal messages that a hook has built anew stand for the remaining originals, in order.
+    left = {id(message) for message in messages}
+    remaining = [own for first, own in originals.items() if first not in left]
     found: list[Any] = []
     at = 0
     while at < len(messages):
-        own = next(((theirs, ours) for theirs, ours in known if messages[at : at + len(ours)] == ours), None)
-        at += len(own[1]) if own is not None else 1
-        found.append(own[0] if own is not None else convert(messages[at - 1]))
+        same = originals.get(id(messages[at]))
+        candidates = remaining if same is None else [same]
+        own = next((each for each in candidates if messages[at : at + len(each[1])] == each[1]), None)
+        if own is None:
+            found.append(convert(messages[at]))
+            at += 1
+            continue
+        found.append(own[0])
+        at += len(own[1])
+        remaining = [each for each in remaining if each is not own]
     return found
 
 

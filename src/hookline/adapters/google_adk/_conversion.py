@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
 from hookline._readonly import writable
+from hookline.adapters._conversion import restore_messages
 from hookline.calls import Denial, Message, ModelCall, ModelResponse, ToolRequest, ToolResult, ToolSpec, Usage
 from hookline.errors import ToolResultError
 from hookline.events import PendingTool
@@ -145,17 +146,8 @@ class AdkModelRequest:
         if system != "".join(each.content for each in self._system):
             self._request.config.system_instruction = system or None
         names = {call.tool_call_id: call.tool_name for each in messages for call in each.tool_calls}
-        remaining, known = [each for each in messages if each.role != "system"], list(self._contents)
-        found: list[types.Content] = []
-        while remaining:
-            same = next((at for at, (_, ours) in enumerate(known) if ours and remaining[: len(ours)] == ours), None)
-            if same is None:
-                found.append(_to_content(remaining.pop(0), names))
-            else:
-                given, ours = known.pop(same)
-                found.append(given)
-                del remaining[: len(ours)]
-        self._request.contents = found
+        rest = [each for each in messages if each.role != "system"]
+        self._request.contents = restore_messages(rest, self._contents, partial(_to_content, names=names))
 
     def _offer_only(self, names: set[str]) -> None:
         for tool in self._request.config.tools or ():

@@ -31,7 +31,7 @@ from hookline.adapters.langchain._conversion import (
     model_name,
     replace_args,
     to_ai_message,
-    to_langchain_message,
+    to_langchain_messages,
     to_model_response,
     to_pending_tools,
     to_tool_result,
@@ -328,11 +328,7 @@ class LangChainBinding:
         failures: list[Exception] = []
 
         async def work(given: list[Message]) -> str:
-            left = list(zip(shown, messages, strict=True))
-            own = [
-                next((theirs for each, theirs in left if each == one), None) or to_langchain_message(one, {})
-                for one in given
-            ]
+            own = to_langchain_messages(given, shown, messages, {})
             try:
                 with hold_stream(self.run, CompactCall):
                     return await summarize(own)

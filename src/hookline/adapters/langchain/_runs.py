@@ -18,7 +18,7 @@ from hookline.adapters.langchain._conversion import (
     from_langchain_message,
     messages_in,
     read_decisions,
-    to_langchain_message,
+    to_langchain_messages,
     to_pending_tools,
 )
 from hookline.adapters.langchain._run_binding import (
@@ -195,12 +195,7 @@ async def _run_with_hooks(
     async def work(call: AgentCall) -> str:
         final = following
         if call.input != prompt and following is given:
-            known = list(zip(prompt, asked, strict=True))
-            changed = [
-                next((old for each, old in known if each == one), None) or to_langchain_message(one, {})
-                for one in call.input
-            ]
-            final = {**given, "messages": changed}
+            final = {**given, "messages": to_langchain_messages(call.input, prompt, asked, {})}
         binding.instructions = call.instructions or None
         results.append(await _run_once(binding, final, config, run_graph, get_state))
         return binding.output_text(_state_of(results[-1]))
