@@ -226,7 +226,8 @@ async def _call_agent_with_hooks(
                 raise HookDenied(done.denied.hook_id, done.denied.reason)
             if not done.continues:
                 break
-            earlier = [] if context.session is not None else [*context.messages, *own.messages]
+            said = own.messages if done.ran else [Theirs("assistant", [done.output])]
+            earlier = [] if context.session is not None else [*context.messages, *said]
             context.messages = [*earlier, Theirs("user", ["\n\n".join(done.continues)])]
             changed.append(context.messages)
     finally:

@@ -201,9 +201,12 @@ async def _run_with_hooks(
         return binding.output_text(_state_of(results[-1]))
 
     done = await run.lead_run(prompt, work)
-    while done.continues and results[-1] is not None and run.run.continues < run.run.agent.max_continues:
+    while done.continues and run.run.continues < run.run.agent.max_continues:
+        if done.ran and results[-1] is None:
+            break  # the result of a stream is not known
         run.run.continues += 1
-        following = {"messages": [*messages_in(_state_of(results[-1])), HumanMessage("\n\n".join(done.continues))]}
+        before = messages_in(_state_of(results[-1])) if done.ran else [*messages_in(following), AIMessage(done.output)]
+        following = {"messages": [*before, HumanMessage("\n\n".join(done.continues))]}
         done = await run.lead_run(prompt, work)
     if done.denied is not None:
         return {"messages": asked}
