@@ -1,14 +1,14 @@
-"""Conversions that several adapters share: changed messages, and the text of a refusal."""
+"""Conversions that several adapters share: changed messages, copies of arguments, and the text of a refusal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hookline.calls import Message
 from hookline.runtime import Reject
 
-__all__ = ["rejection_text", "restore_messages"]
+__all__ = ["copy_json", "rejection_text", "restore_messages"]
 
 
 def restore_messages(
@@ -42,6 +42,15 @@ def restore_messages(
         at += len(own[1])
         remaining = [each for each in remaining if each is not own]
     return found
+
+
+def copy_json(value: Any) -> Any:
+    """Return a JSON value with every object and list copied, so that its reader may edit it."""
+    if isinstance(value, Mapping):
+        return {key: copy_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [copy_json(item) for item in value]
+    return value
 
 
 def rejection_text(decision: Reject) -> str:

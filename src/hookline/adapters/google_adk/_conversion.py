@@ -26,6 +26,7 @@ __all__ = [
     "AdkModelRequest",
     "call_ids_to_confirm",
     "denied_response",
+    "from_content",
     "from_llm_response",
     "instruction_of",
     "model_identity",

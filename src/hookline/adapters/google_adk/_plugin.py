@@ -1,7 +1,5 @@
 """The plugin through which Google ADK reports a run to hookline.
 
-One plugin serves all runs; it finds the present one in a context variable.
-
 One plugin serves every run: it finds the present one in a context variable.
 """
 
@@ -229,11 +227,8 @@ class HookPlugin(BasePlugin):
         return convert.to_llm_response(answer, None) if answer is not None else None
 
     async def before_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any) -> Any:
-        binding, confirmation, call_id = (
-            current_binding.get(),
-            tool_context.tool_confirmation,
-            tool_context.function_call_id,
-        )
+        binding = current_binding.get()
+        confirmation, call_id = tool_context.tool_confirmation, tool_context.function_call_id
         _current_call.set(None)
         if binding is None:
             return None

@@ -334,9 +334,8 @@ def replace_args(request: ToolCallRequest, args: Mapping[str, Any]) -> ToolCallR
 def model_name(request: ModelRequest[Any]) -> str:
     """Return the name of the requested model, if it has one."""
     model: Any = request.model.bound if isinstance(request.model, RunnableBinding) else request.model
-    if not isinstance(
-        model, BaseChatModel
-    ):  # a configurable model of `init_chat_model` may create a model on each attribute access
+    # A configurable model of `init_chat_model` may create a model on each attribute access.
+    if not isinstance(model, BaseChatModel):
         return ""
     found = (getattr(model, name, None) for name in ("model", "model_name"))
     return next((each for each in found if each and isinstance(each, str)), "")

@@ -82,9 +82,8 @@ def hold_stream(run: AdapterRun, call: type[Call]) -> Iterator[None]:
         return
     config = ensure_config()
     callbacks = config.get("callbacks")
-    if isinstance(
-        callbacks, BaseCallbackManager
-    ):  # unlike the tags of a config, those of a manager survive a model's own
+    # Unlike the tags of a config, those of a manager survive a model's own.
+    if isinstance(callbacks, BaseCallbackManager):
         callbacks = callbacks.copy()
         callbacks.add_tags([TAG_NOSTREAM, HELD_TAG])
     token = var_child_runnable_config.set({**config, "callbacks": callbacks})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from dataclasses import replace as changed_output
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage
@@ -94,9 +93,8 @@ class GraphRunner:
         async with AdapterRun(self.hooks, DRIVES, agent_id=self.agent_id, parent=parent, **options) as run:
             binding = LangChainBinding(run)
             if waiting is not None and resume is not None and _report_decisions(run, resume, waiting):
-                if (
-                    resume is not given and SCRATCHPAD_KEY in around
-                ):  # otherwise the outer graph's next interrupt would consume it
+                # Otherwise the outer graph's next interrupt would consume it.
+                if resume is not given and SCRATCHPAD_KEY in around:
                     around[SCRATCHPAD_KEY].get_null_resume(consume=True)
                 return waiting.values
             if is_stored:
@@ -218,7 +216,7 @@ async def _run_with_hooks(
         return result
     *before, last = messages_in(values)
     changed = {**values, "messages": [*before, last.model_copy(update={"content": done.output})]}
-    return changed_output(result, value=changed) if isinstance(result, GraphOutput) else changed
+    return replace(result, value=changed) if isinstance(result, GraphOutput) else changed
 
 
 def _state_of(result: Any) -> Any:

@@ -134,9 +134,8 @@ class OpenAIBinding:
         """
         run, own, parsed = self.run, list[Any](), parse_arguments(text)
         changeable = ToolCall in run.run.intercepted
-        shown = (
-            parsed if isinstance(parsed, dict) else {}
-        )  # the tool itself decides what to do with text that is not an object
+        # The tool itself decides what to do with text that is not an object.
+        shown = parsed if isinstance(parsed, dict) else {}
         cancelled: list[asyncio.CancelledError] = []
 
         async def work(args: Mapping[str, Any]) -> ToolResult:

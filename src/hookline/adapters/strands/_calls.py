@@ -33,7 +33,7 @@ from hookline.calls import AgentCall, Message, ToolResult
 from hookline.events import PendingTool
 from hookline.runtime import Reject
 
-__all__ = ["after_node", "attach", "before_node"]
+__all__ = ["attach"]
 
 
 async def before_node(event: BeforeNodeCallEvent) -> None:
@@ -146,10 +146,8 @@ async def after_tool(event: strands_hooks.AfterToolCallEvent[Any]) -> None:
     binding = binding_of(event.agent)
     if binding is None or event.cancel_message is None:
         return
-    request, has_decision = (
-        convert.to_tool_request(event.agent, event.tool_use),
-        event.tool_use["toolUseId"] not in binding.unreported,
-    )
+    request = convert.to_tool_request(event.agent, event.tool_use)
+    has_decision = request.tool_call_id not in binding.unreported
     decision = binding.decision_for(request, cancelled=event.cancel_message)
     if isinstance(decision, Reject):
         content = binding.record_refusal(request, decision, None if has_decision else event.cancel_message)
