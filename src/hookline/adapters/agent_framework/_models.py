@@ -52,7 +52,7 @@ class ModelCallMiddleware(ChatMiddleware):
         binding.begin_step(context)
         terminations = list[MiddlewareTermination]()
         call = partial(call_until_terminated, context, call_next, terminations)
-        hooked = ModelCall in run.run.intercepted or ModelCall in run.run.enclosing
+        hooked = run.leads(ModelCall)
         if hooked and context.stream:
             context.result = await self._stream_through_hooks(context, call)
         elif hooked:
