@@ -19,7 +19,7 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
-from hookline.adapters._held_streams import must_hold_stream
+from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.langchain._conversion import (
     apply_model_call,
     argument_error,

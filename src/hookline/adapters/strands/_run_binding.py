@@ -11,8 +11,8 @@ import msgspec
 from strands import Agent
 
 from hookline.adapters._conversion import rejection_text
-from hookline.adapters._held_streams import must_hold_stream
 from hookline.adapters._stepping import GeneratorBridge
+from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.strands._conversion import (
     InterruptResponses,
     agent_name,
