@@ -1,14 +1,15 @@
-"""Conversions that several adapters share: changed messages, copies of arguments, and the text of a refusal."""
+"""Conversions that several adapters share: changed messages, copies of arguments, pending calls, refusals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hookline.calls import Message
+from hookline.calls import Message, ToolRequest
+from hookline.events import PendingTool
 from hookline.runtime import Reject
 
-__all__ = ["copy_json", "rejection_text", "restore_messages"]
+__all__ = ["copy_json", "rejection_text", "restore_messages", "to_pending_tool"]
 
 
 def restore_messages(
@@ -51,6 +52,16 @@ def copy_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [copy_json(item) for item in value]
     return value
+
+
+def to_pending_tool(request: ToolRequest) -> PendingTool:
+    """Return a call as it is shown to the person who decides; arguments that are not an object are left out."""
+    return PendingTool(
+        toolset=request.toolset,
+        tool_name=request.tool_name,
+        tool_call_id=request.tool_call_id,
+        args=copy_json(request.args) if isinstance(request.args, Mapping) else {},
+    )
 
 
 def rejection_text(decision: Reject) -> str:

@@ -19,7 +19,6 @@ from hookline._readonly import writable
 from hookline.adapters._conversion import restore_messages
 from hookline.calls import Denial, Message, ModelCall, ModelResponse, ToolRequest, ToolResult, ToolSpec, Usage
 from hookline.errors import ToolResultError
-from hookline.events import PendingTool
 from hookline.runtime import Approve, Reject, as_result
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "text_content",
     "text_of",
     "to_llm_response",
-    "to_pending_tool",
     "to_tool_result",
     "toolset_of",
 ]
@@ -252,16 +250,6 @@ def replace_args(args: dict[str, Any], final: Mapping[str, Any]) -> None:
 
 
 # Decisions of people.
-
-
-def to_pending_tool(calling: ToolRequest) -> PendingTool:
-    """Return a call as it is shown to the person who decides."""
-    return PendingTool(
-        toolset=calling.toolset,
-        tool_name=calling.tool_name,
-        tool_call_id=calling.tool_call_id,
-        args=writable(calling.args),
-    )
 
 
 def call_ids_to_confirm(event: Any) -> list[str]:
