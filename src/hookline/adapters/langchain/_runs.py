@@ -208,9 +208,9 @@ async def _run_with_hooks(
         done = await run.lead_run(prompt, work)
     if done.denied is not None:
         return {"messages": asked}
-    if not results:
+    if not done.ran:
         run.finish("done", done.output)
-        return {"messages": [*asked, AIMessage(done.output)]}
+        return {"messages": [*messages_in(following), AIMessage(done.output)]}
     result, values = results[-1], _state_of(results[-1])
     if not done.changed or not isinstance(values, Mapping):
         return result
