@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from hookline.delivery import KeyRing, Outbox, Sender, generate_key
-from hookline.errors import DeliveryError, HookUsageError
+from hookline.delivery import KeyRing, MasterKeyError, Outbox, Sender, generate_key
+from hookline.errors import DeliveryError, HookUsageError, StoreUnavailableError
 from hookline.store import Breaker, DeliveryFilter, DeliveryLog, SqlStore
 from hookline.webhooks import ControlAnswer, Envelope, delivery_id
 from tests.databases import Server, administer
@@ -247,6 +247,28 @@ async def test_a_function_in_a_process_takes_what_is_for_its_name_once_it_is_ser
 
         assert len(taken) == 3
         assert taken[0] == taken[1]
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [TimeoutError("its own database"), StoreUnavailableError("theirs", "it is down"), MasterKeyError("not here")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_function_that_fails_as_the_reading_of_a_secret_does_is_given_up_like_any_other(
+    raised: Exception,
+) -> None:
+    calls: list[str] = []
+
+    async def fail(envelope: Envelope) -> None:
+        calls.append(envelope.id)
+        raise raised
+
+    async with opened() as store, outbox(store, schedule=(0.0, 0.02)) as box, box.serve("jobs", fail):
+        await box.publish([told("op", 1, "local://jobs")])
+        await until(lambda: dead(store, 1))
+
+        assert len(calls) == 2
+        assert len(await DeliveryLog(store).attempts(calls[0])) == 2
 
 
 async def test_a_control_is_asked_at_once_over_http_and_in_the_process() -> None:

@@ -498,7 +498,8 @@ def log_dead_deliveries(batch: ClaimedBatch) -> None:
             )
 
 
-COMPLAINTS_EVERY = 60.0
+REPORT_SECONDS = 60.0
+"""Seconds between two log records about deliveries that wait for their signing secrets."""
 WITHOUT_KEY, WITHOUT_STORE = 5.0, 1.0
 """Seconds until the next try of a delivery whose signing secret cannot be decrypted, or could not be read."""
 
@@ -585,7 +586,8 @@ class Outbox:
             ),
         )
         self._task: asyncio.Task[None] | None = None
-        self._waits_since: float | None = None
+        self._reported_at = -math.inf
+        """When (by `monotonic`) it was last logged that deliveries wait for their signing secrets."""
 
     async def publish(self, envelopes: Sequence[Envelope]) -> None:
         """Write envelopes into the store for delivery, in order; an envelope whose id is stored already is skipped.
@@ -685,20 +687,16 @@ class Outbox:
         if claimed.refused is not None:
             return DeliveryOutcome(claimed=claimed, status="dead", attempted=False, error=claimed.refused)
         began, code = monotonic(), None
+        local = is_local(claimed.envelope.hook)
         try:
-            if is_local(claimed.envelope.hook):
+            if local:
                 await self._functions.call(claimed.envelope, claimed.envelope.hook.webhook.timeout)
             else:
                 code = (await self._sender.send(claimed.envelope)).status_code
         except DeliveryError as error:
-            if isinstance(error.__cause__, MasterKeyError | StoreUnavailableError | TimeoutError):
-                # The receiver is not to blame for a missing secret, so this is not counted as a failed attempt.
-                if self._waits_since is None or monotonic() - self._waits_since > COMPLAINTS_EVERY:
-                    self._waits_since = monotonic()
-                    logger.error("Deliveries wait for their signing secrets: %s", error.problem)
-                why = replace_unstorable(f"waits for its signing secret: {error.problem}")
-                delay = WITHOUT_KEY if isinstance(error.__cause__, MasterKeyError) else WITHOUT_STORE
-                return DeliveryOutcome(claimed=claimed, status="pending", attempted=False, delay=delay, error=why)
+            # A function of this process may raise the same errors as the reading of a secret; those are failures.
+            if not local and isinstance(error.__cause__, MasterKeyError | StoreUnavailableError | TimeoutError):
+                return self._unsigned_outcome(claimed, error)
             return self._failed_outcome(claimed, error, began)
         except Exception as error:
             logger.exception("Delivery %s failed in an unexpected way", claimed.envelope.id)
@@ -706,6 +704,19 @@ class Outbox:
             return self._failed_outcome(claimed, problem, began)
         took = (monotonic() - began) * 1e3
         return DeliveryOutcome(claimed=claimed, status="delivered", began=began, duration_ms=took, status_code=code)
+
+    def _unsigned_outcome(self, claimed: ClaimedDelivery, error: DeliveryError) -> DeliveryOutcome:
+        """Postpone a delivery that cannot be signed. The receiver is not to blame, so no attempt is counted."""
+        if monotonic() - self._reported_at > REPORT_SECONDS:
+            self._reported_at = monotonic()
+            logger.error("Deliveries wait for their signing secrets: %s", error.problem)
+        return DeliveryOutcome(
+            claimed=claimed,
+            status="pending",
+            attempted=False,
+            delay=WITHOUT_KEY if isinstance(error.__cause__, MasterKeyError) else WITHOUT_STORE,
+            error=replace_unstorable(f"waits for its signing secret: {error.problem}"),
+        )
 
     def _failed_outcome(self, claimed: ClaimedDelivery, error: DeliveryError, began: float) -> DeliveryOutcome:
         # Functions of the process may raise errors with any values; one odd value would keep the whole group of
