@@ -15,7 +15,6 @@ from typing import TypeGuard
 
 import anyio
 import msgspec
-from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from hookline.delivery._endpoint_secrets import EndpointSecrets
@@ -38,6 +37,7 @@ from hookline.store import (
     has_due_deliveries,
     insert_deliveries,
     lock_deliveries,
+    read_clock,
     release_claims,
     release_uncertain_claims,
     replace_unstorable,
@@ -371,7 +371,7 @@ class DeliveryWorker:
         loop = asyncio.get_running_loop()
         async with self._store.writing() as connection:
             began = loop.time()
-            now = (await connection.execute(select(self._store.now_sql()))).scalar_one()
+            now = await read_clock(connection)
             outcomes = [outcome for batch in ended for outcome in batch.outcomes]
             settled = {outcome.claimed.seq for outcome in outcomes} | {batch.seq for batch in ended}
             await lock_deliveries(connection, settled | (self._batches.keys() if renew else set()))
@@ -654,7 +654,7 @@ class Outbox:
         while True:
             if self._worker.idle:
                 async with self.store.reading() as connection:
-                    now = (await connection.execute(select(self.store.now_sql()))).scalar_one()
+                    now = await read_clock(connection)
                     if not await has_due_deliveries(connection, now=now, served=self._names) and self._worker.idle:
                         return
                 self.wake()

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 from sqlalchemy import ColumnElement, bindparam, delete, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from hookline.store._database import insert_into
 from hookline.store._delivery_claims import ClaimedDelivery
 from hookline.store._rows import stream_name
 from hookline.store._tables import attempts, deliveries, endpoints, operations
@@ -43,10 +43,6 @@ BATCH_SIZE = 1000
 
 # Not `IN`: SQLAlchemy cannot expand it in a statement that is executed with many sets of parameters.
 _unsettled = (deliveries.c.status == "pending") | (deliveries.c.status == "waiting")
-_inserts: dict[str, postgresql.Insert | sqlite.Insert] = {
-    "sqlite": sqlite.insert(deliveries).on_conflict_do_nothing(index_elements=["id"]),
-    "postgresql": postgresql.insert(deliveries).on_conflict_do_nothing(index_elements=["id"]),
-}
 _free: dict[str, None] = {"claimed_by": None, "claimed_until": None}
 
 
@@ -117,8 +113,8 @@ async def insert_deliveries(connection: AsyncConnection, rows: Rows, *, now: flo
     """
     if not rows:
         return
-    statement = _inserts[connection.dialect.name].values(status="waiting", next_attempt_at=now, created_at=now)
-    await connection.execute(statement, rows)
+    statement = insert_into(connection, deliveries).on_conflict_do_nothing(index_elements=["id"])
+    await connection.execute(statement.values(status="waiting", next_attempt_at=now, created_at=now), rows)
     await promote_waiting(connection, {row["stream"] for row in rows}, now=now)
 
 
@@ -284,10 +280,6 @@ def _split_into_batches(names: Sequence[str]) -> Iterator[list[str]]:
         yield list(names[start : start + BATCH_SIZE])
 
 
-def _insert_endpoint(connection: AsyncConnection) -> postgresql.Insert | sqlite.Insert:
-    return postgresql.insert(endpoints) if connection.dialect.name == "postgresql" else sqlite.insert(endpoints)
-
-
 class Breaker(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the circuit breaker, which pauses deliveries to an endpoint that fails.
 
@@ -331,7 +323,7 @@ async def update_endpoints(
     failing = sorted(key for key, their in by_endpoint.items() if their[-1].status != "delivered")
     if failing:
         new = [{"tenant_id": tenant, "url": url, "failures": 0} for tenant, url in failing]
-        await connection.execute(_insert_endpoint(connection).on_conflict_do_nothing(), new)
+        await connection.execute(insert_into(connection, endpoints).on_conflict_do_nothing(), new)
     known = select(endpoints).where(
         endpoints.c.tenant_id.in_(sorted({tenant for tenant, _ in by_endpoint})),
         endpoints.c.url.in_(sorted({url for _, url in by_endpoint})),
@@ -387,7 +379,7 @@ async def disable_endpoint(connection: AsyncConnection, tenant_id: str, url: str
         now: The time of the database.
     """
     row = {"failures": 0, "closed_until": None, "disabled_at": now, "reason": reason}
-    statement = _insert_endpoint(connection).values(tenant_id=tenant_id, url=url, **row)
+    statement = insert_into(connection, endpoints).values(tenant_id=tenant_id, url=url, **row)
     await connection.execute(statement.on_conflict_do_update(index_elements=["tenant_id", "url"], set_=row))
     # Workers give the deliveries up one by one, as they fall due, so that each is logged like any other.
     theirs = (deliveries.c.tenant_id == tenant_id) & (deliveries.c.endpoint == url)

@@ -31,7 +31,7 @@ from hookline.server.routes import (
     read_visible_operation,
     stream_response,
 )
-from hookline.store import Page, StoredOperation, operations
+from hookline.store import LIVE, Page, StoredOperation, operations
 
 __all__ = ["MOST_MARKS", "ROUTES", "call_mark", "digest", "stream_renderings"]
 
@@ -45,7 +45,6 @@ CALM = 0.5
 MOST_MARKS = 500
 """Calls whose marks fit into an address; with more, it would be longer than servers accept."""
 READS = {"scope": "operations:read"}
-LIVE = ("running", "waiting_for_human")
 
 
 @get("/operations", opt=READS)

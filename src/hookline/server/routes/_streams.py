@@ -18,6 +18,7 @@ from hookline.server._parts import ServerParts, parts_of
 from hookline.server._problems import ApiError
 from hookline.server.routes._operations import After, check_events_visible
 from hookline.server.routes._shared import Id, TenantId, route
+from hookline.store import LIVE
 
 __all__ = ["STREAM_ROUTES", "operation_changes", "operation_events", "stream_response"]
 
@@ -26,7 +27,6 @@ POLL_SECONDS = 0.25
 SILENCE_SECONDS = 15.0
 """Seconds of silence after which a comment is sent, so that no proxy closes the connection."""
 BATCH_SIZE = 500
-LIVE = ("running", "waiting_for_human")
 PING = b": ping\n\n"
 
 LastEventId = Annotated[
