@@ -180,6 +180,31 @@ async def dead(store: SqlStore, count: int) -> bool:
     return (await DeliveryLog(store).counts())["dead"] == count
 
 
+async def test_what_fails_an_operation_waits_for_its_commit_before_it_locks_any_delivery(postgresql_url: str) -> None:
+    async with opened(postgresql_url) as store:
+        asked, go = asyncio.Event(), asyncio.Event()
+
+        async def fail(_: Envelope) -> None:
+            asked.set()
+            await go.wait()
+            raise ValueError("no")
+
+        async def is_waiting_for_a_lock() -> bool:
+            async with store.reading() as connection:
+                return bool((await connection.execute(text("SELECT 1 FROM pg_locks WHERE NOT granted"))).first())
+
+        async with outbox(store, schedule=(0.0,)) as box, box.serve("jobs", fail):
+            await store.commit(state("op"), expected_version=None, entries=[])
+            await box.publish([told("op", 1, "local://jobs", fallback="none")])
+            await asyncio.wait_for(asked.wait(), 10)
+            async with store.writing() as connection:  # as a commit does: the operation first, then its deliveries
+                await connection.execute(text("SELECT 1 FROM operations FOR UPDATE"))
+                go.set()
+                await until(is_waiting_for_a_lock)
+                await connection.execute(text("SELECT 1 FROM deliveries FOR SHARE NOWAIT"))
+            await until(lambda: dead(store, 1))
+
+
 async def test_a_key_that_is_rotated_between_attempts_signs_the_next_one() -> None:
     new = generate_key()
     keys = KeyRing({"": [SECRET]})

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from hookline.delivery._endpoint_secrets import EndpointSecrets
 from hookline.delivery._in_process import InProcess, LocalFunctions, is_local
 from hookline.delivery._master_keys import MasterKeyError, MasterKeys
-from hookline.delivery._sender import Sender
+from hookline.delivery._sender import LONGEST_WAIT, Sender
 from hookline.delivery._signing import KeyRing
 from hookline.errors import DeliveryError, HookUsageError, StoreUnavailableError, message_of
 from hookline.store import (
@@ -36,7 +36,6 @@ from hookline.store import (
     extend_claims,
     has_due_deliveries,
     insert_deliveries,
-    lock_deliveries,
     read_clock,
     release_claims,
     release_uncertain_claims,
@@ -46,7 +45,6 @@ from hookline.store import (
 from hookline.webhooks import ControlAnswer, Envelope, ServedBy
 
 __all__ = [
-    "LONGEST_WAIT",
     "STANDARD_SCHEDULE",
     "ClaimedBatch",
     "DeliveryWorker",
@@ -64,8 +62,6 @@ STANDARD_SCHEDULE: tuple[float, ...] = (0.0, 5.0, 300.0, 1800.0, 7200.0, 18000.0
 Source:
     Standard Webhooks 1.0.0, "Deliverability and reliability".
 """
-LONGEST_WAIT = 86400.0
-"""Seconds that a receiver may ask for in `Retry-After`."""
 
 
 def check_schedule(schedule: Sequence[float], jitter: float) -> tuple[float, ...]:
@@ -373,13 +369,14 @@ class DeliveryWorker:
             began = loop.time()
             now = await read_clock(connection)
             outcomes = [outcome for batch in ended for outcome in batch.outcomes]
-            settled = {outcome.claimed.seq for outcome in outcomes} | {batch.seq for batch in ended}
-            await lock_deliveries(connection, settled | (self._batches.keys() if renew else set()))
+            changing = {batch.seq for batch in ended} | (self._batches.keys() if renew else set())
+            await settle_deliveries(
+                connection, outcomes, now=now, worker=worker, breaker=options.breaker, others=changing
+            )
             if uncertain_ends:
                 await release_uncertain_claims(
                     connection, uncertain_ends, kept=self._batches.keys(), now=now, worker=worker
                 )
-            await settle_deliveries(connection, outcomes, now=now, worker=worker, breaker=options.breaker)
             untried = [batch.seq for batch in ended if not batch.outcomes]
             if untried:
                 await release_claims(connection, untried, now=now, worker=worker)

@@ -33,7 +33,6 @@ from hookline.store._delivery_claims import claim_deliveries as claim_deliveries
 from hookline.store._delivery_claims import correct_due_times as correct_due_times
 from hookline.store._delivery_claims import extend_claims as extend_claims
 from hookline.store._delivery_claims import has_due_deliveries as has_due_deliveries
-from hookline.store._delivery_claims import lock_deliveries as lock_deliveries
 from hookline.store._delivery_claims import release_claims as release_claims
 from hookline.store._delivery_claims import release_uncertain_claims as release_uncertain_claims
 from hookline.store._delivery_log import DeliveryFilter, DeliveryLog, StoredAttempt, StoredDelivery, StoredEndpoint

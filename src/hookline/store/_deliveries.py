@@ -8,7 +8,7 @@ a delivery whose worker has died falls due again by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from time import monotonic
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, insert, select, u
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.store._database import insert_into
-from hookline.store._delivery_claims import ClaimedDelivery
+from hookline.store._delivery_claims import UNCLAIMED, ClaimedDelivery, lock_deliveries
 from hookline.store._rows import stream_name
 from hookline.store._tables import attempts, deliveries, endpoints, operations
 from hookline.webhooks import Envelope
@@ -43,7 +43,6 @@ BATCH_SIZE = 1000
 
 # Not `IN`: SQLAlchemy cannot expand it in a statement that is executed with many sets of parameters.
 _unsettled = (deliveries.c.status == "pending") | (deliveries.c.status == "waiting")
-_free: dict[str, None] = {"claimed_by": None, "claimed_until": None}
 
 
 class DeliveryOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,11 +144,12 @@ async def promote_waiting(
             if connection.dialect.name == "sqlite":
                 break
             # A stream that was neither locked nor promoted is settled, or its worker has just moved to the next one.
-            rest = set(left) - promoted
-            found = await connection.execute(
-                select(deliveries.c.stream).distinct().where(deliveries.c.stream.in_(rest), _unsettled)
-            )
-            left = sorted(found.scalars()) if rest else []
+            left = sorted(set(left) - promoted)
+            if left:
+                found = await connection.execute(
+                    select(deliveries.c.stream).distinct().where(deliveries.c.stream.in_(left), _unsettled)
+                )
+                left = sorted(found.scalars())
 
 
 async def _promote(connection: AsyncConnection, streams: Sequence[str], now: float | ColumnElement[float]) -> set[str]:
@@ -174,7 +174,7 @@ _delivered = (
         last_status_code=bindparam("code"),
         last_error=None,
         settled_at=bindparam("now"),
-        **_free,
+        **UNCLAIMED,
     )
 )
 _not_delivered = (
@@ -188,7 +188,7 @@ _not_delivered = (
         last_status_code=bindparam("code"),
         last_error=bindparam("error"),
         settled_at=bindparam("settled"),
-        **_free,
+        **UNCLAIMED,
     )
 )
 
@@ -200,6 +200,7 @@ async def settle_deliveries(
     now: float,
     worker: str,
     breaker: Breaker,
+    others: Collection[int] = (),
 ) -> None:
     """Write the outcomes of deliveries, and make the next deliveries of their streams pending.
 
@@ -211,14 +212,13 @@ async def settle_deliveries(
         now: The time of the database.
         worker: The id of the worker that made the attempts.
         breaker: When deliveries to failing endpoints pause.
+        others: Keys of further deliveries that the transaction will change. They are locked here too, since a
+            transaction locks operations first, and then all its deliveries at once.
     """
+    await _fail_operations(connection, outcomes)
+    await lock_deliveries(connection, {outcome.claimed.seq for outcome in outcomes}.union(others))
     if not outcomes:
         return
-    await _fail_operations(connection, outcomes)
-    if connection.dialect.name == "postgresql":
-        seqs = [outcome.claimed.seq for outcome in outcomes]
-        rows = select(deliveries.c.seq).where(deliveries.c.seq.in_(seqs)).order_by(deliveries.c.seq)
-        await connection.execute(rows.with_for_update())
     made = [_attempt_row(outcome, now, worker) for outcome in outcomes if outcome.attempted]
     if made:
         await connection.execute(insert(attempts), made)
@@ -229,9 +229,9 @@ async def settle_deliveries(
     ]
     if delivered:
         await connection.execute(_delivered, delivered)
-    others = [_failure_values(outcome, now) for outcome in outcomes if outcome.status != "delivered"]
-    if others:
-        await connection.execute(_not_delivered, others)
+    failed = [_failure_values(outcome, now) for outcome in outcomes if outcome.status != "delivered"]
+    if failed:
+        await connection.execute(_not_delivered, failed)
     for streams in _split_into_batches(sorted({o.claimed.stream for o in outcomes if o.status != "pending"})):
         await _promote(connection, streams, now)
     await update_endpoints(connection, outcomes, now=now, breaker=breaker)

@@ -85,14 +85,14 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"
 
 
 _summary_columns = tuple(operations.c[name] for name in StoredOperation.__struct_fields__)
-_state_columns = (operations.c.operation_id, operations.c.format, operations.c.state)
+state_columns = (operations.c.operation_id, operations.c.format, operations.c.state)
 
 
 async def load_state(connection: AsyncConnection, operation_id: str) -> OperationState | None:
     """Load the state of an operation; `None` if there is no such operation."""
     if not is_storable(operation_id):
         return None
-    query = select(*_state_columns).where(operations.c.operation_id == operation_id)
+    query = select(*state_columns).where(operations.c.operation_id == operation_id)
     row = (await connection.execute(query)).one_or_none()
     return None if row is None else decode_state(*row)
 
@@ -100,7 +100,7 @@ async def load_state(connection: AsyncConnection, operation_id: str) -> Operatio
 async def load_children(connection: AsyncConnection, operation_id: str) -> list[OperationState]:
     """Load the states of the sub-agent operations of an operation that have not ended."""
     query = (
-        select(*_state_columns)
+        select(*state_columns)
         .where(operations.c.parent_operation_id == operation_id)
         .where(operations.c.status.in_(LIVE))
         .order_by(operations.c.created_at, operations.c.operation_id)
