@@ -124,6 +124,10 @@ class OperationFeed:
                 if not failing:
                     logger.warning("Streams of operations wait for the store: %s", error)
                 failing = True
+            except Exception:  # one that ended this task would silence all streams
+                if not failing:
+                    logger.exception("Streams of operations could not look for changes")
+                failing = True
             await asyncio.sleep(POLL_SECONDS)
 
     async def _poll(

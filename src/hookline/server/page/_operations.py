@@ -15,12 +15,12 @@ from markupsafe import Markup
 from sqlalchemy import func, select
 
 from hookline.errors import StoreUnavailableError
-from hookline.events import HookType, OnError, decode
+from hookline.events import OnError
 from hookline.registry import ExecutionRow
 from hookline.server._callers import Caller, Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import PageContext, context_of
-from hookline.server.page._waterfall import waterfall_body
+from hookline.server.page._waterfall import read_events, waterfall_body
 from hookline.server.routes import (
     PING,
     SILENCE_SECONDS,
@@ -140,8 +140,7 @@ async def _find_failure(context: PageContext, operation: StoredOperation) -> OnE
     last = await context.parts.store.events_of(
         operation.operation_id, after=max(operation.events - LAST_EVENTS, 0), limit=LAST_EVENTS
     )
-    told = (decode(entry.wire) for entry in reversed(last) if entry.type == HookType.ON_ERROR)
-    return next((event for event in told if isinstance(event, OnError)), None)
+    return next((event for event in read_events(reversed(last)) if isinstance(event, OnError)), None)
 
 
 async def _read_list(context: PageContext, request: Req) -> dict[str, Any]:
