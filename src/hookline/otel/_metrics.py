@@ -57,7 +57,7 @@ class SegmentMeasures:
         tools: Names of the tools that were offered to the model.
         learns: Whether `tools` grows with the model calls: tools of another framework are known from those only.
         last_event: The event that came last: two registrations of a bundle get each event twice.
-        asked: The model that was asked last, and the attributes of its metrics.
+        last_request: The model that was asked last, and the attributes of its metrics.
         failed_with: The error type of the model call that ended the step.
         compacting: When a compaction began, in nanoseconds since 1970; 0 while there is none.
         compact_error: The error type of a compaction that fails; `None` if it was denied or interrupted.
@@ -65,12 +65,12 @@ class SegmentMeasures:
 
     __slots__ = (
         "agent",
-        "asked",
         "began",
         "compact_error",
         "compacting",
         "failed_with",
         "last_event",
+        "last_request",
         "learns",
         "llm_calls",
         "model",
@@ -95,7 +95,7 @@ class SegmentMeasures:
         self.tools = {tool.name for tool in segment.tools}
         self.learns = not self.tools
         self.last_event: Event | None = None
-        self.asked: tuple[str, dict[str, str]] | None = None
+        self.last_request: tuple[str, dict[str, str]] | None = None
         self.failed_with: str | None = None
         self.compacting = 0
         self.compact_error: str | None = names.OTHER
@@ -226,9 +226,9 @@ class MetricsHooks(Instrumentation):
     ) -> None:
         if not self._model_metrics:
             return
-        if measures.asked is None or measures.asked[0] != call.model:
-            measures.asked = call.model, self._chat_attributes(measures, call.model)
-        attributes = measures.asked[1]
+        if measures.last_request is None or measures.last_request[0] != call.model:
+            measures.last_request = call.model, self._chat_attributes(measures, call.model)
+        attributes = measures.last_request[1]
         if isinstance(result, ModelResponse):
             if result.model:
                 attributes = {**attributes, names.RESPONSE_MODEL: self._models(clean(result.model))}

@@ -360,10 +360,10 @@ class Scripts:
         async def judge_result(call: Call, result: Any) -> Any:
             return await self._decide(definition, point, call, result)
 
-        async def tell(event: Event) -> None:
+        async def observe(event: Event) -> None:
             await self._run(definition, {"event": msgspec.to_builtins(event)})
 
-        return tell if point.event is not None else judge_result if point.kind == "after" else judge
+        return observe if point.event is not None else judge_result if point.kind == "after" else judge
 
     @staticmethod
     def timeout_of(definition: HookDefinition) -> float:

@@ -51,9 +51,9 @@ READS = {"scope": "operations:read"}
 async def show_operations(request: Req) -> Response[str]:
     """Show the list of operations, newest first."""
     context = context_of(request)
-    told = await _read_list(context, request)
-    listed = context.render(request, "operations_list.html", **told)
-    return context.render_page(request, "operations.html", listed=Markup(listed), seen=digest(listed), **told)
+    listing = await _read_list(context, request)
+    listed = context.render(request, "operations_list.html", **listing)
+    return context.render_page(request, "operations.html", listed=Markup(listed), seen=digest(listed), **listing)
 
 
 @get("/operations/live", opt=READS)
