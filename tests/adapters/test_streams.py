@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -93,3 +94,20 @@ async def test_a_stream_may_be_closed_in_another_task() -> None:
     await asyncio.create_task(stream.aclose())
 
     assert ended == [True]
+
+
+async def test_an_error_behind_a_closed_stream_is_not_logged_as_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(emit: Emit) -> None:
+        try:
+            await emit("first")
+            await emit("second")
+        finally:
+            raise ValueError("while it cleaned up")
+
+    stream = stream_values(work)
+    assert await anext(stream) == "first"
+    await stream.aclose()
+    del stream
+    gc.collect()
+
+    assert caplog.text == ""

@@ -66,5 +66,7 @@ async def wait_for_end(task: asyncio.Future[Any]) -> None:
             await asyncio.wait([task])
         except asyncio.CancelledError as error:
             cancelled = error
+    if not task.cancelled():
+        task.exception()  # mark as retrieved, or asyncio would log it
     if cancelled is not None:
         raise cancelled
