@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from time import time_ns
@@ -52,16 +53,9 @@ from hookline.runtime._inputs import RunOptions, check_ids, check_operation_id, 
 from hookline.runtime._lifecycle import Lifecycle
 from hookline.runtime._loop import lead_model_call
 from hookline.runtime._missing_hooks import check_interceptors
-from hookline.runtime._persistence import (
-    LOST_HERE,
-)
+from hookline.runtime._persistence import LOST_HERE
 from hookline.runtime._run import Run, after_step, before_step, live
-from hookline.runtime._seams import (
-    RunControl,
-    instrument,
-    run_through_chain,
-    tell_failed_step,
-)
+from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_failed_step
 from hookline.runtime._state import Approve, OperationState, OperationStore, Reject, Step, default_store
 from hookline.runtime._sub_agents import (
     emit_called,
@@ -73,11 +67,9 @@ from hookline.runtime._sub_agents import (
 from hookline.runtime._tool_calls import make_call, tool_job
 from hookline.runtime._tools import Tool, as_result
 
-__all__ = [
-    "AdapterRun",
-    "AgentDone",
-    "ToolDone",
-]
+__all__ = ["AdapterRun", "AgentDone", "ToolDone"]
+
+logger = logging.getLogger("hookline")
 
 
 class ToolDone(msgspec.Struct, frozen=True, kw_only=True):
@@ -393,8 +385,17 @@ class AdapterRun:
         finally:
             if self._own_dispatcher is not None:
                 await self._own_dispatcher.__aexit__(None, None, None)
-        if error is None and life.error is not None and life.error is not known:
+        if life.error is None or life.error is known:
+            return
+        if error is None:
             raise life.error  # the end could not be stored, or a delivery that the run is for failed
+        logger.error(
+            "Operation %s of %s ended with %s, but %s",
+            self.operation_id,
+            self.capabilities.framework,
+            reason,
+            message_of(life.error),
+        )
 
     def _end_open_step(self, run: Run, reason: CompletionReason, failure: Exception | None) -> None:
         """End the step that is under way, if there is one, and let the instrumentation know what ended it."""

@@ -32,10 +32,11 @@ class Journal:
         entries: The events that are not written yet.
         numbered: How many events the operation has had.
         begun: Calls of tools and sub-agents whose outcome is not in the conversation yet, by tool call id.
+        orphaned: Whether the process that ran it has died.
         recovered: Whether the next step continues what the last process left.
         left: The step that the last process left, until it is continued.
         taking: The decisions of a person that observers have not been notified of yet.
-        lost: Whether the store became unreachable, so that parallel calls must stop too.
+        lost: Whether the run cannot go on in this process, so that the sub-agents that it has called are left too.
     """
 
     durable = True
@@ -46,6 +47,7 @@ class Journal:
         self.entries: list[JournalEntry] = []
         self.numbered = state.events
         self.begun: dict[str, BegunCall] = dict(state.begun)
+        self.orphaned = recovered
         self.recovered = recovered and state.steps > 0
         self.left: OpenStep | None = state.open_step if recovered else None
         self.taking: list[Decision] = list(state.taking) if recovered else []
@@ -201,7 +203,7 @@ class NullJournal(Journal):
 
     def __init__(self) -> None:
         self.entries, self.numbered, self.begun, self.taking = [], 0, {}, []
-        self.recovered, self.left, self.lost = False, None, False
+        self.orphaned, self.recovered, self.left, self.lost = False, False, None, False
 
     def note(self, event: Event) -> None:
         pass

@@ -212,6 +212,7 @@ class Lifecycle(msgspec.Struct, eq=False):
             if run.claimed:  # a hook could not be registered: nothing runs
                 with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
                     await return_claim(run, version)
+                run.claimed = False
             self._forget()
             raise
         live[operation_id] = run
@@ -281,8 +282,11 @@ class Lifecycle(msgspec.Struct, eq=False):
                 else:
                     with anyio.move_on_after(save_timeout):
                         await self._store_end(again=False)
-        finally:
-            await self._announce()
+        except BaseException:
+            with anyio.CancelScope(shield=True):  # or the observers that are queued would be cancelled too
+                await self._announce()
+            raise
+        await self._announce()
         if leaves or run.framework:
             return  # it was logged as left, or the framework raises it
         if self.reason == "error" and self.error is not None:

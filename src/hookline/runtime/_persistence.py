@@ -189,7 +189,7 @@ async def return_claim(run: Run, version: int | None) -> None:
     if run.version == version:
         return
     run.attempted = None
-    if run.journal.durable and (run.recovering or (version is not None and let_go_when_cancelled.get())):
+    if run.journal.orphaned or (run.journal.durable and version is not None and let_go_when_cancelled.get()):
         await release(run)
     elif version is None:
         await save_end(run, "interrupted", None)
@@ -213,11 +213,9 @@ async def is_end_stored(run: Run, reason: CompletionReason) -> bool:
 
 async def save_minimal_end(run: Run, unsaved: Exception) -> None:
     """Store the least of an end that could not be written: its error alone, without what may have been the reason."""
-    if isinstance(unsaved, StoreUnavailableError):
+    if isinstance(unsaved, LOST_HERE):
         await release(run)
         return
-    if isinstance(unsaved, StaleStateError):
-        return  # it is somebody else's
     run.messages, run.last_content, run.data, run.attempted = [], "", [], None
     run.pending, run.open_calls, run.outcomes, run.decisions = [], [], {}, {}
     run.steered, run.step = False, None

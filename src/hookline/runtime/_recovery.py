@@ -14,14 +14,13 @@ from hookline.errors import (
     OperationBusyError,
     OperationExistsError,
     RunFailedError,
-    StoreUnavailableError,
     UnknownToolError,
 )
 from hookline.events import LOST, LOST_TYPE, CompletionReason, ToolOutcome
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._approvals import resume_step
 from hookline.runtime._loop import lead_step, limit_reached, make_job, model_step, run_jobs, run_step
-from hookline.runtime._persistence import save
+from hookline.runtime._persistence import LOST_HERE, save
 from hookline.runtime._run import Run, after_step
 from hookline.runtime._seams import RunControl
 from hookline.runtime._state import BegunCall, Decision, OpenStep, OperationResult, OperationState, Reject, Step
@@ -231,7 +230,7 @@ async def continue_agent(run: Run, call: SubAgentCall, begun: BegunCall) -> Agen
     else:
         outcome = await load_or_run_child(run, agent, call.instruction, child_id)
         error = outcome.error or RunFailedError("", "")
-        if isinstance(error, StoreUnavailableError):
+        if isinstance(error, LOST_HERE):
             raise error
     announced, name = begun.ended, begun.call.tool_call_id
     run.journal.end_call(name)

@@ -12,7 +12,7 @@ import msgspec
 
 from hookline._readonly import ReadOnlyDict, read_only
 from hookline.calls import Ask, Denial, ToolCall, ToolRequest, ToolResult, tool_failure
-from hookline.errors import StoreUnavailableError, ToolArgumentsError, UnknownToolError
+from hookline.errors import ToolArgumentsError, UnknownToolError
 from hookline.events import (
     INTERRUPTED,
     INTERRUPTED_TYPE,
@@ -24,7 +24,7 @@ from hookline.events import (
 )
 from hookline.interceptors import Traversal
 from hookline.runtime._agent import Agent, jsonable
-from hookline.runtime._persistence import checkpoint
+from hookline.runtime._persistence import LOST_HERE, checkpoint
 from hookline.runtime._run import Run
 from hookline.runtime._seams import RunControl, instrument, run_through_chain
 from hookline.runtime._state import Step, WaitingCall
@@ -103,7 +103,7 @@ async def run_overlapping(run: Run, jobs: list[Job]) -> None:
             for job in jobs:
                 group.start_soon(partial(_run_and_write, run, job) if run.journal.durable else job)
     except BaseExceptionGroup as failures:
-        lost: BaseException | None = failures.subgroup(StoreUnavailableError)
+        lost: BaseException | None = failures.subgroup(LOST_HERE)
         while isinstance(lost, BaseExceptionGroup):
             lost = lost.exceptions[0]
         if lost is not None:
@@ -118,7 +118,7 @@ async def _run_and_write(run: Run, job: Job) -> None:
     try:
         await job()
         await checkpoint(run)
-    except StoreUnavailableError:
+    except LOST_HERE:
         run.journal.lost = True
         raise
 
