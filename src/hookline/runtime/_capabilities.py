@@ -60,7 +60,7 @@ def _find_undriven(hooks: Iterable[AnyHook], capabilities: Capabilities) -> Iter
         watches = every_event or (isinstance(entry, Hooks) and not entry.recorded)
         observers = entry.observers if isinstance(entry, Hooks) else [entry] if isinstance(entry, Hook) else []
         for hook in () if watches else observers:
-            kind = hook.type if isinstance(hook.type, HookType) else hook.type.hook_type
+            kind = hook.event.hook_type
             if kind not in capabilities.events:
                 yield UnsupportedHookError(hook.id, str(kind), capabilities.framework)
         interceptors = (
