@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from time import time_ns
 from types import TracebackType
 from typing import Any, Self
 
@@ -35,18 +34,10 @@ from hookline.errors import (
     OperationMismatchError,
     message_of,
 )
-from hookline.events import (
-    AfterHumanIntervention,
-    BeforeHumanIntervention,
-    CompletionReason,
-    Event,
-    OnStopByHumanIntervention,
-    PendingTool,
-    ToolOutcome,
-)
+from hookline.events import CompletionReason, Event, PendingTool
 from hookline.hooks import AnyHook, Hooks, hook_batch
 from hookline.runtime._agent import Agent
-from hookline.runtime._approvals import decision_event, rejection_text
+from hookline.runtime._approvals import begin_pause, emit_decision, emit_stop, rejection_text
 from hookline.runtime._capabilities import Capabilities, check_driven
 from hookline.runtime._compaction import compact, emit_compacted
 from hookline.runtime._inputs import RunOptions, check_ids, check_operation_id, new_operation_id
@@ -61,10 +52,10 @@ from hookline.runtime._sub_agents import (
     emit_called,
     emit_completed,
     emit_failed,
-    emit_unrun_pair,
+    emit_unrun_agent,
     lead_agent_call,
 )
-from hookline.runtime._tool_calls import make_call, tool_job
+from hookline.runtime._tool_calls import failed_outcome, make_call, tool_job
 from hookline.runtime._tools import Tool, as_result
 
 __all__ = ["AdapterRun", "AgentDone", "ToolDone"]
@@ -488,13 +479,9 @@ class AdapterRun:
             pending: The calls that wait; those about which hooks have asked come by themselves.
         """
         run, step = self._opened, self.step
-        step.type = "request_human_approve"
-        known = {each.tool_call_id: each for each in (*pending, *step.asked.values())}
-        run.pending = list(known.values())
         run.open_calls = list(step.calling)
-        run.waiting_since_unix_nano = time_ns()
-        if run.hooked(BeforeHumanIntervention):
-            run.emit(BeforeHumanIntervention(**run.ids, step_index=step.index, pending_tools=run.pending))
+        known = {each.tool_call_id: each for each in (*pending, *step.asked.values())}
+        begin_pause(run, step, list(known.values()))
         self.finish("waiting_for_human")
 
     def refused(self, calling: ToolRequest, decision: Reject) -> str:
@@ -510,30 +497,17 @@ class AdapterRun:
         step, content = self.step, rejection_text(decision)
         step.type = "call_tool"
         step.calling.append(calling)
-        step.outcomes[calling.tool_call_id] = ToolOutcome(
-            toolset=calling.toolset,
-            tool_name=calling.tool_name,
-            tool_call_id=calling.tool_call_id,
-            content=content,
-            success=False,
-        )
+        step.outcomes[calling.tool_call_id] = failed_outcome(calling, content)
         return content
 
     def decided(self, decisions: Iterable[Approve | Reject]) -> None:
         """Tell the hooks what a person decided; a plain `Reject` stops the run."""
         run, stopped = self._opened, False
         for decision in decisions:
-            reject = decision if isinstance(decision, Reject) else None
-            if run.hooked(AfterHumanIntervention):
-                run.emit(decision_event(run, decision))
-            if reject is not None and not reject.and_continue and not stopped:
+            emit_decision(run, decision)
+            if isinstance(decision, Reject) and not decision.and_continue and not stopped:
                 stopped, self.step.type = True, "request_human_approve"
-                if run.hooked(OnStopByHumanIntervention):
-                    run.emit(
-                        OnStopByHumanIntervention(
-                            **run.ids, tool_call_id=reject.tool_call_id, rejection_reason=reject.reason or None
-                        )
-                    )
+                emit_stop(run, decision)
 
     # Calls.
 
@@ -743,7 +717,7 @@ class AdapterRun:
         traversal = await lead_agent_call(run, call, terminal)
         denied = traversal.denied
         if not traversal.reached:
-            return AgentDone(output=emit_unrun_pair(run, traversal).output, ran=False, changed=True, denied=denied)
+            return AgentDone(output=emit_unrun_agent(run, traversal).output, ran=False, changed=True, denied=denied)
         if denied is not None:
             return AgentDone(output=denied.reason, ran=True, changed=True, denied=denied)
         output = traversal.result.output

@@ -8,11 +8,12 @@ from typing import Any
 import anyio
 import msgspec
 
+from hookline._readonly import keep_jsonable
 from hookline.calls import Message, ModelResponse, SubAgentCall, ToolRequest, ToolResult
 from hookline.dispatcher import HookDispatcher
 from hookline.errors import EventEncodeError
 from hookline.events import AfterToolCall, BeforeToolCall, Event, OnToolCallError, ToolOutcome, encode
-from hookline.runtime._agent import AGENT_IDENTIFIER, jsonable
+from hookline.runtime._agent import AGENT_IDENTIFIER
 from hookline.runtime._state import BegunCall, Decision, JournalEntry, OpenStep, OperationState, Step
 
 __all__ = ["NO_JOURNAL", "Journal", "NullJournal", "storable_text"]
@@ -71,7 +72,7 @@ class Journal:
             call=ToolRequest(
                 toolset=event.toolset,
                 tool_name=event.tool_name,
-                args=jsonable(event.args),
+                args=keep_jsonable(event.args),
                 tool_call_id=event.tool_call_id,
             ),
             call_index=event.call_index,
@@ -262,7 +263,7 @@ def _encode_storable(event: Event) -> bytes:
     try:
         return encode(event)
     except EventEncodeError:  # what JSON cannot carry is left out, or escaped, rather than the event
-        given = {name: jsonable(getattr(event, name)) for name in ("args", "metadata") if hasattr(event, name)}
+        given = {name: keep_jsonable(getattr(event, name)) for name in ("args", "metadata") if hasattr(event, name)}
         return msgspec.json.encode(_escape(msgspec.to_builtins(msgspec.structs.replace(event, **given))))
 
 

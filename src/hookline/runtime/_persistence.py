@@ -10,9 +10,10 @@ from typing import Literal, cast
 
 import msgspec
 
+from hookline._readonly import keep_jsonable
 from hookline.errors import OperationBusyError, StaleStateError, StateFormatError, StoreUnavailableError, message_of
 from hookline.events import CompletionReason, OnError
-from hookline.runtime._agent import jsonable, storable_tools
+from hookline.runtime._agent import storable_tools
 from hookline.runtime._journal import storable_text
 from hookline.runtime._run import Run, end_events
 from hookline.runtime._state import DurableStore, InMemoryStore, OperationState, Steering
@@ -135,7 +136,7 @@ def make_steering(run: Run) -> Steering:
         instructions=run.instructions if run.instructions != run.agent.instructions else None,
         continues=run.continues,
         waiting=dict(run.waiting),
-        metadata=jsonable(run.metadata),
+        metadata=keep_jsonable(run.metadata),
         offered=storable_tools(run.agent, run.offered) if run.offered is not None else None,
         offer=run.offer,
         said_from=run.said_from,

@@ -16,7 +16,7 @@ from hookline.errors import (
     RunFailedError,
     UnknownToolError,
 )
-from hookline.events import LOST, LOST_TYPE, CompletionReason, ToolOutcome
+from hookline.events import LOST, LOST_TYPE, CompletionReason
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._approvals import resume_step
 from hookline.runtime._loop import lead_step, limit_reached, make_job, model_step, run_jobs, run_step
@@ -31,7 +31,7 @@ from hookline.runtime._sub_agents import (
     lead_to_result,
     record_agent_result,
 )
-from hookline.runtime._tool_calls import Job, emit_result
+from hookline.runtime._tool_calls import Job, emit_result, failed_outcome
 
 __all__ = ["run_segment"]
 
@@ -167,14 +167,7 @@ def settle_begun_calls(run: Run, step: Step) -> list[Job]:
             emit_result(run, call, ToolResult(content=LOST, success=False, error_type=LOST_TYPE), perf_counter_ns())
             content = f"{LOST_TYPE}: {LOST}"
         step.ran = True
-        outcome = ToolOutcome(
-            toolset=begun.call.toolset,
-            tool_name=begun.call.tool_name,
-            tool_call_id=name,
-            content=content,
-            success=False,
-        )
-        run.outcomes[name] = step.outcomes[name] = journal.close_call(outcome)
+        run.outcomes[name] = step.outcomes[name] = journal.close_call(failed_outcome(begun.call, content))
     return jobs
 
 

@@ -24,7 +24,7 @@ __all__ = [
     "emit_called",
     "emit_completed",
     "emit_failed",
-    "emit_unrun_pair",
+    "emit_unrun_agent",
     "failed_result",
     "lead_agent_call",
     "lead_to_result",
@@ -103,7 +103,7 @@ async def lead_to_result(
         emit_called(run, call)
         return failed_result(run, call, error)
     if not traversal.reached:
-        return emit_unrun_pair(run, traversal)
+        return emit_unrun_agent(run, traversal)
     if traversal.denied is not None:
         output = f"The agent ran, but hook {traversal.denied.hook_id!r} withheld its answer: {traversal.denied.reason}"
         return AgentResult(output=output, reason="interrupted")
@@ -124,7 +124,7 @@ async def lead_agent_call(
     return traversal
 
 
-def emit_unrun_pair(run: Run, traversal: Traversal) -> AgentResult:
+def emit_unrun_agent(run: Run, traversal: Traversal) -> AgentResult:
     """Emit the pair of events of a call that a hook denied or answered.
 
     Returns:
